@@ -1,0 +1,51 @@
+# Two commands do everything on a fresh machine with Python 3.10+, pip and git:
+#   make run    the environment, then a real training run on this machine
+#   make test   what the tests need, then all of them
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+ARGS   ?=
+
+.PHONY: help run test check unit lab bench clean
+.DEFAULT_GOAL := help
+
+help:  ## what there is
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-7s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+run: $(VENV)/.run  ## train ResNet-18 on this machine (ARGS="task.args.epochs=2" overrides)
+	$(BIN)/python -m runner $(ARGS)
+
+test: check $(VENV)/.system  ## checks and all tests
+	$(BIN)/python -m pytest $(ARGS)
+
+check: $(VENV)/.test  ## ruff, mypy, import rooms, Python 3.8 of what travels
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+	$(BIN)/vermin --quiet --no-tips --violations --target=3.8- --eval-annotations runner/core runner/host
+
+unit: $(VENV)/.test  ## the fast tests only
+	$(BIN)/python -m pytest tests/unit tests/golden $(ARGS)
+
+lab: $(VENV)/.test $(VENV)/.system  ## the tests on real hosts only
+	$(BIN)/python -m pytest tests/lab $(ARGS)
+
+bench: $(VENV)/.test $(VENV)/.system  ## launch latency against hand-written ssh + torchrun
+	$(BIN)/python -m benchmarks.launch $(ARGS)
+
+clean:  ## remove the environment and caches
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache
+
+$(VENV)/.run: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	@touch $@
+
+$(VENV)/.test: $(VENV)/.run constraints.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt $$(.ci/group test check)
+	@touch $@
+
+$(VENV)/.system: .ci/system $(VENV)/.run
+	.ci/system
+	@touch $@
