@@ -1,0 +1,64 @@
+"""Everything that can go wrong in a way a user should read about.
+
+RunnerError                1    the task failed, or a bug of ours
+├── ConfigError            2    the YAML or the command line is wrong; nothing was contacted
+├── NotReady               3    a host could not be reached or made ready; nothing was started
+└── Interrupted            130  (143 by SIGTERM) before anything was started
+
+A run that did start ends with a `Verdict`, which carries its own exit code.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Sequence
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing that is wrong, where, and what to do about it.
+
+    Attributes:
+        where: The node or the config key concerned.
+        what: One sentence: what was seen, and what would be legal.
+        hint: The next command to type or key to set; may have several lines.
+    """
+
+    where: str
+    what: str
+    hint: str = ""
+
+    def __str__(self) -> str:
+        lines = [f"{self.where}: {self.what}" if self.where else self.what]
+        lines += [f"    {line}" for line in self.hint.splitlines()]
+        return "\n".join(lines)
+
+
+class RunnerError(Exception):
+    """The root of our errors: prints as its problems, ends the process with `exit_code`."""
+
+    exit_code = 1
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        super().__init__("\n".join(str(problem) for problem in problems))
+        self.problems = tuple(problems)
+
+
+class ConfigError(RunnerError):
+    """The configuration or the command line is wrong; nothing was contacted."""
+
+    exit_code = 2
+
+
+class NotReady(RunnerError):
+    """At least one host could not be reached or made ready; nothing was started."""
+
+    exit_code = 3
+
+
+class Interrupted(RunnerError):
+    """A signal came before anything was started."""
+
+    def __init__(self, exit_code: int) -> None:
+        super().__init__([Problem("", "interrupted; nothing was started")])
+        self.exit_code = exit_code

@@ -1,0 +1,178 @@
+"""What happens in a run, as data: written by hosts and the controller, folded into a verdict."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any, Dict, Optional, Tuple, Type, Union
+
+from runner.core.codec import decode, encode
+from runner.core.states import State
+
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class ProgramStarted:
+    """The supervisor started the program (torchrun)."""
+
+    pid: int
+
+
+@dataclass(frozen=True)
+class RankStarted:
+    """A rank's own program runs."""
+
+    rank: int
+    pid: int
+
+
+@dataclass(frozen=True)
+class RankExited:
+    """A rank ended: by `code`, or by `signal` (then code is None).
+
+    Both are None when its shim was killed with it, so that nobody saw the end.
+    `max_rss` is its peak memory in bytes.
+    """
+
+    rank: int
+    code: Optional[int] = None
+    signal: Optional[int] = None
+    max_rss: int = 0
+    error: str = ""
+
+    @property
+    def ok(self) -> bool:
+        """Whether it succeeded."""
+        return self.code == 0
+
+
+@dataclass(frozen=True)
+class ProgramExited:
+    """The program ended: by `code`, or by `signal`."""
+
+    code: Optional[int] = None
+    signal: Optional[int] = None
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class PortTaken:
+    """Somebody else listens on the master's port."""
+
+    port: int
+    pids: Tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Stopping:
+    """The supervisor began to end what is left of the run."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Ended:
+    """The run is over on this host.
+
+    `killed` processes had to be killed; `survivors` could not be.
+    """
+
+    state: State
+    reason: str = ""
+    killed: int = 0
+    survivors: Tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class StopAsked:
+    """The controller told every host to stop; `signal` is the user's, 0 for a failure elsewhere."""
+
+    reason: str
+    signal: int = 0
+
+
+@dataclass(frozen=True)
+class HostLost:
+    """The controller heard nothing of a host any more, or lost its link."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class HostSilent:
+    """A host did not say in time that nothing of the run is left there."""
+
+    reason: str
+
+
+Body = Union[
+    ProgramStarted,
+    RankStarted,
+    RankExited,
+    ProgramExited,
+    PortTaken,
+    Stopping,
+    Ended,
+    StopAsked,
+    HostLost,
+    HostSilent,
+]
+
+KINDS: Dict[str, Type[Any]] = {
+    "program_started": ProgramStarted,
+    "rank_started": RankStarted,
+    "rank_exited": RankExited,
+    "program_exited": ProgramExited,
+    "port_taken": PortTaken,
+    "stopping": Stopping,
+    "ended": Ended,
+    "stop_asked": StopAsked,
+    "host_lost": HostLost,
+    "host_silent": HostSilent,
+}
+_NAMES = {cls: name for name, cls in KINDS.items()}
+
+
+@dataclass(frozen=True)
+class Event:
+    """One thing that happened.
+
+    `node` is "" for the controller itself. `wall` (seconds since 1970) and `mono` are the clocks
+    of the machine where it happened, at that moment; `seq` counts the events of that machine.
+    """
+
+    run_id: str
+    node: str
+    attempt: int
+    seq: int
+    wall: float
+    mono: float
+    body: Body
+
+    def line(self) -> str:
+        """Return the event as one line of `events.jsonl`."""
+        return json.dumps(self.as_data(), separators=(",", ":")) + "\n"
+
+    def as_data(self) -> Dict[str, Any]:
+        """Return the event as one flat JSON object."""
+        envelope = {"v": VERSION, "kind": _NAMES[type(self.body)]}
+        envelope.update({k: v for k, v in encode(self).items() if k != "body"})
+        return {**envelope, **encode(self.body)}
+
+
+def parse(line: str) -> Event:
+    """Read one line of `events.jsonl`.
+
+    Raises:
+        ValueError: It is no event, or of a kind this version does not know.
+    """
+    data = json.loads(line)
+    kind = data.get("kind") if isinstance(data, dict) else None
+    if kind not in KINDS:
+        raise ValueError(f"an event of unknown kind {kind!r}")
+    names = ("run_id", "node", "attempt", "seq", "wall", "mono")
+    try:
+        return Event(body=decode(KINDS[kind], data), **{name: data[name] for name in names})
+    except KeyError as missing:
+        raise ValueError(f"an event without {missing}") from None

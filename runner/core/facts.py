@@ -1,0 +1,173 @@
+"""What a host reported about itself, all in one answer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Dict, Optional, Tuple
+
+OUR_ENV = (
+    "CUDA_VISIBLE_DEVICES",
+    "DIST_BACKEND",
+    "GLOO_SOCKET_IFNAME",
+    "NCCL_SOCKET_IFNAME",
+    "OMP_NUM_THREADS",
+    "TP_SOCKET_IFNAME",
+)
+"""Variables the plan sets, but never over a setting of the user's."""
+
+
+@dataclass(frozen=True)
+class FactsRequest:
+    """What the controller wants to know of one host.
+
+    Attributes:
+        node: The node's name in the YAML.
+        run_id: The run that asks.
+        setup: Shell lines to run by bash first; their environment is kept for the run.
+        python: The task's interpreter: a name on PATH, or a path (`~/` allowed).
+        project: The folder of the code (`~/` allowed); "" when the task is ours.
+        script: A script below `project`, or an absolute one; "" when there is none.
+        workdir: Where runs are kept (`~/` allowed).
+        tasks_hash: The content hash of our shipped tasks; "" when the task is a user's.
+        hold_port: Whether to reserve the master's port here.
+        port_first: The first port allowed; 0 for any.
+        port_last: The last port allowed.
+        deadline_s: How long one slow tool may take before it is left out.
+        setup_s: How long the setup lines may take.
+    """
+
+    node: str
+    run_id: str = ""
+    setup: Tuple[str, ...] = ()
+    python: str = "python3"
+    project: str = ""
+    script: str = ""
+    workdir: str = "~/.runner"
+    tasks_hash: str = ""
+    hold_port: bool = False
+    port_first: int = 0
+    port_last: int = 0
+    deadline_s: float = 15.0
+    setup_s: float = 120.0
+
+
+@dataclass(frozen=True)
+class Interface:
+    """One network interface; `addresses` like "10.0.0.1/24" or "fe80::1/64"."""
+
+    name: str
+    addresses: Tuple[str, ...] = ()
+    up: bool = True
+    loopback: bool = False
+
+
+@dataclass(frozen=True)
+class Route:
+    """One line of the kernel's main routing table; `dest` like "10.0.0.0/24" or "0.0.0.0/0"."""
+
+    dest: str
+    interface: str
+    metric: int = 0
+
+
+@dataclass(frozen=True)
+class GpuProcess:
+    """A process that holds memory of a GPU. Memory in bytes, 0 when unknown."""
+
+    pid: int
+    memory: int = 0
+    user: str = ""
+    command: str = ""
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One GPU. Memory in bytes."""
+
+    index: int
+    name: str = ""
+    uuid: str = ""
+    memory_total: int = 0
+    memory_used: int = 0
+    processes: Tuple[GpuProcess, ...] = ()
+
+
+@dataclass(frozen=True)
+class Python:
+    """The task's interpreter. `error` says why it could not be asked; then the rest is empty.
+
+    `torch` is the version string of its version file ("2.13.0+cpu"), "" when there is no torch.
+    """
+
+    executable: str = ""
+    version: str = ""
+    torch: str = ""
+    torch_cuda: str = ""
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class Setup:
+    """How the setup lines ended: exit code (-1: out of time) and the end of their output."""
+
+    code: int = 0
+    output: str = ""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """One host, as it sees itself.
+
+    Attributes:
+        node: The node's name in the YAML, as asked.
+        hostname: Its own name.
+        user: The user we are there.
+        home: That user's home.
+        setup: How the setup lines ended; with a code other than 0 the rest is not filled.
+        python: The task's interpreter.
+        gpus: Its GPUs, by index.
+        gpu_source: "nvml", "nvidia-smi", "none", or why neither answered.
+        interfaces: Every interface with its addresses.
+        routes: The routing table.
+        reached_at: The address of its own by which we came (SSH_CONNECTION), "" when local.
+        cores: CPU cores a process of ours may use (affinity and cgroup quota).
+        held_port: The port reserved for the master, 0 when none was asked for or free.
+        port_error: Why no port could be reserved.
+        workdir: Absolute.
+        workdir_error: Why no file can be written below it.
+        disk_free: Bytes free there.
+        project: Absolute.
+        project_exists: Whether that folder is there.
+        script_exists: Whether the script is there.
+        tasks_held: Whether the shipped tasks of that hash are there.
+        shm_free: Bytes free in /dev/shm.
+        own_env: What `setup` or the host itself sets of the variables in `OUR_ENV`.
+        limits: Soft resource limits by name ("nofile", "memlock", "nproc"); -1 is unlimited.
+        seconds: How long each part of the answer took.
+    """
+
+    node: str
+    hostname: str = ""
+    user: str = ""
+    home: str = ""
+    setup: Setup = Setup()
+    python: Python = Python()
+    gpus: Tuple[Gpu, ...] = ()
+    gpu_source: str = "none"
+    interfaces: Tuple[Interface, ...] = ()
+    routes: Tuple[Route, ...] = ()
+    reached_at: str = ""
+    cores: int = 1
+    held_port: int = 0
+    port_error: str = ""
+    workdir: str = ""
+    workdir_error: str = ""
+    disk_free: Optional[int] = None
+    project: str = ""
+    project_exists: bool = True
+    script_exists: bool = True
+    tasks_held: bool = False
+    shm_free: Optional[int] = None
+    own_env: Dict[str, str] = field(default_factory=dict)
+    limits: Dict[str, int] = field(default_factory=dict)
+    seconds: Dict[str, float] = field(default_factory=dict)

@@ -1,0 +1,122 @@
+"""Which address the nodes meet at, and which interface each uses on the way there.
+
+The rule is DESIGN's: the master's `addr`; else its `host` if the master owns that address and it
+is not loopback; else the master's address on a subnet all peers share; else an error.
+"""
+
+from __future__ import annotations
+
+from ipaddress import IPv4Address, IPv6Address, ip_address, ip_interface, ip_network
+from typing import List, Mapping, Optional, Sequence, Tuple, Union
+
+from runner.core.errors import Problem
+from runner.core.facts import Facts, Interface
+from runner.core.spec import Node
+
+Address = Union[IPv4Address, IPv6Address]
+
+LOOPBACK = "127.0.0.1"
+
+
+def training_address(
+    nodes: Sequence[Node], facts: Mapping[str, Facts]
+) -> Tuple[str, str, Optional[Problem]]:
+    """Choose the address at which the ranks meet.
+
+    Returns:
+        The address, why it was chosen, and what is wrong if there is none.
+    """
+    master = nodes[0]
+    if len(nodes) == 1:
+        return LOOPBACK, "one node", None
+    if master.addr:
+        return master.addr, f"cluster.nodes.{master.name}.addr", None
+    own = facts[master.name]
+    for candidate, why in ((master.host, "its host"), (own.reached_at, "how we reach it")):
+        address = _parse(candidate)
+        if address and not _useless(address) and interface_owning(own.interfaces, address):
+            return str(address), why, None
+    shared = _shared_subnet_address(own, [facts[node.name] for node in nodes[1:]])
+    if shared:
+        return shared, "the subnet all nodes share", None
+    return "", "", _no_address(master, own)
+
+
+def interface_towards(facts: Facts, address: str) -> str:
+    """Return the interface that `address` is reached through, "" when no route says so.
+
+    A host's route to its own address would say `lo`; there it is the interface that owns it.
+    Otherwise the longest matching prefix wins, then the lowest metric, as in the kernel.
+    """
+    wanted = _parse(address)
+    if wanted is None:
+        return ""
+    owner = interface_owning(facts.interfaces, wanted)
+    if owner:
+        return owner
+    best: Tuple[int, int, str] = (-1, 0, "")
+    for route in facts.routes:
+        network = ip_network(route.dest, strict=False)
+        if network.version == wanted.version and wanted in network:
+            best = max(best, (network.prefixlen, -route.metric, route.interface))
+    return best[2]
+
+
+def interface_owning(interfaces: Sequence[Interface], address: Address) -> str:
+    """Return the name of the interface that has exactly this address, or ""."""
+    for interface in interfaces:
+        for own in interface.addresses:
+            if ip_interface(own).ip == address:
+                return interface.name
+    return ""
+
+
+def _shared_subnet_address(own: Facts, peers: Sequence[Facts]) -> str:
+    for interface in own.interfaces:
+        if interface.loopback or not interface.up:
+            continue
+        for text in interface.addresses:
+            mine = ip_interface(text)
+            shared = all(_on_subnet(peer, mine.network, mine.ip) for peer in peers)
+            if shared and not _useless(mine.ip):
+                return str(mine.ip)
+    return ""
+
+
+def _on_subnet(peer: Facts, network: object, master: Address) -> bool:
+    """Whether the peer has its own address on the network (containers' 172.17.0.1 do not count)."""
+    for interface in peer.interfaces:
+        if interface.loopback or not interface.up:
+            continue
+        for text in interface.addresses:
+            theirs = ip_interface(text)
+            if theirs.network == network and theirs.ip != master:
+                return True
+    return False
+
+
+def _useless(address: Address) -> bool:
+    return address.is_loopback or address.is_link_local or address.is_unspecified
+
+
+def _parse(text: str) -> Optional[Address]:
+    try:
+        return ip_address(text)
+    except ValueError:
+        return None
+
+
+def _no_address(master: Node, own: Facts) -> Problem:
+    addresses: List[str] = [
+        f"{text.split('/')[0]} ({interface.name})"
+        for interface in own.interfaces
+        if not interface.loopback
+        for text in interface.addresses
+        if not _useless(ip_interface(text).ip)
+    ]
+    return Problem(
+        where=f"cluster.nodes.{master.name}.addr",
+        what=f"no address of {master.name}, the master, lies on a subnet that every node shares",
+        hint="set it to the address at which the other nodes reach it"
+        + (f", one of {', '.join(addresses)}" if addresses else ""),
+    )

@@ -1,0 +1,43 @@
+"""A host's part of the plan: all its supervisor needs, and nothing of torchrun."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Dict, Tuple
+
+
+@dataclass(frozen=True)
+class Order:
+    """What one supervisor shall start, watch and end.
+
+    Attributes:
+        run_id: The run.
+        node: The node's name in the YAML.
+        attempt: The run's n-th start, from 0.
+        argv: The program, ready for exec.
+        env: Its environment, over the host's own (after `setup`).
+        cwd: Its working directory; created when it lies in the run folder.
+        ranks: The global ranks it will start here, by local rank.
+        shim: Where the rank shim is to be put; `argv` or `env` refer to it.
+        shim_python: The interpreter that runs the shim.
+        rank_prefix: What the shim puts before a rank's own arguments (the task's interpreter).
+        hide: Names of `env` that a rank shall not see.
+        hold_port: The port kept from others until the program listens on it; 0 for none.
+        grace_s: Seconds between TERM and KILL.
+        disconnect_s: Seconds without a controller after which the run is stopped.
+    """
+
+    run_id: str
+    node: str
+    attempt: int
+    argv: Tuple[str, ...]
+    env: Dict[str, str]
+    cwd: str
+    ranks: Tuple[int, ...]
+    shim: str
+    shim_python: str
+    rank_prefix: Tuple[str, ...] = ()
+    hide: Tuple[str, ...] = ()
+    hold_port: int = 0
+    grace_s: float = 15.0
+    disconnect_s: float = 15.0

@@ -1,0 +1,266 @@
+"""From what was asked and what the hosts are to what each host will be told: a pure function."""
+
+from __future__ import annotations
+
+import posixpath
+from dataclasses import dataclass
+from typing import Dict, List, Mapping, Optional, Sequence, Tuple
+
+from runner.core import network, torchrun
+from runner.core.errors import NotReady, Problem
+from runner.core.facts import Facts
+from runner.core.layout import RunFolder, tasks_folder
+from runner.core.order import Order
+from runner.core.readiness import problems_of, visible_gpus
+from runner.core.spec import Node, Spec
+
+PLUMBING = ("PYTHON_EXEC", "PET_LOG_DIR", "PET_SHUTDOWN_TIMEOUT")
+"""Environment for torchrun that no rank shall see and no person needs to paste."""
+
+
+@dataclass(frozen=True)
+class NodePlan:
+    """One node's share of the plan.
+
+    Attributes:
+        node: Its name in the YAML.
+        command: The plain command, as a person would type it there.
+        env: The environment of that command; what differs from the host's own.
+        cwd: Its working directory.
+        ranks: The global ranks on this node, by local rank.
+        gpus: The devices used, () for none.
+        interface: The interface of the training traffic, "" when unknown.
+        order: What its supervisor is told.
+    """
+
+    node: str
+    command: Tuple[str, ...]
+    env: Dict[str, str]
+    cwd: str
+    ranks: Tuple[int, ...]
+    gpus: Tuple[int, ...]
+    interface: str
+    order: Order
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What every host will be told, and what was decided on the way.
+
+    `notes` are decisions worth saying aloud; `secrets` are names, never values.
+    """
+
+    run_id: str
+    cluster: str
+    task: str
+    attempt: int
+    nodes: Tuple[NodePlan, ...]
+    world_size: int
+    backend: str
+    master_addr: str
+    master_port: int
+    secrets: Tuple[str, ...] = ()
+    notes: Tuple[str, ...] = ()
+
+    def of(self, node: str) -> NodePlan:
+        """Return one node's share."""
+        return next(share for share in self.nodes if share.node == node)
+
+
+def build_plan(
+    spec: Spec, facts: Mapping[str, Facts], *, tasks_hash: str = "", attempt: int = 0
+) -> Plan:
+    """Decide everything about a run.
+
+    Args:
+        spec: What was asked.
+        facts: One answer per node of `spec`.
+        tasks_hash: The content hash of the shipped tasks.
+        attempt: The run's n-th start, from 0.
+
+    Raises:
+        NotReady: With every problem of every host.
+    """
+    problems: List[Problem] = []
+    for node in spec.nodes:
+        problems += problems_of(spec, node, facts[node.name])
+    if problems:
+        raise NotReady(problems)
+    addr, _, problem = network.training_address(spec.nodes, facts)
+    if problem:
+        raise NotReady([problem])
+
+    gpus = {node.name: chosen_gpus(node, facts[node.name]) for node in spec.nodes}
+    nproc = {node.name: node.nproc or len(gpus[node.name]) or 1 for node in spec.nodes}
+    backend, problem = _backend(spec, gpus, nproc)
+    if problem:
+        raise NotReady([problem])
+    ranks = _ranks(spec.nodes, nproc)
+    port = facts[spec.master.name].held_port
+    meeting = _Meeting(addr, port, len(spec.nodes), backend, tasks_hash, attempt)
+    return Plan(
+        run_id=spec.run_id,
+        cluster=spec.cluster,
+        task=spec.task.name,
+        attempt=attempt,
+        nodes=tuple(
+            _node_plan(spec, index, facts[node.name], meeting, ranks[node.name], gpus[node.name])
+            for index, node in enumerate(spec.nodes)
+        ),
+        world_size=sum(nproc.values()),
+        backend=backend,
+        master_addr=addr,
+        master_port=port,
+        secrets=tuple(spec.secrets),
+        notes=_notes(spec, gpus),
+    )
+
+
+def chosen_gpus(node: Node, facts: Facts) -> Tuple[int, ...]:
+    """Return the indices of the GPUs this node will use."""
+    if node.gpu_ids:
+        return node.gpu_ids
+    there = visible_gpus(facts)
+    return there if node.gpu_count is None else there[: node.gpu_count]
+
+
+@dataclass(frozen=True)
+class _Meeting:
+    """What all nodes of one attempt agree on."""
+
+    addr: str
+    port: int
+    nnodes: int
+    backend: str
+    tasks_hash: str
+    attempt: int
+
+
+def _ranks(nodes: Sequence[Node], nproc: Mapping[str, int]) -> Dict[str, Tuple[int, ...]]:
+    ranks, base = {}, 0
+    for node in nodes:
+        ranks[node.name] = tuple(range(base, base + nproc[node.name]))
+        base += nproc[node.name]
+    return ranks
+
+
+def _backend(
+    spec: Spec, gpus: Mapping[str, Tuple[int, ...]], nproc: Mapping[str, int]
+) -> Tuple[str, Optional[Problem]]:
+    short = [name for name, chosen in gpus.items() if len(chosen) < nproc[name]]
+    if spec.backend == "auto":
+        return ("gloo" if short else "nccl"), None
+    if spec.backend == "nccl" and short:
+        return "", Problem(
+            where="cluster.backend",
+            what=f"nccl needs a GPU per rank, and {short[0]} has {len(gpus[short[0]])} "
+            f"for {nproc[short[0]]} ranks",
+            hint="set cluster.backend=gloo, or fewer ranks with "
+            f"cluster.nodes.{short[0]}.nproc_per_node",
+        )
+    return spec.backend, None
+
+
+def _notes(spec: Spec, gpus: Mapping[str, Tuple[int, ...]]) -> Tuple[str, ...]:
+    single = [node.name for node in spec.nodes if not gpus[node.name] and node.nproc is None]
+    if not single:
+        return ()
+    return (
+        f"no GPU on {', '.join(single)}: 1 rank each on the CPU (cluster.nproc_per_node sets more)",
+    )
+
+
+def _node_plan(
+    spec: Spec,
+    index: int,
+    facts: Facts,
+    meeting: _Meeting,
+    ranks: Tuple[int, ...],
+    gpus: Tuple[int, ...],
+) -> NodePlan:
+    node = spec.nodes[index]
+    folder = RunFolder(facts.workdir, spec.run_id, node.name)
+    script = _script(spec, facts, meeting.tasks_hash)
+    static = torchrun.Static(
+        nnodes=meeting.nnodes,
+        node_rank=index,
+        nproc=len(ranks),
+        master_addr=meeting.addr,
+        master_port=meeting.port,
+        run_id=spec.run_id,
+    )
+    start = torchrun.launcher(facts.python.executable, static)
+    interface = _interface(node, facts, meeting)
+    env = _environment(spec, node, facts, meeting.backend, interface, ranks, gpus)
+    cwd = folder.work if spec.task.shipped else facts.project
+    plumbing = {
+        "PET_LOG_DIR": posixpath.join(folder.attempt(meeting.attempt), "torchrun"),
+        "PET_SHUTDOWN_TIMEOUT": str(max(1, round(spec.grace_s))),
+    }
+    is_command = spec.task.kind == "command"
+    if not is_command:
+        plumbing["PYTHON_EXEC"] = folder.shim
+    return NodePlan(
+        node=node.name,
+        command=start + torchrun.program(spec.task, script),
+        env=env,
+        cwd=cwd,
+        ranks=ranks,
+        gpus=gpus,
+        interface=interface,
+        order=Order(
+            run_id=spec.run_id,
+            node=node.name,
+            attempt=meeting.attempt,
+            argv=start + torchrun.program(spec.task, script, folder.shim),
+            env={**env, **plumbing},
+            cwd=cwd,
+            ranks=ranks,
+            shim=folder.shim,
+            shim_python=spec.host_python,
+            rank_prefix=() if is_command else (facts.python.executable,),
+            hide=PLUMBING,
+            hold_port=meeting.port if index == 0 else 0,
+            grace_s=spec.grace_s,
+            disconnect_s=spec.disconnect_s,
+        ),
+    )
+
+
+def _script(spec: Spec, facts: Facts, tasks_hash: str) -> str:
+    if spec.task.shipped:
+        return posixpath.join(tasks_folder(facts.workdir, tasks_hash), spec.task.shipped)
+    return spec.task.target if spec.task.kind == "script" else ""
+
+
+def _interface(node: Node, facts: Facts, meeting: _Meeting) -> str:
+    if node.interface:
+        return node.interface
+    if meeting.nnodes == 1:
+        return next((i.name for i in facts.interfaces if i.loopback), "lo")
+    return network.interface_towards(facts, meeting.addr)
+
+
+def _environment(
+    spec: Spec,
+    node: Node,
+    facts: Facts,
+    backend: str,
+    interface: str,
+    ranks: Tuple[int, ...],
+    gpus: Tuple[int, ...],
+) -> Dict[str, str]:
+    """Ours first, then the cluster's, the node's, the task's: a user's own setting wins."""
+    env = {
+        "DIST_BACKEND": backend,
+        "OMP_NUM_THREADS": str(max(1, int(facts.cores / len(ranks)))),
+        "RUNNER_RUN_ID": spec.run_id,
+    }
+    if interface:
+        env["GLOO_SOCKET_IFNAME"] = interface
+        env["TP_SOCKET_IFNAME"] = interface
+        env["NCCL_SOCKET_IFNAME"] = f"={interface}"
+    env = {name: value for name, value in env.items() if name not in facts.own_env}
+    if node.gpu_ids or node.gpu_count is not None:
+        env["CUDA_VISIBLE_DEVICES"] = ",".join(str(index) for index in gpus)
+    return {**env, **spec.env, **node.env, **spec.task.env}

@@ -1,0 +1,114 @@
+"""Whether a host can carry out what is asked of it: its facts against the spec."""
+
+from __future__ import annotations
+
+from typing import List, Tuple
+
+from runner.core.errors import Problem
+from runner.core.facts import Facts
+from runner.core.spec import Node, Spec
+
+MIN_DISK_BYTES = 32 << 20
+"""Below this, not even the records and the first log lines are safe."""
+
+
+def problems_of(spec: Spec, node: Node, facts: Facts) -> List[Problem]:
+    """Return everything about one host that makes a start pointless."""
+    if facts.setup.code != 0:
+        return [_setup(node, facts)]
+    return [
+        *_python(node, facts),
+        *_folders(spec, node, facts),
+        *_gpus(node, facts),
+        *_port(spec, node, facts),
+    ]
+
+
+def visible_gpus(facts: Facts) -> Tuple[int, ...]:
+    """Return the GPUs the host lets us see: all, or those of its own CUDA_VISIBLE_DEVICES."""
+    there = tuple(gpu.index for gpu in facts.gpus)
+    chosen = facts.own_env.get("CUDA_VISIBLE_DEVICES")
+    if chosen is None or not all(word.strip().isdigit() for word in chosen.split(",") if word):
+        return there
+    wanted = [int(word) for word in chosen.split(",") if word]
+    return tuple(index for index in wanted if index in there)
+
+
+def _setup(node: Node, facts: Facts) -> Problem:
+    how = "did not end in time" if facts.setup.code < 0 else f"ended with {facts.setup.code}"
+    output = facts.setup.output.strip() or "(no output)"
+    return Problem(node.name, f"cluster.setup {how}", output)
+
+
+def _python(node: Node, facts: Facts) -> List[Problem]:
+    if facts.python.error:
+        hint = "set cluster.python to the interpreter that has torch there"
+        return [Problem(node.name, facts.python.error, hint)]
+    if not facts.python.torch:
+        return [
+            Problem(
+                node.name,
+                f"no torch in {facts.python.executable} (Python {facts.python.version})",
+                "set cluster.python to an interpreter that has it, activate its environment in "
+                f"cluster.setup, or there: {facts.python.executable} -m pip install torch",
+            )
+        ]
+    return []
+
+
+def _folders(spec: Spec, node: Node, facts: Facts) -> List[Problem]:
+    problems = []
+    if facts.workdir_error:
+        problems.append(
+            Problem(node.name, f"cluster.workdir: {facts.workdir_error}", "set cluster.workdir")
+        )
+    elif facts.disk_free is not None and facts.disk_free < MIN_DISK_BYTES:
+        problems.append(
+            Problem(
+                node.name,
+                f"cluster.workdir: {facts.workdir} has {facts.disk_free >> 20} MiB free, "
+                f"a run needs {MIN_DISK_BYTES >> 20} MiB and room for its logs",
+                "free some, or set cluster.workdir to another disk",
+            )
+        )
+    if spec.task.shipped:
+        return problems
+    if not facts.project_exists:
+        problems.append(
+            Problem(
+                node.name,
+                f"cluster.project: there is no folder {facts.project}",
+                "copy the code there, or set cluster.project to where it is on the hosts",
+            )
+        )
+    elif not facts.script_exists:
+        problems.append(
+            Problem(
+                node.name,
+                f"task.script: there is no {spec.task.target} in {facts.project}",
+                "name it relative to cluster.project, or as an absolute path on the hosts",
+            )
+        )
+    return problems
+
+
+def _gpus(node: Node, facts: Facts) -> List[Problem]:
+    there = visible_gpus(facts)
+    key = f"cluster.nodes.{node.name}.gpus"
+    if node.gpu_ids:
+        missing = [index for index in node.gpu_ids if index not in there]
+        asked = f"asked for device {missing[0]}" if missing else ""
+    else:
+        asked = f"asked for {node.gpu_count}" if (node.gpu_count or 0) > len(there) else ""
+    if not asked:
+        return []
+    seen = f"{len(there)} ({facts.gpu_source})" if there else f"none ({facts.gpu_source})"
+    legal = f"0 to {len(there)}, or a list of {list(there)}" if there else "0, or gloo on the CPU"
+    return [Problem(node.name, f"{key}: {asked}, the host has {seen}", f"legal here: {legal}")]
+
+
+def _port(spec: Spec, node: Node, facts: Facts) -> List[Problem]:
+    if node is not spec.master or facts.held_port:
+        return []
+    hint = "set cluster.master_port to another port, a range such as 29500-29600, or auto"
+    return [Problem(node.name, f"cluster.master_port: {facts.port_error}", hint)]

@@ -1,0 +1,32 @@
+"""The only place where text becomes shell text."""
+
+from __future__ import annotations
+
+import shlex
+from typing import Iterable, Mapping, Sequence
+
+
+def quote(word: str) -> str:
+    """Return `word` as one shell word, to the letter."""
+    return shlex.quote(word)
+
+
+def path(word: str) -> str:
+    """Quote a path, but let the shell on the other side expand a leading `~/`."""
+    if word == "~":
+        return '"$HOME"'
+    if word.startswith("~/"):
+        return '"$HOME"/' + shlex.quote(word[2:]) if word[2:] else '"$HOME"/'
+    return shlex.quote(word)
+
+
+def line(argv: Sequence[str]) -> str:
+    """Join `argv` into one line that a POSIX shell splits back into exactly `argv`."""
+    return " ".join(shlex.quote(word) for word in argv)
+
+
+def assignments(env: Mapping[str, str], references: Iterable[str] = ()) -> str:
+    """Return `A=1 B=2`, for use before a command; `references` become `NAME="$NAME"`."""
+    words = [f"{name}={shlex.quote(value)}" for name, value in env.items()]
+    words += [f'{name}="${{{name}}}"' for name in references]
+    return " ".join(words)

@@ -1,0 +1,72 @@
+"""The wire between controller and link: a magic line, then length-prefixed frames.
+
+A frame is two big-endian 32-bit lengths, a JSON header, and raw payload. Whatever comes before
+the magic line is a banner, and no frame. Unknown header fields are ignored; unknown kinds are
+refused by whoever receives them.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from dataclasses import dataclass, field
+from typing import Any, Dict, Iterator
+
+PROTOCOL = 1
+MAGIC = b"\n\x01runner-wire\x01\n"
+LENGTHS = struct.Struct(">II")
+MAX_HEADER = 16 << 20
+MAX_PAYLOAD = 64 << 20
+
+
+class WireError(Exception):
+    """The other side sent something that is no frame."""
+
+
+@dataclass(frozen=True)
+class Frame:
+    """One message: its kind, what it says, and raw bytes that go with it."""
+
+    kind: str
+    data: Dict[str, Any] = field(default_factory=dict)
+    payload: bytes = b""
+
+    def pack(self) -> bytes:
+        """Return the frame as bytes for the wire."""
+        header = json.dumps({"kind": self.kind, **self.data}, separators=(",", ":")).encode()
+        return LENGTHS.pack(len(header), len(self.payload)) + header + self.payload
+
+
+class Unpacker:
+    """Turns a stream of bytes, cut anywhere, into frames."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+
+    def feed(self, chunk: bytes) -> Iterator[Frame]:
+        """Yield every frame that is complete now.
+
+        Raises:
+            WireError: The bytes cannot be a frame.
+        """
+        self._buffer += chunk
+        while len(self._buffer) >= LENGTHS.size:
+            header_size, payload_size = LENGTHS.unpack_from(self._buffer)
+            if header_size > MAX_HEADER or payload_size > MAX_PAYLOAD:
+                raise WireError("a frame of impossible size")
+            end = LENGTHS.size + header_size + payload_size
+            if len(self._buffer) < end:
+                return
+            split = LENGTHS.size + header_size
+            header = bytes(self._buffer[LENGTHS.size : split])
+            payload = bytes(self._buffer[split:end])
+            del self._buffer[:end]
+            yield _parse(header, payload)
+
+
+def _parse(header: bytes, payload: bytes) -> Frame:
+    try:
+        data = json.loads(header)
+        return Frame(data.pop("kind"), data, payload)
+    except (ValueError, AttributeError, KeyError, TypeError):
+        raise WireError("a frame without a readable header") from None
