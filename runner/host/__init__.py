@@ -1,0 +1,1 @@
+"""What runs on a host: link, guardian, supervisor, shim, facts. Python 3.8, standard library."""

@@ -1,0 +1,56 @@
+"""The last step of the ladder: kill everything below a process, and look until nothing is left."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from typing import Callable, List, Set, Tuple
+
+from runner.host import proc
+
+KILL_S = 10.0
+"""How long processes may survive SIGKILL (a wedged driver) before they are named."""
+
+
+def kill_all(
+    alive: Callable[[], List[int]], reap: Callable[[], object]
+) -> Tuple[Set[int], Tuple[int, ...]]:
+    """Send SIGKILL until `alive` is empty twice in a row.
+
+    Args:
+        alive: The processes to end, looked up anew at each call.
+        reap: Takes in the children that ended; called between looks.
+
+    Returns:
+        Every process that was killed, and those that could not be.
+    """
+    killed: Set[int] = set()
+    deadline = time.monotonic() + KILL_S
+    empty = 0
+    while empty < 2:
+        reap()
+        left = alive()
+        empty = 0 if left else empty + 1
+        killed |= proc.send(left, signal.SIGKILL)
+        if left and time.monotonic() > deadline:
+            return killed - set(left), tuple(sorted(left))
+        if killed.issuperset(left):  # nobody new: give the kernel a moment
+            time.sleep(0.005)
+    return killed, ()
+
+
+def reap_all() -> List[Tuple[int, int]]:
+    """Take in every child that ended; return their pids and wait statuses.
+
+    The only place on a host that waits for children: two would steal each other's results.
+    """
+    ended: List[Tuple[int, int]] = []
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return ended
+        if pid == 0:
+            return ended
+        ended.append((pid, status))

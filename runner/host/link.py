@@ -1,0 +1,249 @@
+"""The link: our process at the host's end of a channel.
+
+It answers the controller and reads files; it owns nothing but the reserved port until `go`.
+Killing it changes nothing for the run: the supervisor is no child of it.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+import sys
+import time
+from dataclasses import replace
+from typing import Any, Callable, Dict, NoReturn, Optional
+
+from runner.core.codec import decode, encode
+from runner.core.events import Ended
+from runner.core.facts import OUR_ENV, FactsRequest
+from runner.core.layout import RunFolder
+from runner.core.order import Order
+from runner.core.wire import MAGIC, PROTOCOL, Frame, Unpacker
+from runner.host import guardian, ports, proc, tasks
+from runner.host.doorway import Doorway
+from runner.host.facts import Collected, collect
+from runner.host.reading import Reader
+from runner.host.records import prepare, read_events
+from runner.host.supervisor import HEARD, KILL, STOP
+
+SILENCE_S = 60.0
+"""A link that hears nothing for so long has no controller any more, whatever TCP says."""
+
+BUSY_S, IDLE_S = 0.02, 0.05
+READY_S = 20.0
+
+
+class Following:
+    """A run on this host as a link sees it: its files, and its supervisor's doorway."""
+
+    def __init__(self, folder: RunFolder, order: Order) -> None:
+        self.reader = Reader(folder)
+        self.over = False
+        self._folder = folder
+        self._order = order
+        self._doorway = Doorway(order.run_id, order.node)
+        self._door = self._doorway.connect()
+
+    def tell(self, word: bytes) -> None:
+        """Say one of `HEARD`, `STOP`, `KILL` to the supervisor, if it is there."""
+        if self._door is not None:
+            try:
+                self._door.send(word)
+            except OSError:
+                self._door = None
+
+    def look(self) -> None:
+        """See whether the supervisor ended; if nobody closed its record, do so."""
+        if self.over or (self._door is not None and not _hung_up(self._door)):
+            return
+        self._door = None
+        lock = self._doorway.lock()
+        if lock is None:
+            return
+        if not self._closed():
+            mark = f"RUNNER_RUN_ID={self._order.run_id}".encode()
+            reason = "its supervisor and its guardian died"
+            guardian.close_record(self._folder, self._order, reason, lambda: proc.marked(mark))
+        self._doorway.remove()
+        os.close(lock)
+        self.over = True
+
+    def _closed(self) -> bool:
+        return any(
+            isinstance(event.body, Ended) and event.attempt == self._order.attempt
+            for event in read_events(self._folder)
+        )
+
+
+class Link:
+    """One conversation with one controller about one node."""
+
+    def __init__(self, inbound: int, outbound: int, shim_code: str) -> None:
+        self._in, self._out = inbound, outbound
+        self._shim_code = shim_code
+        self._unpacker = Unpacker()
+        self._unsent = bytearray()
+        self._heard = time.monotonic()
+        self._known: Optional[Collected] = None
+        self._run: Optional[Following] = None
+        self._handlers: Dict[str, Callable[[Frame], None]] = {
+            "facts": self._facts,
+            "hold": self._hold,
+            "go": self._go,
+            "adopt": self._adopt,
+            "read": self._read,
+            "say": self._say,
+            "ping": self._ping,
+        }
+
+    def serve(self) -> None:
+        """Answer until the controller goes away."""
+        for descriptor in (self._in, self._out):
+            os.set_blocking(descriptor, False)
+        self._unsent += MAGIC
+        self._reply("hello", {"protocol": PROTOCOL, "pid": os.getpid(), **_clocks()})
+        while time.monotonic() - self._heard < SILENCE_S:
+            if not self._wait():
+                return
+            if self._run is not None:
+                self._run.look()
+                for data, payload in self._run.reader.answers(over=self._run.over):
+                    self._reply("data", data, payload)
+
+    def _wait(self) -> bool:
+        """Sleep until there is something to do; False when the controller has left."""
+        idle = self._run is None or self._run.reader.idle
+        writable = [self._out] if self._unsent else []
+        ready = select.select([self._in], writable, [], IDLE_S if idle else BUSY_S)
+        try:
+            if ready[1]:
+                sent = os.write(self._out, memoryview(self._unsent)[: 1 << 20])
+                del self._unsent[:sent]
+            if ready[0]:
+                chunk = os.read(self._in, 1 << 18)
+                if not chunk:
+                    return False
+                self._heard = time.monotonic()
+                for frame in self._unpacker.feed(chunk):
+                    self._dispatch(frame)
+        except BlockingIOError:
+            pass
+        except OSError:
+            return False
+        return True
+
+    def _dispatch(self, frame: Frame) -> None:
+        handler = self._handlers.get(frame.kind)
+        if handler is None:
+            self._refuse(frame, f"this link knows no request {frame.kind!r}")
+            return
+        try:
+            handler(frame)
+        except Exception as error:  # noqa: BLE001 (the controller is told, whatever it is)
+            self._refuse(frame, f"{type(error).__name__}: {error}")
+
+    def _reply(self, kind: str, data: Dict[str, Any], payload: bytes = b"") -> None:
+        self._unsent += Frame(kind, data, payload).pack()
+
+    def _refuse(self, frame: Frame, why: str) -> None:
+        self._reply("refused", {"id": frame.data.get("id"), "why": why})
+
+    def _facts(self, frame: Frame) -> None:
+        request = decode(FactsRequest, frame.data["request"])
+        known = self._known = collect(request)
+        own = {name: known.environ[name] for name in OUR_ENV if name in known.environ}
+        facts = replace(known.facts, own_env=own)
+        self._reply("facts", {"id": frame.data["id"], "facts": encode(facts), **_clocks()})
+
+    def _hold(self, frame: Frame) -> None:
+        """Reserve another port than the one that was taken."""
+        known = self._asked()
+        held, error = ports.reserve(frame.data["first"], frame.data["last"])
+        self._known = replace(known, held=held)
+        port = held.getsockname()[1] if held else 0
+        self._reply("held", {"id": frame.data["id"], "port": port, "error": error})
+
+    def _go(self, frame: Frame) -> None:
+        known = self._asked()
+        order = decode(Order, frame.data["order"])
+        if frame.data.get("tasks"):
+            tasks.store(known.facts.workdir, frame.data["tasks"], frame.payload)
+        folder = RunFolder(known.facts.workdir, order.run_id, order.node)
+        prepare(folder, order, self._shim_code)
+        environ = {**known.environ, **frame.data.get("secrets", {})}
+        pipe = guardian.spawn(folder, order, environ, known.held)
+        if known.held is not None:
+            known.held.close()
+            self._known = replace(known, held=None)
+        said = _read_all(pipe, READY_S)
+        if said != guardian.READY:
+            why = said.decode(errors="replace") or f"no supervisor within {READY_S:g} s"
+            self._refuse(frame, why)
+            return
+        self._run = Following(folder, order)
+        self._reply("going", {"id": frame.data["id"]})
+
+    def _asked(self) -> Collected:
+        if self._known is None:
+            raise RuntimeError("this link has not reported its facts yet")
+        return self._known
+
+    def _adopt(self, frame: Frame) -> None:
+        """Speak to a supervisor that another link started."""
+        order = decode(Order, frame.data["order"])
+        self._run = Following(RunFolder(frame.data["workdir"], order.run_id, order.node), order)
+        self._reply("going", {"id": frame.data["id"]})
+
+    def _following(self) -> Following:
+        if self._run is None:
+            raise RuntimeError("this link follows no run yet")
+        return self._run
+
+    def _read(self, frame: Frame) -> None:
+        self._following().reader.ask(frame.data)
+
+    def _say(self, frame: Frame) -> None:
+        self._following().tell({"stop": STOP, "kill": KILL}[frame.data["word"]])
+        self._reply("said", {"id": frame.data["id"]})
+
+    def _ping(self, frame: Frame) -> None:
+        if self._run is not None:
+            self._run.tell(HEARD)
+        self._reply("pong", {"id": frame.data["id"], **_clocks()})
+
+
+def _clocks() -> Dict[str, float]:
+    return {"mono": time.monotonic(), "wall": time.time()}
+
+
+def _hung_up(door: socket.socket) -> bool:
+    if not select.select([door], [], [], 0)[0]:
+        return False
+    try:
+        return not door.recv(4096)
+    except OSError:
+        return True
+
+
+def _read_all(pipe: int, deadline_s: float) -> bytes:
+    said, end = b"", time.monotonic() + deadline_s
+    while select.select([pipe], [], [], max(0.0, end - time.monotonic()))[0]:
+        chunk = os.read(pipe, 65536)
+        if not chunk:
+            break
+        said += chunk
+    os.close(pipe)
+    return said
+
+
+def main(shim_code: str) -> NoReturn:
+    """Take over the standard streams and serve; nothing else may write to them."""
+    inbound, outbound = os.dup(0), os.dup(1)
+    null = os.open(os.devnull, os.O_RDWR)
+    for descriptor in (0, 1, 2):
+        os.dup2(null, descriptor)
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    Link(inbound, outbound, shim_code).serve()
+    sys.exit(0)

@@ -1,0 +1,85 @@
+"""The rank shim: torchrun starts it in a rank's stead; it starts the rank and sees how it ends.
+
+    rank.py ATTEMPT_FOLDER HIDE[,HIDE...] PREFIX_COUNT [PREFIX...] ARGS...
+
+It gives the rank's output files their global rank, keeps torchrun's plumbing out of the rank's
+environment, records exit code or signal, time and peak memory, and ends the same way. It is a
+file of its own because torchrun can be told a program (`PYTHON_EXEC`), not a module in a zip.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import resource
+import signal
+import sys
+import time
+from typing import Any, Dict, List, NoReturn
+
+PR_SET_PDEATHSIG = 1
+FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+
+
+def main(argv: List[str]) -> NoReturn:
+    """Run one rank to its end."""
+    folder, hide, count = argv[0], argv[1].split(","), int(argv[2])
+    program = argv[3 : 3 + count] + argv[3 + count :]
+    base = os.path.join(folder, f"rank_{os.environ['RANK']}")
+    for name in hide:
+        os.environ.pop(name, None)
+    # torchrun signals the whole process group, so the rank gets its own copy: the shim stays to
+    # see the end. Handlers, not SIG_IGN, because the rank would inherit the latter.
+    for forwarded in FORWARDED:
+        signal.signal(forwarded, lambda *_: None)
+    child = os.fork()
+    if child == 0:
+        _become(program, base)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+    record(f"{base}.start", {"pid": child})
+    _, status, usage = os.wait4(child, 0)
+    signum = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
+    code = None if signum else os.WEXITSTATUS(status)
+    record(f"{base}.exit", {"code": code, "signal": signum, "max_rss": usage.ru_maxrss * 1024})
+    if signum:
+        if signum != signal.SIGKILL:
+            signal.signal(signum, signal.SIG_DFL)
+        os.kill(os.getpid(), signum)
+        signal.pause()
+    os._exit(code or 0)
+
+
+def _become(program: List[str], base: str) -> NoReturn:
+    """Turn this process into the rank's own program; it dies with its shim (prctl(2))."""
+    parent = os.getppid()
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL), 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(1)
+    for signum in FORWARDED:
+        signal.signal(signum, signal.SIG_DFL)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+    try:
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        os.dup2(os.open(f"{base}.out", flags, 0o600), 1)
+        os.dup2(os.open(f"{base}.err", flags, 0o600), 2)
+        os.execvp(program[0], program)
+    except OSError as error:
+        os.write(2, f"{program[0]}: {error.strerror}\n".encode())
+        os._exit(127 if isinstance(error, FileNotFoundError) else 126)
+
+
+def record(path: str, data: Dict[str, Any]) -> None:
+    """Write one small JSON file, whole or not at all."""
+    clocks = {"mono": time.monotonic(), "wall": time.time()}
+    try:
+        descriptor = os.open(f"{path}.new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with open(descriptor, "w", encoding="ascii") as file:
+            json.dump({**data, **clocks}, file)
+        os.rename(f"{path}.new", path)
+    except OSError as error:  # a full disk must not change how the rank ends
+        sys.stderr.write(f"{path}: {error}\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

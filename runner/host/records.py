@@ -1,0 +1,141 @@
+"""The run folder on a host: written here and nowhere else."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shlex
+import time
+from typing import Any, Dict, Iterator, List, Optional, Tuple
+
+from runner.core.codec import encode
+from runner.core.events import Body, Ended, Event, parse
+from runner.core.layout import FORMAT, RunFolder
+from runner.core.order import Order
+from runner.core.states import LEGAL, State
+
+
+def write_aside(path: str, text: str, mode: int = 0o600) -> None:
+    """Write a file whole or not at all: a neighbour first, then a rename."""
+    aside = f"{path}.{os.getpid()}.new"
+    descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+    with open(descriptor, "w", encoding="utf-8") as file:
+        file.write(text)
+    os.rename(aside, path)
+
+
+def prepare(folder: RunFolder, order: Order, shim_code: str) -> None:
+    """Make the run folder of a new attempt: format, order, shim.
+
+    Raises:
+        OSError: No file can be written there.
+    """
+    before = os.umask(0o077)  # for the folders above too; the ranks keep the user's own
+    try:
+        os.makedirs(folder.attempt(order.attempt), exist_ok=True)
+        os.makedirs(folder.work, exist_ok=True)
+    finally:
+        os.umask(before)
+    write_aside(folder.format, f"{FORMAT}\n")
+    write_aside(folder.state, _state_text(State.STARTING))
+    write_aside(folder.order, json.dumps(encode(order), indent=1) + "\n")
+    write_aside(folder.shim_code, shim_code)
+    words = [
+        *(order.shim_python, "-I", "-S", folder.shim_code, folder.attempt(order.attempt)),
+        *(",".join(order.hide), str(len(order.rank_prefix)), *order.rank_prefix),
+    ]
+    write_aside(folder.shim, f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n', mode=0o700)
+
+
+class Journal:
+    """The events and the state of one run on one host."""
+
+    def __init__(self, folder: RunFolder, order: Order) -> None:
+        self._folder = folder
+        self._order = order
+        self._seq = 1 + max((event.seq for event in read_events(folder)), default=0)
+        self.state = _read_state(folder) or State.STARTING
+
+    def append(
+        self, body: Body, mono: Optional[float] = None, wall: Optional[float] = None
+    ) -> None:
+        """Record that something happened, now or at the given times."""
+        order = self._order
+        event = Event(
+            run_id=order.run_id,
+            node=order.node,
+            attempt=order.attempt,
+            seq=self._seq,
+            wall=time.time() if wall is None else wall,
+            mono=time.monotonic() if mono is None else mono,
+            body=body,
+        )
+        self._seq += 1
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+        descriptor = os.open(self._folder.events, flags, 0o600)
+        try:
+            os.write(descriptor, event.line().encode())
+        finally:
+            os.close(descriptor)
+
+    def enter(self, state: State) -> None:
+        """Move to the next state.
+
+        Raises:
+            ValueError: That move is not in the table.
+        """
+        if state not in LEGAL[self.state]:
+            raise ValueError(f"{self.state.value} cannot become {state.value}")
+        self.state = state
+        write_aside(self._folder.state, _state_text(state))
+
+    def end(self, ended: Ended) -> None:
+        """Close the record: the state, then the last event."""
+        self.enter(ended.state)
+        self.append(ended)
+
+
+def read_events(folder: RunFolder) -> List[Event]:
+    """Return what is recorded; a torn last line (power cut) is left out."""
+    try:
+        with open(folder.events, encoding="utf-8", errors="replace") as file:
+            lines = file.read().splitlines()
+    except OSError:
+        return []
+    events = []
+    for line in lines:
+        with contextlib.suppress(ValueError):
+            events.append(parse(line))
+    return events
+
+
+def _state_text(state: State) -> str:
+    return json.dumps({"state": state.value, "pid": os.getpid(), "wall": time.time()}) + "\n"
+
+
+def _read_state(folder: RunFolder) -> Optional[State]:
+    try:
+        with open(folder.state, encoding="utf-8") as file:
+            return State(json.load(file)["state"])
+    except (OSError, ValueError, KeyError):
+        return None
+
+
+def exit_records(attempt: str, seen: Dict[str, bool]) -> Iterator[Tuple[str, int, Dict[str, Any]]]:
+    """Yield what the rank shims wrote since the last call: "start" or "exit", rank, record."""
+    try:
+        names = sorted(os.listdir(attempt), key=lambda name: name.endswith(".exit"))
+    except OSError:
+        return
+    for name in names:
+        stem, _, kind = name.rpartition(".")
+        if name in seen or kind not in ("start", "exit") or not stem.startswith("rank_"):
+            continue
+        try:
+            with open(os.path.join(attempt, name), encoding="ascii") as file:
+                data = json.load(file)
+        except (OSError, ValueError):
+            continue
+        seen[name] = True
+        yield kind, int(stem[len("rank_") :]), data

@@ -1,0 +1,56 @@
+"""A rank without torch: does one thing at a time, in the order of its arguments.
+
+print=TEXT  err=TEXT  lines=N  sleep=SECONDS  exit=CODE  kill=SIGNAL  deaf  daemon  touch=PATH
+fail=RANK:CODE  env=NAME  cat  wait=PATH
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+RANK = os.environ.get("RANK", "0")
+
+
+def do(word: str) -> None:
+    """Do what one argument says."""
+    name, _, value = word.partition("=")
+    if name == "print":
+        print(value)
+    elif name == "err":
+        print(value, file=sys.stderr)
+    elif name == "lines":
+        for number in range(int(value)):
+            sys.stdout.write(f"{RANK} {number:08d} ".ljust(99, "x") + "\n")
+    elif name == "sleep":
+        time.sleep(float(value))
+    elif name == "exit":
+        sys.exit(int(value))
+    elif name == "fail":
+        rank, _, code = value.partition(":")
+        if rank == RANK:
+            sys.exit(int(code))
+    elif name == "kill":
+        os.kill(os.getpid(), int(value))
+    elif name == "deaf":
+        for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(signum, signal.SIG_IGN)
+    elif name == "daemon":
+        subprocess.Popen([sys.executable, __file__, "deaf", "sleep=600"], start_new_session=True)
+    elif name == "touch":
+        open(value.replace("RANK", RANK), "w").close()
+    elif name == "wait":
+        while not os.path.exists(value):
+            time.sleep(0.02)
+    elif name == "env":
+        print(f"{value}={os.environ.get(value)}")
+    elif name == "cat":
+        print(f"stdin: {sys.stdin.read()!r}")
+    else:
+        sys.exit(f"rank.py knows no {word!r}")
+
+
+for argument in sys.argv[1:]:
+    do(argument)
+    sys.stdout.flush()
