@@ -1,0 +1,1 @@
+"""The controller's side of a run: connect, launch, follow, stop, record."""

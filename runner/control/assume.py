@@ -1,0 +1,42 @@
+"""Facts for `dry_run=offline`: what a plan needs, taken from the YAML or assumed, and said so."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from runner.core.facts import Facts, Gpu, Python
+from runner.core.spec import Node, Spec
+
+PORT = 29500
+
+
+def assume(spec: Spec) -> tuple[Spec, dict[str, Facts], list[str]]:
+    """Return the spec and facts of a plan that contacts nobody, and what was assumed for it."""
+    address = spec.master.addr or spec.master.host
+    nodes = (replace(spec.master, addr=address), *spec.nodes[1:])
+    assumed = [
+        f"{spec.python} and {spec.workdir} are as written here, and torch is there",
+        "every rank has one core (OMP_NUM_THREADS)",
+    ]
+    if len(nodes) > 1:
+        assumed.append(f"the ranks meet at {address}; each host's interface is found at launch")
+    if not spec.master_port.first:
+        assumed.append(f"port {PORT}; a launch takes a free one of the master's")
+    unknown = [node.name for node in nodes if node.gpu_count is None and not node.gpu_ids]
+    if unknown:
+        assumed.append(f"no GPU on {', '.join(unknown)} (gpus is auto)")
+    facts = {node.name: _facts(spec, node) for node in nodes}
+    return replace(spec, nodes=nodes), facts, assumed
+
+
+def _facts(spec: Spec, node: Node) -> Facts:
+    indices = node.gpu_ids or tuple(range(node.gpu_count or 0))
+    return Facts(
+        node=node.name,
+        python=Python(executable=spec.python, torch="assumed"),
+        gpus=tuple(Gpu(index) for index in indices),
+        gpu_source="assumed",
+        held_port=spec.master_port.first or PORT,
+        workdir=spec.workdir,
+        project=spec.project,
+    )

@@ -1,0 +1,97 @@
+"""What travels with a connection: our host-side code as one zip, and the shipped tasks."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import io
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import runner
+from runner.core import shell
+from runner.core.wire import PROTOCOL
+
+_PACKAGE = Path(runner.__file__).parent
+
+_BOOT = """\
+import sys
+if sys.version_info < (3, 8):
+    sys.exit("runner-boot: python-too-old %d.%d" % sys.version_info[:2])
+import os
+f = open(0, "rb", 0, closefd=False)
+n = int(f.readline())
+d = b""
+while len(d) < n:
+    c = f.read(n - len(d))
+    if not c:
+        sys.exit("runner-boot: cut-off")
+    d += c
+if hasattr(os, "memfd_create"):
+    z = os.memfd_create("runner")
+    p = "/proc/self/fd/%d" % z
+else:
+    import tempfile
+    z, p = tempfile.mkstemp(".zip")
+os.write(z, d)
+sys.path.insert(0, p)
+sys.dont_write_bytecode = True
+from runner.host import link
+import zipimport
+link.main(zipimport.zipimporter(p).get_data("runner/host/rank.py").decode())
+"""
+"""Runs on any Python 3 far enough to say that it is too old."""
+
+
+@functools.cache
+def host_code() -> bytes:
+    """Return `core` and `host` as a zip, preceded by its length on a line of its own."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("runner/__init__.py", "")
+        for room in ("core", "host"):
+            for path in sorted((_PACKAGE / room).glob("*.py")):
+                archive.write(path, f"runner/{room}/{path.name}")
+    data = buffer.getvalue()
+    return b"%d\n" % len(data) + data
+
+
+def boot_command(host_python: str, run_id: str, node: str) -> str:
+    """Return the one command that turns a channel into a wire.
+
+    The login shell may be fish or csh: it is only asked to start `/bin/sh`. The last words are
+    there for people who read `ps`.
+    """
+    python = shell.path(host_python)
+    script = (
+        f"command -v {python} >/dev/null 2>&1 || {{ echo runner-boot: no-python; exit 127; }}; "
+        f"exec {python} -I -c {shell.quote(_BOOT)} runner {shell.line([run_id, node])} v{PROTOCOL}"
+    )
+    return f"exec /bin/sh -c {shell.quote(script)}"
+
+
+@dataclass(frozen=True)
+class Tasks:
+    """The shipped tasks: their content hash, the names and sizes of the files, the bytes."""
+
+    hash: str
+    files: tuple[tuple[str, int], ...]
+    payload: bytes
+
+    def header(self) -> dict[str, Any]:
+        """Return what `go` says about the payload."""
+        return {"hash": self.hash, "files": [list(file) for file in self.files]}
+
+
+@functools.cache
+def shipped_tasks() -> Tasks:
+    """Return every file of `runner/tasks`; they stand alone, so hosts need no package of ours."""
+    paths = [p for p in sorted((_PACKAGE / "tasks").iterdir()) if p.is_file()]
+    contents = [path.read_bytes() for path in paths]
+    digest = hashlib.sha256()
+    for path, content in zip(paths, contents, strict=True):
+        digest.update(f"{path.name}\0{len(content)}\0".encode() + content)
+    files = tuple((p.name, len(c)) for p, c in zip(paths, contents, strict=True))
+    return Tasks(digest.hexdigest()[:16], files, b"".join(contents))

@@ -1,0 +1,185 @@
+"""Reach every host at once, and have each report its facts, all within bounded time."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+from runner.control import bundle
+from runner.control.session import Inbox, Session
+from runner.core.codec import decode, encode
+from runner.core.errors import Interrupted, NotReady, Problem
+from runner.core.facts import Facts, FactsRequest
+from runner.core.spec import Node, Spec
+from runner.core.wire import Frame
+from runner.transport.base import Transport
+from runner.transport.local import LocalTransport
+
+AT_ONCE = 64
+"""Logins under way at a time: beyond it paramiko's threads only get in each other's way."""
+
+BOOT_S = 20.0
+"""How long a host may take from login to our code running (Python may sit on slow NFS)."""
+
+
+class Reach:
+    """How machines of one spec are reached; makes transports when they are first needed."""
+
+    def __init__(self, spec: Spec, note: Callable[[str], None]) -> None:
+        self._spec = spec
+        self._note = note
+        self._made: dict[str, Transport] = {}
+        self._lock = threading.Lock()
+
+    def open(self, node: Node, inbox: Inbox) -> Session:
+        """Open a wire to `node`.
+
+        Raises:
+            NotReady: It cannot be reached.
+        """
+        command = bundle.boot_command(self._spec.host_python, self._spec.run_id, node.name)
+        session = Session(node, self.transport(node.transport).open(node, command), inbox)
+        session.send_raw(bundle.host_code())
+        return session
+
+    def transport(self, kind: str) -> Transport:
+        """Return the transport of that kind."""
+        with self._lock:
+            if kind not in self._made:
+                self._made[kind] = self._make(kind)
+            return self._made[kind]
+
+    def close(self) -> None:
+        """End every connection."""
+        with self._lock:
+            for transport in self._made.values():
+                transport.close()
+
+    def _make(self, kind: str) -> Transport:
+        if kind == "local":
+            return LocalTransport()
+        from runner.transport.ssh import SshTransport
+
+        return SshTransport(self._spec.ssh, notes=self._note)
+
+
+class Gathering:
+    """Connects to every node side by side and collects their facts."""
+
+    def __init__(self, spec: Spec, reach: Reach, inbox: Inbox, tasks_hash: str) -> None:
+        self._spec = spec
+        self._reach = reach
+        self._tasks_hash = tasks_hash
+        self.inbox = inbox
+        self.sessions: dict[str, Session] = {}
+        self._problems: dict[str, Problem] = {}
+        self._facts: dict[str, Facts] = {}
+        self._deadlines: dict[str, float] = {}
+
+    def run(self) -> dict[str, Facts]:
+        """Return the facts of every node.
+
+        Raises:
+            NotReady: With one problem for every host that could not be reached or asked.
+        """
+        waiting = {node.name for node in self._spec.nodes}
+        self._connect_all()
+        while waiting - self._facts.keys() - self._problems.keys():
+            self._give_up_late(waiting)
+            try:
+                session, frame = self.inbox.get(timeout=0.1)
+            except queue.Empty:
+                continue
+            if session is None:
+                raise Interrupted(128 + frame.data["signal"])
+            self._take(session, frame)
+        if self._problems:
+            order = [node.name for node in self._spec.nodes]
+            raise NotReady([self._problems[name] for name in order if name in self._problems])
+        return self._facts
+
+    def _connect_all(self) -> None:
+        todo = queue.SimpleQueue[Node]()
+        for node in self._spec.nodes:
+            todo.put(node)
+
+        def work() -> None:
+            while True:
+                try:
+                    node = todo.get_nowait()
+                except queue.Empty:
+                    return
+                self._connect(node)
+
+        for _ in range(min(AT_ONCE, len(self._spec.nodes))):
+            threading.Thread(target=work, daemon=True, name="connect").start()
+
+    def _connect(self, node: Node) -> None:
+        try:
+            session = self._reach.open(node, self.inbox)
+        except NotReady as error:
+            self._problems[node.name] = error.problems[0]
+            return
+        request = self._request(node)
+        session.request("ping")
+        session.request("facts", {"request": encode(request)})
+        slow = request.setup_s if request.setup else 0.0
+        self._deadlines[node.name] = time.monotonic() + BOOT_S + request.deadline_s + slow
+        self.sessions[node.name] = session
+
+    def _request(self, node: Node) -> FactsRequest:
+        spec, task = self._spec, self._spec.task
+        master = node is spec.master
+        return FactsRequest(
+            node=node.name,
+            run_id=spec.run_id,
+            setup=spec.setup,
+            python=spec.python,
+            project="" if task.shipped else spec.project,
+            script=task.target if task.kind == "script" else "",
+            workdir=spec.workdir,
+            tasks_hash=self._tasks_hash,
+            hold_port=master,
+            port_first=spec.master_port.first if master else 0,
+            port_last=spec.master_port.last if master else 0,
+        )
+
+    def _give_up_late(self, waiting: set[str]) -> None:
+        now = time.monotonic()
+        for name in waiting - self._facts.keys() - self._problems.keys():
+            if now > self._deadlines.get(name, now):
+                what = "reached, but it did not report its facts in time"
+                banner = self.sessions[name].banner.decode(errors="replace").strip()
+                self._problems[name] = Problem(name, what, banner[-500:])
+
+    def _take(self, session: Session, frame: Frame) -> None:
+        name = session.node.name
+        if frame.kind == "facts":
+            self._facts[name] = replace(decode(Facts, frame.data["facts"]), node=name)
+        elif frame.kind == "refused":
+            self._problems[name] = Problem(name, f"could not report its facts: {frame.data['why']}")
+        elif frame.kind == "closed":
+            self._problems.setdefault(name, boot_problem(self._spec, session, frame))
+
+
+def boot_problem(spec: Spec, session: Session, frame: Frame) -> Problem:
+    """Say why our code did not run on a host, from what came instead of the magic line."""
+    name, banner = session.node.name, session.banner.decode(errors="replace").strip()
+    if "runner-boot: no-python" in banner:
+        return Problem(
+            name,
+            f"there is no {spec.host_python} on its PATH",
+            "set cluster.host_python (and cluster.python) to a Python 3.8 or newer there",
+        )
+    if "runner-boot: python-too-old" in banner or "unknown option -I" in banner.lower():
+        found = banner.rpartition("too-old ")[2].split()[0] if "too-old " in banner else "2"
+        return Problem(
+            name,
+            f"{spec.host_python} there is Python {found}; our side needs 3.8 or newer",
+            "set cluster.host_python to a newer one (cluster.python may stay)",
+        )
+    what = f"our code did not start there: {frame.data['reason']}"
+    return Problem(name, what, banner[-500:] or f"try by hand: {spec.host_python} -V")

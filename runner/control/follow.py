@@ -1,0 +1,112 @@
+"""Follow the files of one node by offset.
+
+One outstanding read per file, so that unread output stays on its host and a stop never queues
+behind it.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from runner.control.session import Session
+from runner.core.events import Event, parse
+from runner.core.layout import PROGRAM, STREAMS, rank_source
+from runner.core.plan import NodePlan
+
+CHUNK = 256 << 10
+
+
+@dataclass
+class _File:
+    """One followed file: how far we have it, and whether we have all of it."""
+
+    source: str
+    stream: str
+    offset: int = 0
+    done: bool = False
+
+
+class Follower:
+    """The files of one node in one attempt.
+
+    Args:
+        share: The node's share of the plan.
+        sink: Takes (source, stream, bytes) of the logs, in order per file.
+        events_offset: Where this attempt's events begin.
+    """
+
+    def __init__(
+        self, share: NodePlan, sink: Callable[[str, str, bytes], None], events_offset: int = 0
+    ) -> None:
+        self._attempt = share.order.attempt
+        self._sink = sink
+        self._events = _File("events", "", events_offset)
+        sources = [PROGRAM, *map(rank_source, share.ranks)]
+        logs = (_File(source, stream) for source, stream in itertools.product(sources, STREAMS))
+        self._files = [self._events, *logs]
+        self._asked: dict[int, _File] = {}
+        self._held_back: list[_File] = []
+        self._torn = b""
+
+    @property
+    def done(self) -> bool:
+        """Whether every file is here to its end."""
+        return all(file.done for file in self._files)
+
+    @property
+    def events_offset(self) -> int:
+        """How far the events were read."""
+        return self._events.offset
+
+    def start(self, session: Session) -> None:
+        """Ask for every file, from where we are; also after a new link."""
+        self._asked.clear()
+        self._held_back.clear()
+        for file in self._files:
+            if not file.done:
+                self._ask(session, file)
+
+    def take(
+        self, session: Session, number: int, chunk: bytes, *, eof: bool, hold_back: bool
+    ) -> Iterator[Event]:
+        """Take an answer; yield the events in it.
+
+        Args:
+            session: Where to ask on.
+            number: The id of the read that is answered.
+            chunk: What was read.
+            eof: Whether the file ends here.
+            hold_back: Whether to ask for more logs only at `resume`.
+        """
+        file = self._asked.pop(number, None)
+        if file is None:
+            return
+        file.offset += len(chunk)
+        file.done = eof
+        if file is self._events:
+            yield from self._parse(chunk)
+        elif chunk:
+            self._sink(file.source, file.stream, chunk)
+        if not eof and hold_back and file is not self._events:
+            self._held_back.append(file)
+        elif not eof:
+            self._ask(session, file)
+
+    def resume(self, session: Session) -> None:
+        """Ask again for what was held back."""
+        held, self._held_back = self._held_back, []
+        for file in held:
+            self._ask(session, file)
+
+    def _ask(self, session: Session, file: _File) -> None:
+        where = {"source": file.source, "stream": file.stream, "attempt": self._attempt}
+        number = session.request("read", {**where, "offset": file.offset, "n": CHUNK})
+        self._asked[number] = file
+
+    def _parse(self, chunk: bytes) -> Iterator[Event]:
+        *lines, self._torn = (self._torn + chunk).split(b"\n")
+        for line in lines:
+            if line:
+                yield parse(line.decode())

@@ -1,0 +1,188 @@
+"""A launch from the composed configuration to the exit code."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from runner.control import bundle
+from runner.control.assume import assume
+from runner.control.connect import Gathering, Reach
+from runner.control.session import Inbox, Session
+from runner.control.store import RunStore
+from runner.control.watch import Callbacks, Watch
+from runner.core.errors import NotReady, Problem
+from runner.core.facts import Facts
+from runner.core.layout import PROGRAM
+from runner.core.plan import Plan, build_plan
+from runner.core.spec import Spec
+from runner.core.verdict import Verdict, fold
+from runner.core.wire import Frame
+from runner.ui import report
+from runner.ui.console import Console
+
+if TYPE_CHECKING:
+    from runner.config import Composed
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+HOLD_S = 10.0
+
+
+def run(composed: Composed) -> int:
+    """Launch, or rehearse, what was composed; return the exit code.
+
+    Raises:
+        RunnerError: Nothing was started.
+    """
+    if composed.dry_run == "offline":
+        return _rehearse_offline(composed)
+    store = RunStore(composed.run_dir)
+    if composed.dry_run == "false":
+        store.check()
+    inbox: Inbox = queue.SimpleQueue()
+    with _signals_to(inbox):
+        return Launch(composed, store, inbox).run()
+
+
+def _rehearse_offline(composed: Composed) -> int:
+    spec, facts, assumed = assume(composed.spec)
+    tasks_hash = bundle.shipped_tasks().hash if spec.task.shipped else ""
+    print(report.rehearsal(build_plan(spec, facts, tasks_hash=tasks_hash), assumed))
+    return 0
+
+
+@contextlib.contextmanager
+def _signals_to(inbox: Inbox) -> Iterator[None]:
+    """Have every signal that asks us to end arrive in the inbox, in order."""
+
+    def note(signum: int, _: object) -> None:
+        inbox.put((None, Frame("signal", {"signal": signum})))
+
+    before = {signum: signal.signal(signum, note) for signum in SIGNALS}
+    try:
+        yield
+    finally:
+        for signum, handler in before.items():
+            signal.signal(signum, handler)
+
+
+class Launch:
+    """One run, with its connections, its record and its console."""
+
+    def __init__(self, composed: Composed, store: RunStore, inbox: Inbox) -> None:
+        self.spec: Spec = composed.spec
+        self._composed = composed
+        self._store = store
+        self._inbox = inbox
+        self._tasks = bundle.shipped_tasks() if self.spec.task.shipped else None
+        self._console = Console(composed.console_ranks)
+        self._reach = Reach(self.spec, self._console.say)
+        self._sessions: dict[str, Session] = {}
+
+    def run(self) -> int:
+        """Return the exit code.
+
+        Raises:
+            RunnerError: Nothing was started.
+        """
+        try:
+            facts = self._gather()
+            plan = build_plan(self.spec, facts, tasks_hash=self._tasks_hash)
+            if self._composed.dry_run != "false":
+                self._console.close()
+                print(report.rehearsal(plan))
+                return 0
+            return self._launch(plan, facts)
+        finally:
+            self._console.close(deadline_s=2)
+            for session in self._sessions.values():
+                session.close()
+            self._reach.close()
+
+    @property
+    def _tasks_hash(self) -> str:
+        return self._tasks.hash if self._tasks else ""
+
+    def _gather(self) -> dict[str, Facts]:
+        gathering = Gathering(self.spec, self._reach, self._inbox, self._tasks_hash)
+        self._sessions = gathering.sessions
+        return gathering.run()
+
+    def _launch(self, plan: Plan, facts: dict[str, Facts]) -> int:
+        self._store.create(self._composed.config_yaml)
+        began = time.monotonic()
+        watch = self._attempt(plan, facts, {})
+        if watch.port_taken and not self.spec.master_port.fixed:
+            facts = self._another_port(facts)
+            plan = build_plan(self.spec, facts, tasks_hash=self._tasks_hash, attempt=1)
+            self._console.say("trying once more with another port")
+            watch = self._attempt(plan, facts, watch.events_offsets)
+        verdict = fold(plan, watch.observed, time.monotonic() - began)
+        if watch.refused:
+            verdict = replace(verdict, state="failed", exit_code=max(3, verdict.exit_code))
+        self._store.write_result(plan, verdict)
+        self._report(plan, verdict)
+        return verdict.exit_code
+
+    def _attempt(self, plan: Plan, facts: dict[str, Facts], offsets: dict[str, int]) -> Watch:
+        self._store.write_plan(plan)
+        self._console.say(report.opening(plan))
+        callbacks = Callbacks(
+            record=self._store.append,
+            log=self._log,
+            say=self._console.say,
+            console_full=lambda: self._console.full,
+            all_started=lambda: None,
+            mute=self._console.mute,
+        )
+        watch = Watch(self.spec, plan, self._reach, self._sessions, self._inbox, callbacks)
+        watch.start(facts, self._tasks, offsets)
+        watch.run()
+        return watch
+
+    def _another_port(self, facts: dict[str, Facts]) -> dict[str, Facts]:
+        """Have the master reserve another port.
+
+        Raises:
+            NotReady: It cannot.
+        """
+        master, rule = self.spec.master.name, self.spec.master_port
+        session = self._sessions[master]
+        number = session.request("hold", {"first": rule.first, "last": rule.last})
+        deadline = time.monotonic() + HOLD_S
+        while time.monotonic() < deadline:
+            with contextlib.suppress(queue.Empty):
+                sender, frame = self._inbox.get(timeout=0.1)
+                if sender is session and frame.data.get("id") == number:
+                    port = int(frame.data.get("port", 0))
+                    if not port:
+                        break
+                    return {**facts, master: replace(facts[master], held_port=port)}
+        what = f"cluster.master_port={rule}: one was taken while starting, and no other is free"
+        raise NotReady([Problem(master, what, "set cluster.master_port to another range")])
+
+    def _log(self, node: str, source: str, stream: str, data: bytes) -> None:
+        self._store.append_log(node, f"{source}.{stream}", data)
+        if source != PROGRAM:
+            self._console.show(node, int(source.rpartition("_")[2]), stream, data)
+
+    def _report(self, plan: Plan, verdict: Verdict) -> None:
+        self._console.finish_ranks()
+        folder = os.path.relpath(self._store.folder)
+        text = report.ending(
+            plan,
+            verdict,
+            self._store.folder if folder.startswith("..") else type(self._store.folder)(folder),
+            self._store.tail,
+            disconnect_s=self.spec.disconnect_s,
+        )
+        self._console.say(text)
+        self._console.close(deadline_s=None if verdict.exit_code == 0 else 10)
+        sys.stdout.flush()

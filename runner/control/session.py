@@ -1,0 +1,134 @@
+"""The controller's end of one wire: a thread that reads, a thread that writes, no state of a run.
+
+Everything that comes in goes to one inbox that all sessions share, as (session, frame); a frame
+of kind "closed" says that nothing more will come, and why.
+"""
+
+from __future__ import annotations
+
+import itertools
+import queue
+import threading
+import time
+from typing import Any
+
+from runner.core.spec import Node
+from runner.core.wire import MAGIC, Frame, Unpacker, WireError
+from runner.transport.base import Channel
+
+MAX_BANNER = 64 << 10
+
+Inbox = queue.SimpleQueue[tuple["Session | None", Frame]]
+"""A SimpleQueue: signal handlers put into it too (session None), and its put is reentrant."""
+
+
+class Session:
+    """One wire to one node."""
+
+    def __init__(self, node: Node, channel: Channel, inbox: Inbox) -> None:
+        self.node = node
+        self.heard = time.monotonic()
+        self.banner = b""
+        self._channel = channel
+        self._inbox = inbox
+        self._outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._ids = itertools.count(1)
+        self._clock = Clock()
+        self._closed = threading.Event()
+        for work in (self._read, self._write):
+            threading.Thread(target=work, daemon=True, name=f"{work.__name__} {node.name}").start()
+
+    def send_raw(self, data: bytes) -> None:
+        """Queue bytes that are no frame (the boot code's stdin)."""
+        self._outbox.put(data)
+
+    def request(self, kind: str, data: dict[str, Any] | None = None, payload: bytes = b"") -> int:
+        """Queue a request; return the id its answer will carry."""
+        number = next(self._ids)
+        if kind == "ping":
+            self._clock.asked(number)
+        self._outbox.put(Frame(kind, {"id": number, **(data or {})}, payload).pack())
+        return number
+
+    def to_controller_clock(self, mono: float) -> float:
+        """Return when a moment on the host's monotonic clock was on ours."""
+        return mono + self._clock.offset
+
+    @property
+    def closed(self) -> bool:
+        """Whether the wire has ended."""
+        return self._closed.is_set()
+
+    def close(self) -> None:
+        """End the wire."""
+        self._closed.set()
+        self._outbox.put(None)
+        self._channel.close()
+
+    def _read(self) -> None:
+        unpacker = Unpacker()
+        try:
+            rest = self._skip_banner()
+            for frame in unpacker.feed(rest):
+                self._take(frame)
+            while chunk := self._channel.recv():
+                self.heard = time.monotonic()
+                for frame in unpacker.feed(chunk):
+                    self._take(frame)
+            reason = "the link ended"
+        except (OSError, WireError) as error:
+            reason = str(error)
+        self._closed.set()
+        self._outbox.put(None)
+        self._inbox.put((self, Frame("closed", {"reason": reason})))
+
+    def _skip_banner(self) -> bytes:
+        seen = b""
+        while True:
+            chunk = self._channel.recv()
+            seen += chunk
+            banner, magic, rest = seen.partition(MAGIC)
+            self.banner = banner[-MAX_BANNER:]
+            if magic:
+                self.heard = time.monotonic()
+                return rest
+            if not chunk:
+                return b""
+            seen = seen[-MAX_BANNER:]
+
+    def _take(self, frame: Frame) -> None:
+        if "mono" in frame.data:
+            self._clock.told(frame.data.get("id"), float(frame.data["mono"]))
+        self._inbox.put((self, frame))
+
+    def _write(self) -> None:
+        try:
+            while (data := self._outbox.get()) is not None:
+                self._channel.send(data)
+        except OSError:
+            return  # the reader says so
+
+
+class Clock:
+    """The offset between a host's monotonic clock and ours, from the quickest ping so far."""
+
+    def __init__(self) -> None:
+        self.offset = 0.0
+        self._asked: dict[int, float] = {}
+        self._best = float("inf")
+
+    def asked(self, number: int) -> None:
+        """A ping is on its way."""
+        self._asked[number] = time.monotonic()
+
+    def told(self, number: int | None, mono: float) -> None:
+        """The host's clock said `mono`, half a round trip ago."""
+        now = time.monotonic()
+        asked = self._asked.pop(number, None) if number is not None else None
+        if asked is None:
+            if self._best == float("inf"):
+                self.offset = now - mono
+            return
+        if now - asked < self._best:
+            self._best = now - asked
+            self.offset = (now + asked) / 2 - mono
