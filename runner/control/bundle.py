@@ -16,6 +16,9 @@ from runner.core.wire import PROTOCOL
 
 _PACKAGE = Path(runner.__file__).parent
 
+_LOADER = 'exec(open(0,"rb",0,closefd=False).readline())'
+"""All that `ps` shows of our code: the rest comes on standard input, its first line is `_BOOT`."""
+
 _BOOT = """\
 import sys
 if sys.version_info < (3, 8):
@@ -47,7 +50,7 @@ link.main(zipimport.zipimporter(p).get_data("runner/host/rank.py").decode())
 
 @functools.cache
 def host_code() -> bytes:
-    """Return `core` and `host` as a zip, preceded by its length on a line of its own."""
+    """Return what the loader reads: a line of boot code, the zip's length, the zip."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("runner/__init__.py", "")
@@ -55,7 +58,7 @@ def host_code() -> bytes:
             for path in sorted((_PACKAGE / room).glob("*.py")):
                 archive.write(path, f"runner/{room}/{path.name}")
     data = buffer.getvalue()
-    return b"%d\n" % len(data) + data
+    return f"exec({_BOOT!r})\n{len(data)}\n".encode() + data
 
 
 def boot_command(host_python: str, run_id: str, node: str) -> str:
@@ -67,7 +70,7 @@ def boot_command(host_python: str, run_id: str, node: str) -> str:
     python = shell.path(host_python)
     script = (
         f"command -v {python} >/dev/null 2>&1 || {{ echo runner-boot: no-python; exit 127; }}; "
-        f"exec {python} -I -c {shell.quote(_BOOT)} runner {shell.line([run_id, node])} v{PROTOCOL}"
+        f"exec {python} -I -c {shell.quote(_LOADER)} runner {shell.line([run_id, node])} v{PROTOCOL}"
     )
     return f"exec /bin/sh -c {shell.quote(script)}"
 

@@ -41,6 +41,9 @@ from runner.core.wire import Frame
 START_S = 30.0
 """How long a host may take from its order to a running supervisor."""
 
+PING_S = 2.0
+"""The longest time between two pings; short limits on silence make it shorter."""
+
 LADDER_S = 12.0
 """What the hosts' own ladder may take beyond the grace (`host.ending.KILL_S`, and a margin)."""
 
@@ -204,7 +207,7 @@ class Watch:
     def _tick(self) -> None:
         now = time.monotonic()
         if now >= self._next_ping:
-            self._next_ping = now + min(2.0, self.spec.lost_s / 5)
+            self._next_ping = now + min(PING_S, self.spec.lost_s / 5, self.spec.disconnect_s / 5)
             for node in self._nodes.values():
                 if not node.settled and not node.session.closed:
                     node.session.request("ping")

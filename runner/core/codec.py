@@ -54,11 +54,19 @@ def _decode(hint: Any, value: Any) -> Any:
         inner = [arg for arg in hint.__args__ if arg is not type(None)]
         return None if value is None else _decode(inner[0], value)
     if origin is tuple:
-        return tuple(_decode(hint.__args__[0], item) for item in value)
+        items = _of_shape((list, tuple), value)
+        return tuple(_decode(hint.__args__[0], item) for item in items)
     if origin is dict:
-        return {key: _decode(hint.__args__[1], item) for key, item in value.items()}
+        pairs = _of_shape(dict, value).items()
+        return {key: _decode(hint.__args__[1], item) for key, item in pairs}
     if dataclasses.is_dataclass(hint):
         return decode(hint, value)  # type: ignore[arg-type]
     if isinstance(hint, type) and issubclass(hint, enum.Enum):
         return hint(value)
+    return value
+
+
+def _of_shape(shape: Any, value: Any) -> Any:
+    if not isinstance(value, shape):
+        raise ValueError(f"a {type(value).__name__} where there should be several things")
     return value

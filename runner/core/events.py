@@ -169,7 +169,7 @@ def parse(line: str) -> Event:
     """
     data = json.loads(line)
     kind = data.get("kind") if isinstance(data, dict) else None
-    if kind not in KINDS:
+    if not isinstance(kind, str) or kind not in KINDS:
         raise ValueError(f"an event of unknown kind {kind!r}")
     names = ("run_id", "node", "attempt", "seq", "wall", "mono")
     try:

@@ -53,7 +53,10 @@ class FactsRequest:
 
 @dataclass(frozen=True)
 class Interface:
-    """One network interface; `addresses` like "10.0.0.1/24" or "fe80::1/64"."""
+    """One network interface; `addresses` like "10.0.0.1/24" or "fe80::1/64".
+
+    `up` is switched on and with a carrier. A labelled address (`eth0:1`) is one of its own.
+    """
 
     name: str
     addresses: Tuple[str, ...] = ()
@@ -82,7 +85,7 @@ class GpuProcess:
 
 @dataclass(frozen=True)
 class Gpu:
-    """One GPU. Memory in bytes."""
+    """One GPU. Memory in bytes, 0 when unknown; a broken GPU has nothing but its index."""
 
     index: int
     name: str = ""
@@ -108,7 +111,10 @@ class Python:
 
 @dataclass(frozen=True)
 class Setup:
-    """How the setup lines ended: exit code (-1: out of time) and the end of their output."""
+    """How the setup lines ended: exit code (-1: out of time) and the end of their output.
+
+    After a failure, the last line of `output` is ours and says which line it was.
+    """
 
     code: int = 0
     output: str = ""

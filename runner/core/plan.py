@@ -47,7 +47,8 @@ class NodePlan:
 class Plan:
     """What every host will be told, and what was decided on the way.
 
-    `notes` are decisions worth saying aloud; `secrets` are names, never values.
+    `setup` runs on every node first; `secrets` are names, never values; `notes` are decisions
+    worth saying aloud.
     """
 
     run_id: str
@@ -59,6 +60,7 @@ class Plan:
     backend: str
     master_addr: str
     master_port: int
+    setup: Tuple[str, ...] = ()
     secrets: Tuple[str, ...] = ()
     notes: Tuple[str, ...] = ()
 
@@ -111,6 +113,7 @@ def build_plan(
         backend=backend,
         master_addr=addr,
         master_port=port,
+        setup=spec.setup,
         secrets=tuple(spec.secrets),
         notes=_notes(spec, gpus),
     )
@@ -165,9 +168,9 @@ def _notes(spec: Spec, gpus: Mapping[str, Tuple[int, ...]]) -> Tuple[str, ...]:
     single = [node.name for node in spec.nodes if not gpus[node.name] and node.nproc is None]
     if not single:
         return ()
-    return (
-        f"no GPU on {', '.join(single)}: 1 rank each on the CPU (cluster.nproc_per_node sets more)",
-    )
+    more = f" and {len(single) - 3} more" if len(single) > 3 else ""
+    where = ", ".join(single[:3]) + more
+    return (f"no GPU on {where}: 1 rank each on the CPU (cluster.nproc_per_node sets more)",)
 
 
 def _node_plan(
@@ -262,5 +265,7 @@ def _environment(
         env["NCCL_SOCKET_IFNAME"] = f"={interface}"
     env = {name: value for name, value in env.items() if name not in facts.own_env}
     if node.gpu_ids or node.gpu_count is not None:
+        if gpus:
+            env["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # as in the facts; CUDA's: fastest first
         env["CUDA_VISIBLE_DEVICES"] = ",".join(str(index) for index in gpus)
     return {**env, **spec.env, **node.env, **spec.task.env}

@@ -25,13 +25,26 @@ def problems_of(spec: Spec, node: Node, facts: Facts) -> List[Problem]:
 
 
 def visible_gpus(facts: Facts) -> Tuple[int, ...]:
-    """Return the GPUs the host lets us see: all, or those of its own CUDA_VISIBLE_DEVICES."""
+    """Return the GPUs the host lets us see: all, or those of its own CUDA_VISIBLE_DEVICES.
+
+    That lists indices or (the beginnings of) UUIDs and ends, for CUDA, at the first word that is
+    neither, such as -1.
+    """
     there = tuple(gpu.index for gpu in facts.gpus)
     chosen = facts.own_env.get("CUDA_VISIBLE_DEVICES")
-    if chosen is None or not all(word.strip().isdigit() for word in chosen.split(",") if word):
+    if chosen is None:
         return there
-    wanted = [int(word) for word in chosen.split(",") if word]
-    return tuple(index for index in wanted if index in there)
+    visible: List[int] = []
+    for word in (word.strip() for word in chosen.split(",")):
+        named = [
+            gpu.index
+            for gpu in facts.gpus
+            if word == str(gpu.index) or (word.startswith("GPU-") and gpu.uuid.startswith(word))
+        ]
+        if len(named) != 1:
+            break
+        visible += named
+    return tuple(visible)
 
 
 def _setup(node: Node, facts: Facts) -> Problem:

@@ -7,8 +7,9 @@ from typing import Iterable, Mapping, Sequence
 
 
 def quote(word: str) -> str:
-    """Return `word` as one shell word, to the letter."""
-    return shlex.quote(word)
+    """Return `word` as one shell word, to the letter; in zsh too, where `=ls` is /bin/ls."""
+    quoted = shlex.quote(word)
+    return f"'{word}'" if quoted.startswith("=") else quoted
 
 
 def path(word: str) -> str:
@@ -16,17 +17,20 @@ def path(word: str) -> str:
     if word == "~":
         return '"$HOME"'
     if word.startswith("~/"):
-        return '"$HOME"/' + shlex.quote(word[2:]) if word[2:] else '"$HOME"/'
-    return shlex.quote(word)
+        return '"$HOME"/' + quote(word[2:]) if word[2:] else '"$HOME"/'
+    return quote(word)
 
 
-def line(argv: Sequence[str]) -> str:
-    """Join `argv` into one line that a POSIX shell splits back into exactly `argv`."""
-    return " ".join(shlex.quote(word) for word in argv)
+def line(argv: Sequence[str], paths: int = 0) -> str:
+    """Join `argv` into one line that a POSIX shell splits back into exactly `argv`.
+
+    The first `paths` words are paths, or none that could be mistaken for one: see `path`.
+    """
+    return " ".join([*map(path, argv[:paths]), *map(quote, argv[paths:])])
 
 
 def assignments(env: Mapping[str, str], references: Iterable[str] = ()) -> str:
     """Return `A=1 B=2`, for use before a command; `references` become `NAME="$NAME"`."""
-    words = [f"{name}={shlex.quote(value)}" for name, value in env.items()]
+    words = [f"{name}={quote(value)}" for name, value in env.items()]
     words += [f'{name}="${{{name}}}"' for name in references]
     return " ".join(words)

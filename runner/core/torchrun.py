@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Tuple
+from typing import Sequence, Tuple
 
 from runner.core.spec import Task
 
@@ -60,6 +60,13 @@ def program(task: Task, script: str, shim: str = "") -> Tuple[str, ...]:
     if script:
         return (escape(script), *args)
     return ("-m", escape(task.target), *args)
+
+
+def args_at(command: Sequence[str]) -> int:
+    """Return where the task's own arguments begin in a command of ours."""
+    options = len(("python", "-m", "torch.distributed.run"))
+    words = enumerate(command[options:], start=options + 1)
+    return next(at for at, word in words if not word.startswith("-"))
 
 
 def escape(arg: str) -> str:

@@ -14,8 +14,10 @@ from runner.core.events import (
     ProgramExited,
     RankExited,
     StopAsked,
+    Stopping,
 )
 from runner.core.plan import Plan
+from runner.core.states import State
 
 SUCCEEDED, FAILED, STOPPED, LOST, STUCK = "succeeded", "failed", "stopped", "lost", "stuck"
 
@@ -88,6 +90,7 @@ def fold(plan: Plan, observed: Iterable[Observed], seconds: float) -> Verdict:
     ranks = {rank: RankResult(share.node) for share in plan.nodes for rank in share.ranks}
     failures: List[Tuple[float, Failure, int]] = []
     stop: Optional[Tuple[float, int]] = None
+    asked = False
     for seen in history:
         name, body = seen.event.node, seen.event.body
         if isinstance(body, StopAsked) and body.signal and stop is None:
@@ -104,8 +107,9 @@ def fold(plan: Plan, observed: Iterable[Observed], seconds: float) -> Verdict:
                 survivors=body.survivors,
                 note=body.reason,
             )
+        asked = asked or isinstance(body, StopAsked)
         failure = _failure(seen.event)
-        if failure:
+        if failure and not (asked and isinstance(body, Stopping)):
             failures.append((seen.at, *failure))
     succeeded = all(result.code == 0 for result in ranks.values())
     first = _first(failures, stop, succeeded)
@@ -142,6 +146,10 @@ def _failure(event: Event) -> Optional[Tuple[Failure, int]]:
         holder = f" (process {body.pids[0]})" if body.pids else ""
         what = f"port {body.port}, reserved for the ranks' meeting, was taken{holder}"
         return Failure(event.node, None, what), _FAILED_CODE
+    if isinstance(body, Stopping) or (
+        isinstance(body, Ended) and body.state is State.FAILED and body.reason
+    ):  # the host's own doing: its supervisor heard of no controller, or died
+        return Failure(event.node, None, body.reason), _FAILED_CODE
     if isinstance(body, HostLost):
         return Failure(event.node, None, body.reason), _LOST_CODE
     return None
@@ -166,18 +174,21 @@ def _first(
 def _outcome(
     first: Optional[Tuple[Failure, int]], stop: Optional[Tuple[float, int]], succeeded: bool
 ) -> Tuple[str, int]:
-    if first:
-        return (LOST if first[1] == _LOST_CODE else FAILED), first[1]
     if stop:
         return STOPPED, 128 + stop[1]
+    if first:
+        return (LOST if first[1] == _LOST_CODE else FAILED), first[1]
     return (SUCCEEDED, 0) if succeeded else (FAILED, _FAILED_CODE)
 
 
 def _consequences(ranks: Dict[int, RankResult], first: Optional[Failure]) -> int:
     if first is None:
         return 0
-    bad = sum(1 for result in ranks.values() if result.code not in (0, None) or result.signal)
-    return bad - (first.rank is not None)
+    return sum(
+        1
+        for rank, result in ranks.items()
+        if rank != first.rank and (result.code not in (0, None) or result.signal)
+    )
 
 
 def describe_exit(code: Optional[int], signum: Optional[int]) -> str:

@@ -33,7 +33,7 @@ class Frame:
 
     def pack(self) -> bytes:
         """Return the frame as bytes for the wire."""
-        header = json.dumps({"kind": self.kind, **self.data}, separators=(",", ":")).encode()
+        header = json.dumps({**self.data, "kind": self.kind}, separators=(",", ":")).encode()
         return LENGTHS.pack(len(header), len(self.payload)) + header + self.payload
 
 
@@ -67,6 +67,9 @@ class Unpacker:
 def _parse(header: bytes, payload: bytes) -> Frame:
     try:
         data = json.loads(header)
-        return Frame(data.pop("kind"), data, payload)
-    except (ValueError, AttributeError, KeyError, TypeError):
-        raise WireError("a frame without a readable header") from None
+    except ValueError:
+        data = None
+    kind = data.pop("kind", None) if isinstance(data, dict) else None
+    if not isinstance(kind, str):
+        raise WireError("a frame without a readable header")
+    return Frame(kind, data, payload)

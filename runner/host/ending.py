@@ -5,37 +5,48 @@ from __future__ import annotations
 import os
 import signal
 import time
-from typing import Callable, List, Set, Tuple
+from typing import AbstractSet, Callable, List, Set, Tuple
 
 from runner.host import proc
+
+WITNESS_S = 0.5
+"""How long the rank shims may outlive their ranks to write down their end."""
 
 KILL_S = 10.0
 """How long processes may survive SIGKILL (a wedged driver) before they are named."""
 
+_NOBODY: AbstractSet[int] = frozenset()
+
 
 def kill_all(
-    alive: Callable[[], List[int]], reap: Callable[[], object]
+    alive: Callable[[], List[int]],
+    reap: Callable[[], object],
+    witnesses: AbstractSet[int] = _NOBODY,
 ) -> Tuple[Set[int], Tuple[int, ...]]:
     """Send SIGKILL until `alive` is empty twice in a row.
 
     Args:
         alive: The processes to end, looked up anew at each call.
         reap: Takes in the children that ended; called between looks.
+        witnesses: The rank shims among them, killed a moment later: they end with their rank, and
+            write down how it ended.
 
     Returns:
         Every process that was killed, and those that could not be.
     """
     killed: Set[int] = set()
-    deadline = time.monotonic() + KILL_S
+    began = time.monotonic()
     empty = 0
     while empty < 2:
         reap()
         left = alive()
         empty = 0 if left else empty + 1
-        killed |= proc.send(left, signal.SIGKILL)
-        if left and time.monotonic() > deadline:
+        passed = time.monotonic() - began
+        spared = witnesses if passed < WITNESS_S else _NOBODY
+        killed |= proc.send(set(left) - spared, signal.SIGKILL)
+        if left and passed > KILL_S:
             return killed - set(left), tuple(sorted(left))
-        if killed.issuperset(left):  # nobody new: give the kernel a moment
+        if killed.issuperset(set(left) - spared):  # nobody new: give the kernel a moment
             time.sleep(0.005)
     return killed, ()
 

@@ -16,7 +16,7 @@ from runner.core.states import State
 from runner.host import proc
 from runner.host.doorway import Doorway
 from runner.host.ending import kill_all, reap_all
-from runner.host.records import Journal, exit_records, read_events
+from runner.host.records import Journal, rank_records, read_events
 from runner.host.supervisor import Supervisor
 
 READY = b"ready"
@@ -112,7 +112,7 @@ def close_record(
         for event in read_events(folder)
         if isinstance(event.body, RankExited) and event.attempt == order.attempt
     }
-    for kind, rank, data in exit_records(folder.attempt(order.attempt), {}):
+    for kind, rank, data in rank_records(folder.attempt(order.attempt), set()):
         if kind == "exit" and rank not in known:
             body = RankExited(rank, data["code"], data["signal"], int(data["max_rss"]))
             journal.append(body, mono=float(data["mono"]), wall=float(data["wall"]))

@@ -29,7 +29,10 @@ from runner.host.records import prepare, read_events
 from runner.host.supervisor import HEARD, KILL, STOP
 
 SILENCE_S = 60.0
-"""A link that hears nothing for so long has no controller any more, whatever TCP says."""
+"""A link that hears nothing for so long has no controller any more, whatever TCP says.
+
+Once a run is on, its `disconnect_s` counts: then the supervisor gives the controller up as well.
+"""
 
 BUSY_S, IDLE_S = 0.02, 0.05
 READY_S = 20.0
@@ -86,6 +89,7 @@ class Link:
         self._unpacker = Unpacker()
         self._unsent = bytearray()
         self._heard = time.monotonic()
+        self._silence_s = SILENCE_S
         self._known: Optional[Collected] = None
         self._run: Optional[Following] = None
         self._handlers: Dict[str, Callable[[Frame], None]] = {
@@ -104,7 +108,7 @@ class Link:
             os.set_blocking(descriptor, False)
         self._unsent += MAGIC
         self._reply("hello", {"protocol": PROTOCOL, "pid": os.getpid(), **_clocks()})
-        while time.monotonic() - self._heard < SILENCE_S:
+        while time.monotonic() - self._heard < self._silence_s:
             if not self._wait():
                 return
             if self._run is not None:
@@ -182,7 +186,7 @@ class Link:
             why = said.decode(errors="replace") or f"no supervisor within {READY_S:g} s"
             self._refuse(frame, why)
             return
-        self._run = Following(folder, order)
+        self._follow(folder, order)
         self._reply("going", {"id": frame.data["id"]})
 
     def _asked(self) -> Collected:
@@ -193,8 +197,12 @@ class Link:
     def _adopt(self, frame: Frame) -> None:
         """Speak to a supervisor that another link started."""
         order = decode(Order, frame.data["order"])
-        self._run = Following(RunFolder(frame.data["workdir"], order.run_id, order.node), order)
+        self._follow(RunFolder(frame.data["workdir"], order.run_id, order.node), order)
         self._reply("going", {"id": frame.data["id"]})
+
+    def _follow(self, folder: RunFolder, order: Order) -> None:
+        self._run = Following(folder, order)
+        self._silence_s = order.disconnect_s
 
     def _following(self) -> Following:
         if self._run is None:

@@ -37,7 +37,7 @@ def main(argv: List[str]) -> NoReturn:
     if child == 0:
         _become(program, base)
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
-    record(f"{base}.start", {"pid": child})
+    record(f"{base}.start", {"pid": child, "shim": os.getpid()})
     _, status, usage = os.wait4(child, 0)
     signum = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
     code = None if signum else os.WEXITSTATUS(status)

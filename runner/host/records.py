@@ -7,7 +7,7 @@ import json
 import os
 import shlex
 import time
-from typing import Any, Dict, Iterator, List, Optional, Tuple
+from typing import Any, Dict, List, Optional, Set, Tuple
 
 from runner.core.codec import encode
 from runner.core.events import Body, Ended, Event, parse
@@ -122,12 +122,16 @@ def _read_state(folder: RunFolder) -> Optional[State]:
         return None
 
 
-def exit_records(attempt: str, seen: Dict[str, bool]) -> Iterator[Tuple[str, int, Dict[str, Any]]]:
-    """Yield what the rank shims wrote since the last call: "start" or "exit", rank, record."""
+def rank_records(attempt: str, seen: Set[str]) -> List[Tuple[str, int, Dict[str, Any]]]:
+    """Return what the rank shims wrote since the last call, in the order in which it happened.
+
+    Each is "start" or "exit", the rank, and the record; `seen` remembers the files.
+    """
     try:
-        names = sorted(os.listdir(attempt), key=lambda name: name.endswith(".exit"))
+        names = os.listdir(attempt)
     except OSError:
-        return
+        return []
+    found = []
     for name in names:
         stem, _, kind = name.rpartition(".")
         if name in seen or kind not in ("start", "exit") or not stem.startswith("rank_"):
@@ -137,5 +141,6 @@ def exit_records(attempt: str, seen: Dict[str, bool]) -> Iterator[Tuple[str, int
                 data = json.load(file)
         except (OSError, ValueError):
             continue
-        seen[name] = True
-        yield kind, int(stem[len("rank_") :]), data
+        seen.add(name)
+        found.append((kind, int(stem[len("rank_") :]), data))
+    return sorted(found, key=lambda record: float(record[2]["mono"]))

@@ -29,7 +29,7 @@ from runner.core.states import State
 from runner.host import ports, proc
 from runner.host.doorway import Doorway
 from runner.host.ending import kill_all, reap_all
-from runner.host.records import Journal, exit_records
+from runner.host.records import Journal, rank_records
 
 TICK_S = 0.05
 HEARD, STOP, KILL = b"h", b"s", b"k"
@@ -56,8 +56,8 @@ class Supervisor:
         self._selector = selectors.DefaultSelector()
         self._program: Optional[subprocess.Popen[bytes]] = None
         self._program_end: Optional[Tuple[Optional[int], Optional[int]]] = None
-        self._seen: Dict[str, bool] = {}
-        self._started: Set[int] = set()
+        self._seen: Set[str] = set()
+        self._shims: Dict[int, int] = {}
         self._exited: Set[int] = set()
         self._heard = time.monotonic()
         self._stop_reason = ""
@@ -177,10 +177,10 @@ class Supervisor:
 
     def _note_ranks(self) -> None:
         attempt = self._folder.attempt(self.order.attempt)
-        for kind, rank, data in exit_records(attempt, self._seen):
+        for kind, rank, data in rank_records(attempt, self._seen):
             clocks = {"mono": float(data["mono"]), "wall": float(data["wall"])}
             if kind == "start":
-                self._started.add(rank)
+                self._shims[rank] = int(data["shim"])
                 self._journal.append(RankStarted(rank, int(data["pid"])), **clocks)
             else:
                 self._exited.add(rank)
@@ -196,10 +196,16 @@ class Supervisor:
             self._program.returncode = -signum if signum else code
             self._program_end = (code, signum)
             self._note_ranks()
-            for rank in sorted(self._started - self._exited):
+            self._note_unseen()
+            self._journal.append(ProgramExited(code, signum))
+
+    def _note_unseen(self) -> None:
+        """Ranks whose shim is gone without a word: nobody saw how they ended."""
+        alive = proc.descendants(os.getpid())
+        for rank, shim in sorted(self._shims.items()):
+            if rank not in self._exited and shim not in alive:
                 self._exited.add(rank)
                 self._journal.append(RankExited(rank))
-            self._journal.append(ProgramExited(code, signum))
 
     def _hand_over_port(self) -> None:
         """Let go of the port once the program listens on it, or once somebody else does."""
@@ -230,8 +236,10 @@ class Supervisor:
         return self._program_end is not None and not proc.descendants(os.getpid())
 
     def _end(self) -> State:
-        killed, survivors = kill_all(lambda: proc.descendants(os.getpid()), self._reap)
+        shims = set(self._shims.values())
+        killed, survivors = kill_all(lambda: proc.descendants(os.getpid()), self._reap, shims)
         self._note_ranks()
+        self._note_unseen()
         if survivors:
             state = State.STUCK
         elif self._program_end == (0, None):

@@ -61,7 +61,7 @@ class Console:
             self._put_lines(node, rank, descriptor, lines)
 
     def mute(self) -> None:
-        """Write no more of the ranks' output than already waits; their files hold all of it."""
+        """From now on drop ranks' output that would be too much; their files hold all of it."""
         self._muted = True
 
     def finish_ranks(self) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import posixpath
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from runner.core import shell
+from runner.core import shell, torchrun
 from runner.core.plan import NodePlan, Plan
 from runner.core.verdict import Failure, NodeResult, Verdict, describe_exit
+from runner.ui.names import fold_names
 
 TAIL_LINES = 20
 
@@ -16,25 +18,38 @@ def opening(plan: Plan) -> str:
     """Return what runs where, in a few lines."""
     ranks = _count(plan.world_size, "rank")
     nodes = _count(len(plan.nodes), "node")
+    address = f"[{plan.master_addr}]" if ":" in plan.master_addr else plan.master_addr
     lines = [
         f"run {plan.run_id}: {plan.task} on {plan.cluster}, {nodes}, {ranks}, {plan.backend}, "
-        f"meeting at {plan.master_addr}:{plan.master_port}"
+        f"meeting at {address}:{plan.master_port}"
     ]
-    width = max(len(share.node) for share in plan.nodes)
-    lines += [f"  {share.node:{width}}  {_share(share)}" for share in plan.nodes]
+    rows = [
+        (fold_names(share.node for share in group), _share(group)) for group in _alike(plan.nodes)
+    ]
+    width = max(len(names) for names, _ in rows)
+    lines += [f"  {names:{width}}  {text}" for names, text in rows]
     lines += [f"  note: {note}" for note in plan.notes]
     return "\n".join(lines)
 
 
-def rehearsal(plan: Plan, assumed: Iterable[str] = ()) -> str:
+def rehearsal(plan: Plan, assumed: Sequence[str] = ()) -> str:
     """Return, per node, the exact command, environment and folder, ready to paste."""
     blocks = [opening(plan)]
-    blocks += [f"assumed, since no host was asked: {text}" for text in assumed]
-    for share in plan.nodes:
-        env = shell.assignments(share.env, references=plan.secrets)
-        command = shell.line(share.command)
-        blocks.append(f"# {share.node}\ncd {shell.path(share.cwd)} && \\\n{env} \\\n{command}")
+    if assumed:
+        blocks.append("assumed, since no host was asked:\n" + "\n".join(f"  {a}" for a in assumed))
+    blocks += [_to_paste(plan, share) for share in plan.nodes]
     return "\n\n".join(blocks)
+
+
+def _to_paste(plan: Plan, share: NodePlan) -> str:
+    folder = shell.path(share.cwd)
+    ours = share.cwd.startswith(posixpath.dirname(share.order.shim) + "/")
+    title = f"# {share.node}" + (" (a launch puts the task's file there first)" if ours else "")
+    enter = f"mkdir -p {folder} && cd {folder}" if ours else f"cd {folder}"
+    env = shell.assignments(share.env, references=plan.secrets)
+    command = shell.line(share.command, paths=torchrun.args_at(share.command))
+    before = [enter, *plan.setup] if plan.setup else [f"{enter} && \\"]
+    return "\n".join([title, *before, f"{env} \\", command])
 
 
 def ending(
@@ -95,8 +110,11 @@ def _node(share: NodePlan, verdict: Verdict, result: NodeResult) -> str:
     if good == len(ends):
         text = f"{_ranks(share)} succeeded"
     else:
-        exits = sorted({describe_exit(e.code, e.signal) for e in ends if e.code != 0})
-        text = f"{_ranks(share)}: {good} of {len(ends)} succeeded, the rest {', '.join(exits)}"
+        by_end: dict[str, list[int]] = {}
+        for rank, end in zip(share.ranks, ends, strict=True):
+            how = "succeeded" if end.code == 0 else describe_exit(end.code, end.signal)
+            by_end.setdefault(how, []).append(rank)
+        text = "; ".join(f"{_spans(ranks)} {how}" for how, ranks in by_end.items())
     if result.ended and not result.survivors:
         text += f"; 0 processes left{f', {result.killed} killed' if result.killed else ''}"
     return text
@@ -109,15 +127,46 @@ def _unproven(name: str, disconnect_s: float) -> str:
     )
 
 
-def _share(share: NodePlan) -> str:
-    devices = f"GPU {', '.join(map(str, share.gpus))}" if share.gpus else "CPU"
+def _alike(shares: Sequence[NodePlan]) -> list[list[NodePlan]]:
+    """Group neighbours that differ by nothing but name and ranks; few nodes stay single."""
+    groups: list[list[NodePlan]] = []
+    for share in shares:
+        last = groups[-1][-1] if groups else None
+        alike = last and (len(last.ranks), last.gpus, last.interface) == (
+            len(share.ranks),
+            share.gpus,
+            share.interface,
+        )
+        if alike and len(shares) > MANY:
+            groups[-1].append(share)
+        else:
+            groups.append([share])
+    return groups
+
+
+def _share(group: Sequence[NodePlan]) -> str:
+    share = group[0]
+    devices = _spans(share.gpus, "GPU") if share.gpus else "CPU"
     via = f", via {share.interface}" if share.interface else ""
-    return f"{_ranks(share)} on {devices}{via}"
+    each = f", {len(share.ranks)} each" if len(group) > 1 else ""
+    ranks = [rank for member in group for rank in member.ranks]
+    return f"{_spans(ranks)}{each}, on {devices}{via}"
 
 
 def _ranks(share: NodePlan) -> str:
-    first, last = share.ranks[0], share.ranks[-1]
-    return f"rank {first}" if first == last else f"ranks {first}-{last}"
+    return _spans(share.ranks)
+
+
+def _spans(numbers: Sequence[int], noun: str = "rank") -> str:
+    """Return "rank 3" or "ranks 0-3, 7" for ascending numbers."""
+    spans: list[list[int]] = []
+    for number in numbers:
+        if spans and number == spans[-1][1] + 1:
+            spans[-1][1] = number
+        else:
+            spans.append([number, number])
+    texts = [str(first) if first == last else f"{first}-{last}" for first, last in spans]
+    return f"{noun}{'' if len(numbers) == 1 else 's'} {', '.join(texts)}"
 
 
 def _count(number: int, noun: str) -> str:

@@ -37,7 +37,9 @@ def do(word: str) -> None:
         for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(signum, signal.SIG_IGN)
     elif name == "daemon":
-        subprocess.Popen([sys.executable, __file__, "deaf", "sleep=600"], start_new_session=True)
+        argv = [sys.executable, __file__, "deaf", "print=deaf", "sleep=600"]
+        child = subprocess.Popen(argv, stdout=subprocess.PIPE, start_new_session=True)
+        child.stdout.readline()  # it is deaf now
     elif name == "touch":
         open(value.replace("RANK", RANK), "w").close()
     elif name == "wait":

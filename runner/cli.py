@@ -1,0 +1,172 @@
+"""The command line: `python -m runner [KEY=VALUE …] [FLAGS]`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+from runner import __version__
+from runner.core.errors import ConfigError, Interrupted, Problem, RunnerError
+
+if TYPE_CHECKING:
+    from runner.compose import Composer
+    from runner.config import Composed
+
+GROUPS = ("cluster", "task")
+INFOS = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")
+ENDS_A_SWEEP = (5, 130, 143)
+"""Exit codes after which `--multirun` starts no other run: a person asked us to end, or something
+of the last run is still there."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Do what the command line says; return the exit code."""
+    return compose_and(sys.argv[1:] if argv is None else argv, _launch)
+
+
+def entry() -> NoReturn:
+    """End the process with the exit code of `main`."""
+    sys.exit(main())
+
+
+def compose_and(argv: Sequence[str], job: Callable[[Composed], int]) -> int:
+    """Hand every run that the command line asks for to `job`; return the exit code."""
+    try:
+        return _run_all(_asked_for(argv), job)
+    except RunnerError as error:
+        for problem in error.problems:
+            print(f"error: {problem}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        return 130
+
+
+def _launch(composed: Composed) -> int:
+    # Here, because what only shows a configuration needs nothing of a launch.
+    from runner.control.launch import run  # noqa: PLC0415
+
+    return run(composed)
+
+
+def _run_all(runs: Sequence[Composed], job: Callable[[Composed], int]) -> int:
+    """Run one after the other; return the first exit code that is not 0."""
+    first = 0
+    for run in runs:
+        code = job(run)
+        first = first or code
+        if code in ENDS_A_SWEEP:
+            return code
+    return first
+
+
+def _asked_for(argv: Sequence[str]) -> list[Composed]:
+    """Return the runs to do; none where something was shown in their place."""
+    try:
+        flags = _parser().parse_intermixed_args(list(argv))
+        if flags.version:
+            print(f"runner {__version__}")
+            return []
+        folders = conf_folders(flags.config_dir)
+        # Here, because Hydra is most of what this program takes to start.
+        from runner.compose import composer  # noqa: PLC0415
+
+        with composer(folders, shipped()) as compose:
+            if _shown(compose, flags):
+                return []
+            if flags.multirun:
+                return compose.sweep(flags.overrides)
+            return [compose.compose(flags.overrides)]
+    except KeyboardInterrupt:
+        raise Interrupted(130) from None
+
+
+def _shown(compose: Composer, flags: argparse.Namespace) -> bool:
+    """Print what a flag asks to see of the configuration, if one does."""
+    words = flags.overrides
+    if flags.help:
+        compose.show(words, lambda hydra, name, args: hydra.app_help(name, _parser(), args))
+    elif flags.hydra_help:
+        compose.show([], lambda hydra, name, args: hydra.hydra_help(name, _parser(), args))
+    elif flags.cfg:
+        compose.show(
+            words,
+            lambda hydra, name, args: hydra.show_cfg(
+                name, args.overrides, flags.cfg, flags.package, flags.resolve
+            ),
+        )
+    elif flags.info:
+        compose.show(
+            words, lambda hydra, name, args: hydra.show_info(flags.info, name, args.overrides)
+        )
+    elif flags.shell_completion:
+        compose.show([], lambda hydra, name, _: hydra.shell_completion(name, words))
+    else:
+        return False
+    return True
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong the way everything here does."""
+
+    def error(self, message: str) -> NoReturn:
+        hint = "python -m runner --help shows what there is"
+        raise ConfigError([Problem("command line", message, hint)])
+
+
+def _parser() -> argparse.ArgumentParser:
+    """Hydra's own flags, but for those that change the primary config or unpickle a run."""
+    parser = _Parser(prog="python -m runner", add_help=False, allow_abbrev=False)
+    parser.add_argument("overrides", nargs="*", help="KEY=VALUE sets, GROUP=OPTION chooses a file")
+    add = parser.add_argument
+    add("--config-dir", "-cd", action="append", default=[], metavar="DIR", help="YAML of yours")
+    add("--resolve", action="store_true", help="with --cfg: interpolations resolved")
+    add("--package", "-p", metavar="KEY", help="with --cfg: this part only")
+    add = parser.add_mutually_exclusive_group().add_argument
+    add("--run", "-r", action="store_true", help="run once, which is the default")
+    add("--multirun", "-m", action="store_true", help="a run for each of KEY=VALUE1,VALUE2")
+    add("--help", "-h", action="store_true", help="what this is, and what can be set")
+    add("--hydra-help", action="store_true", help="what can be set of Hydra")
+    add("--version", action="store_true", help="our version")
+    add("--cfg", "-c", choices=("job", "hydra", "all"), help="print the configuration")
+    add(
+        "--info", "-i", nargs="?", const="all", choices=INFOS, help="print what Hydra composes from"
+    )
+    add("--shell-completion", "-sc", action="store_true", help="install=SHELL, uninstall=SHELL")
+    return parser
+
+
+def conf_folders(given: Sequence[str]) -> list[Path]:
+    """Return where YAML is looked for, the first first: `given`, the user's own, the shipped one.
+
+    Raises:
+        ConfigError: One of `given` is no folder, or there is no working directory.
+    """
+    try:
+        here = Path.cwd()
+    except OSError as error:
+        problem = Problem("", f"the working directory is not there: {error.strerror}")
+        raise ConfigError([problem]) from error
+    folders = [here / Path(name).expanduser() for name in given]
+    missing = [folder for folder in folders if not folder.is_dir()]
+    if missing:
+        raise ConfigError([Problem("--config-dir", f"there is no folder {f}") for f in missing])
+    distinct: dict[Path, Path] = {}
+    for folder in (*folders, *_users(here), shipped()):
+        distinct.setdefault(folder.resolve(), folder)
+    return list(distinct.values())
+
+
+def _users(here: Path) -> list[Path]:
+    """Return the nearest `conf` upwards that holds clusters or tasks."""
+    found = (folder / "conf" for folder in (here, *here.parents))
+    return [conf for conf in found if any((conf / group).is_dir() for group in GROUPS)][:1]
+
+
+def shipped() -> Path:
+    """Return our own folder: inside the package in a wheel, beside it in a checkout."""
+    package = Path(__file__).resolve().parent
+    inside = package / "conf"
+    return inside if inside.is_dir() else package.parent / "conf"

@@ -1,0 +1,382 @@
+"""YAML and command line in, plain data out: Hydra and OmegaConf live here and in `explain`."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import os
+import re
+import secrets
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from hydra import initialize_config_dir
+from hydra.core.config_store import ConfigStore
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.plugins import Plugins
+from hydra.plugins.search_path_plugin import SearchPathPlugin
+from hydra.types import RunMode
+from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
+from omegaconf.errors import OmegaConfBaseException
+
+from runner.arguments import hydra_value
+from runner.checks import stranger
+from runner.config import PROGRAM_KEYS, Asked, Composed, build, program_name
+from runner.core.errors import ConfigError, Problem
+from runner.explain import Files, explain, unresolved
+
+if TYPE_CHECKING:
+    from hydra._internal.hydra import Hydra
+    from hydra.conf import HydraConf
+    from hydra.core.config_search_path import ConfigSearchPath
+
+PRIMARY = "runner"
+NODES = "cluster.nodes."
+PROGRAMS = frozenset(f"task.{key}" for key in PROGRAM_KEYS)
+RANGED = re.compile(r"(\+{0,2}(?:cluster\.(?:only|exclude)|task\.nodes)=)([^'\"]*)")
+
+
+@dataclass
+class SshConfig:
+    """`cluster.ssh`: a null leaves the choice to the user's ssh configuration."""
+
+    user: str | None = None
+    port: int | None = None
+    key: str | None = None
+    config: str = "~/.ssh/config"
+    jump: Any = None
+    known_hosts: str = "~/.ssh/known_hosts"
+    host_keys: str = "strict"
+    connect_timeout: float = 10.0
+
+
+@dataclass
+class Cluster:
+    """`cluster`: what `conf/cluster/*.yaml` may say."""
+
+    transport: str = "ssh"
+    backend: str = "auto"
+    gpus_per_node: Any = "auto"
+    nproc_per_node: Any = "auto"
+    master: str | None = None
+    master_port: Any = "auto"
+    nodes: Any = field(default_factory=dict)
+    only: Any = field(default_factory=list)
+    exclude: Any = field(default_factory=list)
+    ssh: SshConfig = field(default_factory=SshConfig)
+    python: str = "python3"
+    host_python: str = "${.python}"
+    setup: Any = field(default_factory=list)
+    project: str | None = None
+    workdir: str = "~/.runner"
+    env: dict[str, Any] = field(default_factory=dict)
+    pass_env: Any = field(default_factory=list)
+    secrets: Any = field(default_factory=list)
+
+
+@dataclass
+class TaskConfig:
+    """`task`: what `conf/task/*.yaml` may say."""
+
+    module: str | None = None
+    script: str | None = None
+    command: Any = None
+    args: Any = None
+    args_style: str = "argparse"
+    env: dict[str, Any] = field(default_factory=dict)
+    nodes: Any = field(default_factory=list)
+    nnodes: Any = None
+
+
+@dataclass
+class Stop:
+    """`stop`: how a run is ended."""
+
+    grace_s: float = 15.0
+
+
+@dataclass
+class Logs:
+    """`logs`: what of the ranks' output is shown; the files hold all of it."""
+
+    ranks: Any = "all"
+
+
+@dataclass
+class Runner:
+    """The whole configuration."""
+
+    cluster: Cluster = field(default_factory=Cluster)
+    task: TaskConfig = field(default_factory=TaskConfig)
+    dry_run: Any = False
+    run_id: str | None = None
+    run_dir: str = "runs/${run_id}"
+    ui: str = "auto"
+    stop: Stop = field(default_factory=Stop)
+    lost_s: float = 15.0
+    disconnect_s: float = 15.0
+    logs: Logs = field(default_factory=Logs)
+
+
+def _open(schema: type) -> DictConfig:
+    """Make a config that takes any key: we name those too many, all of them, after composition."""
+    config: DictConfig = OmegaConf.structured(schema)
+    for node in (config, *config.values()):
+        if isinstance(node, DictConfig):
+            OmegaConf.set_struct(node, value=False)
+    return config
+
+
+def _register() -> None:
+    store = ConfigStore.instance()
+    store.store(name="runner_base", node=_open(Runner))
+    store.store(group="cluster", name="base", node=_open(Cluster))
+    store.store(group="task", name="base", node=_open(TaskConfig))
+
+
+def _strangers(values: Mapping[str, Any], schema: type, where: str = "") -> Iterator[Problem]:
+    """Yield a problem per key that the schema does not know."""
+    fields: dict[str, Any] = {f.name: f.default_factory for f in dataclasses.fields(schema)}
+    for key, value in values.items():
+        nested = fields.get(key)
+        if key not in fields:
+            yield stranger(where, key, list(fields))
+        elif isinstance(nested, type) and dataclasses.is_dataclass(nested):
+            yield from _strangers(value, nested, f"{where}.{key}" if where else key)
+
+
+class _UserFolders(SearchPathPlugin):
+    """Puts the user's folders of YAML before the shipped one.
+
+    Hydra's own `--config-dir` and `hydra.searchpath` come after it: they add, but never shadow.
+    """
+
+    folders: ClassVar[Sequence[Path]] = ()
+
+    def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
+        for folder in self.folders:
+            search_path.prepend("user", f"file://{folder}", "main")
+
+
+@contextlib.contextmanager
+def composer(folders: Sequence[Path], shipped: Path) -> Iterator[Composer]:
+    """Have Hydra look for YAML in `folders`, the first wins; `shipped` is our own among them."""
+    _UserFolders.folders = folders[:-1]
+    Plugins.instance().register(_UserFolders)
+    _register()
+    with initialize_config_dir(str(folders[-1]), job_name=PRIMARY, version_base="1.3"):
+        yield Composer(Files(folders, shipped))
+
+
+class Composer:
+    """Hydra, with our search order and our messages."""
+
+    def __init__(self, files: Files) -> None:
+        self._files = files
+
+    @property
+    def _hydra(self) -> Hydra:
+        hydra = GlobalHydra.instance().hydra
+        if hydra is None:
+            raise RuntimeError("a Composer is used within `composer` only")
+        return hydra
+
+    def compose(self, words: Sequence[str]) -> Composed:
+        """Compose one run.
+
+        Raises:
+            ConfigError: With every problem.
+        """
+        with self._explained(words):
+            overrides, notes = _prepared(words)
+            config = self._hydra.compose_config(PRIMARY, overrides, RunMode.RUN)
+            HydraConfig.instance().set_config(config)
+            hydra = config.hydra
+            with open_dict(config):
+                del config["hydra"]
+            return self._finish(config, hydra, words, notes)
+
+    def sweep(self, words: Sequence[str]) -> list[Composed]:
+        """Compose every run of a `--multirun`, before any of them is started.
+
+        Raises:
+            ConfigError: With every problem of every run.
+        """
+
+        def compose(config: DictConfig) -> Composed | ConfigError:
+            hydra = HydraConfig.get()
+            try:
+                return self._finish(config, hydra, list(hydra.overrides.task), notes)
+            except ConfigError as error:
+                return error
+
+        with self._explained(words), tempfile.TemporaryDirectory() as folder:
+            overrides, notes = _prepared(words)
+            # Hydra's sweepers write there; each of our runs has a record of its own.
+            overrides.append(f"hydra.sweep.dir={hydra_value(folder)}")
+            batches = self._hydra.multirun(
+                PRIMARY, compose, overrides, with_log_configuration=False
+            )
+            results = [job.return_value for batch in batches for job in batch]
+        errors = [result for result in results if isinstance(result, ConfigError)]
+        if errors:
+            raise ConfigError(list(dict.fromkeys(p for error in errors for p in error.problems)))
+        if len({composed.run_dir for composed in results}) < len(results):
+            what = "every run of a --multirun needs a folder of its own"
+            raise ConfigError([Problem("run_dir", what, "leave out run_id and run_dir")])
+        return results
+
+    def show(
+        self, words: Sequence[str], question: Callable[[Hydra, str, argparse.Namespace], None]
+    ) -> None:
+        """Have Hydra print something about a configuration that can be composed.
+
+        Raises:
+            ConfigError: It cannot be composed, or has no such part.
+        """
+        with self._explained(words):
+            overrides, _ = _prepared(words)
+            self._hydra.compose_config(PRIMARY, overrides, RunMode.RUN)
+            args = argparse.Namespace(overrides=overrides, resolve=False)
+            try:
+                question(self._hydra, PRIMARY, args)
+            except SystemExit as error:
+                raise ConfigError([]) from error  # Hydra has said why.
+
+    @contextlib.contextmanager
+    def _explained(self, words: Sequence[str]) -> Iterator[None]:
+        """Turn whatever Hydra raises into a ConfigError of one problem."""
+        try:
+            yield
+        except ConfigError:
+            raise
+        except Exception as error:
+            if os.environ.get("HYDRA_FULL_ERROR") == "1":
+                raise
+            raise ConfigError([explain(error, self._files, words)]) from error
+
+    def _finish(
+        self, config: DictConfig, hydra: HydraConf, words: Sequence[str], notes: Iterable[str]
+    ) -> Composed:
+        """Check what Hydra composed, and turn it into plain data."""
+        chosen = {
+            group: f"{group}/{option}"
+            for group, option in hydra.runtime.choices.items()
+            if isinstance(option, str) and not group.startswith("hydra/")
+        }
+        configs = [PRIMARY, *sorted(chosen.values())]
+        if OmegaConf.get_type(config) is not Runner:
+            where = str(self._files.find(PRIMARY)[0])
+            raise ConfigError([Problem(where, "its defaults list must begin with runner_base")])
+        task = chosen.get("task", "").removeprefix("task/")
+        name = task if task not in ("", "base") else program_name(_plain(config.task, "task", []))
+        if not OmegaConf.is_interpolation(config, "run_id") and config.run_id is None:
+            config.run_id = new_run_id(name)
+        cluster = chosen.get("cluster", "cluster").removeprefix("cluster/")
+        with self._located(configs, words):
+            values = _resolved(config)
+            paths, declared = self._node_overrides([*hydra.overrides.hydra, *hydra.overrides.task])
+            cwd = str(Path.cwd())
+            asked = Asked(values, cluster, name, cwd, os.environ, paths, declared)
+            spec, options = build(asked, list(_strangers(values, Runner)))
+        return Composed(
+            spec=spec,
+            config_yaml=OmegaConf.to_yaml(config, resolve=False),
+            sources=tuple(self._files.sources(configs)),
+            notes=(*notes, *self._files.shadows(configs)),
+            task_option=task,
+            overrides=tuple(words),
+            **options,
+        )
+
+    @contextlib.contextmanager
+    def _located(self, configs: Sequence[str], words: Sequence[str]) -> Iterator[None]:
+        """Say of each problem in which line of which file its key is set."""
+        try:
+            yield
+        except ConfigError as error:
+            raise ConfigError(
+                [
+                    dataclasses.replace(each, where=self._files.place(each.where, configs, words))
+                    for each in error.problems
+                ]
+            ) from error
+
+    def _node_overrides(
+        self, overrides: Sequence[str]
+    ) -> tuple[list[tuple[str, ...]], list[str] | None]:
+        """Return the paths below `cluster.nodes` that are set, and the entries they may speak of.
+
+        `cluster.nodes` is open, or `cluster.nodes.gpu05.gpus=4` would need a `+` where only
+        `gpu[01-16]` is in the YAML; so it takes a misspelt name too, and we look ourselves.
+        """
+        parsed = OverridesParser.create().parse_overrides(list(overrides))
+        ours = [o for o in parsed if o.key_or_group.startswith(NODES) and not o.is_delete()]
+        if not ours:
+            return [], None
+        changes = {o.input_line for o in ours if not o.is_add() and not o.is_force_add()}
+        rest = [word for word in overrides if word not in changes]
+        nodes = self._hydra.compose_config(PRIMARY, rest, RunMode.RUN).cluster.nodes
+        paths = [tuple(o.key_or_group.removeprefix(NODES).split(".")) for o in ours]
+        return paths, list(nodes) if isinstance(nodes, DictConfig) else []
+
+
+def _prepared(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return overrides as Hydra wants them, and what was changed for it."""
+    overrides = [RANGED.sub(_quote_ranges, word) for word in words]
+    parsed = OverridesParser.create().parse_overrides(overrides)
+    groups = {o.key_or_group for o in parsed}
+    programs = [o for o in parsed if o.key_or_group in PROGRAMS and o.value() is not None]
+    if not programs or "task" in groups:
+        return overrides, []
+    given = programs[0].key_or_group
+    note = f"{given} without task=NAME: the default task is left out, as task=base does"
+    return ["task=base", *overrides], [note]
+
+
+def _quote_ranges(match: re.Match[str]) -> str:
+    """Quote the names with brackets in the value of an override: to Hydra they are lists."""
+    return match[1] + re.sub(r"[\w.-]+(\[[\d,-]+\][\w.-]*)+", r'"\g<0>"', match[2])
+
+
+def new_run_id(task: str) -> str:
+    """Make a run id, `MMDD-HHMM-TASK-xxxx`."""
+    slug = re.sub(r"[^a-z0-9]+", "-", task.lower())[:40].strip("-") or "task"
+    return f"{datetime.now().astimezone():%m%d-%H%M}-{slug}-{secrets.token_hex(2)}"
+
+
+def _resolved(config: DictConfig) -> dict[str, Any]:
+    problems: list[Problem] = []
+    values: dict[str, Any] = _plain(config, "", problems)
+    if problems:
+        raise ConfigError(problems)
+    return values
+
+
+def _plain(node: Any, where: str, problems: list[Problem]) -> Any:
+    """Return a config as plain data with every interpolation resolved."""
+    if isinstance(node, DictConfig):
+        pairs = ((key, str(key)) for key in node)
+    elif isinstance(node, ListConfig):
+        pairs = ((index, str(index)) for index in range(len(node)))
+    else:
+        return node
+    result = {}
+    for key, name in pairs:
+        full = f"{where}.{name}" if where else name
+        try:
+            value = node[key]
+        except OmegaConfBaseException as error:
+            problem = unresolved(full, error)
+            if problem.what not in {known.what for known in problems}:
+                problems.append(problem)
+        else:
+            result[name] = _plain(value, full, problems)
+    return result if isinstance(node, DictConfig) else list(result.values())

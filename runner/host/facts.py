@@ -1,0 +1,123 @@
+"""Everything the plan depends on about this host, in one answer and within a bounded time."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, Dict, Iterator, List, Optional, Tuple
+
+from runner.core.facts import Facts, FactsRequest
+from runner.host import gpus, interpreter, machine, network, ports, probes, setup
+
+
+@dataclass
+class Collected:
+    """What the link keeps of what it learned.
+
+    Attributes:
+        facts: What the controller is told.
+        environ: The environment the task shall run in: ours, as the setup lines left it.
+        held: The socket that reserves the master's port, bound; whoever called closes it.
+    """
+
+    facts: Facts
+    environ: Dict[str, str]
+    held: Optional[socket.socket] = None
+
+
+def collect(request: FactsRequest) -> Collected:
+    """Learn what `request` asks for.
+
+    Whatever may hang is done in children with deadlines, side by side. Nothing is written to a
+    disk, torch is not imported, and what cannot be known is left empty.
+    """
+    children: List[probes.Child] = []
+    try:
+        return _collect(request, children)
+    finally:
+        for child in children:
+            child.kill()
+
+
+def _collect(request: FactsRequest, children: List[probes.Child]) -> Collected:
+    began = time.monotonic()
+    facts = _start_of(request)
+    environ = dict(os.environ)
+    seconds: Dict[str, float] = {}
+    devices = gpus.start(environ, request.deadline_s)
+    children += devices
+    if request.setup:
+        shell = setup.start(request.setup, environ, facts.project, request.setup_s)
+        children.append(shell)
+        probes.gather([shell], beside=devices)
+        seconds["setup"] = shell.seconds
+        ended, environ = setup.result(shell, request.setup, environ)
+        facts = replace(facts, setup=ended)
+        if ended.code != 0:
+            return Collected(replace(facts, seconds=seconds), environ)
+    python = _expanded(request.python, facts.home)
+    asked = interpreter.start(python, environ, facts.project, request.deadline_s)
+    folders = machine.survey(request, facts.home)
+    children += [asked, folders]
+    found, held = _look(request, seconds)
+    probes.gather(children)
+    found.update(machine.surveyed(folders, request), python=interpreter.result(asked, python))
+    found["gpus"], found["gpu_source"] = gpus.result(devices)
+    seconds.update(python=asked.seconds, folders=folders.seconds)
+    seconds.update(("gpus", device.seconds) for device in devices)
+    seconds["total"] = round(time.monotonic() - began, 4)
+    return Collected(replace(facts, **found, seconds=seconds), environ, held)
+
+
+def _start_of(request: FactsRequest) -> Facts:
+    """Return what is known without asking anybody."""
+    home = os.path.expanduser("~")
+    home = home if os.path.isabs(home) else "/"
+    return Facts(
+        node=request.node,
+        hostname=os.uname().nodename,
+        user=machine.user(),
+        home=home,
+        reached_at=network.reached_at(os.environ),
+        workdir=machine.absolute(request.workdir, home),
+        project=machine.absolute(request.project, home) if request.project else "",
+    )
+
+
+def _expanded(python: str, home: str) -> str:
+    """Return the interpreter's path if it starts with `~/`; others are found in their own time."""
+    return machine.absolute(python, home) if python.startswith("~/") else python
+
+
+def _look(
+    request: FactsRequest, seconds: Dict[str, float]
+) -> Tuple[Dict[str, Any], Optional[socket.socket]]:
+    """Return the facts that the kernel tells at once, and the reserved port's socket."""
+    found: Dict[str, Any] = {}
+    held: Optional[socket.socket] = None
+    with _part("network", seconds):
+        found["interfaces"] = network.interfaces()
+        found["routes"] = network.routes()
+    with _part("machine", seconds):
+        found["cores"] = machine.cores(len(os.sched_getaffinity(0)))
+        found["limits"] = machine.limits()
+    if request.hold_port:
+        with _part("port", seconds):
+            held, found["port_error"] = ports.reserve(request.port_first, request.port_last)
+            found["held_port"] = held.getsockname()[1] if held else 0
+    return found, held
+
+
+@contextmanager
+def _part(name: str, seconds: Dict[str, float]) -> Iterator[None]:
+    """Time one part; should it fail on an odd host, its facts stay empty."""
+    began = time.monotonic()
+    try:
+        yield
+    except Exception:  # noqa: BLE001, S110 - no oddity of a host may cost all other facts
+        pass
+    finally:
+        seconds[name] = round(time.monotonic() - began, 4)

@@ -1,0 +1,106 @@
+"""The task's interpreter: where it is, how old, and which torch it has, without importing it."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import re
+from typing import Any, Dict, Tuple
+
+from runner.core.facts import Python
+from runner.host import probes
+
+OLDEST = (3, 8)
+
+_MARK = "\x02runner-python\x03"
+
+# Any Python can run this, 2.7 too. It answers between marks: sites print banners.
+_PROGRAM = """
+import json, os, sys
+told = {"executable": sys.executable, "version": sys.version_info[:3], "torch": ""}
+try:
+    from importlib.util import find_spec
+    spec = find_spec("torch")
+    for folder in spec and spec.submodule_search_locations or ():
+        with open(os.path.join(folder, "version.py")) as file:
+            told["torch"] = file.read()
+except Exception:
+    pass
+os.write(1, ("MARK" + json.dumps(told) + "MARK").encode())
+""".replace("MARK", _MARK)
+
+
+def start(python: str, environ: Dict[str, str], folder: str, limit_s: float) -> probes.Child:
+    """Ask `python` in `environ`, in `folder` (or where we are, if there is no such folder)."""
+    return probes.Child(functools.partial(_run, python, environ, folder), limit_s)
+
+
+def result(child: probes.Child, python: str) -> Python:
+    """Return what the child learned of `python`."""
+    told = child.told()
+    if "error" in told:
+        return Python(error=told["error"])
+    if child.late:
+        doing = told.get("doing", f"starting {python}")
+        return Python(error=f"{doing}: no answer within {child.limit_s:g} s")
+    answer = child.output.decode(errors="replace").split(_MARK)
+    if len(answer) < 3:
+        return Python(error=_silence(told.get("path", python), child))
+    return parse(json.loads(answer[-2]))
+
+
+def parse(answer: Dict[str, Any]) -> Python:
+    """Return the facts in an interpreter's answer."""
+    version = ".".join(str(part) for part in answer["version"])
+    executable = answer["executable"] or ""
+    if tuple(answer["version"]) < OLDEST:
+        oldest = ".".join(str(part) for part in OLDEST)
+        return Python(error=f"{executable} is Python {version}, older than {oldest}")
+    text = answer["torch"]
+    return Python(executable, version, _assigned("__version__", text), _assigned("cuda", text))
+
+
+def _assigned(name: str, text: str) -> str:
+    pattern = rf"^{name}\s*(?::[^=\n]*)?=\s*['\"]([^'\"\n]*)['\"]"
+    found = re.search(pattern, text, re.MULTILINE)
+    return found.group(1) if found else ""
+
+
+def _silence(path: str, child: probes.Child) -> str:
+    code = child.code or 0
+    how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+    last = child.text.splitlines()[-1:]
+    return ": ".join([f"{path} {how} without an answer", *last])
+
+
+def _run(python: str, environ: Dict[str, str], folder: str) -> None:
+    if folder:
+        probes.tell(doing=f"entering {folder}")
+        probes.enter(folder)
+    probes.tell(doing=f"looking for {python}")
+    path, error = locate(python, environ)
+    if error:
+        probes.tell(error=error)
+        return
+    probes.tell(doing=f"starting {path}", path=path)
+    try:
+        os.execve(path, [path, "-B", "-c", _PROGRAM], environ)
+    except FileNotFoundError:
+        probes.tell(error=f"{path} cannot be started: the interpreter it names is not there")
+    except OSError as failure:
+        probes.tell(error=f"{path} cannot be started: {failure.strerror}")
+
+
+def locate(python: str, environ: Dict[str, str]) -> Tuple[str, str]:
+    """Return the path of `python` and "", or "" and why it cannot be started."""
+    if "/" not in python:
+        path = probes.find(python, environ)
+        return path, "" if path else f"no {python} on PATH ({environ.get('PATH', '')})"
+    if os.path.isdir(python):
+        return "", f"{python} is a folder, not an interpreter"
+    if not os.path.exists(python):
+        return "", f"{python} is not there"
+    if not os.access(python, os.X_OK):
+        return "", f"{python} is not executable"
+    return python, ""

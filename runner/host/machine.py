@@ -1,0 +1,203 @@
+"""What this machine offers a process of ours: cores, folders, limits; and who else runs on it."""
+
+from __future__ import annotations
+
+import functools
+import os
+import pwd
+import resource
+from typing import Any, Dict, Iterator, List, Optional, Tuple
+
+from runner.core.facts import FactsRequest
+from runner.host import probes
+
+_LIMITS = {
+    "nofile": resource.RLIMIT_NOFILE,
+    "memlock": resource.RLIMIT_MEMLOCK,
+    "nproc": resource.RLIMIT_NPROC,
+}
+_COMMAND_LENGTH = 100
+
+
+def absolute(path: str, home: str) -> str:
+    """Return `path` from the root; a leading `~/` is `home`."""
+    if path == "~" or path.startswith("~/"):
+        return os.path.normpath(os.path.join(home, path[2:]))
+    try:
+        return os.path.abspath(path)
+    except OSError:  # our working directory was deleted
+        return os.path.normpath(os.path.join(home, path))
+
+
+def limits() -> Dict[str, int]:
+    """Return the soft limits; -1 is unlimited."""
+    soft = {name: resource.getrlimit(number)[0] for name, number in _LIMITS.items()}
+    return {name: -1 if v == resource.RLIM_INFINITY else v for name, v in soft.items()}
+
+
+def user() -> str:
+    """Return our login name; the environment knows it without a directory service."""
+    return os.environ.get("LOGNAME") or os.environ.get("USER") or _login(os.getuid())
+
+
+def owner(pid: int) -> str:
+    """Return the login name a process runs under, "" when it is hidden."""
+    try:
+        return _login(os.stat(f"/proc/{pid}").st_uid)
+    except OSError:
+        return ""
+
+
+def command(pid: int, root: str = "/") -> str:
+    """Return program and script of a process, "" when they are hidden.
+
+    No more of its command line: what follows may hold somebody's secrets.
+    """
+    folder = os.path.join(root, "proc", str(pid))
+    words = _read(os.path.join(folder, "cmdline")).split("\0")[:-1]
+    if not words:
+        return _read(os.path.join(folder, "comm")).strip()
+    shown = [os.path.basename(words[0])]
+    for word in words[1:]:
+        if word == "-c":
+            break
+        shown.append(word)
+        if not word.startswith("-"):
+            break
+    return " ".join(shown)[:_COMMAND_LENGTH]
+
+
+def cores(affinity: int, root: str = "/") -> int:
+    """Return how many cores a process of ours gets: its affinity, cut by the quotas of its cgroups.
+
+    A quota binds all cgroups below its own, so every one from ours to the top of the mount counts.
+    """
+    own = _own_cgroups(root)
+    quotas = []
+    for kind, top, mount in _cgroup_mounts(root):
+        folder = os.path.join(root, mount.lstrip("/"))
+        quotas.append(_quota(folder))
+        for part in _below(own.get(kind, "/"), top):
+            folder = os.path.join(folder, part)
+            quotas.append(_quota(folder))
+    return max(1, int(min([affinity, *filter(None, quotas)])))
+
+
+def survey(request: FactsRequest, home: str) -> probes.Child:
+    """Look at the folders of a run, in a child: any of them may be on a dead network disk."""
+    return probes.Child(functools.partial(_survey, request, home), request.deadline_s)
+
+
+def surveyed(child: probes.Child, request: FactsRequest) -> Dict[str, Any]:
+    """Return the fields of Facts that `survey` could fill."""
+    told = child.told()
+    if "workdir_error" not in told:
+        why = f"no answer within {child.limit_s:g} s" if child.late else child.text
+        told["workdir_error"] = f"looking at {request.workdir}: {why}"
+    return told
+
+
+def writable(path: str) -> str:
+    """Return why no file can be written below `path`, "" if it can; nothing is tried out."""
+    parent = _existing(path)
+    if not os.path.exists(parent):
+        return f"{parent} is a link to nothing"
+    if not os.path.isdir(parent):
+        return f"{parent} is a file, not a folder"
+    if os.statvfs(parent).f_flag & os.ST_RDONLY:
+        return f"{parent} is on a read-only file system"
+    if not os.access(parent, os.W_OK | os.X_OK):
+        return f"no permission to write in {parent}"
+    return ""
+
+
+def _survey(request: FactsRequest, home: str) -> None:
+    probes.tell(shm_free=_free("/dev/shm"))
+    workdir = absolute(request.workdir, home)
+    tasks = os.path.join(workdir, "tasks", request.tasks_hash)
+    probes.tell(
+        workdir_error=writable(workdir),
+        disk_free=_free(_existing(workdir)),
+        tasks_held=bool(request.tasks_hash) and os.path.isdir(tasks),
+    )
+    project = absolute(request.project, home)
+    if request.project:
+        probes.tell(project_exists=os.path.isdir(project))
+    if request.script:
+        script = absolute(os.path.join(project, request.script), home)
+        probes.tell(script_exists=os.path.isfile(script))
+
+
+def _existing(path: str) -> str:
+    """Return the nearest parent of `path` that is there, even as a dangling link."""
+    while not os.path.lexists(path):
+        path = os.path.dirname(path)
+    return path
+
+
+def _free(path: str) -> Optional[int]:
+    try:
+        disk = os.statvfs(path)
+    except OSError:
+        return None
+    return disk.f_bavail * disk.f_frsize
+
+
+def _own_cgroups(root: str) -> Dict[str, str]:
+    """Return our cgroup in the unified hierarchy ("cgroup2") and in that of cpu ("cgroup")."""
+    own = {}
+    for line in _read(os.path.join(root, "proc/self/cgroup")).splitlines():
+        controllers, _, path = line.partition(":")[2].partition(":")
+        if not controllers:
+            own["cgroup2"] = path
+        elif "cpu" in controllers.split(","):
+            own["cgroup"] = path
+    return own
+
+
+def _cgroup_mounts(root: str) -> Iterator[Tuple[str, str, str]]:
+    """Yield kind, topmost cgroup and folder of every mounted hierarchy that may limit cores."""
+    for line in _read(os.path.join(root, "proc/self/mountinfo")).splitlines():
+        place, _, source = line.partition(" - ")
+        kind, _, options = f"{source}  ".split(" ")[:3]
+        if kind == "cgroup2" or (kind == "cgroup" and "cpu" in options.split(",")):
+            top, mount = place.split(" ")[3:5]
+            yield kind, top, mount
+
+
+def _below(path: str, top: str) -> List[str]:
+    """Return the folders from the mounted `top` down to the cgroup `path`.
+
+    In a container `path` may lie outside of what is mounted; then only its top is ours to see.
+    """
+    parts = [part for part in path.split("/") if part]
+    above = [part for part in top.split("/") if part]
+    return [] if ".." in parts or parts[: len(above)] != above else parts[len(above) :]
+
+
+def _quota(cgroup: str) -> Optional[float]:
+    """Return the cores a cgroup may use on average, None for no limit."""
+    words = _read(os.path.join(cgroup, "cpu.max")).split() or [
+        _read(os.path.join(cgroup, "cpu.cfs_quota_us")).strip(),
+        _read(os.path.join(cgroup, "cpu.cfs_period_us")).strip(),
+    ]
+    try:
+        quota, period = (int(word) for word in words)
+    except ValueError:
+        return None
+    return quota / period if quota > 0 and period > 0 else None
+
+
+def _login(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read()
+    except OSError:
+        return ""

@@ -1,0 +1,152 @@
+"""GPUs as NVIDIA's management library tells of them. For a child of its own: a driver may hang."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any, Iterator, Sequence, Tuple
+
+from runner.core.facts import Gpu, GpuProcess
+
+LIBRARIES = (
+    "libnvidia-ml.so.1",
+    "/usr/lib/wsl/lib/libnvidia-ml.so.1",
+    "/usr/local/nvidia/lib64/libnvidia-ml.so.1",
+    "/run/opengl-driver/lib/libnvidia-ml.so.1",
+)
+
+_TEXT = 96
+_SENTINEL = 0xAA
+_STRIDES = (16, 24, 32)
+_CAPACITY = 1024
+_NOT_AVAILABLE = (1 << 64) - 1
+
+
+class NvmlError(Exception):
+    """The library is not there, or it answered with an error."""
+
+
+class Memory(ctypes.Structure):
+    """nvmlMemory_t: `used` counts what the driver keeps for itself."""
+
+    _fields_ = (
+        ("total", ctypes.c_ulonglong),
+        ("free", ctypes.c_ulonglong),
+        ("used", ctypes.c_ulonglong),
+    )
+
+
+class Memory2(ctypes.Structure):
+    """nvmlMemory_v2_t (since driver 510): what the driver keeps stands apart, as in nvidia-smi."""
+
+    _fields_ = (
+        ("version", ctypes.c_uint),
+        ("total", ctypes.c_ulonglong),
+        ("reserved", ctypes.c_ulonglong),
+        ("free", ctypes.c_ulonglong),
+        ("used", ctypes.c_ulonglong),
+    )
+
+    VERSION = 2 << 24 | 40
+
+
+class Nvml:
+    """An initialised NVML; every method raises NvmlError when the driver refuses."""
+
+    def __init__(self) -> None:
+        self._library = _load(LIBRARIES)
+        self._call("nvmlInit_v2")
+
+    def count(self) -> int:
+        """Return how many GPUs there are."""
+        number = ctypes.c_uint()
+        self._call("nvmlDeviceGetCount_v2", ctypes.byref(number))
+        return number.value
+
+    def handle(self, index: int) -> ctypes.c_void_p:
+        """Return what the other methods call the GPU by."""
+        device = ctypes.c_void_p()
+        self._call("nvmlDeviceGetHandleByIndex_v2", ctypes.c_uint(index), ctypes.byref(device))
+        return device
+
+    def text(self, function: str, device: ctypes.c_void_p) -> str:
+        """Return what `nvmlDeviceGetName` or `nvmlDeviceGetUUID` says."""
+        buffer = ctypes.create_string_buffer(_TEXT)
+        self._call(function, device, buffer, ctypes.c_uint(_TEXT))
+        return buffer.value.decode(errors="replace")
+
+    def memory(self, device: ctypes.c_void_p) -> Tuple[int, int]:
+        """Return the bytes in all and the bytes in use."""
+        newer = Memory2(version=Memory2.VERSION)
+        try:
+            self._call("nvmlDeviceGetMemoryInfo_v2", device, ctypes.byref(newer))
+        except NvmlError:
+            older = Memory()
+            self._call("nvmlDeviceGetMemoryInfo", device, ctypes.byref(older))
+            return older.total, older.used
+        return newer.total, newer.used
+
+    def processes(self, device: ctypes.c_void_p) -> Tuple[GpuProcess, ...]:
+        """Return the processes that compute there."""
+        name = "nvmlDeviceGetComputeRunningProcesses"
+        for suffix, stride in (("_v3", 24), ("_v2", 24), ("", 16)):
+            if hasattr(self._library, name + suffix):
+                buffer = (ctypes.c_ubyte * (_CAPACITY * _STRIDES[-1]))()
+                ctypes.memset(buffer, _SENTINEL, len(buffer))
+                count = ctypes.c_uint(_CAPACITY)
+                self._call(name + suffix, device, ctypes.byref(count), buffer)
+                return parse_processes(bytes(buffer), count.value, stride)
+        return ()
+
+    def _call(self, function: str, *args: object) -> None:
+        try:
+            code = getattr(self._library, function)(*args)
+        except AttributeError:
+            raise NvmlError(f"{function} is not in this driver's library") from None
+        if code != 0:
+            say = self._library.nvmlErrorString
+            say.restype = ctypes.c_char_p
+            text: bytes = say(code) or b"error %d" % code
+            raise NvmlError(text.decode(errors="replace"))
+
+
+def gpus(nvml: Nvml) -> Iterator[Gpu]:
+    """Yield every GPU with what can be known of it; a broken one has but its index."""
+    for index in range(nvml.count()):
+        name = uuid = ""
+        total = used = 0
+        processes: Tuple[GpuProcess, ...] = ()
+        try:  # from what even a restricted device tells to what it may keep to itself
+            device = nvml.handle(index)
+            name = nvml.text("nvmlDeviceGetName", device)
+            uuid = nvml.text("nvmlDeviceGetUUID", device)
+            total, used = nvml.memory(device)
+            processes = nvml.processes(device)
+        except NvmlError:
+            pass
+        yield Gpu(index, name, uuid, total, used, processes)
+
+
+def parse_processes(buffer: bytes, count: int, usual: int) -> Tuple[GpuProcess, ...]:
+    """Return the `count` processes that the driver wrote into a buffer full of `_SENTINEL`.
+
+    The first 535 drivers gave the records of `_v3` 8 more bytes and took them back later, both
+    without a new version: only how much was written tells how long a record is.
+    """
+    written = len(buffer.rstrip(bytes((_SENTINEL,))))
+    stride = next((size for size in _STRIDES if size * count == written), usual)
+    found = []
+    for start in range(0, count * stride, stride):
+        pid = int.from_bytes(buffer[start : start + 4], "little")
+        memory = int.from_bytes(buffer[start + 8 : start + 16], "little")
+        found.append(GpuProcess(pid, 0 if memory == _NOT_AVAILABLE else memory))
+    return tuple(found)
+
+
+def _load(libraries: Sequence[str]) -> Any:
+    reason = ""
+    for name in libraries:
+        try:
+            return ctypes.CDLL(name)
+        except OSError as error:
+            reason = reason or str(error)
+    raise NvmlError(reason)

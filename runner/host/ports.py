@@ -1,0 +1,143 @@
+"""The master's port: reserved without listening, and who listens on one.
+
+A bound socket with SO_REUSEADDR that does not listen keeps the kernel and every bind without that
+option away from its port, while torch's store, which sets it, can still bind and listen there.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+from contextlib import contextmanager
+from typing import Dict, Iterable, Iterator, Optional, Sequence, Set, Tuple
+
+from runner.host import machine
+
+_GUARD = "127.82.85.78"
+_LISTEN = "0A"
+_NO_SUCH_FAMILY = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL, errno.EPROTONOSUPPORT)
+_NAMED = 3
+
+
+def reserve(first: int, last: int) -> Tuple[Optional[socket.socket], str]:
+    """Bind a socket to one of the ports `first` to `last`, in random order; 0 is any free port.
+
+    Returns:
+        The socket and "", or None and why there is none. It is not inherited unless made so.
+    """
+    wanted = range(first, max(first, last) + 1) if first else range(1)
+    refused: Dict[int, OSError] = {}
+    for port in sorted(wanted, key=lambda _: os.urandom(4)):
+        try:
+            return (_hold(port) if port else _hold_any()), ""
+        except OSError as error:
+            refused[port] = error
+    return None, _explain(wanted, refused)
+
+
+def listening(port: int, root: str = "/") -> Set[int]:
+    """Return the inodes of the sockets that listen on `port` at any address of this host."""
+    found = set()
+    for name in ("tcp", "tcp6"):
+        try:
+            with open(os.path.join(root, "proc/net", name), encoding="ascii") as file:
+                rows = [line.split() for line in file][1:]
+        except OSError:
+            continue
+        for row in rows:
+            if row[3] == _LISTEN and int(row[1].rpartition(":")[2], 16) == port:
+                found.add(int(row[9]))
+    return found
+
+
+def owners(inodes: Iterable[int], pids: Iterable[int], root: str = "/") -> Set[int]:
+    """Return which of the processes `pids` hold one of the sockets; hidden ones do not show."""
+    wanted = {f"socket:[{inode}]" for inode in inodes}
+    return {pid for pid in pids if wanted and not wanted.isdisjoint(_links(pid, root))}
+
+
+def _hold_any() -> socket.socket:
+    # Bound alone at first: with SO_REUSEADDR old kernels choose ports that others hold.
+    held = _bound(0, shared=False)
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    return held
+
+
+def _hold(port: int) -> socket.socket:
+    with _guard(port):
+        return _bound(port, shared=True)
+
+
+@contextmanager
+def _guard(port: int) -> Iterator[None]:
+    """Make sure that nobody else holds the port just as we do.
+
+    SO_REUSEADDR would let two runs reserve the same port; without it, connections of an earlier run
+    that linger in TIME_WAIT would refuse it for a minute. A bind without it at an address that
+    no connection ever had fails for the first reason only.
+    """
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as guard:
+        try:
+            guard.bind((_GUARD, port))
+        except OSError as error:
+            if error.errno != errno.EADDRNOTAVAIL:
+                raise
+        guard.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        yield
+
+
+def _bound(port: int, *, shared: bool) -> socket.socket:
+    """Return a socket bound at every address, of IPv6 and IPv4 alike where there is IPv6."""
+    try:
+        return _bind(socket.AF_INET6, "::", port, shared=shared)
+    except OSError as error:
+        if error.errno not in _NO_SUCH_FAMILY:
+            raise
+    return _bind(socket.AF_INET, "0.0.0.0", port, shared=shared)  # noqa: S104
+
+
+def _bind(family: int, address: str, port: int, *, shared: bool) -> socket.socket:
+    bound = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        if family == socket.AF_INET6:
+            bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, int(shared))
+        bound.bind((address, port))
+    except OSError:
+        bound.close()
+        raise
+    return bound
+
+
+def _explain(wanted: Sequence[int], refused: Dict[int, OSError]) -> str:
+    if len(wanted) == 1:
+        (port,) = wanted
+        return f"port {port} is {_state(refused[port], port)}" if port else str(refused[port])
+    shown = [f"{port} is {_state(refused[port], port)}" for port in wanted[:_NAMED]]
+    more = f"; and {len(wanted) - _NAMED} more" if len(wanted) > _NAMED else ""
+    return f"no port from {wanted[0]} to {wanted[-1]} is free: {'; '.join(shown)}{more}"
+
+
+def _state(error: OSError, port: int) -> str:
+    if error.errno != errno.EADDRINUSE:
+        return f"refused ({error.strerror})"
+    inodes = listening(port)
+    if not inodes:
+        return "reserved by another run, or the near end of a connection"
+    pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]
+    users = [f"{machine.command(pid)} (pid {pid})" for pid in sorted(owners(inodes, pids))]
+    return f"taken by {' and '.join(users[:_NAMED]) or 'a process we may not look at'}"
+
+
+def _links(pid: int, root: str) -> Iterator[str]:
+    folder = os.path.join(root, "proc", str(pid), "fd")
+    try:
+        names = os.listdir(folder)
+    except OSError:
+        return
+    for name in names:
+        try:
+            yield os.readlink(os.path.join(folder, name))
+        except OSError:
+            continue

@@ -1,0 +1,233 @@
+"""Children with a deadline: whatever may hang on a host is done in one of these.
+
+`subprocess` waits until its child has reached the new program, and on a dead network disk it never
+does. Here all that follows the fork happens in the child, and the parent only looks at two pipes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import stat
+import time
+from contextlib import suppress
+from typing import Any, Callable, Dict, NoReturn, Optional, Sequence, Tuple
+
+REPORT = 100
+"""The descriptor on which a child reports, apart from what it or others print."""
+
+TAIL = 8 << 10
+"""How much of the end of what a child prints is kept, in bytes."""
+
+_CHUNK = 64 << 10
+_PIPE_MAX = 1 << 20
+_PULSE_S = 0.02
+_FAILED = 126
+_DEFAULTED = (
+    signal.SIGALRM,
+    signal.SIGCHLD,
+    signal.SIGHUP,
+    signal.SIGINT,
+    signal.SIGPIPE,
+    signal.SIGTERM,
+)
+
+
+class Child:
+    """A process of ours in a session of its own, with nothing on its standard input.
+
+    Attributes:
+        output: The end of what it printed, at most `TAIL` bytes.
+        report: What it wrote to the descriptor `REPORT`.
+        code: Its exit code, or minus the signal that ended it; None while it runs.
+        late: Whether it was killed because its time was up.
+        seconds: How long it took.
+        limit_s: How long it may take.
+        pipes: The descriptors to read from; fewer once it has closed its ends.
+    """
+
+    def __init__(self, body: Callable[[], object], limit_s: float) -> None:
+        """Run `body` in a child; it may also replace itself by a program (exec)."""
+        self.output = b""
+        self.report = b""
+        self.code: Optional[int] = None
+        self.late = False
+        self.seconds = 0.0
+        self.limit_s = limit_s
+        self._began = time.monotonic()
+        self.pipes: Tuple[int, ...] = ()
+        try:
+            self._pid, self._printed, self._reported = _fork(body, limit_s)
+        except OSError as error:
+            self.output = f"cannot start a process: {error.strerror}".encode()
+            self.code = _FAILED
+        else:
+            self.pipes = (self._printed, self._reported)
+
+    @property
+    def text(self) -> str:
+        """The end of what it printed."""
+        return self.output.decode(errors="replace").strip()
+
+    def told(self) -> Dict[str, Any]:
+        """Return what it reported with `tell`; of two values for a key the later one counts."""
+        merged: Dict[str, Any] = {}
+        for line in self.report.split(b"\n")[:-1]:
+            merged.update(json.loads(line))
+        return merged
+
+    def kill(self) -> None:
+        """End it and its process group; harmless once it has ended."""
+        if self.code is not None:
+            return
+        for send in (os.killpg, os.kill):  # before its setsid there is no such group
+            with suppress(OSError):
+                send(self._pid, signal.SIGKILL)
+        for _ in range(20):  # one that hangs in the kernel is left behind, not waited for
+            if self._reaped():
+                break
+            time.sleep(0.005)
+        self._close(-signal.SIGKILL)
+
+    def patience_ms(self) -> float:
+        """Return how long its parent may sleep before it calls `advance` again."""
+        left = self._began + self.limit_s - time.monotonic()
+        return max(0.0, 1000 * min(left, _PULSE_S if self.pipes else 0.001))
+
+    def advance(self) -> None:
+        """Read what it has written, see whether it has ended, and kill it if its time is up."""
+        for pipe in self.pipes:
+            self._read(pipe)
+        if self._reaped():
+            for pipe in self.pipes * (_PIPE_MAX // _CHUNK):  # what is left in them
+                self._read(pipe)
+            self._close(self._status)
+        elif time.monotonic() - self._began > self.limit_s:
+            self.late = True
+            self.kill()
+
+    def _read(self, pipe: int) -> None:
+        if pipe not in self.pipes:
+            return
+        try:
+            chunk = os.read(pipe, _CHUNK)
+        except BlockingIOError:
+            return
+        if pipe == self._printed:
+            self.output = (self.output + chunk)[-TAIL:]
+        else:
+            self.report += chunk
+        if not chunk:
+            os.close(pipe)
+            self.pipes = tuple(other for other in self.pipes if other != pipe)
+
+    def _reaped(self) -> bool:
+        try:
+            pid, status = os.waitpid(self._pid, os.WNOHANG)
+        except ChildProcessError:  # SIGCHLD is ignored here: only the report can tell
+            self._status = 0
+            return True
+        self._status = -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+        return pid != 0
+
+    def _close(self, code: int) -> None:
+        for pipe in self.pipes:
+            os.close(pipe)
+        self.pipes = ()
+        self.code = code
+        self.seconds = round(time.monotonic() - self._began, 4)
+
+
+def gather(wanted: Sequence[Child], beside: Sequence[Child] = ()) -> None:
+    """Return when every child of `wanted` has ended; those `beside` are read from meanwhile.
+
+    A child whose time is up is killed with its process group. That a child has ended is learned
+    from the kernel, not from its pipes: what it left in the background may hold them open.
+    """
+    while any(child.code is None for child in wanted):
+        running = [child for child in (*wanted, *beside) if child.code is None]
+        poll = select.poll()
+        for child in running:
+            for pipe in child.pipes:
+                poll.register(pipe, select.POLLIN)
+        poll.poll(min(child.patience_ms() for child in running))
+        for child in running:
+            child.advance()
+
+
+def tell(**facts: Any) -> None:
+    """Report `facts` from within a child; what was told is known even if the child hangs later."""
+    os.write(REPORT, json.dumps(facts).encode() + b"\n")
+
+
+def find(program: str, environ: Dict[str, str]) -> str:
+    """Return the path of `program` on the PATH of `environ`, "" when it is not there."""
+    for folder in environ.get("PATH", os.defpath).split(os.pathsep):
+        path = os.path.join(folder, program)
+        if os.access(path, os.X_OK) and not os.path.isdir(path):
+            return path
+    return ""
+
+
+def enter(folder: str) -> None:
+    """Make `folder` the working directory if it is one."""
+    with suppress(OSError):
+        os.chdir(folder)
+
+
+def _fork(body: Callable[[], object], limit_s: float) -> Tuple[int, int, int]:
+    printed, print_to = os.pipe()
+    reported, report_to = os.pipe()
+    try:
+        pid = os.fork()
+    except OSError:
+        os.close(printed)
+        os.close(reported)
+        raise
+    else:
+        if pid == 0:
+            _become(body, print_to, report_to, limit_s)
+    finally:
+        os.close(print_to)
+        os.close(report_to)
+    os.set_blocking(printed, False)
+    os.set_blocking(reported, False)
+    return pid, printed, reported
+
+
+def _become(body: Callable[[], object], print_to: int, report_to: int, limit_s: float) -> NoReturn:
+    code = _FAILED
+    try:
+        os.setsid()
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        os.dup2(print_to, 1)
+        os.dup2(print_to, 2)
+        os.dup2(report_to, REPORT)
+        for number in (1, 2, REPORT):  # not yet so if a pipe had this number from the start
+            os.set_inheritable(number, True)
+        _let_go()
+        for signum in _DEFAULTED:
+            signal.signal(signum, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        # An alarm outlives an exec: should the parent be killed, the child still ends in time.
+        signal.setitimer(signal.ITIMER_REAL, limit_s + 1)
+        body()
+        code = 0
+    except BaseException as error:  # noqa: BLE001 - nothing may escape into the parent's code
+        os.write(2, str(error).encode(errors="replace"))
+    finally:
+        os._exit(code)
+
+
+def _let_go() -> None:
+    """Close the parent's sockets and pipes: a child that hangs must not keep its channel open.
+
+    Files stay: our code may come from one that has no name (a zip in memory).
+    """
+    for number in map(int, os.listdir("/proc/self/fd")):
+        with suppress(OSError):
+            kind = stat.S_IFMT(os.fstat(number).st_mode)
+            if number not in (1, 2, REPORT) and kind in (stat.S_IFSOCK, stat.S_IFIFO):
+                os.close(number)

@@ -1,0 +1,1 @@
+"""Training programs that plain torchrun can start by hand; they know nothing of the runner."""

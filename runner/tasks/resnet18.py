@@ -1,0 +1,271 @@
+"""ResNet-18 on 1,797 real handwritten digits: one file, plain torch, on CPUs and GPUs.
+
+By hand: one process; two on this machine; two on each of two nodes, the first being 10.0.0.1:
+
+    python resnet18.py
+    torchrun --standalone --nproc_per_node=2 resnet18.py --target_accuracy 98
+    torchrun --nnodes=2 --nproc_per_node=2 --node_rank=0 \
+        --master_addr=10.0.0.1 --master_port=29500 resnet18.py --checkpoint digits.pt
+    torchrun --nnodes=2 --nproc_per_node=2 --node_rank=1 \
+        --master_addr=10.0.0.1 --master_port=29500 resnet18.py --checkpoint digits.pt
+
+Every learning rate and random number follows from seed, epoch, step and rank, never from what
+happened before. So on CPUs a resumed training equals an uninterrupted one, bit for bit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import io
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.functional import affine_grid, cross_entropy, grid_sample, relu
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DistributedSampler
+
+RANK = int(os.environ.get("RANK", "0"))
+LOCAL_RANK = int(os.environ.get("LOCAL_RANK", "0"))
+WORLD_SIZE = int(os.environ.get("WORLD_SIZE", "1"))
+
+DIGITS = Path(__file__).with_name("digits.csv.gz")
+TRAIN_IMAGES = 1438  # every fifth image of the file is for the test
+MOMENTUM = 0.9
+WEIGHT_DECAY = 5e-4
+LABEL_SMOOTHING = 0.1
+LR_DECAY = 0.85  # per epoch
+DISTORTION = 0.15
+
+
+def parse_args() -> argparse.Namespace:
+    """Read the command line; anything wrong is one line on stderr and exit code 2."""
+    parser = argparse.ArgumentParser(
+        usage=argparse.SUPPRESS,
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add("--epochs", type=int, default=16, help="in all, also after --resume (16)")
+    add("--batch_size", type=int, default=64, help="images per step, of all ranks together (64)")
+    add("--lr", type=float, default=0.02, help="highest learning rate (0.02)")
+    add("--seed", type=int, default=0, help="of weights, order and distortion (0)")
+    add("--backend", help="gloo or nccl ($DIST_BACKEND, else nccl where there are GPUs)")
+    add("--sync_bn", action="store_true", help="batch norm over all ranks (GPUs only)")
+    add("--checkpoint", type=Path, metavar="PATH", help="rank 0 writes it after each epoch")
+    add("--resume", type=Path, metavar="PATH", help="go on from there; only rank 0 reads it")
+    add("--target_accuracy", type=float, metavar="PERCENT", help="exit 1 if the test ends below")
+    args = parser.parse_args()
+
+    gpus = torch.cuda.device_count()
+    args.device = torch.device("cuda", LOCAL_RANK) if gpus > LOCAL_RANK else torch.device("cpu")
+    if args.backend is None:
+        args.backend = os.environ.get("DIST_BACKEND") or ("nccl" if gpus else "gloo")
+    no_gpu = f"local rank {LOCAL_RANK} has no GPU (this host shows {gpus})"
+    if args.epochs < 1:
+        parser.error(f"--epochs must be at least 1, not {args.epochs}")
+    if not 2 * WORLD_SIZE <= args.batch_size <= TRAIN_IMAGES:
+        parser.error(f"--batch_size must be {2 * WORLD_SIZE} to {TRAIN_IMAGES} for {WORLD_SIZE} ranks")
+    if args.batch_size % WORLD_SIZE:
+        parser.error(f"--batch_size {args.batch_size} does not divide by {WORLD_SIZE} ranks")
+    if args.backend not in ("gloo", "nccl"):
+        parser.error(f"--backend or DIST_BACKEND must be gloo or nccl, not {args.backend!r}")
+    if args.backend == "nccl" and args.device.type == "cpu":
+        parser.error(f"nccl needs a GPU per rank, and {no_gpu}")
+    if args.sync_bn and args.device.type == "cpu":
+        parser.error(f"--sync_bn needs GPUs, torch has none for CPUs, and {no_gpu}")
+    if args.resume and RANK == 0 and not args.resume.is_file():
+        parser.error(f"--resume: there is no file {args.resume}")
+    return args
+
+
+class Block(nn.Module):
+    """Two 3x3 convolutions and a way around them."""
+
+    def __init__(self, width_in: int, width: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(width_in, width, 3, stride, padding=1, bias=False)
+        self.norm1 = nn.BatchNorm2d(width)
+        self.conv2 = nn.Conv2d(width, width, 3, padding=1, bias=False)
+        self.norm2 = nn.BatchNorm2d(width)
+        self.shortcut = nn.Sequential()
+        if stride != 1:
+            self.shortcut.append(nn.Conv2d(width_in, width, 1, stride, bias=False))
+            self.shortcut.append(nn.BatchNorm2d(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = relu(self.norm1(self.conv1(x)))
+        return relu(self.norm2(self.conv2(y)) + self.shortcut(x))
+
+
+def resnet18() -> nn.Sequential:
+    """18 layers and 11.2 million parameters, with a stem for small images: 3x3, no pooling."""
+    return nn.Sequential(
+        *(nn.Conv2d(1, 64, 3, padding=1, bias=False), nn.BatchNorm2d(64), nn.ReLU()),
+        *(Block(64, 64, 1), Block(64, 64, 1)),
+        *(Block(64, 128, 2), Block(128, 128, 1)),
+        *(Block(128, 256, 2), Block(256, 256, 1)),
+        *(Block(256, 512, 2), Block(512, 512, 1)),
+        *(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, 10)),
+    )
+
+
+def load_digits() -> tuple[Tensor, Tensor]:
+    """All images, normalised, as [1797, 1, 8, 8], and their labels."""
+    with gzip.open(DIGITS, "rt") as file:
+        rows = torch.tensor([[int(value) for value in line.split(",")] for line in file])
+    images = (rows[:, :64].float() - 4.9) / 6.0  # mean and deviation of the pixels, 0 to 16
+    return images.reshape(-1, 1, 8, 8), rows[:, 64]
+
+
+def distort(images: Tensor, generator: torch.Generator) -> Tensor:
+    """Turn, stretch, shear and shift each image a little, and each in its own way."""
+    noise = torch.rand(len(images), 2, 3, generator=generator) * 2 - 1
+    maps = torch.eye(2, 3) + DISTORTION * noise
+    grid = affine_grid(maps, list(images.shape), align_corners=False)
+    return grid_sample(images, grid, padding_mode="border", align_corners=False)
+
+
+def learning_rate(step: int, steps_per_epoch: int, highest: float) -> float:
+    """Up during the first epoch, then down; blind to --epochs, so that training can go on."""
+    epoch = step / steps_per_epoch
+    return highest * min((step + 1) / steps_per_epoch, LR_DECAY ** (epoch - 1))
+
+
+def evaluate(model: nn.Module, images: Tensor, labels: Tensor) -> tuple[int, int]:
+    """Count right answers and images; each image is seen by one rank, whatever the world size."""
+    for buffer in model.buffers():
+        dist.broadcast(buffer, src=0)  # batch norm's statistics: judge by those of rank 0
+    model.eval()
+    with torch.no_grad(), torch.autocast(images.device.type, torch.bfloat16, images.is_cuda):
+        hits = model(images[RANK::WORLD_SIZE]).argmax(1) == labels[RANK::WORLD_SIZE]
+    counts = torch.tensor([int(hits.sum()), len(hits)], device=images.device)
+    dist.all_reduce(counts)
+    right, total = counts.tolist()
+    return right, total
+
+
+def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
+    """Write aside, then rename: whoever reads finds the old file or the new one, never half."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_name(path.name + ".tmp")
+    with aside.open("wb") as file:
+        torch.save(state, file)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(aside, path)
+
+
+def load_checkpoint(path: Path, device: torch.device) -> dict[str, Any]:
+    """Rank 0 reads the file and sends it to the others, whose nodes need not have it."""
+    content = [path.read_bytes() if RANK == 0 else b""]
+    dist.broadcast_object_list(content)
+    state: dict[str, Any] = torch.load(io.BytesIO(content[0]), device, weights_only=True)
+    return state
+
+
+def train(args: argparse.Namespace) -> float:
+    """Train, test and save, epoch by epoch; the result is the last test accuracy in percent."""
+    device = args.device
+    images, labels = load_digits()
+    is_test = torch.arange(len(images)) % 5 == 0
+    test_images, test_labels = images[is_test].to(device), labels[is_test].to(device)
+    images, labels = images[~is_test], labels[~is_test]
+
+    torch.manual_seed(args.seed)
+    model: nn.Module = resnet18().to(device)
+    if args.sync_bn:
+        model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
+    weights = [p for p in model.parameters() if p.ndim > 1]
+    others = [p for p in model.parameters() if p.ndim == 1]  # biases and norms do not decay
+    groups = [{"params": weights, "weight_decay": WEIGHT_DECAY}, {"params": others}]
+    optimizer = torch.optim.SGD(groups, args.lr, MOMENTUM, nesterov=True, foreach=True)
+    done = 0
+    if args.resume:
+        state = load_checkpoint(args.resume, device)
+        model.load_state_dict(state["model"])
+        optimizer.load_state_dict(state["optimizer"])
+        done = state["epoch"]
+
+    parallel = DistributedDataParallel(model, gradient_as_bucket_view=True)
+    sampler = DistributedSampler(range(len(images)), WORLD_SIZE, RANK, seed=args.seed)
+    per_rank = args.batch_size // WORLD_SIZE
+    steps = len(sampler) // per_rank
+    began = time.monotonic()
+    for epoch in range(done, args.epochs):
+        epoch_began = time.monotonic()
+        sampler.set_epoch(epoch)
+        order = torch.tensor(list(sampler))[: steps * per_rank].split(per_rank)
+        generator = torch.Generator().manual_seed(args.seed * 10**6 + epoch * 10**3 + RANK)
+        loss_sum = torch.zeros((), device=device)
+        model.train()
+        for step, batch in enumerate(order, epoch * steps):
+            for group in optimizer.param_groups:
+                group["lr"] = learning_rate(step, steps, args.lr)
+            inputs = distort(images[batch], generator).to(device)
+            with torch.autocast(device.type, torch.bfloat16, device.type == "cuda"):
+                loss = cross_entropy(
+                    parallel(inputs), labels[batch].to(device), label_smoothing=LABEL_SMOOTHING
+                )
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            loss_sum += loss.detach()
+
+        dist.all_reduce(loss_sum)
+        right, total = evaluate(model, test_images, test_labels)
+        if RANK == 0:
+            if args.checkpoint:
+                saved = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+                save_checkpoint(args.checkpoint, {**saved, "epoch": epoch + 1})
+            print(
+                f"epoch {epoch + 1}/{args.epochs}  loss {loss_sum / steps / WORLD_SIZE:.4f}  "
+                f"test accuracy {100 * right / total:.2f} %  "
+                f"{time.monotonic() - epoch_began:.1f} s",
+                flush=True,
+            )
+
+    right, total = evaluate(model, test_images, test_labels)
+    if RANK == 0:
+        print(
+            f"final test accuracy {100 * right / total:.2f} % ({right}/{total}), trained "
+            f"{max(args.epochs - done, 0)} epochs in {time.monotonic() - began:.1f} s",
+            flush=True,
+        )
+    return 100 * right / total
+
+
+def main() -> int:
+    """Join the other ranks, train with them, and part in good order."""
+    args = parse_args()
+    if args.device.type == "cuda":
+        torch.cuda.set_device(args.device)
+    if "RANK" in os.environ:
+        dist.init_process_group(args.backend)
+    else:
+        dist.init_process_group(args.backend, store=dist.HashStore(), rank=0, world_size=1)
+    if RANK == 0:
+        print(
+            f"world size {WORLD_SIZE}, backend {args.backend}, device {args.device}", flush=True
+        )
+    accuracy = train(args)
+    dist.destroy_process_group()
+    # Gloo's threads let go of their last tensors only now and need the interpreter for it; one
+    # that is already shutting down would abort the process (pytorch/pytorch#179291).
+    time.sleep(0.2)
+    if args.target_accuracy is not None and accuracy < args.target_accuracy:
+        if RANK == 0:
+            print(f"test accuracy below the target of {args.target_accuracy} %", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

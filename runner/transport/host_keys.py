@@ -1,0 +1,254 @@
+"""Known hosts: which keys a machine may show, and what to do when it shows another one."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import contextlib
+import fcntl
+import hashlib
+import hmac
+import os
+import re
+import struct
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+from pathlib import Path
+
+SSH_PORT = 22
+
+_MARKERS = ("", "@revoked", "@cert-authority")
+_HOSTS = re.compile(r"[^|].*|\|1\|[A-Za-z0-9+/]+=*\|[A-Za-z0-9+/]+=*")
+
+
+@dataclass(frozen=True)
+class HostKey:
+    """A public key as it goes over the wire: its type ("ssh-ed25519") and its bytes."""
+
+    type: str
+    blob: bytes
+
+    @property
+    def fingerprint(self) -> str:
+        """The fingerprint as OpenSSH prints it."""
+        digest = base64.b64encode(hashlib.sha256(self.blob).digest()).decode()
+        return "SHA256:" + digest.rstrip("=")
+
+    @property
+    def family(self) -> str:
+        """The word `ssh-keyscan -t` and the names of key files use: ed25519, ecdsa, rsa."""
+        return next((word for word in ("ed25519", "ecdsa", "rsa") if word in self.type), self.type)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One usable line of a known-hosts file.
+
+    Attributes:
+        where: "FILE:LINE".
+        marker: "", "@revoked" or "@cert-authority".
+        hosts: The first field, as written.
+        key: The key.
+    """
+
+    where: str
+    marker: str
+    hosts: str
+    key: HostKey
+
+    def matches(self, name: str) -> bool:
+        """Whether this line speaks about `name` ("host" or "[host]:port")."""
+        if self.hosts.startswith("|"):
+            return _hash_matches(self.hosts, name.lower())
+        found = False
+        for pattern in self.hosts.lower().split(","):
+            if _fits(pattern.removeprefix("!"), name.lower()):
+                if pattern.startswith("!"):
+                    return False
+                found = True
+        return found
+
+
+class Standing(Enum):
+    """What the known-hosts files say about a key that a machine shows."""
+
+    KNOWN = auto()
+    """One of the machine's lines has it."""
+    UNKNOWN = auto()
+    """No line speaks about the machine."""
+    CHANGED = auto()
+    """The machine's lines have other keys only."""
+    REVOKED = auto()
+    """A line forbids it."""
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """A standing and the lines it rests on."""
+
+    standing: Standing
+    entries: tuple[Entry, ...] = ()
+
+
+class KnownHosts:
+    """The known-hosts files, each read once; may be used from many threads.
+
+    Lines are read one by one, so that one bad line costs that line only. Certificate
+    authorities are not supported: a line of theirs that speaks about a machine is noted.
+    """
+
+    def __init__(self, *, notes: Callable[[str], None]) -> None:
+        self._notes = notes
+        self._lock = threading.RLock()
+        self._files: dict[str, tuple[Entry, ...]] = {}
+        self._noted: set[str] = set()
+
+    def types(self, names: Sequence[str], files: Sequence[str]) -> tuple[str, ...]:
+        """Return the key types known for a machine: those to ask it for first."""
+        found = (e.key.type for e in self._entries(names, files) if not e.marker)
+        return tuple(dict.fromkeys(found))
+
+    def judge(self, names: Sequence[str], key: HostKey, files: Sequence[str]) -> Judgement:
+        """Say how the key that a machine shows stands.
+
+        Args:
+            names: The names it may be filed under, the best one first (see `lookup_names`).
+            key: The key it shows.
+            files: Known-hosts files; missing ones count as empty.
+        """
+        for entry in self._entries(names, files):
+            if entry.marker == "@revoked" and entry.key == key:
+                return Judgement(Standing.REVOKED, (entry,))
+        for name in names:
+            entries = [e for e in self._entries([name], files) if not e.marker]
+            same = tuple(e for e in entries if e.key == key)
+            if same:
+                return Judgement(Standing.KNOWN, same)
+            if entries and name == names[0]:
+                return Judgement(Standing.CHANGED, tuple(entries))
+        return Judgement(Standing.UNKNOWN)
+
+    def learn(self, name: str, key: HostKey, file: str) -> None:
+        """Append the key of a machine to `file`, unless someone else just did.
+
+        Raises:
+            OSError: The file cannot be written; the key counts as known all the same.
+        """
+        with self._lock:
+            entry = Entry(file, "", name, key)
+            self._files[file] = (*self._read(file), entry)
+            path = Path(file)
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+            with os.fdopen(descriptor, "rb+", buffering=0) as stream:
+                with contextlib.suppress(OSError):  # a home on NFS may have no locks
+                    fcntl.flock(stream, fcntl.LOCK_EX)
+                text = stream.read()
+                if any(e.key == key and e.matches(name) for e, _ in _parse(text, file) if e):
+                    return
+                start = b"" if text.endswith(b"\n") or not text else b"\n"
+                stream.write(start + line(name, key).encode() + b"\n")
+
+    def _entries(self, names: Sequence[str], files: Sequence[str]) -> list[Entry]:
+        found = []
+        for entry in (e for file in files for e in self._read(file)):
+            if not any(entry.matches(name) for name in names):
+                continue
+            if entry.marker == "@cert-authority":
+                self._note_once(f"{entry.where}: @cert-authority is not supported; skipped")
+            else:
+                found.append(entry)
+        return found
+
+    def _read(self, file: str) -> tuple[Entry, ...]:
+        with self._lock:
+            if file not in self._files:
+                self._files[file] = tuple(self._load(file))
+            return self._files[file]
+
+    def _load(self, file: str) -> Iterable[Entry]:
+        try:
+            text = Path(file).read_bytes()
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        except OSError as error:
+            self._note_once(f"{file}: not readable ({error.strerror}); skipped")
+            return
+        for entry, complaint in _parse(text, file):
+            if entry:
+                yield entry
+            else:
+                self._note_once(f"{complaint}; skipped")
+
+    def _note_once(self, text: str) -> None:
+        with self._lock:
+            if text in self._noted:
+                return
+            self._noted.add(text)
+        self._notes(text)
+
+
+def lookup_names(host: str, port: int, alias: str = "") -> tuple[str, ...]:
+    """Return the names a machine may be filed under, as OpenSSH does: the first is the real one."""
+    if alias:
+        return (alias,)
+    return (host,) if port == SSH_PORT else (f"[{host}]:{port}", host)
+
+
+def line(name: str, key: HostKey) -> str:
+    """Return the line of a known-hosts file for a key."""
+    return f"{name} {key.type} {base64.b64encode(key.blob).decode()}"
+
+
+def hashed(name: str, salt: bytes) -> str:
+    """Return `name` as HashKnownHosts writes it."""
+    digest = hmac.digest(salt, name.encode(), "sha1")
+    return "|1|" + "|".join(base64.b64encode(part).decode() for part in (salt, digest))
+
+
+def _parse(text: bytes, file: str) -> Iterable[tuple[Entry | None, str]]:
+    """Yield an entry, or None and a complaint, per line that is not blank or a comment."""
+    for number, raw in enumerate(text.splitlines(), start=1):
+        fields = raw.decode("utf-8", "replace").split()
+        if not fields or fields[0].startswith("#"):
+            continue
+        marker = fields.pop(0) if fields[0].startswith("@") else ""
+        where = f"{file}:{number}"
+        key = _key(fields)
+        if key is None or marker not in _MARKERS or not _HOSTS.fullmatch(fields[0]):
+            yield None, f"{where}: not a line of a known-hosts file"
+        else:
+            yield Entry(where, marker, fields[0], key), ""
+
+
+def _key(fields: Sequence[str]) -> HostKey | None:
+    if len(fields) < 3:  # noqa: PLR2004 - hosts, type, key
+        return None
+    try:
+        blob = base64.b64decode(fields[2], validate=True)
+        (length,) = struct.unpack_from(">I", blob)
+    except (binascii.Error, ValueError, struct.error):
+        return None
+    inner = blob[4 : 4 + length]
+    return HostKey(fields[1], blob) if inner == fields[1].encode() else None
+
+
+def _hash_matches(field: str, name: str) -> bool:
+    try:
+        _, version, salt, digest = field.split("|")
+        wanted = base64.b64decode(digest, validate=True)
+        found = hmac.digest(base64.b64decode(salt, validate=True), name.encode(), "sha1")
+    except ValueError:
+        return False
+    return version == "1" and hmac.compare_digest(wanted, found)
+
+
+def _fits(pattern: str, name: str) -> bool:
+    if "*" not in pattern and "?" not in pattern:
+        return pattern == name
+    # Not fnmatch: its brackets are sets, here they belong to "[host]:port".
+    return (
+        re.fullmatch(re.escape(pattern).replace(r"\*", ".*").replace(r"\?", "."), name) is not None
+    )

@@ -1,0 +1,60 @@
+"""The streams of one program on the other side of an SSH connection."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import paramiko
+
+READ_SIZE = 1 << 18
+WRITE_SIZE = 1 << 15
+CLOSE_S = 1.0
+
+
+class SshChannel:
+    """A Channel over paramiko's."""
+
+    def __init__(self, channel: Any, hang_up: Callable[[], None]) -> None:
+        self._channel = channel
+        self._hang_up = hang_up
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def recv(self) -> bytes:
+        """Return the next bytes, b"" at the end."""
+        try:
+            return bytes(self._channel.recv(READ_SIZE))
+        except (paramiko.SSHException, EOFError, OSError):
+            return b""
+
+    def send(self, data: bytes) -> None:
+        """Hand on all of `data`; raise OSError when the other side is gone."""
+        start = 0
+        try:
+            while start < len(data):
+                start += self._channel.send(data[start : start + WRITE_SIZE])
+        except (paramiko.SSHException, EOFError) as error:
+            raise BrokenPipeError(f"the ssh connection was lost ({error})") from None
+
+    def close(self) -> None:
+        """End the program's streams.
+
+        Saying so to a machine that does not listen can block; then the whole connection goes.
+        """
+        with self._lock:
+            first, self._closed = not self._closed, True
+        if not first:
+            return
+        closer = threading.Thread(target=self._say_close, daemon=True)
+        closer.start()
+        closer.join(CLOSE_S)
+        if closer.is_alive():
+            self._hang_up()
+
+    def _say_close(self) -> None:
+        try:
+            self._channel.close()
+        except (paramiko.SSHException, EOFError, OSError):
+            self._hang_up()

@@ -1,0 +1,83 @@
+"""Specs, facts and plans for tests, in as few words as a test can bear."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from ipaddress import ip_interface
+from typing import Any
+
+from runner.core.facts import Facts, Gpu, Interface, Python, Route
+from runner.core.plan import Plan, build_plan
+from runner.core.spec import Node, Spec, Task
+
+RUN_ID = "0314-1592-digits-65a3"
+TASKS_HASH = "0123456789abcdef"
+LO = Interface("lo", ("127.0.0.1/8", "::1/128"), loopback=True)
+SCRIPT = Task("train", "script", "train.py")
+SHIPPED = Task("resnet18", "module", "runner.tasks.resnet18")
+TORCH = Python("/opt/venv/bin/python", "3.11.7", "2.13.0+cu128", "12.8")
+
+
+def gpus(count: int) -> tuple[Gpu, ...]:
+    """So many GPUs of one kind."""
+    return tuple(Gpu(index, "NVIDIA A100", f"GPU-{index:04x}-a100", 80 << 30) for index in range(count))
+
+
+def interface(text: str, *, up: bool = True) -> Interface:
+    """An interface written as "eth0 10.0.0.1/24 fd00::1/64"."""
+    name, *addresses = text.split()
+    return Interface(name, tuple(addresses), up=up)
+
+
+def facts(
+    node: str, *interfaces: str, gpu_count: int = 0, gateway: str = "", **others: Any
+) -> Facts:
+    """A healthy host: its routes follow from its interfaces, the last resort is `gateway`.
+
+    It was reached at its first address, and holds a port in case it is the master.
+    """
+    own = tuple(interface(text) for text in interfaces)
+    nets = [(each.name, ip_interface(text).network) for each in own for text in each.addresses]
+    routes = [Route(str(net), name) for name, net in nets]
+    if gateway:
+        routes.append(Route("0.0.0.0/0", gateway, 100))
+    filled = Facts(
+        node=node,
+        hostname=node,
+        user="ada",
+        home="/home/ada",
+        python=TORCH,
+        gpus=gpus(gpu_count),
+        gpu_source="nvml" if gpu_count else "none",
+        interfaces=(LO, *own),
+        routes=tuple(routes),
+        reached_at=own[0].addresses[0].partition("/")[0] if own else "",
+        cores=16,
+        held_port=29512,
+        workdir="/home/ada/.runner",
+        disk_free=100 << 30,
+        project="/home/ada/digits",
+    )
+    return replace(filled, **others)
+
+
+def spec(*nodes: Node, task: Task = SCRIPT, **others: Any) -> Spec:
+    """A run of `task` on `nodes`."""
+    named: Mapping[str, Any] = {"run_id": RUN_ID, "cluster": "lab", "project": "/home/ada/digits"}
+    return Spec(nodes=nodes, task=task, **{**named, **others})
+
+
+def plan(*ranks: int) -> Plan:
+    """A plan on nodes a, b, … with so many ranks each."""
+    names = "abcdefgh"[: len(ranks)]
+    hosts = [f"10.0.0.{number}" for number in range(1, len(ranks) + 1)]
+    return build_plan(
+        spec(
+            *(
+                Node(name, host, nproc=count)
+                for name, host, count in zip(names, hosts, ranks, strict=True)
+            )
+        ),
+        {name: facts(name, f"eth0 {host}/24") for name, host in zip(names, hosts, strict=True)},
+    )

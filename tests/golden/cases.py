@@ -1,0 +1,289 @@
+"""The launches whose plans are on record: what was asked, and what the hosts are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from runner.control.assume import assume
+from runner.core.facts import Facts, Python
+from runner.core.plan import Plan, build_plan
+from runner.core.secret import Secret
+from runner.core.spec import Node, PortRule, Spec, Task
+from runner.ui.report import rehearsal
+from tests.golden.builders import SHIPPED, TASKS_HASH, facts, interface, spec
+
+DOCKER = "docker0 172.17.0.1/16"
+
+
+@dataclass(frozen=True)
+class Case:
+    """One launch; without `facts` it is planned offline."""
+
+    name: str
+    spec: Spec
+    facts: Mapping[str, Facts] | None
+
+    def plan(self) -> Plan:
+        """Return its plan."""
+        return self._planned()[0]
+
+    def text(self) -> str:
+        """Return what `dry_run` shows."""
+        return rehearsal(*self._planned()) + "\n"
+
+    def _planned(self) -> tuple[Plan, list[str]]:
+        asked, told, assumed = self.spec, self.facts, list[str]()
+        if told is None:
+            asked, told, assumed = assume(asked)
+        tasks_hash = TASKS_HASH if asked.task.shipped else ""
+        return build_plan(asked, told, tasks_hash=tasks_hash), assumed
+
+
+def case(name: str, asked: Spec, *hosts: Facts) -> Case:
+    """A case of which every host has told its facts."""
+    return Case(name, asked, {host.node: host for host in hosts})
+
+
+def _shared_rack(count: int, gpu_count: int) -> tuple[Facts, ...]:
+    return tuple(
+        facts(
+            f"gpu{n}", f"eth0 192.168.1.{100 + n}/24", DOCKER, gpu_count=gpu_count, gateway="eth0"
+        )
+        for n in range(1, count + 1)
+    )
+
+
+def _rack_nodes(count: int) -> tuple[Node, ...]:
+    return tuple(Node(f"gpu{n}", f"192.168.1.{100 + n}") for n in range(1, count + 1))
+
+
+ONE_NODE = case(
+    "one-node",
+    spec(Node("local", "127.0.0.1", transport="local", nproc=2), task=SHIPPED, cluster="local"),
+    facts("local", "eth0 192.168.1.7/24", cores=8, reached_at="", project=""),
+)
+
+ONE_NODE_OVER_SSH = case(
+    "one-node-over-ssh",
+    spec(Node("gpu1", "192.168.1.101", nproc=2)),
+    facts("gpu1", "eth0 192.168.1.101/24", gpu_count=2),
+)
+
+MANY_NODES = case("many-nodes", spec(*_rack_nodes(3)), *_shared_rack(3, gpu_count=8))
+
+MIXED_GPU_COUNTS = case(
+    "mixed-gpu-counts",
+    spec(*_rack_nodes(3)),
+    *(
+        facts(f"gpu{n}", f"eth0 192.168.1.{100 + n}/24", gpu_count=count)
+        for n, count in ((1, 8), (2, 4), (3, 1))
+    ),
+)
+
+CHOSEN_GPUS = case(
+    "chosen-gpus",
+    spec(
+        Node("gpu1", "192.168.1.101", gpu_count=2, gpu_ids=(0, 2)),
+        Node("gpu2", "192.168.1.102", gpu_count=4),
+        Node("gpu3", "192.168.1.103", gpu_count=1),
+    ),
+    *_shared_rack(2, gpu_count=8),
+    facts(
+        "gpu3",
+        "eth0 192.168.1.103/24",
+        gpu_count=8,
+        own_env={"CUDA_VISIBLE_DEVICES": "GPU-0006-a100,7"},
+    ),
+)
+
+NO_GPUS_WANTED = case(
+    "no-gpus-wanted",
+    spec(*(replace(node, gpu_count=0) for node in _rack_nodes(2))),
+    *_shared_rack(2, gpu_count=8),
+)
+
+NODE_ENV = case(
+    "node-env",
+    spec(
+        Node("gpu1", "192.168.1.101"),
+        Node("gpu2", "192.168.1.102", env={"NCCL_IB_DISABLE": "1", "LEVEL": "node"}),
+        env={"NCCL_DEBUG": "INFO", "LEVEL": "cluster", "DATA": "/data/my digits"},
+        task=Task("train", "script", "train.py", env={"LEVEL": "task"}),
+    ),
+    *_shared_rack(2, gpu_count=1),
+)
+
+TRAINING_SUBNET = case(
+    "training-subnet",
+    spec(*(Node(f"gpu{n}", f"192.168.100.{n}") for n in (1, 2))),
+    facts("gpu1", "eth0 10.1.0.5/24", "eth1 192.168.100.1/24", DOCKER, gpu_count=1, gateway="eth0"),
+    facts(
+        "gpu2", "enp3s0 10.2.0.6/24", "enp4s0 192.168.100.2/24", DOCKER, gpu_count=1,
+        gateway="enp3s0",
+    ),
+)  # fmt: skip
+
+ALIASES = case(
+    "aliases",
+    spec(Node("gpu1", "lab-a"), Node("gpu2", "lab-b")),
+    facts("gpu1", "eth0 10.1.0.5/24", "eth1 192.168.100.1/24", gpu_count=1, gateway="eth0"),
+    facts("gpu2", "eth0 10.2.0.6/24", "eth1 192.168.100.2/24", gpu_count=1, gateway="eth0"),
+)
+
+ALIASES_THROUGH_TUNNELS = case(
+    "aliases-through-tunnels",
+    spec(Node("gpu1", "tunnel-a"), Node("gpu2", "tunnel-b")),
+    *(
+        replace(host, reached_at="127.0.0.1", interfaces=(*host.interfaces, interface(DOCKER)))
+        for host in (
+            facts("gpu1", "eth0 10.1.0.5/24", "eth1 192.168.100.1/24", gpu_count=1),
+            facts("gpu2", "eth0 10.2.0.6/24", "ib0 192.168.100.2/24", gpu_count=1),
+        )
+    ),
+)
+
+ADDR_SET = case(
+    "addr-set",
+    spec(Node("gpu1", "gpu1.example.org", addr="10.9.0.1"), Node("gpu2", "gpu2.example.org")),
+    *(
+        facts(f"gpu{n}", f"eth0 203.0.113.{n}/24", f"ib0 10.9.0.{n}/16", gpu_count=1, gateway="eth0")
+        for n in (1, 2)
+    ),
+)
+
+MASTER_NOT_FIRST = case(
+    "master-not-first",
+    spec(*(_rack_nodes(3)[index] for index in (1, 0, 2)), master_port=PortRule(29500, 29600)),
+    *(replace(host, held_port=29503) for host in _shared_rack(3, gpu_count=2)),
+)
+
+OWN_MACHINE = case(
+    "own-machine",
+    spec(
+        Node("desk", "localhost", transport="local"),
+        Node("gpu1", "gpu1", interface="bond0"),
+    ),
+    facts(
+        "desk", DOCKER, "wlan0 192.168.7.20/24", "eth0 10.0.0.9/24", gpu_count=1, reached_at=""
+    ),
+    facts("gpu1", DOCKER, "bond0 10.0.0.2/24", gpu_count=4, reached_at="10.0.0.2"),
+)  # fmt: skip
+
+OWN_NAME_IS_LOOPBACK = case(
+    "own-name-is-loopback",
+    spec(Node("deb1", "127.0.1.1"), Node("deb2", "deb2")),
+    facts("deb1", "eth0 192.168.1.1/24", reached_at="127.0.1.1", cores=4),
+    facts("deb2", "eth0 192.168.1.2/24", cores=2),
+)
+
+IPV6_ONLY = case(
+    "ipv6-only",
+    spec(Node("gpu1", "gpu1"), Node("gpu2", "gpu2")),
+    *(
+        facts(
+            f"gpu{n}", f"eth0 fe80::5054:ff:fe00:{n}/64 fd00:77::{n}/64", gpu_count=1,
+            reached_at=f"fe80::5054:ff:fe00:{n}",
+        )
+        for n in (1, 2)
+    ),
+)  # fmt: skip
+
+USERS_OWN_SETTINGS = case(
+    "users-own-settings",
+    spec(
+        Node("gpu1", "192.168.1.101", env={"OMP_NUM_THREADS": "3"}),
+        Node("gpu2", "192.168.1.102"),
+        env={"NCCL_SOCKET_IFNAME": "^docker0,lo"},
+    ),
+    *_shared_rack(1, gpu_count=4),
+    replace(
+        _shared_rack(2, gpu_count=4)[1],
+        own_env={"OMP_NUM_THREADS": "2", "GLOO_SOCKET_IFNAME": "ib0"},
+    ),
+)
+
+COMMAND_TASK = case(
+    "command-task",
+    spec(
+        *_rack_nodes(2),
+        task=Task("julia", "command", "julia", ("--project=.", "train.jl", "cost=$5")),
+    ),
+    *_shared_rack(2, gpu_count=2),
+)
+
+MODULE_TASK = case(
+    "module-task",
+    spec(*_rack_nodes(2), task=Task("train", "module", "digits.train", ("--lr", "0.1"))),
+    *_shared_rack(2, gpu_count=2),
+)
+
+HARD_ARGUMENTS = case(
+    "hard-arguments",
+    spec(
+        Node("gpu1", "192.168.1.101"),
+        task=Task(
+            "train",
+            "script",
+            "my train.py",
+            (
+                *("--price", "$5 & up", "--quote", "it's \"so\"", "--lines", "one\ntwo"),
+                *("--empty", "", "--glob", "*.py", "--home", "~/data", "--back", "a\\b"),
+                *("--local_rank=${local_rank}", "--not-mine", "$local_rank", "--twice", "$$"),
+                *("--", "-x", "größer"),
+            ),
+        ),
+    ),
+    facts("gpu1", "eth0 192.168.1.101/24", gpu_count=2, project="/home/ada/my digits"),
+)
+
+SECRETS = case(
+    "secrets",
+    spec(
+        *_rack_nodes(2),
+        secrets={"WANDB_API_KEY": Secret("hunter2"), "HF_TOKEN": Secret("hunter3")},
+    ),
+    *_shared_rack(2, gpu_count=1),
+)
+
+SETUP = case(
+    "setup",
+    spec(
+        Node("gpu1", "192.168.1.101"),
+        setup=("module load cuda/12.8", "source ~/venv/bin/activate"),
+    ),
+    facts("gpu1", "eth0 192.168.1.101/24", gpu_count=1),
+)
+
+OFFLINE = Case(
+    "offline",
+    spec(
+        Node("gpu1", "192.168.1.101", gpu_count=2, gpu_ids=(0, 2)),
+        Node("gpu2", "192.168.1.102"),
+        python="~/venv/bin/python",
+        task=SHIPPED,
+    ),
+    None,
+)
+
+OFFLINE_ONE_NODE = Case(
+    "offline-one-node",
+    spec(
+        Node("gpu1", "gpu1", gpu_count=8),
+        project="~/my digits",
+        master_port=PortRule(29510, 29519),
+        task=Task("train", "script", "train.py", ("--home", "~/data")),
+    ),
+    None,
+)
+
+OTHER_PYTHONS = case(
+    "other-pythons",
+    spec(*_rack_nodes(2), backend="gloo"),
+    *(
+        replace(host, python=Python(f"/opt/python{n}/bin/python", "3.11.7", "2.13.0+cpu"))
+        for n, host in enumerate(_shared_rack(2, gpu_count=0), start=1)
+    ),
+)
+
+CASES = [value for value in globals().values() if isinstance(value, Case)]

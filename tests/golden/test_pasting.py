@@ -1,0 +1,143 @@
+"""What `dry_run` shows is pasted into a real shell, and starts exactly what a launch would."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from runner.control.assume import assume
+from runner.core.plan import Plan, build_plan
+from runner.core.secret import Secret
+from runner.core.spec import Node, Spec, Task
+from runner.ui.report import rehearsal
+from tests.golden.builders import SHIPPED, TASKS_HASH, TORCH, facts, spec
+
+TELL = """\
+#!/bin/sh
+printf '%s\\0' "$#" "$(pwd -P)" "$0" "$@"
+exec env -0
+"""
+SHELLS_OWN = {"PWD", "OLDPWD", "SHLVL", "_"}
+TEXT = st.text("".join(map(chr, range(1, 256))) + "→🙂", max_size=12)
+WORDS = st.sampled_from(["$5", "${local_rank}", "it's", '"', "a b", "\n", "\\", "~/x", "=ls", "*", ""])
+NAMES = st.from_regex(r"USER_[A-Z]{1,4}", fullmatch=True)
+
+
+@dataclass(frozen=True)
+class Host:
+    """A machine with a home, a folder of code, and a Python that only tells how it was started."""
+
+    home: Path
+    project: Path
+    python: Path
+
+    def paste(self, text: str, secrets: Mapping[str, str]) -> tuple[list[str], dict[str, str], str]:
+        """Run `text` in a shell; return the argv, environment and folder of what it started."""
+        environ = {"HOME": str(self.home), "PATH": "/usr/bin:/bin", "LC_ALL": "C.UTF-8", **secrets}
+        done = subprocess.run(
+            ["sh", "-c", text], env=environ, capture_output=True, check=True, timeout=10
+        )
+        count, cwd, *told = done.stdout.decode().split("\0")
+        split = 1 + int(count)
+        seen = dict(text.split("=", 1) for text in told[split:-1])
+        inherited = (environ.keys() - secrets.keys()) | SHELLS_OWN
+        return told[:split], {k: v for k, v in seen.items() if k not in inherited}, cwd
+
+
+@pytest.fixture(scope="module")
+def host(tmp_path_factory: pytest.TempPathFactory) -> Host:
+    """One for all tests: nothing is written there."""
+    home = tmp_path_factory.mktemp("ada")
+    project = home / "it's my code"
+    python = home / "venv" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text(TELL)
+    python.chmod(0o700)
+    project.mkdir()
+    return Host(home, project, python)
+
+
+def of_node(plan: Plan, node: str, *, assumed: tuple[str, ...] = ()) -> str:
+    """Return what a person would copy for one node: from its title to the end."""
+    text = rehearsal(plan, assumed)
+    return text[text.index(f"# {node}") :]
+
+
+def planned(host: Host, *, task: Task, **others: Any) -> Plan:
+    """A plan on that host."""
+    told = facts(
+        "gpu1",
+        "eth0 10.0.0.1/24",
+        gpu_count=2,
+        python=replace(TORCH, executable=str(host.python)),
+        project=str(host.project),
+        workdir=str(host.home / ".runner"),
+    )
+    return build_plan(
+        spec(Node("gpu1", "10.0.0.1"), task=task, **others), {"gpu1": told}, tasks_hash=TASKS_HASH
+    )
+
+
+@settings(max_examples=25, deadline=None, database=None)
+@given(
+    args=st.lists(TEXT | WORDS, max_size=4).map(tuple),
+    env=st.dictionaries(NAMES, TEXT | WORDS, max_size=3),
+    secrets=st.dictionaries(NAMES.map(lambda name: f"{name}_KEY"), TEXT, max_size=2),
+    kind=st.sampled_from(["script", "module", "command"]),
+)
+@example(args=("$5 & up", "two\nlines", ""), env={"USER_A": "=x"}, secrets={}, kind="command")
+def test_pasted_text_starts_what_a_launch_would(
+    host: Host, args: tuple[str, ...], env: dict[str, str], secrets: dict[str, str], kind: str
+) -> None:
+    """A shell makes of it the argv, the environment and the folder of the plan, to the letter."""
+    hidden = {name: Secret(text) for name, text in secrets.items()}
+    plan = planned(host, task=Task("t", kind, "my.train", args), env=env, secrets=hidden)
+    share = plan.of("gpu1")
+
+    pasted = host.paste(of_node(plan, "gpu1"), secrets)
+
+    assert pasted == (list(share.command), {**share.env, **secrets}, str(host.project))
+
+
+def test_setup_lines_come_first(host: Host) -> None:
+    """Setup runs in the code's folder, and what it exports reaches the program."""
+    setup = ('export WHERE="$PWD"', "if true; then", "export BOTH=lines", "fi")
+    plan = planned(host, task=Task("t", "script", "train.py"), setup=setup)
+
+    _, env, _ = host.paste(of_node(plan, "gpu1"), {})
+
+    assert env["WHERE"] == str(host.project)
+    assert env["BOTH"] == "lines"
+
+
+def test_offline_text_leaves_homes_to_the_hosts(host: Host) -> None:
+    """Where no host was asked, `~/` is expanded by the shell there: interpreter, folder, task."""
+    asked: Spec = spec(Node("gpu1", "gpu1"), task=SHIPPED, python="~/venv/bin/python")
+    asked, told, assumed = assume(asked)
+    plan = build_plan(asked, told, tasks_hash=TASKS_HASH)
+
+    argv, _, cwd = host.paste(of_node(plan, "gpu1", assumed=tuple(assumed)), {})
+
+    assert argv[0] == str(host.python)
+    assert argv[-1] == f"{host.home}/.runner/tasks/{TASKS_HASH}/resnet18.py"
+    assert cwd == f"{host.home}/.runner/runs/{plan.run_id}/gpu1/work"
+
+
+def test_offline_arguments_are_taken_to_the_letter(host: Host) -> None:
+    """`~/data` among the task's own arguments stays as it is, as in a launch."""
+    task = Task("t", "script", "train.py", ("--data", "~/data"))
+    asked, told, _ = assume(
+        spec(Node("gpu1", "gpu1"), task=task, project="~/it's my code", python="~/venv/bin/python")
+    )
+
+    argv, _, cwd = host.paste(of_node(build_plan(asked, told), "gpu1"), {})
+
+    assert argv[-3:] == ["train.py", "--data", "~/data"]
+    assert cwd == str(host.project)

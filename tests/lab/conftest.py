@@ -1,0 +1,70 @@
+"""Fixtures for tests on real hosts."""
+
+from __future__ import annotations
+
+import os
+from contextlib import ExitStack
+from functools import partial
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.lab.lab import Lab, LabError, LabFactory, make_lab, missing, wait_until
+from tests.lab.launching import Launcher
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+@pytest.fixture(scope="session")
+def lab_factory_for_session(tmp_path_factory: pytest.TempPathFactory) -> LabFactory:
+    """Makes labs whose hosts see pytest's own temporary folder; skips where no lab can be made."""
+    if reason := missing():
+        # In CI a skip would look like a pass.
+        (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(reason)
+    return partial(make_lab, keep=[tmp_path_factory.getbasetemp()])
+
+
+@pytest.fixture(scope="session")
+def lab(lab_factory_for_session: LabFactory) -> Iterator[Lab]:
+    """Four plain hosts that most tests share; each test finds them on, plugged in and idle."""
+    with lab_factory_for_session(n=4) as lab:
+        yield lab
+
+
+@pytest.fixture
+def lab_factory(lab_factory_for_session: LabFactory) -> Iterator[LabFactory]:
+    """`make_lab`, but the labs are closed at the end of the test."""
+    with ExitStack() as labs:
+        yield lambda *args, **options: labs.enter_context(lab_factory_for_session(*args, **options))
+
+
+@pytest.fixture(autouse=True)
+def lab_as_found(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Repairs the shared lab after each test that used it, and fails those that left work running.
+
+    A test that means to leave processes behind ends with `lab.clear()`.
+    """
+    lab: Lab | None = request.getfixturevalue("lab") if "lab" in request.fixturenames else None
+    yield
+    if lab is None:
+        return
+    lab.repair()
+    try:
+        # A shell whose connection was closed a moment ago may need that moment.
+        wait_until(lambda: not lab.leftovers(), "the hosts to be idle", timeout=3)
+    except LabError:
+        left = lab.leftovers()
+        lab.clear()
+        pytest.fail(f"left running: {left}")
+
+
+@pytest.fixture
+def launcher(tmp_path: Path) -> Iterator[Launcher]:
+    """Starts `python -m runner` as a user with a folder and a conf/ of their own."""
+    folder = tmp_path / "project"
+    folder.mkdir()
+    launcher = Launcher(folder)
+    yield launcher
+    launcher.close()

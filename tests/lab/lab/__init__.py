@@ -1,0 +1,29 @@
+"""Several real hosts on one machine, each with its own OpenSSH server: what the lab tests run on.
+
+    with make_lab(n=2) as lab:
+        lab["node1"].sh("hostname")
+        lab["node2"].unplug()
+
+A host has namespaces of its own for network, PIDs, mounts, IPC and hostname. It shares the
+machine's files, except for /home, /tmp, /run, /dev/shm, /var/log and a few of /etc. Root only.
+"""
+
+from tests.lab.lab.host import Host
+from tests.lab.lab.lab import Lab
+from tests.lab.lab.make import LabFactory, make_lab
+from tests.lab.lab.plan import OwnName, PerHost
+from tests.lab.lab.processes import Process
+from tests.lab.lab.programs import LabError, missing, wait_until
+
+__all__ = [
+    "Host",
+    "Lab",
+    "LabError",
+    "LabFactory",
+    "OwnName",
+    "PerHost",
+    "Process",
+    "make_lab",
+    "missing",
+    "wait_until",
+]

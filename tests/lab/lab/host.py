@@ -1,0 +1,325 @@
+"""One host of the lab."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from tests.lab.lab.anchor import INSIDE, Anchor
+from tests.lab.lab.files import HOMES, HostFiles
+from tests.lab.lab.keys import make_keys, public
+from tests.lab.lab.processes import Process, listens, processes
+from tests.lab.lab.programs import Entered, LabError, first_line, run, sshd_path, wait_until
+from tests.lab.lab.switch import await_up
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tests.lab.lab.disk import Disk
+    from tests.lab.lab.plan import HostPlan
+    from tests.lab.lab.switch import Switch
+
+Stream = int | IO[Any] | None
+NAMESPACES = ("mount", "uts", "ipc", "net", "pid")
+# So that nothing of the tests' own environment leaks into a host.
+ENVIRONMENT = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
+
+
+class Host:
+    """A machine with sshd, a network, a disk, and a power switch.
+
+    It has two accounts, root and alice (an ordinary user), both with their home on its disk.
+
+    Attributes:
+        name: Its hostname.
+        address: The address others find it at.
+        port: Where its sshd listens.
+        home: root's home as this process sees it, also while the host is off; alice's is next to
+            it. Never `resolve()` it: it leads through /proc/PID/root.
+        console: The log of its boot and its sshd.
+    """
+
+    def __init__(
+        self, plan: HostPlan, files: HostFiles, disk: Disk, anchor: Anchor, switch: Switch
+    ) -> None:
+        self.name = plan.name
+        self.address = plan.address
+        self.port = plan.port
+        self.home = disk.path / Path(HOMES["root"]).name
+        self.console = files.console
+        self._legs = plan.legs
+        self._files = files
+        self._disk = disk
+        self._anchor = anchor
+        self._switch = switch
+        self._machine: subprocess.Popen[str] | None = None
+        self._init = 0
+        self._plugged = True
+        self._slowed = False
+        self._first_key: Path | None = None
+
+    def __repr__(self) -> str:
+        """Names it, and tells whether it is on."""
+        return f"<Host {self.name} {self.address} {'on' if self.on else 'off'}>"
+
+    # Power
+
+    @property
+    def on(self) -> bool:
+        """Whether it has power; a host whose PID 1 died has none."""
+        return self._machine is not None and self._machine.poll() is None
+
+    def start(self) -> None:
+        """Switches it on and returns while it boots; `wait_ready` waits for the end of that."""
+        assert not self.on
+        self._release()
+        network = self._switch.connect(self.name, self._legs)
+        self._plugged = True
+        enter = ["nsenter", f"--target={self._anchor.pid}", "--mount", "--pid", f"--net={network}"]
+        unshare = ["unshare", "--mount", "--uts", "--ipc", "--pid", "--fork", "--kill-child"]
+        boot = ["/bin/sh", f"{INSIDE}/boot.sh", str(self._files.folder), self._disk.inside]
+        with self.console.open("a") as console:
+            self._machine = subprocess.Popen(
+                [*enter, "--", *unshare, "--", *boot, sshd_path()],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=console,
+                text=True,
+                env=ENVIRONMENT,
+                start_new_session=True,
+            )
+        self._init = int(first_line(self._machine) or 0)
+
+    def wait_ready(self) -> None:
+        """Returns once its sshd listens and its network carries.
+
+        Raises:
+            LabError: It died, or took more than 10 s; the text has its console log.
+        """
+        with contextlib.suppress(LabError):
+            wait_until(lambda: not self.on or listens(self._init, self.port), "sshd to listen")
+        if not self.on or not listens(self._init, self.port):
+            raise LabError(f"{self.name} did not boot:\n{self.console.read_text()}")
+        self._await_links()
+
+    def power_on(self) -> None:
+        """Boots it: same address, same disk, nothing else kept. Harmless if it is on."""
+        if not self.on:
+            self.start()
+            self.wait_ready()
+
+    def power_off(self) -> None:
+        """Cuts the power: all its processes die at once, unheard. Harmless if it is off."""
+        if self.on:
+            self.unplug()  # or the kernel would send a FIN for every open connection
+            os.kill(self._init, signal.SIGKILL)
+        self._release()
+
+    def _release(self) -> None:
+        if self._machine is None:
+            return
+        self._machine.wait()
+        self._machine = None
+        self._slowed = False
+        self._switch.disconnect(self.name, self._legs)
+
+    def bury(self) -> None:
+        """Reaps it after the whole lab has died."""
+        if self._machine is not None:
+            self._machine.wait()
+            self._machine = None
+
+    # Network
+
+    def unplug(self) -> None:
+        """Pulls its network cables: nothing gets through, and its interfaces lose their carrier."""
+        self._switch.set_links(self._legs, up=False)
+        self._plugged = False
+
+    def plug(self) -> None:
+        """Plugs its network cables in again, and returns when they carry."""
+        self._switch.set_links(self._legs, up=True)
+        self._plugged = True
+        self._await_links()
+
+    def _await_links(self) -> None:
+        network = Path(f"/proc/{self._init}/root/sys/class/net")
+        ours = [network / leg.interface for leg in self._legs]
+        await_up([*ours, *(self._switch.interface(leg.port) for leg in self._legs)])
+
+    def slow(self, delay_ms: float = 0, loss_pct: float = 0.0) -> None:
+        """Delays all that it sends, and loses some, as `tc netem` on its interfaces would.
+
+        So a round trip takes `delay_ms` longer. Frames on their way at this moment may be lost.
+        """
+        self._slowed = True
+        for leg in self._legs:
+            self._switch.slow(leg, delay_ms, loss_pct)
+
+    def normal(self) -> None:
+        """Makes its network fast and reliable again."""
+        for leg in self._legs:
+            self._switch.normal(leg)
+        self._slowed = False
+
+    # Disk
+
+    def fill_disk(self) -> None:
+        """Leaves no free byte on the disk with its homes (new empty files still fit)."""
+        self._disk.fill()
+
+    def free_disk(self) -> None:
+        """Gives the free space back."""
+        self._disk.free()
+
+    def write(self, path: str, text: str, mode: int | None = None, *, user: str = "root") -> None:
+        """Writes a file, in the host's view, and the folders it needs.
+
+        Args:
+            path: Absolute, or relative to the user's home (also as "~/...").
+            text: What to write.
+            mode: Its permissions, if not the usual.
+            user: Who writes it, and owns it if it is new.
+        """
+        where = shlex.quote(path.removeprefix("~/"))
+        chmod = "" if mode is None else f"chmod {mode:o} {where}"
+        script = f'mkdir -p "$(dirname {where})" && cat > {where}\n{chmod}'
+        self.sh(f"set -e\n{script}", user=user, stdin=text)
+
+    def read(self, path: str, *, user: str = "root") -> str:
+        """Returns the text of a file, in the host's view; see `write` for its path."""
+        return self.sh(f"cat {shlex.quote(path.removeprefix('~/'))}", user=user)
+
+    # Processes
+
+    def sh(
+        self,
+        command: str,
+        *,
+        user: str = "root",
+        timeout: float = 20,
+        check: bool = True,
+        stdin: str = "",
+    ) -> str:
+        """Runs a shell command on the host, in the user's home, without ssh; returns its output.
+
+        Raises:
+            LabError: It failed, and `check` is set; the text has all it said.
+        """
+        argv = [*self._enter(user), "/bin/sh", "-c", f"cd\n{command}"]
+        called = f"{self.name}: {command}"
+        return run(argv, stdin=stdin, timeout=timeout, check=check, kind=Entered, called=called)
+
+    def popen(
+        self,
+        argv: Sequence[str],
+        *,
+        user: str = "root",
+        stdin: Stream = subprocess.DEVNULL,
+        stdout: Stream = None,
+        stderr: Stream = None,
+    ) -> subprocess.Popen[str]:
+        """Starts a program on the host, in the user's home, without ssh.
+
+        Signals sent through the result reach the program, and its end is the result's.
+        """
+        return Entered(
+            [*self._enter(user), "/bin/sh", "-c", 'cd; exec "$@"', "sh", *argv],
+            stdin=stdin,
+            stdout=stdout,
+            stderr=stderr,
+            text=True,
+            start_new_session=True,
+        )
+
+    def _enter(self, user: str) -> list[str]:
+        if not self.on:
+            raise LabError(f"{self.name} is off")
+        namespaces = (f"--{kind}" for kind in NAMESPACES)
+        become = [f"--reuid={user}", f"--regid={user}", "--init-groups", "--reset-env"]
+        enter = ["nsenter", f"--target={self._init}", *namespaces, "--"]
+        return [*enter, "setpriv", *become, "--"]
+
+    def processes(self, mark: str = "") -> list[Process]:
+        """Returns its processes with `mark` in their arguments or environment; no zombies."""
+        if not self.on:
+            return []
+        return list(processes(Path(f"/proc/{self._init}/root/proc"), mark))
+
+    def pids(self) -> set[int]:
+        """Returns the PIDs of all its processes, as the host itself sees them; 1 is its sshd."""
+        return {process.pid for process in self.processes()}
+
+    def kill(self, pid: int, sig: int = signal.SIGKILL) -> None:
+        """Sends a signal to a process by the PID the host knows it by."""
+        self.sh(f"kill -{int(sig)} {pid}")
+
+    def leftovers(self) -> list[Process]:
+        """Returns all that runs besides sshd and the sshd processes of open connections."""
+        ours = (process for process in self.processes() if process.pid != 1)
+        return [process for process in ours if not process.cmdline.startswith("sshd:")]
+
+    def clear(self) -> None:
+        """Kills all that runs on it but its sshd; open connections die with it."""
+
+        def only_sshd() -> bool:
+            if self.pids() <= {1}:
+                return True
+            self.sh("kill -KILL -1", check=False)  # the last may end by itself
+            return False
+
+        wait_until(only_sshd, f"{self.name} to be rid of its processes")
+
+    # Identity
+
+    def change_host_key(self) -> None:
+        """Gives its sshd a new host key, which is in nobody's known_hosts."""
+        key = self._files.host_key
+        if self._first_key is None:
+            self._first_key = self._files.folder / "first_host_key"
+            _move_key(key, self._first_key)
+        else:
+            key.unlink()
+        make_keys([key])
+        self._show_key()
+
+    def restore_host_key(self) -> None:
+        """Gives its sshd the host key back that the lab's known_hosts has."""
+        if self._first_key is not None:
+            _move_key(self._first_key, self._files.host_key)
+            self._first_key = None
+            self._show_key()
+
+    def _show_key(self) -> None:
+        if not self.on:
+            return
+        os.kill(self._init, signal.SIGHUP)
+        scan = f"ssh-keyscan -t ed25519 -p {self.port} {self.address} 2>/dev/null"
+        wanted = public(self._files.host_key)
+        wait_until(
+            lambda: wanted in self.sh(scan, check=False), f"{self.name} to show its new host key"
+        )
+
+    # Repair
+
+    def repair(self) -> None:
+        """Undoes whatever was done to it with the methods above; its files and processes stay."""
+        self.power_on()
+        if not self._plugged:
+            self.plug()
+        if self._slowed:
+            self.normal()
+        if self._disk.full:
+            self.free_disk()
+        self.restore_host_key()
+
+
+def _move_key(source: Path, target: Path) -> None:
+    for half in ("", ".pub"):
+        shutil.move(f"{source}{half}", f"{target}{half}")

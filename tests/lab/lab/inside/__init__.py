@@ -1,0 +1,1 @@
+"""Programs that run in the lab's namespaces, started by path and without this package."""

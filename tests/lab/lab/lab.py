@@ -1,0 +1,127 @@
+"""Several hosts and what joins them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+if TYPE_CHECKING:
+    from contextlib import ExitStack
+    from pathlib import Path
+    from types import TracebackType
+
+    from typing_extensions import Self
+
+    from tests.lab.lab.host import Host
+    from tests.lab.lab.processes import Process
+
+
+class Lab:
+    """Hosts on a network of their own, with this process, the controller, as their neighbour.
+
+    Attributes:
+        hosts: The hosts, in order.
+        address: The controller's address.
+        key: The private key that opens every account of every host.
+        wrong_key: A private key that opens none.
+        known_hosts: A file with every host's key, by name and by address.
+    """
+
+    def __init__(
+        self, hosts: Mapping[str, Host], address: str, folder: Path, undo: ExitStack
+    ) -> None:
+        self.hosts = dict(hosts)
+        self.address = address
+        self.key = folder / "key"
+        self.wrong_key = folder / "wrong_key"
+        self.known_hosts = folder / "known_hosts"
+        self._undo = undo
+
+    def __getitem__(self, name: str) -> Host:
+        """Returns a host by name."""
+        return self.hosts[name]
+
+    def __enter__(self) -> Self:
+        """Returns itself; the end of the `with` block closes it."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Removes the lab and all that runs in it. Harmless if done already."""
+        self._undo.close()
+
+    def cluster(self, names: Iterable[str] | None = None, **overrides: object) -> dict[str, Any]:
+        """Returns what a user would write in conf/cluster/NAME.yaml about these hosts.
+
+        Args:
+            names: The nodes, in order; all hosts unless given.
+            overrides: Laid over the result: mappings key by key (`ssh={"user": "alice"}`), the rest
+                whole.
+        """
+        chosen = [self.hosts[name] for name in (names if names is not None else self.hosts)]
+        cluster: dict[str, Any] = {
+            "defaults": ["base"],
+            "transport": "ssh",
+            "nodes": {host.name: _node(host) for host in chosen},
+            "ssh": {
+                "user": "root",
+                "key": str(self.key),
+                "known_hosts": str(self.known_hosts),
+                "config": "/dev/null",
+            },
+            "python": sys.executable,
+        }
+        return _overlay(cluster, overrides)
+
+    def write_cluster(
+        self,
+        folder: Path,
+        name: str = "lab",
+        names: Iterable[str] | None = None,
+        **overrides: object,
+    ) -> Path:
+        """Writes `cluster(...)` to FOLDER/cluster/NAME.yaml, and returns that path."""
+        path = folder / "cluster" / f"{name}.yaml"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(yaml.safe_dump(self.cluster(names, **overrides), sort_keys=False))
+        return path
+
+    def repair(self) -> None:
+        """Undoes whatever was done to the hosts; their files and processes stay."""
+        for host in self.hosts.values():
+            host.repair()
+
+    def leftovers(self) -> dict[str, list[Process]]:
+        """Returns what runs besides sshd, by host; hosts with nothing are not named."""
+        found = {name: host.leftovers() for name, host in self.hosts.items()}
+        return {name: processes for name, processes in found.items() if processes}
+
+    def clear(self) -> None:
+        """Kills all that runs on the hosts but their sshd."""
+        for host in self.hosts.values():
+            host.clear()
+
+
+def _node(host: Host) -> dict[str, Any]:
+    return {"host": host.address} | ({} if host.port == 22 else {"port": host.port})
+
+
+def _overlay(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    result = dict(base)
+    for key, value in over.items():
+        below = result.get(key)
+        if isinstance(below, Mapping) and isinstance(value, Mapping):
+            result[key] = _overlay(below, value)
+        else:
+            result[key] = value
+    return result

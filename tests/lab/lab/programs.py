@@ -1,0 +1,118 @@
+"""Running the system's programs, and saying what went wrong when one fails."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import shutil
+import subprocess
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+PROGRAMS = ("ip", "mount", "nsenter", "setpriv", "ssh", "ssh-keygen", "ssh-keyscan", "unshare")
+
+
+class LabError(RuntimeError):
+    """The lab itself failed, not what is tested on it."""
+
+
+class Entered(subprocess.Popen[str]):
+    """A program that nsenter started in another PID namespace; signals go to the program itself.
+
+    nsenter passes none on. Killed itself, it would leave the program behind, and later a zombie
+    for the machine's PID 1, without whose care the namespace could never end.
+    """
+
+    def send_signal(self, sig: int) -> None:
+        """Sends a signal to the program, unless it has ended."""
+        children = Path(f"/proc/{self.pid}/task/{self.pid}/children")
+
+        def inside() -> list[str]:
+            return children.read_text().split() if self.poll() is None else []
+
+        wait_until(lambda: self.poll() is not None or inside(), "nsenter to start the program")
+        for pid in inside():
+            with contextlib.suppress(ProcessLookupError):  # it ended this very moment
+                os.kill(int(pid), sig)
+
+
+def run(
+    argv: Sequence[str],
+    *,
+    stdin: str = "",
+    timeout: float = 20,
+    check: bool = True,
+    kind: type[subprocess.Popen[str]] = subprocess.Popen,
+    called: str = "",
+) -> str:
+    """Runs a program to its end and returns what it printed.
+
+    Args:
+        argv: The program and its arguments.
+        stdin: What it can read.
+        timeout: In seconds.
+        check: Whether an exit code other than 0 is an error.
+        kind: The class that starts it.
+        called: What an error calls it, if not by its arguments.
+
+    Raises:
+        LabError: It failed, and `check` is set; the text has all it said.
+        subprocess.TimeoutExpired: It was still running after `timeout` seconds, and got killed.
+    """
+    pipe = subprocess.PIPE
+    with kind(argv, stdin=pipe, stdout=pipe, stderr=pipe, text=True, errors="replace") as program:
+        try:
+            out, err = program.communicate(stdin, timeout)
+        except BaseException:
+            program.kill()
+            raise
+    if check and program.returncode:
+        name = called or shlex.join(argv)
+        raise LabError(f"{name} ended with exit code {program.returncode}\n{out}{err}")
+    return out
+
+
+def first_line(program: subprocess.Popen[str]) -> str:
+    """Returns the first line of a program's output, "" if it ends without one; closes the pipe."""
+    assert program.stdout is not None
+    with program.stdout as said:
+        return said.readline().rstrip("\n")
+
+
+def wait_until(condition: Callable[[], object], what: str, timeout: float = 10) -> None:
+    """Returns once `condition()` is true.
+
+    Raises:
+        LabError: It was not within `timeout` seconds; the text says "WHAT".
+    """
+    deadline = time.monotonic() + timeout
+    while not condition():
+        if time.monotonic() > deadline:
+            raise LabError(f"waited {timeout:g} s in vain: {what}")
+        time.sleep(0.005)
+
+
+def sshd_path() -> str:
+    """Returns where OpenSSH's server is, or "" (it is often not on an ordinary user's PATH)."""
+    return shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin") or ""
+
+
+def missing() -> str:
+    """Returns why no lab can be made on this machine, or "" where it can."""
+    if os.geteuid() != 0:
+        return "the lab needs root"
+    if not sshd_path():
+        return "the lab needs OpenSSH's sshd"
+    if absent := [name for name in PROGRAMS if shutil.which(name) is None]:
+        return f"the lab needs {', '.join(absent)}"
+    namespaces = ["unshare", "--net", "--mount", "--uts", "--ipc", "--pid", "--fork", "true"]
+    try:
+        run(namespaces)
+    except LabError as error:
+        return f"no namespaces here: {error}"
+    return ""

@@ -1,0 +1,138 @@
+"""The lab's network: bridges and cables."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import dataclass
+from ipaddress import IPv4Address
+from typing import TYPE_CHECKING
+
+from tests.lab.lab.anchor import INSIDE, Anchor
+from tests.lab.lab.programs import Entered, LabError, first_line, wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+    from pathlib import Path
+
+FORWARDING = "3"
+"""The state of a bridge's port that lets frames through."""
+
+
+@dataclass(frozen=True)
+class Leg:
+    """One network interface of a host, and its cable.
+
+    Attributes:
+        interface: Its name on the host: eth0, eth1, ...
+        bridge: The bridge its cable goes to.
+        port: The name of the cable's other end, at the switch.
+        address: Its address; all subnets are /24.
+    """
+
+    interface: str
+    bridge: str
+    port: str
+    address: str
+
+    @property
+    def mac(self) -> str:
+        """Its hardware address: fixed, so that a rebooted host is found in others' ARP tables."""
+        return "02:4c:" + IPv4Address(self.address).packed.hex(":")
+
+
+class Switch:
+    """The bridges and cables of a lab.
+
+    All in the anchor's network namespace: its names clash with nothing, the machine's firewall
+    does not see its traffic, and without an address of its own it answers nobody.
+    """
+
+    def __init__(self, anchor: Anchor, bridges: Iterable[str]) -> None:
+        self._anchor = anchor
+        self._relays: dict[str, Entered] = {}
+        for bridge in bridges:
+            anchor.ip(f"link add name {bridge} type bridge", f"link set dev {bridge} up")
+
+    def connect(self, host: str, legs: Sequence[Leg]) -> str:
+        """Gives a host a new network namespace with its legs; returns the path to enter it by."""
+        self._anchor.ip(f"netns add {host}", *(line for leg in legs for line in _cable(leg, host)))
+        return str(self._anchor.path(f"/run/netns/{host}"))
+
+    def disconnect(self, host: str, legs: Sequence[Leg]) -> None:
+        """Takes away what `connect` gave, as far as it is there."""
+        for leg in legs:
+            self.normal(leg)
+        ports = (f"link delete dev {leg.port}" for leg in legs)
+        self._anchor.ip(*ports, f"netns delete {host}", force=True)
+
+    def set_links(self, legs: Sequence[Leg], *, up: bool) -> None:
+        """Pulls the cables of some legs, or plugs them in."""
+        state = "up" if up else "down"
+        self._anchor.ip(*(f"link set dev {leg.port} {state}" for leg in legs))
+
+    def interface(self, port: str) -> Path:
+        """Returns where the kernel describes one of its interfaces."""
+        return self._anchor.path(f"/run/sys/class/net/{port}")
+
+    def slow(self, leg: Leg, delay_ms: float, loss_pct: float) -> None:
+        """Delays what comes from a leg, and loses some of it."""
+        self.normal(leg)
+        near, far = f"{leg.port}-near", f"{leg.port}-far"
+        self._anchor.ip(
+            f"link set dev {leg.port} nomaster",
+            f"link add name {near} type veth peer name {far}",
+            f"link set dev {near} up",
+            f"link set dev {far} master {leg.bridge} up",
+        )
+        program = [sys.executable, "-I", "-S", f"{INSIDE}/relay.py", leg.port, near]
+        relay = Entered(
+            [*self._anchor.enter("net", "pid"), *program, str(delay_ms), str(loss_pct)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        self._relays[leg.port] = relay
+        if first_line(relay) != "ready":
+            raise LabError(f"the slow line of {leg.port} ended with code {relay.wait()}")
+        await_up([self.interface(near), self.interface(far)])
+
+    def normal(self, leg: Leg) -> None:
+        """Takes back what `slow` did."""
+        relay = self._relays.pop(leg.port, None)
+        if relay is None:
+            return
+        relay.kill()
+        relay.wait()
+        self._anchor.ip(
+            f"link delete dev {leg.port}-near",
+            f"link set dev {leg.port} master {leg.bridge}",
+            force=True,
+        )
+
+    def close(self) -> None:
+        """Ends the relays; the anchor's end takes away the rest."""
+        for relay in self._relays.values():
+            relay.kill()
+            relay.wait()
+
+
+def await_up(interfaces: Sequence[Path]) -> None:
+    """Returns once frames pass: the kernel acts on a new link only when it finds the time."""
+    names = ", ".join(interface.name for interface in interfaces)
+    wait_until(lambda: all(map(_passes, interfaces)), f"{names} to pass frames")
+
+
+def _passes(interface: Path) -> bool:
+    bridged = interface / "brport/state"
+    up = (interface / "operstate").read_text() == "up\n"
+    return up and (not bridged.exists() or bridged.read_text() == f"{FORWARDING}\n")
+
+
+def _cable(leg: Leg, host: str) -> Iterator[str]:
+    yield (
+        f"link add name {leg.port} type veth"
+        f" peer name {leg.interface} address {leg.mac} netns {host}"
+    )
+    yield f"link set dev {leg.port} master {leg.bridge} up"

@@ -1,0 +1,182 @@
+"""The controller as a user starts it: `python -m runner …` in a folder of theirs."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+ROOT = Path(__file__).parents[2]
+PROGRAMS = Path(__file__).parent / "programs"
+RANK = str(PROGRAMS / "rank.py")
+
+
+@dataclass(frozen=True, repr=False)
+class Result:
+    """How a controller ended."""
+
+    code: int
+    out: str
+    err: str
+    seconds: float
+    folder: Path
+
+    def __repr__(self) -> str:
+        return (
+            f"exit {self.code} after {self.seconds:.1f} s\n--- out\n{self.out}\n--- err\n{self.err}"
+        )
+
+    @property
+    def result(self) -> dict[str, Any]:
+        """The run's `result.json`."""
+        data: dict[str, Any] = json.loads((self.folder / "result.json").read_text())
+        return data
+
+    @property
+    def events(self) -> list[dict[str, Any]]:
+        """The run's `events.jsonl`."""
+        return [
+            json.loads(line) for line in (self.folder / "events.jsonl").read_text().splitlines()
+        ]
+
+    def log(self, node: str, rank: int, stream: str = "out") -> str:
+        """What one rank wrote, as the controller has it."""
+        path = self.folder / "logs" / node / f"rank_{rank}.{stream}"
+        return path.read_text() if path.exists() else ""
+
+
+class Controller:
+    """One running `python -m runner`."""
+
+    def __init__(
+        self, argv: list[str], cwd: Path, env: Mapping[str, str], prefix: list[str] | None = None
+    ) -> None:
+        self.cwd = cwd
+        self.began = time.monotonic()
+        self._out, self._err = (tempfile.TemporaryFile("w+b") for _ in range(2))
+        self.process = subprocess.Popen(
+            [*(prefix or []), *argv],
+            cwd=cwd,
+            env=dict(env),
+            stdin=subprocess.DEVNULL,
+            stdout=self._out,
+            stderr=self._err,
+            start_new_session=True,
+        )
+
+    @property
+    def out(self) -> str:
+        """Standard output so far."""
+        return _text(self._out)
+
+    @property
+    def err(self) -> str:
+        """Standard error so far."""
+        return _text(self._err)
+
+    @property
+    def run_id(self) -> str:
+        """The id of the run, as it said it."""
+        found = re.search(r"^run ([a-z0-9-]+):", self.err, re.MULTILINE)
+        return found[1] if found else ""
+
+    @property
+    def folder(self) -> Path:
+        """The run's folder."""
+        return self.cwd / "runs" / self.run_id
+
+    def send(self, signum: int = signal.SIGINT) -> None:
+        """Send a signal, as Ctrl-C does."""
+        self.process.send_signal(signum)
+
+    def until(self, condition: Callable[[], object], what: str, seconds: float = 60) -> None:
+        """Wait for a condition, with a deadline that shows what was printed."""
+        end = time.monotonic() + seconds
+        while not condition():
+            if time.monotonic() > end or self.process.poll() not in (None, 0):
+                raise AssertionError(f"waited for {what}:\n{self.out[-4000:]}\n{self.err[-8000:]}")
+            time.sleep(0.02)
+
+    def until_printed(self, text: str, times: int = 1, seconds: float = 60) -> None:
+        """Wait until a text stands in the ranks' output so often."""
+        self.until(lambda: self.out.count(text) >= times, f"{times} × {text!r}", seconds)
+
+    def wait(self, seconds: float = 90) -> Result:
+        """Return how it ended; it is killed when that takes longer."""
+        try:
+            code = self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise AssertionError(
+                f"no end in {seconds} s:\n{self.out[-4000:]}\n{self.err}"
+            ) from None
+        return Result(code, self.out, self.err, time.monotonic() - self.began, self.folder)
+
+    def kill(self) -> None:
+        """End it without a word."""
+        with contextlib.suppress(ProcessLookupError):
+            self.process.kill()
+        self.process.wait()
+
+    def close(self) -> None:
+        """Kill it if it still runs, and let go of its output."""
+        self.kill()
+        self._out.close()
+        self._err.close()
+
+
+class Launcher:
+    """Starts controllers in one user's folder, with that user's own conf/."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.conf = folder / "conf"
+        (self.conf / "cluster").mkdir(parents=True)
+        self.env = {
+            **{k: v for k, v in os.environ.items() if not k.startswith(("RUNNER_", "HYDRA_"))},
+            "PYTHONPATH": str(ROOT),
+            "HOME": str(folder),
+        }
+        self._started: list[Controller] = []
+
+    def start(self, *overrides: str, env: Mapping[str, str] | None = None) -> Controller:
+        """Start `python -m runner OVERRIDES`."""
+        argv = [sys.executable, "-m", "runner", *overrides]
+        controller = Controller(argv, self.folder, {**self.env, **(env or {})})
+        self._started.append(controller)
+        return controller
+
+    def __call__(
+        self, *overrides: str, seconds: float = 90, env: Mapping[str, str] | None = None
+    ) -> Result:
+        """Run it to its end."""
+        return self.start(*overrides, env=env).wait(seconds)
+
+    def ranks(self, words: str, *overrides: str, **more: Any) -> Result:
+        """Run ranks without torch (`programs/rank.py`) that do `words`, one after the other."""
+        return self(*self.rank_words(*words.split()), *overrides, **more)
+
+    @staticmethod
+    def rank_words(*words: str) -> list[str]:
+        """The overrides for ranks without torch."""
+        quoted = ",".join(json.dumps(word) for word in words)
+        return [f"task.script={RANK}", "task.args_style=raw", f"task.args=[{quoted}]"]
+
+    def close(self) -> None:
+        """Kill what still runs."""
+        for controller in self._started:
+            controller.close()
+
+
+def _text(file: IO[bytes]) -> str:
+    return os.pread(file.fileno(), 1 << 30, 0).decode(errors="replace")

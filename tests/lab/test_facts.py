@@ -1,0 +1,952 @@
+"""Facts of this very machine: real shells, interpreters, drivers, folders and ports."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import zipfile
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runner.core.codec import decode, encode
+from runner.core.facts import Facts, FactsRequest, Gpu, GpuProcess
+from runner.host import gpus, interpreter, machine, nvml, ports, probes, setup
+from runner.host.facts import Collected, collect
+
+REPO = Path(__file__).parents[2]
+PYENV = Path("/root/.pyenv/versions")
+OLDEST, NEWEST, TOO_OLD, ANCIENT = (
+    PYENV / name / "bin/python" for name in ("3.8.18", "3.13.0", "3.7.16", "2.7.18")
+)
+INTERPRETERS = [Path(sys.executable), *(path for path in (OLDEST, NEWEST) if path.exists())]
+
+DRIVER = """
+import json, os, sys
+sys.path.insert(0, sys.argv[1])
+from runner.core.codec import decode, encode
+from runner.core.facts import FactsRequest
+from runner.host.facts import collect
+told = collect(decode(FactsRequest, json.loads(sys.argv[2])))
+held = told.held and told.held.getsockname()[1]
+print(json.dumps({"facts": encode(told.facts), "environ": told.environ, "held": held}))
+"""
+
+
+def request(**wanted: Any) -> FactsRequest:
+    """Return a request that asks for as little as can be, but for what is `wanted`."""
+    return replace(FactsRequest("n1", python=sys.executable), **wanted)
+
+
+def under(python: Path, asked: FactsRequest, code: Path = REPO, **options: Any) -> dict[str, Any]:
+    """Collect in a process of its own; its standard output must be the answer and nothing else."""
+    argv = [str(python), "-I", "-c", DRIVER, str(code), json.dumps(encode(asked))]
+    done = subprocess.run(argv, capture_output=True, check=False, timeout=60, **options)
+    assert (done.returncode, done.stderr) == (0, b"")
+    answer: dict[str, Any] = json.loads(done.stdout)
+    answer["facts"] = decode(Facts, answer["facts"])
+    return answer
+
+
+def setting_up(*lines: str, **wanted: Any) -> Collected:
+    """Collect with these setup lines."""
+    return collect(request(setup=lines, **wanted))
+
+
+def program(path: Path, text: str) -> Path:
+    """Write an executable file."""
+    path.write_text(text)
+    path.chmod(0o755)
+    return path
+
+
+def wait_for_text(path: Path) -> None:
+    """Return once somebody has written the file."""
+    deadline = time.monotonic() + 10
+    while not path.exists() or not path.read_text():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def wait_for_end_of(pid: int) -> None:
+    """Return once the process is gone, or but a zombie that its new parent has yet to reap."""
+    deadline = time.monotonic() + 10
+    status = Path(f"/proc/{pid}/stat")
+    while status.exists() and status.read_text().rpartition(")")[2].split()[0] not in "ZX":
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+@pytest.fixture(params=INTERPRETERS, ids=lambda path: path.parts[-3])
+def python(request: pytest.FixtureRequest) -> Path:
+    """Each interpreter our host-side code has to run under."""
+    path: Path = request.param
+    return path
+
+
+# --- the whole answer ---
+
+
+def test_everything_is_known_at_once(python: Path, tmp_path: Path) -> None:
+    """One call fills every part, under the oldest Python as under the newest."""
+    (tmp_path / "train.py").write_text("")
+    asked = request(project=str(tmp_path), script="train.py", hold_port=True, tasks_hash="0")
+
+    answer = under(python, asked, env={**os.environ, "SSH_CONNECTION": "10.0.0.1 5 10.0.0.2 22"})
+
+    facts: Facts = answer["facts"]
+    assert (facts.node, facts.hostname, facts.reached_at) == (
+        "n1",
+        socket.gethostname(),
+        "10.0.0.2",
+    )
+    assert facts.python.version == ".".join(str(part) for part in sys.version_info[:3])
+    assert facts.python.error == ""
+    assert [i.addresses[0] for i in facts.interfaces if i.loopback] == ["127.0.0.1/8"]
+    assert facts.held_port == answer["held"] > 0
+    assert 1 <= facts.cores <= len(os.sched_getaffinity(0))
+    assert (facts.workdir, facts.workdir_error) == (str(Path.home() / ".runner"), "")
+    assert facts.project_exists
+    assert facts.script_exists
+    assert not facts.tasks_held
+    assert facts.disk_free
+    assert facts.shm_free
+    assert set(facts.limits) == {"memlock", "nofile", "nproc"}
+    assert {"python", "folders", "network", "port", "total"} <= set(facts.seconds)
+    assert answer["environ"]["PATH"] == os.environ["PATH"]
+
+
+def test_nothing_is_written(python: Path, tmp_path: Path) -> None:
+    """A dry run leaves no file behind: not in the home, not in the work folder, not in TMPDIR."""
+    home, temporary = tmp_path / "home", tmp_path / "tmp"
+    home.mkdir()
+    temporary.mkdir()
+    before = set(Path("/tmp").iterdir())
+
+    answer = under(
+        python,
+        request(workdir="~/deep/er", project="~/none", setup=("true",), hold_port=True),
+        env={**os.environ, "HOME": str(home), "TMPDIR": str(temporary)},
+    )
+
+    assert answer["facts"].workdir == f"{home}/deep/er"
+    assert not answer["facts"].project_exists
+    assert [*home.iterdir(), *temporary.iterdir()] == []
+    assert [path for path in set(Path("/tmp").iterdir()) - before if "runner" in path.name] == []
+
+
+def test_code_from_a_zip_in_memory_is_enough(python: Path, tmp_path: Path) -> None:
+    """The code that travels has no file name; children can still import the rest of it."""
+    path = tmp_path / "code.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("runner/__init__.py", "")
+        for room in ("core", "host"):
+            for module in (REPO / "runner" / room).glob("*.py"):
+                archive.write(module, f"runner/{room}/{module.name}")
+    boot = f"""
+import os, sys
+zipped = os.memfd_create("code")
+os.write(zipped, open({str(path)!r}, "rb").read())
+sys.argv[1] = "/proc/self/fd/%d" % zipped
+{DRIVER.replace("told = ", 'from runner.host import gpus; gpus._SIGNS = ("/",); told = ')}
+"""
+    argv = [str(python), "-I", "-c", boot, "", json.dumps(encode(request()))]
+
+    done = subprocess.run(argv, capture_output=True, check=True, timeout=60)
+
+    source = json.loads(done.stdout)["facts"]["gpu_source"]
+    assert source in ("nvml", "nvidia-smi") or source.startswith("NVML: libnvidia-ml.so.1: cannot")
+
+
+def test_it_may_be_called_from_a_thread() -> None:
+    """The children of a thread are like any other."""
+    answers: list[Collected] = []
+    thread = threading.Thread(target=lambda: answers.append(setting_up("export A=1")))
+    thread.start()
+    thread.join(30)
+
+    (answer,) = answers
+    assert (answer.environ["A"], answer.facts.python.error) == ("1", "")
+
+
+def test_a_parent_without_standard_streams_gets_an_answer(tmp_path: Path) -> None:
+    """Descriptors 0 to 2 may be closed; the pipes then have their numbers."""
+    out = tmp_path / "answer"
+    code = DRIVER.replace("print(", f"print(file=open({str(out)!r}, 'w'), *[").replace(
+        "}))", "})])"
+    )
+    argv = [
+        sys.executable,
+        "-I",
+        "-c",
+        code,
+        str(REPO),
+        json.dumps(encode(request(setup=("A=1",)))),
+    ]
+
+    line = 'exec "$@" <&- >&- 2>&-'
+    subprocess.run(["/bin/bash", "-c", line, "bash", *argv], check=True, timeout=60)
+
+    facts = decode(Facts, json.loads(out.read_text())["facts"])
+    assert (facts.setup.code, facts.python.error) == (0, "")
+
+
+# --- setup lines ---
+
+
+def test_setup_changes_the_environment_and_nothing_else(python: Path, tmp_path: Path) -> None:
+    """Variables and functions are kept; where the shell went and how deep it was are not."""
+    answer = under(
+        python,
+        request(setup=("cd /", "export A='x y'\nexport B=\"$A\"", "f() { echo f; }; export -f f")),
+        cwd=tmp_path,
+        env={**os.environ, "GONE": "1", "PWD": str(tmp_path)},
+    )
+
+    environ = answer["environ"]
+    assert (environ["A"], environ["B"]) == ("x y", "x y")
+    assert environ["BASH_FUNC_f%%"].startswith("() {")
+    assert environ["PWD"] == str(tmp_path)
+    assert {name for name in environ if name.startswith("__runner")} == set()
+    assert set(environ) - {"A", "B", "BASH_FUNC_f%%"} == {*os.environ, "GONE", "PWD"}
+
+
+LEFT = "the setup ended its shell (exit, exec): its environment is not known"
+
+
+@pytest.mark.parametrize(
+    ("lines", "code", "last"),
+    [
+        (("true", "false", "touch {tmp}/after"), 1, "setup line 2 (false) ended with exit code 1"),
+        (("module load cuda",), 127, "setup line 1 (module load cuda) ended with exit code 127"),
+        (("true\n\nf() {\n return 7\n}", "f"), 7, "setup line 6 (f) ended with exit code 7"),
+        (
+            ("if true; then", "  (exit 5)", "fi"),
+            5,
+            "setup line 2 ((exit 5)) ended with exit code 5",
+        ),
+        (
+            ("set -o pipefail", "false | true"),
+            1,
+            "setup line 2 (false | true) ended with exit code 1",
+        ),
+        (("source {tmp}/none",), 1, "setup line 1 (source {tmp}/none) ended with exit code 1"),
+        (("exit 4",), 4, "the setup ended with exit code 4"),
+        (("set -u", "echo $NONE"), 127, "the setup ended with exit code 127"),
+        (("kill -KILL $$",), 137, "the setup ended with exit code 137"),
+        (("exit 0",), 1, LEFT),
+        (("exec true",), 1, LEFT),
+    ],
+)
+def test_a_failing_line_fails_the_setup(
+    tmp_path: Path, lines: tuple[str, ...], code: int, last: str
+) -> None:
+    """The line is named, nothing after it runs, and the rest of the facts stays empty."""
+    answer = setting_up(*(line.replace("{tmp}", str(tmp_path)) for line in lines), hold_port=True)
+
+    ended = answer.facts.setup
+    assert (ended.code, ended.output.splitlines()[-1]) == (
+        code,
+        last.replace("{tmp}", str(tmp_path)),
+    )
+    assert (answer.held, answer.facts.python.executable) == (None, "")
+    assert answer.environ == dict(os.environ)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        (("if true; then",), "unexpected end of file"),
+        (("echo 'x",), "unexpected EOF"),
+        (("true", ")"), "line 2: syntax error"),
+    ],
+)
+def test_a_line_bash_cannot_read_fails_the_setup(lines: tuple[str, ...], message: str) -> None:
+    """Bash's own message is what the user gets to see; it counts the lines as the user does."""
+    ended = setting_up(*lines).facts.setup
+
+    assert ended.code > 0
+    assert message in ended.output
+    assert ended.output.endswith("\nbash cannot read the setup lines")
+
+
+def test_a_failing_test_is_no_failing_line(tmp_path: Path) -> None:
+    """As under `set -e`, conditions may be false; and what a sourced script does is its affair."""
+    (tmp_path / "activate").write_text(
+        "false\n[ -n '' ]\ng() { false; }\ng\nX=$(false)\nexport S=1\n"
+    )
+
+    answer = setting_up(
+        "[ -f /none ] && source /none",
+        "if false; then",
+        "  exit 9",
+        "fi",
+        "set +e; false || true",
+        f"source {tmp_path}/activate",
+        "g() { false; true; }; g",
+        "! true",
+        "[ -f /none ] && source /none",
+    )
+
+    assert (answer.facts.setup.output, answer.environ["S"]) == ("", "1")
+
+
+def test_setup_that_hangs_is_killed_with_all_it_started(python: Path, tmp_path: Path) -> None:
+    """Nothing waits for ever, and nothing of it is left; other parts were not needed."""
+    began = time.monotonic()
+
+    facts = under(
+        python,
+        request(
+            setup=("echo before", f"sleep 300 & echo $! > {tmp_path}/pid", "sleep 300"),
+            setup_s=1.0,
+        ),
+    )["facts"]
+
+    assert time.monotonic() - began < 5
+    assert (facts.setup.code, facts.setup.output) == (
+        -1,
+        "before\nthe setup did not end within 1 s",
+    )
+    wait_for_end_of(int((tmp_path / "pid").read_text()))
+
+
+def test_setup_that_talks_a_lot_is_cut_short() -> None:
+    """10 MB of output cost neither memory nor much time; its end is kept."""
+    answer = setting_up("head -c 10000000 /dev/zero | tr '\\0' x", "echo; echo the end")
+
+    assert answer.facts.setup.output.endswith("xx\nthe end")
+    assert len(answer.facts.setup.output) <= probes.TAIL
+    assert answer.facts.seconds["setup"] < 5
+
+
+def test_setup_reads_nothing_and_asks_nobody() -> None:
+    """Its standard input is empty: a prompt fails instead of waiting."""
+    assert setting_up("read answer").facts.setup.code == 1
+
+
+def test_a_background_process_does_not_hold_up_the_answer() -> None:
+    """It may keep the shell's output open as long as it likes."""
+    answer = setting_up("sleep 20 & export SLEEPER=$!")
+
+    os.kill(int(answer.environ["SLEEPER"]), signal.SIGKILL)
+    assert answer.facts.seconds["setup"] < 5
+
+
+def test_setup_may_break_the_path() -> None:
+    """We still can read the environment; the interpreter is looked up in the new PATH."""
+    facts = setting_up("export PATH=/none", python="python3").facts
+
+    assert (facts.setup.code, facts.python.error) == (0, "no python3 on PATH (/none)")
+
+
+def test_without_a_bash_setup_says_so(python: Path, tmp_path: Path) -> None:
+    """Not every host has one."""
+    ended = under(python, request(setup=("true",)), env={"PATH": str(tmp_path)})["facts"].setup
+
+    assert ended.code == 126
+    assert ended.output.startswith(f"no bash on PATH ({tmp_path}): setup needs one")
+
+
+def test_setup_runs_in_the_project(tmp_path: Path) -> None:
+    """`source .venv/bin/activate` means the project's own."""
+    answer = setting_up("export WHERE=$PWD", project=str(tmp_path))
+
+    assert answer.environ["WHERE"] == str(tmp_path)
+
+
+def test_setup_lines_do_not_show_in_ps() -> None:
+    """They may hold what is nobody's business."""
+    answer = setting_up("export SHOWN=$(tr '\\0' ' ' < /proc/$$/cmdline)", ": s3cret")
+
+    assert "s3cret" not in answer.environ["SHOWN"]
+
+
+# --- the interpreter ---
+
+
+def fake_torch(folder: Path) -> Path:
+    """Make a torch that must not be imported."""
+    package = folder / "site" / "torch"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("raise SystemExit('imported')")
+    (package / "version.py").write_text("__version__ = '2.8.0+cu128'\ncuda: str = '12.8'\n")
+    return package.parent
+
+
+def test_torch_is_found_without_importing_it(python: Path, tmp_path: Path) -> None:
+    """Its version and CUDA come from a file; banners and exit noise do not matter."""
+    site = fake_torch(tmp_path)
+    (site / "sitecustomize.py").write_text(
+        "import atexit\nprint('WELCOME', flush=True)\natexit.register(print, 'bye')\n"
+    )
+
+    answer = under(python, request(setup=(f"export PYTHONPATH={site}",), python=str(NEWEST)))
+
+    found = answer["facts"].python
+    assert (found.torch, found.torch_cuda, found.error) == ("2.8.0+cu128", "12.8", "")
+
+
+def test_the_interpreter_is_that_of_the_setup_environment(tmp_path: Path) -> None:
+    """An activated environment's python is first on its PATH."""
+    (tmp_path / "python3").symlink_to(sys.executable)
+
+    found = setting_up(f"export PATH={tmp_path}:$PATH", python="python3").facts.python
+
+    assert found.executable == f"{tmp_path}/python3"
+
+
+def test_a_relative_interpreter_belongs_to_the_project(tmp_path: Path) -> None:
+    """`.venv/bin/python` is the project's, and the answer is absolute."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / ".venv"], check=True)
+
+    found = collect(request(project=str(tmp_path), python=".venv/bin/python")).facts.python
+
+    assert found.executable == f"{tmp_path}/.venv/bin/python"
+
+
+UNUSABLE = [
+    ("none", None, "{path} is not there"),
+    ("folder", "", "{path} is a folder, not an interpreter"),
+    ("notes", "text", "{path} is not executable"),
+    (
+        "moved",
+        "#!/none/python\n",
+        "{path} cannot be started: the interpreter it names is not there",
+    ),
+    ("text", "hello", "{path} cannot be started: Exec format error"),
+    (
+        "crash",
+        "#!/bin/sh\necho oh no; exit 3\n",
+        "{path} ended with exit code 3 without an answer: oh no",
+    ),
+    ("killed", "#!/bin/sh\nkill -11 $$\n", "{path} was killed by signal 11 without an answer"),
+    ("hang", "#!/bin/sh\nsleep 60\n", "starting {path}: no answer within 0.5 s"),
+]
+
+
+@pytest.mark.parametrize(("name", "text", "error"), UNUSABLE, ids=[row[0] for row in UNUSABLE])
+def test_an_unusable_interpreter_is_told(
+    tmp_path: Path, name: str, text: str | None, error: str
+) -> None:
+    """Each way of being none has its own words, and nothing takes longer than its deadline."""
+    path = tmp_path / name
+    if name == "folder":
+        path.mkdir()
+    elif text is not None:
+        path.write_text(text)
+        path.chmod(0o644 if name == "notes" else 0o755)
+
+    answer = collect(request(python=str(path), deadline_s=0.5 if name == "hang" else 15.0))
+
+    assert answer.facts.python.error == error.format(path=path)
+    assert answer.facts.seconds["python"] < 5
+
+
+@pytest.mark.parametrize("path", [TOO_OLD, ANCIENT])
+def test_an_interpreter_can_be_too_old(path: Path) -> None:
+    """Even Python 2 answers, and is told apart from a broken one."""
+    if not path.exists():
+        pytest.skip(f"no {path}")
+
+    error = collect(request(python=str(path))).facts.python.error
+
+    assert error.endswith(f"is Python {path.parts[-3]}, older than 3.8")
+
+
+def test_our_home_may_be_in_the_interpreters_path(tmp_path: Path) -> None:
+    """`~/` is expanded as for folders."""
+    (tmp_path / "python").symlink_to(sys.executable)
+
+    answer = under(
+        Path(sys.executable), request(python="~/python"), env={**os.environ, "HOME": str(tmp_path)}
+    )
+
+    assert answer["facts"].python.executable == f"{tmp_path}/python"
+
+
+# --- GPUs ---
+
+FAKE_NVML = r"""
+#include <string.h>
+#include <unistd.h>
+#include <signal.h>
+typedef unsigned int u; typedef unsigned long long ull;
+u nvmlInit_v2(void) {
+#ifdef HANG
+  for (;;) pause();
+#endif
+#ifdef CRASH
+  raise(SIGSEGV);
+#endif
+#ifdef MISMATCH
+  return 18;
+#endif
+  return 0; }
+const char *nvmlErrorString(u code) { return code == 18 ? "Driver/library version mismatch" : "?"; }
+u nvmlDeviceGetCount_v2(u *n) { *n = 3; return 0; }
+u nvmlDeviceGetHandleByIndex_v2(u i, void **d) {
+  if (i == 1) return 15;
+  *d = (void *)(unsigned long)(0x7f0000001000UL + i); return 0; }
+u nvmlDeviceGetName(void *d, char *s, u n) { strncpy(s, "NVIDIA H100 80GB HBM3", n); return 0; }
+u nvmlDeviceGetUUID(void *d, char *s, u n) { strncpy(s, "GPU-0000", n); return 0; }
+#ifdef OLD
+u nvmlDeviceGetMemoryInfo(void *d, ull *m) { m[0] = 100; m[1] = 40; m[2] = 60; return 0; }
+typedef struct { u pid; ull mem; } info;
+#define PROCESSES nvmlDeviceGetComputeRunningProcesses
+#define REST
+#else
+typedef struct { u version; ull total, reserved, free, used; } memory;
+u nvmlDeviceGetMemoryInfo_v2(void *d, memory *m) {
+  if (m->version != (sizeof(memory) | 2 << 24)) return 25;
+  m->total = 100; m->reserved = 10; m->free = 40; m->used = 50; return 0; }
+#ifdef LONG
+typedef struct { u pid; ull mem; u gi, ci; ull cc; } info;
+#define REST , 0xFFFFFFFF, 0xFFFFFFFF, 0
+#else
+typedef struct { u pid; ull mem; u gi, ci; } info;
+#define REST , 0xFFFFFFFF, 0xFFFFFFFF
+#endif
+#define PROCESSES nvmlDeviceGetComputeRunningProcesses_v3
+#endif
+u PROCESSES(void *d, u *n, info *list) {
+  info two[] = {{getppid(), 7 REST}, {999999999, ~0ULL REST}};
+  if (*n < 2) return 7;
+  if (d == (void *)0x7f0000001002UL) return 4;
+  memcpy(list, two, sizeof two); *n = 2; return 0; }
+"""
+
+
+@pytest.fixture
+def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Makes this machine believe in a driver, compiled as told."""
+    monkeypatch.setattr(gpus, "_SIGNS", ("/",))
+
+    def install(*flags: str) -> None:
+        if not shutil.which("gcc"):
+            pytest.skip("no gcc")
+        source, library = tmp_path / "nvml.c", tmp_path / "libnvidia-ml.so.1"
+        source.write_text(FAKE_NVML)
+        argv = ["gcc", "-w", "-shared", "-fPIC", *(f"-D{flag}" for flag in flags)]
+        subprocess.run([*argv, "-o", library, source], check=True)
+        monkeypatch.setattr(nvml, "LIBRARIES", (str(library),))
+
+    return install
+
+
+@pytest.mark.parametrize(("flags", "used"), [((), 50), (("LONG",), 50), (("OLD",), 60)])
+def test_nvml_of_all_ages_tells_of_gpus_and_their_users(
+    driver: Any, flags: tuple[str, ...], used: int
+) -> None:
+    """A lost GPU has but its number; one that keeps its processes to itself tells the rest."""
+    driver(*flags)
+
+    facts = collect(request()).facts
+
+    ours = GpuProcess(os.getpid(), 7, machine.owner(os.getpid()), machine.command(os.getpid()))
+    named = ("NVIDIA H100 80GB HBM3", "GPU-0000", 100, used)
+    assert facts.gpus == (Gpu(0, *named, (ours, GpuProcess(999999999))), Gpu(1), Gpu(2, *named))
+    assert facts.gpu_source == "nvml"
+
+
+def test_a_driver_that_hangs_costs_its_deadline_and_no_more(driver: Any) -> None:
+    """Everything else is known as usual."""
+    driver("HANG")
+
+    facts = collect(request(deadline_s=0.5)).facts
+
+    assert facts.gpu_source == "the driver did not answer within 0.5 s"
+    assert facts.seconds["total"] < 5
+    assert facts.interfaces
+
+
+def test_a_driver_that_hangs_is_asked_while_setup_runs(driver: Any) -> None:
+    """Its time passes beside that of the setup lines, not after it."""
+    driver("HANG")
+
+    facts = setting_up("sleep 1.5", deadline_s=1.5).facts
+
+    assert facts.seconds["gpus"] >= 1.5
+    assert facts.seconds["total"] < 2.9
+
+
+def test_a_driver_that_crashes_takes_nobody_with_it(driver: Any) -> None:
+    """It was asked in a child."""
+    driver("CRASH")
+
+    assert "ended by signal 11" in collect(request()).facts.gpu_source
+
+
+SMI = """#!/bin/sh
+case "$1" in
+  --query-gpu*) echo '0, Tesla K80, GPU-aa, 11441, 2' ;;
+  *) echo 'GPU-aa, 1, 2' ;;
+esac
+"""
+BROKEN_SMI = (
+    "#!/bin/sh\necho 'Failed to initialize NVML: Driver/library version mismatch'; exit 18\n"
+)
+
+
+def test_nvidia_smi_is_asked_where_nvml_cannot(
+    driver: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It brings its own way to the driver."""
+    driver("MISMATCH")
+    program(tmp_path / "nvidia-smi", SMI)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+
+    facts = collect(request()).facts
+
+    (user,) = facts.gpus[0].processes
+    assert (facts.gpu_source, facts.gpus[0].memory_total) == ("nvidia-smi", 11441 << 20)
+    assert (user.pid, user.memory, user.user) == (1, 2 << 20, "root")
+
+
+def test_when_neither_answers_both_reasons_are_told(
+    driver: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A driver that was updated under a running kernel looks like this."""
+    driver("MISMATCH")
+    program(tmp_path / "nvidia-smi", BROKEN_SMI)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+
+    assert collect(request()).facts.gpu_source == (
+        "NVML: Driver/library version mismatch; "
+        "nvidia-smi: Failed to initialize NVML: Driver/library version mismatch"
+    )
+
+
+def test_a_machine_without_a_driver_is_asked_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No child is started for GPUs that cannot be."""
+    monkeypatch.setattr(gpus, "_SIGNS", ("/none",))
+
+    facts = collect(request()).facts
+
+    assert (facts.gpus, facts.gpu_source, "gpus" in facts.seconds) == ((), "none", False)
+
+
+# --- folders ---
+
+
+def test_a_dead_disk_costs_its_deadline_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A look at a folder may never return; the rest of the facts does not wait for it."""
+    monkeypatch.setattr(machine, "writable", lambda _: time.sleep(60))
+
+    facts = collect(request(workdir="/nfs/x", deadline_s=0.5)).facts
+
+    assert facts.workdir_error == "looking at /nfs/x: no answer within 0.5 s"
+    assert facts.shm_free
+    assert facts.python.version
+    assert facts.seconds["total"] < 5
+
+
+def test_folders_are_as_another_user_sees_them() -> None:
+    """Without root, a folder of somebody else is no place for a run."""
+    python = shutil.which("python3", path="/usr/bin")
+    if os.geteuid() != 0 or python is None:
+        pytest.skip("only root can become somebody else, who needs a python of the system")
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        code = Path(folder)
+        code.chmod(0o755)
+        shutil.copytree(REPO / "runner" / "host", code / "runner" / "host")
+        shutil.copytree(REPO / "runner" / "core", code / "runner" / "core")
+        environ = {"PATH": os.environ["PATH"], "HOME": "/"}
+        asked = request(workdir="/var/lib/x", python=python)
+        nobody: dict[str, Any] = {"user": 65534, "group": 65534, "extra_groups": []}
+
+        facts = under(Path(python), asked, code, env=environ, **nobody)["facts"]
+
+    assert (facts.user, facts.workdir_error) == ("nobody", "no permission to write in /var/lib")
+
+
+def test_a_read_only_disk_is_named(tmp_path: Path) -> None:
+    """Root may write everywhere but there."""
+    mount = ["unshare", "--mount", "sh", "-c"]
+    inside = f'mount -t tmpfs -o ro none {tmp_path} && exec "$@"'
+    if subprocess.run([*mount, inside, "sh", "true"], capture_output=True, check=False).returncode:
+        pytest.skip("cannot mount here")
+    argv = [*mount, inside, "sh", sys.executable, "-I", "-c", DRIVER, str(REPO)]
+    asked = json.dumps(encode(request(workdir=str(tmp_path / "runs"))))
+
+    done = subprocess.run([*argv, asked], capture_output=True, check=True, timeout=60)
+
+    error = json.loads(done.stdout)["facts"]["workdir_error"]
+    assert error == f"{tmp_path} is on a read-only file system"
+
+
+def test_a_script_may_be_anywhere(tmp_path: Path) -> None:
+    """Below the project, or absolute; a folder of that name is no script."""
+    project = tmp_path / "project"
+    project.mkdir()
+    (tmp_path / "train.py").write_text("")
+
+    there = [
+        collect(request(project=str(project), script=script)).facts.script_exists
+        for script in ("../train.py", f"{tmp_path}/train.py", "train.py", ".")
+    ]
+
+    assert there == [True, True, False, False]
+
+
+def test_shipped_tasks_are_known_by_their_hash(tmp_path: Path) -> None:
+    """A host that holds them need not get them again."""
+    (tmp_path / "tasks" / "abc").mkdir(parents=True)
+
+    held = [
+        collect(request(workdir=str(tmp_path), tasks_hash=name)).facts.tasks_held
+        for name in ("abc", "abd", "")
+    ]
+
+    assert held == [True, False, False]
+
+
+# --- ports ---
+
+
+@pytest.fixture
+def free_port() -> int:
+    """A port that nobody has a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@pytest.fixture
+def held(free_port: int) -> Iterator[socket.socket]:
+    """A reserved port."""
+    reserved, error = ports.reserve(free_port, free_port)
+    assert error == ""
+    assert reserved is not None
+    with reserved:
+        yield reserved
+
+
+def bind(port: int, address: str = "127.0.0.1", *, shared: bool) -> socket.socket:
+    """Return a socket bound there, with SO_REUSEADDR if `shared`."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    bound = socket.socket(family)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, int(shared))
+        bound.bind((address, port))
+    except OSError:
+        bound.close()
+        raise
+    return bound
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0", "127.0.0.1", "::", "::1"])
+@pytest.mark.parametrize("anywhere", [True, False])
+def test_a_reserved_port_is_kept_from_others_but_not_from_the_store(
+    free_port: int, address: str, *, anywhere: bool
+) -> None:
+    """Who does not share is refused; who does, as torch's store, can bind and listen."""
+    reserved, _ = ports.reserve(*((0, 0) if anywhere else (free_port, free_port)))
+    assert reserved is not None
+    port = reserved.getsockname()[1]
+
+    with reserved:
+        with pytest.raises(OSError, match="in use"):
+            bind(port, address, shared=False)
+        with bind(port, address, shared=True) as store:
+            store.listen()
+            assert len(ports.listening(port)) == 1
+        assert ports.listening(port) == set()
+
+
+def test_two_runs_never_reserve_the_same_port(held: socket.socket) -> None:
+    """Both would share it with a store, but not with each other."""
+    port = held.getsockname()[1]
+
+    again, error = ports.reserve(port, port)
+
+    assert (again, error) == (
+        None,
+        f"port {port} is reserved by another run, or the near end of a connection",
+    )
+
+
+def test_the_connections_of_an_earlier_run_do_not_keep_its_port(free_port: int) -> None:
+    """TIME_WAIT lasts a minute; nobody should have to wait for it."""
+    with socket.create_server(("127.0.0.1", free_port)) as server:
+        client = socket.create_connection(("127.0.0.1", free_port))
+        server.accept()[0].close()  # the server's side closes first: TIME_WAIT is ours
+        client.close()
+    with pytest.raises(OSError, match="in use"):
+        bind(free_port, "0.0.0.0", shared=False)
+
+    reserved, error = ports.reserve(free_port, free_port)
+
+    assert (reserved is not None, error) == (True, "")
+    if reserved:
+        reserved.close()
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "0.0.0.0", "::1", "::"])
+def test_who_listens_on_the_port_is_named(free_port: int, address: str) -> None:
+    """At whatever address; with its pid and command."""
+    with bind(free_port, address, shared=True) as server:
+        server.listen()
+        answer = collect(request(hold_port=True, port_first=free_port, port_last=free_port))
+
+    shown = machine.command(os.getpid())
+    assert (answer.held, answer.facts.held_port) == (None, 0)
+    assert answer.facts.port_error == f"port {free_port} is taken by {shown} (pid {os.getpid()})"
+
+
+def test_the_near_end_of_a_connection_is_no_free_port() -> None:
+    """The kernel may have given the port to somebody's outgoing connection."""
+    with (
+        socket.create_server(("127.0.0.1", 0)) as server,
+        socket.create_connection(server.getsockname()) as client,
+    ):
+        port = client.getsockname()[1]
+        reserved, error = ports.reserve(port, port)
+
+    assert reserved is None
+    assert "near end of a connection" in error
+
+
+def test_a_range_is_searched_and_named_when_all_of_it_is_taken(held: socket.socket) -> None:
+    """Random order finds the free ones; the error names the range, and the first few by name."""
+    first = held.getsockname()[1]
+    others = []
+    while (found := ports.reserve(first, min(first + 4, 65535)))[0]:
+        others.append(found[0])
+
+    assert {other.getsockname()[1] for other in others} <= set(range(first + 1, first + 5))
+    assert found[1].startswith(
+        f"no port from {first} to {min(first + 4, 65535)} is free: {first} is"
+    )
+    for other in others:
+        other.close()
+
+
+def test_a_reserved_port_can_be_handed_on(held: socket.socket) -> None:
+    """A child that inherits the socket keeps the port after its parent let go."""
+    port = held.getsockname()[1]
+    held.set_inheritable(True)
+    argv = [sys.executable, "-c", "input()"]
+    child = subprocess.Popen(argv, stdin=subprocess.PIPE, pass_fds=[held.fileno()])
+    held.close()
+    try:
+        assert ports.reserve(port, port)[0] is None
+    finally:
+        child.communicate(b"\n", timeout=20)
+    again, _ = ports.reserve(port, port)
+    assert again is not None
+    again.close()
+
+
+def test_children_do_not_hold_the_port(held: socket.socket) -> None:
+    """A probe that hangs for ever must not keep it."""
+    port = held.getsockname()[1]
+    child = probes.Child(lambda: time.sleep(60), 60)
+    try:
+        held.close()
+        deadline = time.monotonic() + 5
+        while (again := ports.reserve(port, port)[0]) is None:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        again.close()
+    finally:
+        child.kill()
+
+
+STORE = """
+import sys
+from datetime import timedelta
+from torch.distributed import TCPStore
+store = TCPStore("127.0.0.1", int(sys.argv[1]), None, True, timedelta(seconds=20), False,
+                 use_libuv=sys.argv[2] == "libuv")
+store.set("a", "b")
+print(store.get("a").decode(), flush=True)
+input()
+"""
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("backend", ["libuv", "sockets"])
+def test_torchs_store_listens_on_a_reserved_port(held: socket.socket, backend: str) -> None:
+    """While we hold it, and keeps it after we let go; whoever comes later is refused."""
+    pytest.importorskip("torch")
+    port = held.getsockname()[1]
+    store = subprocess.Popen(
+        [sys.executable, "-W", "ignore", "-c", STORE, str(port), backend],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    try:
+        assert store.stdout is not None
+        assert store.stdout.readline() == b"b\n"
+        assert ports.owners(ports.listening(port), [store.pid, os.getpid()]) == {store.pid}
+        held.close()
+        for shared in (True, False):
+            with pytest.raises(OSError, match="in use") as refused:
+                bind(port, "0.0.0.0", shared=shared)
+            assert refused.value.errno == errno.EADDRINUSE
+        assert f"(pid {store.pid})" in ports.reserve(port, port)[1]
+    finally:
+        store.communicate(b"\n", timeout=30)
+
+
+# --- children ---
+
+
+def test_a_child_that_is_not_waited_for_is_ended_with_its_group(tmp_path: Path) -> None:
+    """Whatever way `collect` is left."""
+    child = setup.start(
+        [f"sleep 300 & echo $! > {tmp_path}/pid; sleep 300"], dict(os.environ), "", 60
+    )
+    wait_for_text(tmp_path / "pid")
+
+    child.kill()
+
+    assert child.code == -signal.SIGKILL
+    wait_for_end_of(int((tmp_path / "pid").read_text()))
+
+
+def test_a_child_outlives_its_parent_by_its_deadline_only(tmp_path: Path) -> None:
+    """Should the link be killed, the interpreter it asked still ends."""
+    pid = tmp_path / "pid"
+    hang = program(tmp_path / "hang", f"#!/bin/sh\necho $$ > {pid}\nexec sleep 300\n")
+
+    def serve() -> None:
+        interpreter.start(str(hang), dict(os.environ), "", 1.0)
+        time.sleep(60)
+
+    link = probes.Child(serve, 60)
+    wait_for_text(pid)
+    link.kill()
+
+    assert Path(f"/proc/{pid.read_text().strip()}").exists()
+    wait_for_end_of(int(pid.read_text()))
+
+
+def test_what_cannot_be_started_is_an_answer_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A host at its limit of processes is told about, not stumbled over."""
+
+    def fork() -> int:
+        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    monkeypatch.setattr(os, "fork", fork)
+
+    facts = collect(request()).facts
+
+    assert "cannot start a process" in facts.python.error
+    assert "cannot start a process" in facts.workdir_error
+    assert facts.interfaces

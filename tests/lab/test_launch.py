@@ -1,0 +1,256 @@
+"""A launch on four real hosts over SSH, from the command line to the exit code."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.lab.lab import Lab, LabFactory
+from tests.lab.launching import RANK, Launcher
+
+
+@pytest.fixture
+def on_lab(lab: Lab, launcher: Launcher) -> Launcher:
+    """A user whose conf/ names the shared lab."""
+    lab.write_cluster(launcher.conf)
+    return launcher
+
+
+def test_env_shows_ranks_in_yaml_order_with_mixed_nproc(lab: Lab, on_lab: Launcher) -> None:
+    """Global ranks follow the YAML, also with different numbers of ranks per node."""
+    done = on_lab(
+        *("cluster=lab", "task=env", "cluster.nodes.node2.nproc_per_node=3"),
+        "cluster.nodes.node4.nproc_per_node=2",
+    )
+    assert done.code == 0, done
+    shown = {}
+    for line in done.out.splitlines():
+        found = re.match(
+            r"\[(\w+):(\d+)\] host=(\w+) rank=(\d+) local_rank=(\d+) world_size=7", line
+        )
+        assert found, line
+        assert (found[1], found[2]) == (found[3], found[4])
+        shown[int(found[4])] = (found[1], int(found[5]))
+    assert shown == {
+        **{0: ("node1", 0), 1: ("node2", 0), 2: ("node2", 1), 3: ("node2", 2)},
+        **{4: ("node3", 0), 5: ("node4", 0), 6: ("node4", 1)},
+    }
+    assert f"master={lab['node1'].address}:" in done.out
+    assert done.result["state"] == "succeeded"
+    assert "0 processes left" in done.err
+
+
+def test_a_master_that_is_not_first_gets_rank_0(on_lab: Launcher) -> None:
+    """torch's static rendezvous puts its store on node rank 0, so the master moves to the front."""
+    done = on_lab("cluster=lab", "task=env", "cluster.master=node3", "cluster.only=[node2,node3]")
+    assert done.code == 0, done
+    assert "[node3:0] " in done.out
+    assert "[node2:1] " in done.out
+
+
+@pytest.mark.torch
+def test_resnet18_trains_on_four_hosts(on_lab: Launcher) -> None:
+    """The shipped task reaches its accuracy over gloo on hosts that have no copy of our code."""
+    done = on_lab("cluster=lab", "task=resnet18", "task.args.target_accuracy=98", seconds=300)
+    assert done.code == 0, done
+    accuracy = re.search(r"final test accuracy ([\d.]+) %", done.out)
+    assert accuracy, done
+    assert float(accuracy[1]) >= 98
+    assert done.result["ranks"].keys() == {"0", "1", "2", "3"}
+
+
+def test_any_script_with_any_argument(on_lab: Launcher, tmp_path: Path) -> None:
+    """A plain third-party script gets its arguments to the letter, and its exit is success."""
+    script = tmp_path / "show.py"
+    script.write_text("import json, sys; print(json.dumps(sys.argv[1:]))")
+    awkward = [
+        "$HOME",
+        "$$",
+        "a b",
+        "it's",
+        'say "hi"',
+        "line\nbreak",
+        "${local_rank}",
+        "*",
+        "-x",
+        "",
+    ]
+    listed = ",".join(json.dumps(word) for word in awkward).replace("${", "\\${")
+    done = on_lab(
+        *("cluster=lab", "cluster.only=[node1,node2]", f"task.script={script}"),
+        *("task.args_style=raw", f"task.args=[{listed}]"),
+    )
+    assert done.code == 0, done
+    want = [word.replace("${local_rank}", "0") for word in awkward]
+    for node, rank in (("node1", 0), ("node2", 1)):
+        assert json.loads(done.log(node, rank)) == want
+
+
+def test_argparse_arguments(on_lab: Launcher, tmp_path: Path) -> None:
+    """`task.args.x=1` is `--x 1`."""
+    script = tmp_path / "show.py"
+    script.write_text("import sys; print(sys.argv[1:])")
+    done = on_lab("cluster=lab", "cluster.only=[node1]", f"task.script={script}", "task.args.x=1")
+    assert done.code == 0, done
+    assert "['--x', '1']" in done.out
+
+
+def test_every_line_of_a_flood_arrives_whole_and_in_order(on_lab: Launcher) -> None:
+    """4 ranks × 200,000 lines of 100 bytes: on the console and in the files."""
+    done = on_lab.ranks("lines=200000", "cluster=lab", seconds=150)
+    done = done if done.code == 0 else pytest.fail(str(done))
+    for rank in range(4):
+        want = [f"{rank} {number:08d} ".ljust(99, "x") for number in range(200_000)]
+        prefix = f"[node{rank + 1}:{rank}] "
+        shown = [line[len(prefix) :] for line in done.out.splitlines() if line.startswith(prefix)]
+        assert shown == want
+        assert done.log(f"node{rank + 1}", rank).splitlines() == want
+
+
+def test_records_stand_in_the_run_folder(lab: Lab, on_lab: Launcher) -> None:
+    """Configuration, plan, events, result and logs; `latest` points to it; no other file is left."""
+    done = on_lab.ranks("print=hi", "cluster=lab", "cluster.env.WHO=${oc.env:HOME}")
+    assert done.code == 0, done
+    names = {path.name for path in done.folder.iterdir()}
+    assert names == {"config.yaml", "plan.json", "events.jsonl", "result.json", "logs"}
+    assert "${oc.env:HOME}" in (done.folder / "config.yaml").read_text()
+    plan = json.loads((done.folder / "plan.json").read_text())
+    assert [node["node"] for node in plan["nodes"]] == list(lab.hosts)
+    assert done.result["run_id"] == plan["run_id"] == done.folder.name
+    assert (done.folder.parent / "latest").resolve() == done.folder
+    assert {path.name for path in on_lab.folder.iterdir()} == {"conf", "runs"}
+    kinds = [event["kind"] for event in done.events]
+    assert kinds.count("rank_exited") == kinds.count("rank_started") == 4
+
+
+def test_dry_run_contacts_hosts_and_leaves_nothing(lab: Lab, on_lab: Launcher) -> None:
+    """It prints what each host would be told, writes nothing anywhere, and exits as a launch."""
+    before = {name: host.sh("find ~ /tmp | sort") for name, host in lab.hosts.items()}
+    done = on_lab("cluster=lab", "task=env", "dry_run=true")
+    assert done.code == 0, done
+    assert done.out.count("torch.distributed.run") == 4
+    assert "GLOO_SOCKET_IFNAME=eth0" in done.out
+    assert "NCCL_SOCKET_IFNAME==eth0" in done.out
+    assert {path.name for path in on_lab.folder.iterdir()} == {"conf"}
+    assert {name: host.sh("find ~ /tmp | sort") for name, host in lab.hosts.items()} == before
+
+
+def test_a_printed_command_runs_as_printed(lab: Lab, on_lab: Launcher) -> None:
+    """What `dry_run=true` prints for a host can be pasted into a shell there."""
+    done = on_lab.ranks("env=RANK", "cluster=lab", "cluster.only=[node2]", "dry_run=true")
+    block = done.out.partition("# node2\n")[2]
+    assert "RANK=0" in lab["node2"].sh(block, timeout=60)
+
+
+def test_offline_contacts_nobody(on_lab: Launcher) -> None:
+    """`dry_run=offline` works for hosts that do not exist, and says what it assumes."""
+    done = on_lab("cluster=lab3", "dry_run=offline", "task=env")
+    assert done.code == 0, done
+    assert "assumed" in done.out
+    assert done.out.count("torch.distributed.run") == 16
+
+
+def test_secrets_reach_the_ranks_and_nothing_else(lab: Lab, on_lab: Launcher) -> None:
+    """A secret is in the ranks' environment: on no disk, in no argv, log or record."""
+    secret = "s3cr3t-\"'$x"
+    done = on_lab.start(
+        *("cluster=lab", "cluster.only=[node1,node2]", "cluster.secrets=[TOKEN]"),
+        *on_lab.rank_words("touch=/dev/shm/up", "wait=/dev/shm/go", "env=TOKEN"),
+        env={"TOKEN": secret},
+    )
+    for name in ("node1", "node2"):
+        done.until(lambda name=name: lab[name].sh("ls /dev/shm/up", check=False), "the ranks")  # type: ignore[misc]
+        assert "s3cr3t" not in "".join(process.cmdline for process in lab[name].processes())
+        assert not lab[name].sh("grep -rl s3cr3t ~ /tmp || true").strip()
+        lab[name].sh("touch /dev/shm/go")
+    ended = done.wait()
+    assert ended.code == 0, ended
+    assert f"TOKEN={secret}" in ended.out
+    for path in ended.folder.rglob("*"):
+        assert not path.is_file() or "logs" in path.parts or "s3cr3t" not in path.read_text()
+
+
+def test_nodes_that_share_one_home(lab_factory: LabFactory, launcher: Launcher) -> None:
+    """Hosts with one NFS-like home do not write over each other."""
+    lab = lab_factory(3, shared_home=True)
+    lab.write_cluster(launcher.conf)
+    done = launcher("cluster=lab", "task=env")
+    assert done.code == 0, done
+    assert sorted(re.findall(r"host=(\w+)", done.out)) == ["node1", "node2", "node3"]
+
+
+def test_odd_hosts(lab_factory: LabFactory, launcher: Launcher) -> None:
+    """Names that resolve to 127.0.1.1, a fish login shell, banners: one launch over all of them."""
+    lab = lab_factory(
+        3,
+        own_name="loopback",
+        login_shell={"node2": "/usr/bin/fish"},
+        rc_banner={"node3": True, "node2": True},
+    )
+    lab.write_cluster(launcher.conf)
+    done = launcher("cluster=lab", "task=resnet18", "task.args.epochs=1", seconds=120)
+    assert done.code == 0, done
+
+
+def test_hosts_behind_a_jump_host(lab_factory: LabFactory, launcher: Launcher) -> None:
+    """Two hosts that only a bastion reaches, over one connection to it."""
+    lab = lab_factory(names=["bastion", "inner1", "inner2"], isolated=["inner1", "inner2"])
+    jump = f"root@{lab['bastion'].address}"
+    lab.write_cluster(launcher.conf, names=["inner1", "inner2"], ssh={"jump": jump})
+    done = launcher("cluster=lab", "task=env")
+    assert done.code == 0, done
+    assert sorted(re.findall(r"host=(\w+)", done.out)) == ["inner1", "inner2"]
+
+
+def test_the_controllers_machine_as_one_of_the_nodes(lab: Lab, launcher: Launcher) -> None:
+    """This machine takes part by `transport: local`, found on the subnet it shares with the rest."""
+    nodes = {"here": {"transport": "local"}, "node1": {"host": lab["node1"].address}}
+    cluster = lab.cluster(names=["node1"])
+    cluster["nodes"] = nodes
+    (launcher.conf / "cluster" / "mixed.yaml").write_text(json.dumps(cluster))
+    done = launcher("cluster=mixed", "task=env")
+    assert done.code == 0, done
+    assert f"master={lab.address}:" in done.out
+    assert "[here:0] " in done.out
+    assert "[node1:1] host=node1" in done.out
+
+
+def test_a_node_says_its_own_interface_when_it_has_several(
+    lab_factory: LabFactory, launcher: Launcher
+) -> None:
+    """`addr` moves the traffic to another network, and the interfaces with it."""
+    lab = lab_factory(2, nets=2)
+    second = lab["node1"].sh("ip -4 -o addr show dev eth1").split()[3].split("/")[0]
+    lab.write_cluster(launcher.conf, nodes={"node1": {"addr": second}})
+    done = launcher("cluster=lab", "task=env")
+    assert done.code == 0, done
+    assert done.err.count("via eth1") == 2
+    assert f"master={second}:" in done.out
+
+
+def test_setup_lines_make_the_environment(lab: Lab, on_lab: Launcher) -> None:
+    """Their exports are kept for the ranks."""
+    done = on_lab.ranks(
+        "env=FROM_SETUP",
+        *("cluster=lab", "cluster.only=[node1]", 'cluster.setup=["export FROM_SETUP=yes"]'),
+    )
+    assert done.code == 0, done
+    assert "FROM_SETUP=yes" in done.out
+
+
+def test_rank_files_are_shown_by_filter(on_lab: Launcher) -> None:
+    """`logs.ranks` chooses what the console shows; the files are complete."""
+    done = on_lab.ranks("print=hi", "cluster=lab", "logs.ranks=[0,3]")
+    assert done.code == 0, done
+    assert sorted(done.out.splitlines()) == ["[node1:0] hi", "[node4:3] hi"]
+    assert done.log("node2", 1) == "hi\n"
+
+
+def test_the_rank_program_is_used_by_name(on_lab: Launcher) -> None:
+    """A script outside the project is named by its absolute path on the hosts."""
+    assert Path(RANK).is_absolute()
+    done = on_lab("cluster=lab", "cluster.only=[node1]", f"task.script={RANK}", "task.args=null")
+    assert done.code == 0, done

@@ -1,0 +1,299 @@
+"""Ends of every kind, on real hosts: each as designed, with nothing left anywhere.
+
+The shared lab's own fixture looks at every host after each test and fails it if anything of the
+run is still there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+import pytest
+
+from tests.lab.lab import Lab
+from tests.lab.lab.processes import Process
+from tests.lab.launching import PROGRAMS, RANK, Controller, Launcher
+
+GRACE = "stop.grace_s=2"
+
+
+@pytest.fixture
+def on_lab(lab: Lab, launcher: Launcher) -> Launcher:
+    """A user whose conf/ names the shared lab."""
+    lab.write_cluster(launcher.conf)
+    return launcher
+
+
+@pytest.fixture
+def begin(on_lab: Launcher) -> Callable[..., Controller]:
+    """Start ranks that do as told and then sleep, and wait until all of them run."""
+
+    def start(*words: str, overrides: tuple[str, ...] = (), ranks: int = 4) -> Controller:
+        controller = on_lab.start(
+            *("cluster=lab", GRACE, *overrides), *on_lab.rank_words(*words, "print=up", "sleep=600")
+        )
+        controller.until_printed("] up", ranks)
+        return controller
+
+    return start
+
+
+def find(lab: Lab, node: str, *words: str) -> Process:
+    """The oldest process of a node whose command line begins with the first of the words."""
+    found = [
+        process
+        for process in lab[node].processes()
+        if process.cmdline.startswith(words[0]) and all(word in process.cmdline for word in words)
+    ]
+    assert found, (words, lab[node].processes())
+    return min(found, key=lambda process: process.pid)
+
+
+def test_ctrl_c_ends_deaf_ranks_and_their_daemons(
+    lab: Lab, begin: Callable[..., Controller]
+) -> None:
+    """Ranks that ignore INT and TERM, with a deaf child in its own session: gone in grace + 3 s."""
+    controller = begin("daemon", "deaf")
+    began = time.monotonic()
+    controller.send(signal.SIGINT)
+    done = controller.wait(30)
+    took = time.monotonic() - began
+    assert done.code == 130, done
+    assert took < 2 + 3, done
+    assert lab.leftovers() == {}
+    assert done.err.count("0 processes left") == 4
+    assert "stopped" in done.err
+
+
+def test_polite_ranks_end_at_once(begin: Callable[..., Controller]) -> None:
+    """Nobody waits for a grace that nobody needs."""
+    controller = begin(overrides=("stop.grace_s=60",))
+    began = time.monotonic()
+    controller.send(signal.SIGTERM)
+    done = controller.wait(40)
+    assert done.code == 143, done
+    assert time.monotonic() - began < 10
+
+
+def test_a_second_ctrl_c_hurries(lab: Lab, begin: Callable[..., Controller]) -> None:
+    """It skips the grace, and still proves the end."""
+    controller = begin("daemon", "deaf", overrides=("stop.grace_s=120",))
+    controller.send()
+    controller.until(lambda: "stopping" in controller.err, "the first word")
+    controller.send()
+    began = time.monotonic()
+    done = controller.wait(30)
+    assert done.code == 130, done
+    assert time.monotonic() - began < 5
+    assert lab.leftovers() == {}
+
+
+def test_stopping_one_run_leaves_another_alone(
+    lab: Lab, on_lab: Launcher, begin: Callable[..., Controller]
+) -> None:
+    """Two runs side by side on the same hosts."""
+    first = begin("daemon", "deaf")
+    words = ("touch=/dev/shm/second", "wait=/dev/shm/go", "print=done")
+    second = on_lab.start("cluster=lab", *on_lab.rank_words(*words))
+    for host in lab.hosts.values():
+        second.until(lambda host=host: host.sh("ls /dev/shm/second", check=False), "the second")  # type: ignore[misc]
+    first.send()
+    assert first.wait(30).code == 130
+    for host in lab.hosts.values():
+        host.sh("rm /dev/shm/second; touch /dev/shm/go")
+    done = second.wait()
+    assert done.code == 0, done
+    assert done.out.count("] done") == 4
+    for host in lab.hosts.values():
+        host.sh("rm /dev/shm/go")
+
+
+def test_a_killed_controller_leaves_nothing(lab: Lab, begin: Callable[..., Controller]) -> None:
+    """Supervisors that hear no controller any more stop the run by themselves."""
+    controller = begin("daemon", "deaf", overrides=("disconnect_s=2",))
+    controller.kill()
+    end = time.monotonic() + 20
+    while lab.leftovers():
+        assert time.monotonic() < end, lab.leftovers()
+        time.sleep(0.1)
+
+
+def test_a_killed_link_loses_the_host_but_not_the_proof(
+    lab: Lab, begin: Callable[..., Controller]
+) -> None:
+    """The run is stopped, and the host is asked again over a new link."""
+    controller = begin("daemon", "deaf")
+    link = find(lab, "node2", f"{sys.executable} -I -c", "runner", "node2")
+    lab["node2"].kill(link.pid)
+    done = controller.wait(40)
+    assert done.code == 4, done
+    assert "first failure: node2: the connection to it broke" in done.err
+    assert done.err.count("0 processes left") == 4
+    assert lab.leftovers() == {}
+
+
+def test_a_killed_supervisor_ends_the_run(lab: Lab, begin: Callable[..., Controller]) -> None:
+    """Its guardian kills what it left, and says so."""
+    controller = begin("daemon", "deaf")
+    torchrun = find(lab, "node3", f"{sys.executable} -m torch.distributed.run")
+    lab["node3"].kill(torchrun.ppid)
+    done = controller.wait(40)
+    assert done.code == 1, done
+    assert "its supervisor ended by signal 9" in done.err
+    assert lab.leftovers() == {}
+
+
+def test_a_killed_torchrun_ends_the_run(lab: Lab, begin: Callable[..., Controller]) -> None:
+    """It is named as the first failure, and nothing is left."""
+    controller = begin("daemon", "deaf")
+    lab["node3"].kill(find(lab, "node3", f"{sys.executable} -m torch.distributed.run").pid)
+    done = controller.wait(40)
+    assert done.code == 1, done
+    assert "first failure: node3: torchrun was killed by SIGKILL" in done.err
+    assert lab.leftovers() == {}
+
+
+def test_a_killed_rank_ends_the_run(lab: Lab, begin: Callable[..., Controller]) -> None:
+    """Its node and global rank are named, and the signal in words."""
+    controller = begin("daemon", "deaf")
+    lab["node4"].kill(find(lab, "node4", f"{sys.executable} -u {RANK}").pid)
+    done = controller.wait(40)
+    assert done.code == 1, done
+    assert "first failure: rank 3 on node4 was killed by SIGKILL" in done.err
+    assert lab.leftovers() == {}
+
+
+def test_one_failing_rank_stops_everybody(lab: Lab, on_lab: Launcher) -> None:
+    """Ranks that do not talk to the failed one are stopped too, at once."""
+    words = on_lab.rank_words("err=the reason", "fail=1:3", "sleep=600")
+    done = on_lab("cluster=lab", *words, seconds=60)
+    assert done.code == 1, done
+    assert "first failure: rank 1 on node2 exited with 3" in done.err
+    assert "  | the reason" in done.err
+    assert done.result["first_failure"] == {"node": "node2", "rank": 1, "what": "exited with 3"}
+    assert lab.leftovers() == {}
+
+
+def test_an_unplugged_host_is_named_and_the_others_are_stopped(
+    lab: Lab, begin: Callable[..., Controller]
+) -> None:
+    """After `lost_s` of silence: exit 4, and what could not be asked is said."""
+    controller = begin(
+        "daemon", "deaf", overrides=("lost_s=3", "disconnect_s=3", "cluster.ssh.connect_timeout=2")
+    )
+    lab["node2"].unplug()
+    done = controller.wait(60)
+    assert done.code == 4, done
+    assert "first failure: node2: nothing was heard from it for" in done.err
+    assert "node2: could not be asked" in done.err
+    assert done.err.count("0 processes left") == 3
+    end = time.monotonic() + 20
+    while lab.leftovers():
+        assert time.monotonic() < end, lab.leftovers()
+        time.sleep(0.1)
+
+
+def test_a_power_cut_ends_the_run(lab: Lab, begin: Callable[..., Controller]) -> None:
+    """The lost host is named, the rest is stopped and proven."""
+    controller = begin(overrides=("lost_s=3", "cluster.ssh.connect_timeout=2"))
+    lab["node4"].power_off()
+    done = controller.wait(60)
+    assert done.code == 4, done
+    assert "node4" in done.err
+
+
+def test_ctrl_c_with_a_silent_host_is_5(lab: Lab, begin: Callable[..., Controller]) -> None:
+    """A stop that cannot be proven names the host."""
+    controller = begin(overrides=("lost_s=30", "disconnect_s=3", "cluster.ssh.connect_timeout=2"))
+    lab["node2"].unplug()
+    controller.send()
+    done = controller.wait(60)
+    assert done.code == 5, done
+    assert "node2: could not be asked" in done.err
+    end = time.monotonic() + 20
+    while lab.leftovers():
+        assert time.monotonic() < end, lab.leftovers()
+        time.sleep(0.1)
+
+
+def test_a_short_stall_is_no_loss(lab: Lab, begin: Callable[..., Controller]) -> None:
+    """A network that is away for less than `lost_s` changes nothing."""
+    controller = begin(overrides=("lost_s=20", "disconnect_s=20"))
+    lab["node2"].unplug()
+    time.sleep(3)
+    lab["node2"].plug()
+    time.sleep(3)
+    assert controller.process.poll() is None, controller.err
+    controller.send()
+    assert controller.wait(40).code == 130
+
+
+def test_a_console_nobody_reads_holds_up_nothing(lab: Lab, on_lab: Launcher) -> None:
+    """With a full pipe the ranks finish and the supervisors still hear their controller."""
+    reading, writing = os.pipe()
+    argv = [sys.executable, "-m", "runner", "cluster=lab", "disconnect_s=4", GRACE]
+    argv += on_lab.rank_words("lines=400000", "touch=/dev/shm/RANK.done", "sleep=8")
+    process = subprocess.Popen(
+        argv, cwd=on_lab.folder, env=on_lab.env, stdout=writing, stderr=subprocess.DEVNULL
+    )
+    os.close(writing)
+    try:
+        for rank, host in enumerate(lab.hosts.values()):
+            end = time.monotonic() + 60
+            while not host.sh(f"ls /dev/shm/{rank}.done", check=False):
+                assert time.monotonic() < end
+                time.sleep(0.2)
+        time.sleep(7)
+        assert process.poll() is None
+        assert all(host.processes("rank.py") for host in lab.hosts.values())
+        with open(reading, "rb") as pipe:
+            assert pipe.read().count(b"\n") == 4 * 400_000
+        assert process.wait(30) == 0
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_a_taken_master_port_is_retried_once(lab: Lab, on_lab: Launcher) -> None:
+    """A program that listens on the reserved port makes the run start anew on another."""
+    thief = lab["node1"].popen([sys.executable, str(PROGRAMS / "thief.py")])
+    try:
+        done = on_lab("cluster=lab", "cluster.only=[node1,node2]", "task=env", seconds=60)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            thief.kill()
+        thief.wait()
+    assert done.code == 0, done
+    assert "trying once more with another port" in done.err
+    assert [event["kind"] for event in done.events].count("port_taken") == 1
+
+
+def test_a_fixed_master_port_that_is_taken_is_refused_before_the_start(
+    lab: Lab, on_lab: Launcher
+) -> None:
+    """The key, the port and who holds it are named; nothing is started."""
+    holder = lab["node1"].popen([sys.executable, "-m", "http.server", "29555"])
+    try:
+        end = time.monotonic() + 10
+        while True:
+            with (
+                contextlib.suppress(OSError),
+                socket.create_connection((lab["node1"].address, 29555)),
+            ):
+                break
+            assert time.monotonic() < end
+        done = on_lab("cluster=lab", "task=env", "cluster.master_port=29555")
+    finally:
+        holder.kill()
+        holder.wait()
+    assert done.code == 3, done
+    assert "cluster.master_port" in done.err
+    assert "29555" in done.err
+    assert "http.server" in done.err

@@ -1,0 +1,48 @@
+"""Errors as a person reads them."""
+
+from __future__ import annotations
+
+import pytest
+
+from runner.core.errors import ConfigError, Interrupted, NotReady, Problem, RunnerError
+
+GPUS = Problem("cluster.nodes.gpu1.gpus", "asked for 8, the host has 4", "legal here: 0 to 4")
+KEY = Problem("gpu2", "refused our key", "try by hand:\n  ssh gpu2")
+
+
+@pytest.mark.parametrize(
+    ("problem", "text"),
+    [
+        (Problem("gpu1", "no torch"), "gpu1: no torch"),
+        (Problem("", "interrupted"), "interrupted"),
+        (KEY, "gpu2: refused our key\n    try by hand:\n      ssh gpu2"),
+    ],
+    ids=["no hint", "no place", "hint of two lines"],
+)
+def test_problem_says_where_what_and_what_next(problem: Problem, text: str) -> None:
+    """One line says where and what; the hint stands below, indented."""
+    assert str(problem) == text
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (RunnerError([GPUS, KEY]), 1),
+        (ConfigError([GPUS, KEY]), 2),
+        (NotReady([GPUS, KEY]), 3),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_error_prints_all_its_problems(error: RunnerError, code: int) -> None:
+    """Every problem is told at once, and the error knows how the process shall end."""
+    assert str(error) == f"{GPUS}\n{KEY}"
+    assert error.problems == (GPUS, KEY)
+    assert error.exit_code == code
+
+
+@pytest.mark.parametrize("code", [130, 143])
+def test_interruption_before_the_start_says_that_nothing_runs(code: int) -> None:
+    """Ctrl-C and SIGTERM keep their own exit codes."""
+    error = Interrupted(code)
+
+    assert (str(error), error.exit_code) == ("interrupted; nothing was started", code)

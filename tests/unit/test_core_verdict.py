@@ -1,0 +1,396 @@
+"""How a run ended and why, folded from what was seen.
+
+Nodes a and b have two ranks each; times are seconds on the controller's clock.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Iterable
+
+import pytest
+
+from runner.core.events import (
+    Body,
+    Ended,
+    Event,
+    HostLost,
+    HostSilent,
+    PortTaken,
+    ProgramExited,
+    ProgramStarted,
+    RankExited,
+    RankStarted,
+    StopAsked,
+    Stopping,
+)
+from runner.core.states import State
+from runner.core.verdict import (
+    Failure,
+    NodeResult,
+    Observed,
+    RankResult,
+    Verdict,
+    describe_exit,
+    fold,
+)
+from tests.golden.builders import plan
+
+PLAN = plan(2, 2)
+OK, FAILED, STOPPED = Ended(State.SUCCEEDED), Ended(State.FAILED), Ended(State.STOPPED, "told to stop")
+TERM, KILL = 15, 9
+
+
+def seen(at: float, node: str, *bodies: Body, mono: float = 0.0) -> list[Observed]:
+    """Things that happened at one time; `mono` is what the host's own clock said."""
+    return [Observed(at, Event(PLAN.run_id, node, 0, 0, 0.0, mono, body)) for body in bodies]
+
+
+def started() -> list[Observed]:
+    """The beginning of every story."""
+    return [
+        *seen(1, "a", ProgramStarted(7), RankStarted(0, 8), RankStarted(1, 9)),
+        *seen(1, "b", ProgramStarted(7), RankStarted(2, 8), RankStarted(3, 9)),
+    ]
+
+
+def succeeded(node: str, at: float = 9) -> list[Observed]:
+    """A node on which all went well."""
+    ranks = (0, 1) if node == "a" else (2, 3)
+    ends = [RankExited(rank, code=0, max_rss=rank << 20) for rank in ranks]
+    return seen(at, node, *ends, ProgramExited(code=0), OK)
+
+
+def terminated(node: str, at: float) -> list[Observed]:
+    """A node that was told to stop, and did."""
+    ranks = (0, 1) if node == "a" else (2, 3)
+    ends = [RankExited(rank, signal=TERM) for rank in ranks]
+    return seen(at, node, Stopping("told to stop"), *ends, ProgramExited(code=1), STOPPED)
+
+
+def verdict(*stories: Iterable[Observed]) -> Verdict:
+    """Fold a story, told in a wrong order: only times count."""
+    story = [*started(), *itertools.chain(*stories)]
+    told = fold(PLAN, story, 10.0)
+    # Of two things at one moment the first heard counts; else the order of hearing must not.
+    if len({moment.at for moment in story}) == len(story):
+        random.shuffle(story)
+        assert fold(PLAN, story, 10.0) == told
+    return told
+
+
+def outcome(told: Verdict) -> tuple[str, int]:
+    """State and exit code."""
+    return told.state, told.exit_code
+
+
+def test_all_went_well() -> None:
+    """Every rank ended with 0 and nothing is left: the whole verdict."""
+    assert verdict(succeeded("a"), succeeded("b")) == Verdict(
+        state="succeeded",
+        exit_code=0,
+        seconds=10.0,
+        nodes={"a": NodeResult(0, ended=True), "b": NodeResult(0, ended=True)},
+        ranks={
+            str(rank): RankResult(node, 0, max_rss=rank << 20) for rank, node in enumerate("aabb")
+        },
+    )
+
+
+def test_failure_that_came_first_is_the_first() -> None:
+    """Rank 3 failed a moment before rank 0, and was heard of later."""
+    told = verdict(
+        seen(5.1, "a", RankExited(0, code=1)),
+        seen(5.0, "b", RankExited(3, code=77)),
+        seen(5.2, "", StopAsked("rank 0 on a exited with 1")),
+        terminated("a", 5.3),
+        terminated("b", 5.4),
+    )
+
+    assert outcome(told) == ("failed", 1)
+    assert told.first_failure == Failure("b", 3, "exited with 77")
+
+
+def test_hosts_own_clocks_do_not_matter() -> None:
+    """Clocks that are hours apart change nothing: times were corrected before."""
+    told = verdict(
+        seen(5.1, "a", RankExited(0, code=1), mono=3.0),
+        seen(5.0, "b", RankExited(3, code=77), mono=90000.0),
+    )
+
+    assert told.first_failure == Failure("b", 3, "exited with 77")
+
+
+def test_what_follows_is_consequence() -> None:
+    """Ranks that failed or were ended after the first are counted, not named."""
+    told = verdict(
+        seen(5, "a", RankExited(0, code=3)),
+        seen(6, "a", RankExited(1, signal=TERM), ProgramExited(code=1), FAILED),
+        seen(6, "b", RankExited(2, code=1), RankExited(3, code=0), ProgramExited(code=1), FAILED),
+    )
+
+    assert told.first_failure == Failure("a", 0, "exited with 3")
+    assert told.consequences == 2
+
+
+def test_rank_whose_end_nobody_saw_is_a_failure() -> None:
+    """SIGKILL may take a rank and its shim at once; what follows is still counted right."""
+    told = verdict(
+        seen(5, "a", RankExited(1)),
+        seen(6, "a", RankExited(0, signal=TERM), ProgramExited(code=1), FAILED),
+        succeeded("b"),
+    )
+
+    assert outcome(told) == ("failed", 1)
+    assert told.first_failure == Failure("a", 1, "ended unseen")
+    assert told.consequences == 1
+
+
+def test_consequences_of_a_failing_host_are_all_its_ranks() -> None:
+    """Where no rank failed first, every bad rank is a consequence."""
+    told = verdict(
+        seen(4, "a", ProgramExited(signal=KILL)),
+        seen(5, "a", RankExited(0, signal=KILL), RankExited(1, signal=KILL), FAILED),
+        succeeded("b"),
+    )
+
+    assert told.first_failure == Failure("a", None, "torchrun was killed by SIGKILL")
+    assert told.consequences == 2
+
+
+def test_rank_says_itself_what_went_wrong() -> None:
+    """An error on record is told in place of the exit code."""
+    told = verdict(seen(5, "a", RankExited(0, code=1, error="CUDA out of memory")))
+
+    assert told.first_failure == Failure("a", 0, "CUDA out of memory")
+
+
+def test_program_may_fail_before_any_rank() -> None:
+    """torchrun itself could not be started, or ended at once."""
+    what = "cannot start /opt/python in /data: No such file or directory"
+    told = fold(PLAN, [*seen(1, "a", ProgramExited(error=what), FAILED), *terminated("b", 2)], 2.0)
+
+    assert outcome(told) == ("failed", 1)
+    assert told.first_failure == Failure("a", None, what)
+
+
+def test_port_of_somebody_else_is_the_failure() -> None:
+    """It precedes the failures it causes, and names who holds the port."""
+    told = verdict(
+        seen(2, "a", PortTaken(29500, (4711, 4712)), Stopping("the master's port was taken")),
+        seen(3, "a", ProgramExited(code=1), STOPPED),
+        terminated("b", 4),
+    )
+
+    assert outcome(told) == ("failed", 1)
+    assert told.first_failure == Failure(
+        "a", None, "port 29500, reserved for the ranks' meeting, was taken (process 4711)"
+    )
+
+
+def test_port_may_be_held_by_somebody_unseen() -> None:
+    """/proc may hide other users' processes."""
+    told = verdict(seen(2, "a", PortTaken(29500)))
+
+    assert told.first_failure == Failure(
+        "a", None, "port 29500, reserved for the ranks' meeting, was taken"
+    )
+
+
+def test_noise_of_torchrun_after_success_is_no_failure() -> None:
+    """When all ranks ended with 0, a torchrun that then complains changes nothing."""
+    told = verdict(
+        seen(8, "b", RankExited(2, code=0), RankExited(3, code=0), ProgramExited(code=1), FAILED),
+        succeeded("a", at=9),
+    )
+
+    assert outcome(told) == ("succeeded", 0)
+    assert told.first_failure is None
+
+
+@pytest.mark.parametrize(("signum", "code"), [(2, 130), (15, 143), (1, 129)])
+def test_users_stop_has_its_own_code(signum: int, code: int) -> None:
+    """What ends because of it is no failure."""
+    told = verdict(
+        seen(5, "", StopAsked("interrupted", signum)), terminated("a", 6), terminated("b", 6)
+    )
+
+    assert outcome(told) == ("stopped", code)
+    assert told.first_failure is None
+    assert told.unproven == ()
+
+
+def test_users_stop_counts_even_after_a_failure() -> None:
+    """Its code beats the failure's, which is still named."""
+    told = verdict(
+        seen(5, "a", RankExited(0, code=3)),
+        seen(5.1, "", StopAsked("rank 0 on a exited with 3")),
+        seen(5.2, "", StopAsked("interrupted", 2)),
+        terminated("a", 6),
+        terminated("b", 6),
+    )
+
+    assert outcome(told) == ("stopped", 130)
+    assert told.first_failure == Failure("a", 0, "exited with 3")
+
+
+def test_second_signal_does_not_change_the_code() -> None:
+    """Ctrl-C, then SIGTERM from an impatient system, is still a Ctrl-C."""
+    told = verdict(
+        seen(5, "", StopAsked("interrupted", 2)),
+        seen(6, "", StopAsked("interrupted", 15)),
+        terminated("a", 7),
+        terminated("b", 7),
+    )
+
+    assert outcome(told) == ("stopped", 130)
+
+
+def test_lost_host_is_4_and_unproven() -> None:
+    """The others are stopped; the lost one is named, since nobody could look there."""
+    told = verdict(
+        seen(5, "b", HostLost("nothing was heard from it for 15 s")),
+        seen(5.1, "", StopAsked("lost b")),
+        terminated("a", 6),
+    )
+
+    assert outcome(told) == ("lost", 4)
+    assert told.first_failure == Failure("b", None, "nothing was heard from it for 15 s")
+    assert told.unproven == ("b",)
+    assert told.consequences == 2
+
+
+def test_lost_host_that_came_back_is_proven() -> None:
+    """Its link was cut; over a new one it said that nothing is left."""
+    told = verdict(
+        seen(5, "b", HostLost("the connection to it broke")),
+        terminated("a", 6),
+        terminated("b", 7),
+    )
+
+    assert outcome(told) == ("lost", 4)
+    assert told.unproven == ()
+
+
+def test_host_lost_after_a_failure_does_not_change_the_cause() -> None:
+    """The first failure gives the code; the lost host is named all the same."""
+    told = verdict(
+        seen(5, "a", RankExited(0, code=3)),
+        seen(6, "b", HostLost("the connection to it broke")),
+        terminated("a", 7),
+    )
+
+    assert outcome(told) == ("failed", 1)
+    assert told.unproven == ("b",)
+
+
+def test_host_that_keeps_silent_after_a_stop_is_5() -> None:
+    """Nobody can say that nothing is left there."""
+    told = verdict(
+        seen(5, "", StopAsked("interrupted", 2)),
+        terminated("a", 6),
+        seen(30, "b", HostSilent("it did not say that nothing is left")),
+    )
+
+    assert outcome(told) == ("stuck", 5)
+    assert told.unproven == ("b",)
+
+
+def test_lost_host_makes_a_users_stop_5() -> None:
+    """Stopping was asked for, and could not be proven."""
+    told = verdict(
+        seen(5, "", StopAsked("interrupted", 2)),
+        terminated("a", 6),
+        seen(7, "b", HostLost("the connection to it broke")),
+    )
+
+    assert outcome(told) == ("stuck", 5)
+
+
+@pytest.mark.parametrize(
+    "story",
+    [
+        pytest.param(succeeded("b"), id="after success"),
+        pytest.param(seen(5, "b", RankExited(2, code=1), FAILED), id="after a failure"),
+        pytest.param(
+            [*seen(5, "", StopAsked("interrupted", 2)), *terminated("b", 6)], id="after a stop"
+        ),
+    ],
+)
+def test_process_that_cannot_be_killed_beats_all(story: list[Observed]) -> None:
+    """5 whatever else happened, with the processes named."""
+    told = verdict(
+        story,
+        seen(8, "a", RankExited(0, code=0), RankExited(1, code=0), ProgramExited(code=0)),
+        seen(9, "a", Ended(State.STUCK, "told to stop", 3, (4711,))),
+    )
+
+    assert outcome(told) == ("stuck", 5)
+    assert told.nodes["a"].survivors == (4711,)
+    assert told.nodes["a"].killed == 3
+
+
+def test_supervisor_that_died_is_the_failure() -> None:
+    """Its guardian closed the record, and says why."""
+    told = verdict(
+        seen(5, "a", Ended(State.FAILED, "its supervisor ended by signal 9", 4)),
+        seen(5.1, "", StopAsked("the run failed on a")),
+        terminated("b", 6),
+    )
+
+    assert outcome(told) == ("failed", 1)
+    assert told.first_failure == Failure("a", None, "its supervisor ended by signal 9")
+    assert told.nodes["a"] == NodeResult(
+        ended=True, killed=4, note="its supervisor ended by signal 9"
+    )
+
+
+def test_host_that_stops_on_its_own_is_the_failure() -> None:
+    """A laptop slept: the ranks that got SIGTERM for it are consequences."""
+    reason = "no controller was heard for 15 s"
+    told = verdict(
+        seen(5, "a", Stopping(reason)),
+        seen(5.5, "a", RankExited(0, signal=TERM), RankExited(1, signal=TERM)),
+        seen(5.6, "a", ProgramExited(code=1), Ended(State.STOPPED, reason)),
+        seen(5.7, "", StopAsked("rank 0 on a was killed by SIGTERM")),
+        terminated("b", 6),
+    )
+
+    assert outcome(told) == ("failed", 1)
+    assert told.first_failure == Failure("a", None, reason)
+    assert told.consequences == 4
+
+
+def test_run_of_which_nothing_was_heard_did_not_succeed() -> None:
+    """No failure was seen, no success either, and nobody can say what is left."""
+    told = fold(PLAN, [], 1.0)
+
+    assert outcome(told) == ("stuck", 5)
+    assert told.unproven == ("a", "b")
+
+
+def test_run_that_ended_without_its_ranks_did_not_succeed() -> None:
+    """torchrun said 0, but a rank's end is not on record."""
+    told = verdict(
+        seen(9, "a", RankExited(0, code=0), ProgramExited(code=0), OK), succeeded("b")
+    )
+
+    assert outcome(told) == ("failed", 1)
+    assert told.ranks["1"] == RankResult("a")
+
+
+@pytest.mark.parametrize(
+    ("code", "signum", "words"),
+    [
+        (3, None, "exited with 3"),
+        (0, None, "exited with 0"),
+        (None, 9, "was killed by SIGKILL"),
+        (None, 11, "was killed by SIGSEGV"),
+        (None, 99, "was killed by signal 99"),
+        (None, None, "ended unseen"),
+    ],
+)
+def test_exit_is_told_in_words(code: int | None, signum: int | None, words: str) -> None:
+    """A signal by its name, where it has one."""
+    assert describe_exit(code, signum) == words
