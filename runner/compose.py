@@ -236,14 +236,16 @@ class Composer:
     def show(
         self, words: Sequence[str], question: Callable[[Hydra, str, argparse.Namespace], None]
     ) -> None:
-        """Have Hydra print something about a configuration that can be composed.
+        """Have Hydra print something about a configuration.
 
         Raises:
             ConfigError: It cannot be composed, or has no such part.
         """
         with self._explained(words):
             overrides, _ = _prepared(words)
-            self._hydra.compose_config(PRIMARY, overrides, RunMode.RUN)
+            if words:
+                # Hydra would print its own words for what is wrong.
+                self._hydra.compose_config(PRIMARY, overrides, RunMode.RUN)
             args = argparse.Namespace(overrides=overrides, resolve=False)
             try:
                 question(self._hydra, PRIMARY, args)

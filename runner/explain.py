@@ -227,7 +227,8 @@ def _other(error: Exception, files: Files, words: Sequence[str]) -> Problem:
         return Problem(found[1], "several values need --multirun, which makes a run of each", hint)
     if not isinstance(error, CompactHydraException):
         rest += "\nHYDRA_FULL_ERROR=1 shows where in Hydra this comes from"
-    about = [word for word in words if word.lstrip("+~").partition("=")[0] in first]
+    keys = {word.lstrip("+~").partition("=")[0]: word for word in words}
+    about = [word for key, word in keys.items() if f"'{key}'" in first or word in first]
     if named := re.search(r"\bin '?([\w/.-]+)'?[:,]", first, re.IGNORECASE):
         about = [shown(file) for file in files.find(named[1])]
     if first.startswith("Could not delete") and "cluster.nodes." in first:

@@ -18,7 +18,7 @@ from runner.control.connect import Gathering, Reach
 from runner.control.session import Inbox, Session
 from runner.control.store import RunStore
 from runner.control.watch import Callbacks, Watch
-from runner.core.errors import NotReady, Problem
+from runner.core.errors import RunnerError
 from runner.core.facts import Facts
 from runner.core.layout import PROGRAM
 from runner.core.plan import Plan, build_plan
@@ -45,10 +45,14 @@ def run(composed: Composed) -> int:
         return _rehearse_offline(composed)
     store = RunStore(composed.run_dir)
     if composed.dry_run == "false":
-        store.check()
+        store.reserve()
     inbox: Inbox = queue.SimpleQueue()
-    with _signals_to(inbox):
-        return Launch(composed, store, inbox).run()
+    try:
+        with _signals_to(inbox):
+            return Launch(composed, store, inbox).run()
+    except RunnerError:
+        store.abandon()
+        raise
 
 
 def _rehearse_offline(composed: Composed) -> int:
@@ -102,7 +106,7 @@ class Launch:
             return self._launch(plan, facts)
         finally:
             self._console.close(deadline_s=2)
-            for session in self._sessions.values():
+            for session in list(self._sessions.values()):  # threads may still be connecting
                 session.close()
             self._reach.close()
 
@@ -117,17 +121,22 @@ class Launch:
 
     def _launch(self, plan: Plan, facts: dict[str, Facts]) -> int:
         self._store.create(self._composed.config_yaml)
-        began = time.monotonic()
+        began, began_wall = time.monotonic(), time.time()
         watch = self._attempt(plan, facts, {})
         if watch.port_taken and not self.spec.master_port.fixed:
-            facts = self._another_port(facts)
-            plan = build_plan(self.spec, facts, tasks_hash=self._tasks_hash, attempt=1)
-            self._console.say("trying once more with another port")
-            watch = self._attempt(plan, facts, watch.events_offsets)
+            port = self._another_port()
+            if port:
+                self._console.say("trying once more with another port")
+                master = self.spec.master.name
+                facts = {**facts, master: replace(facts[master], held_port=port)}
+                plan = build_plan(self.spec, facts, tasks_hash=self._tasks_hash, attempt=1)
+                watch = self._attempt(plan, facts, watch.events_offsets)
         verdict = fold(plan, watch.observed, time.monotonic() - began)
         if watch.refused:
             verdict = replace(verdict, state="failed", exit_code=max(3, verdict.exit_code))
-        self._store.write_result(plan, verdict)
+        self._store.write_result(plan, verdict, began_wall)
+        if self._store.failed:
+            self._console.say(f"{self._store.failed}; the hosts have every log, in their workdir")
         self._report(plan, verdict)
         return verdict.exit_code
 
@@ -139,7 +148,6 @@ class Launch:
             log=self._log,
             say=self._console.say,
             console_full=lambda: self._console.full,
-            all_started=lambda: None,
             mute=self._console.mute,
         )
         watch = Watch(self.spec, plan, self._reach, self._sessions, self._inbox, callbacks)
@@ -147,26 +155,18 @@ class Launch:
         watch.run()
         return watch
 
-    def _another_port(self, facts: dict[str, Facts]) -> dict[str, Facts]:
-        """Have the master reserve another port.
-
-        Raises:
-            NotReady: It cannot.
-        """
-        master, rule = self.spec.master.name, self.spec.master_port
-        session = self._sessions[master]
+    def _another_port(self) -> int:
+        """Have the master reserve another port; 0 when it cannot."""
+        rule = self.spec.master_port
+        session = self._sessions[self.spec.master.name]
         number = session.request("hold", {"first": rule.first, "last": rule.last})
         deadline = time.monotonic() + HOLD_S
         while time.monotonic() < deadline:
             with contextlib.suppress(queue.Empty):
                 sender, frame = self._inbox.get(timeout=0.1)
                 if sender is session and frame.data.get("id") == number:
-                    port = int(frame.data.get("port", 0))
-                    if not port:
-                        break
-                    return {**facts, master: replace(facts[master], held_port=port)}
-        what = f"cluster.master_port={rule}: one was taken while starting, and no other is free"
-        raise NotReady([Problem(master, what, "set cluster.master_port to another range")])
+                    return int(frame.data.get("port", 0))
+        return 0
 
     def _log(self, node: str, source: str, stream: str, data: bytes) -> None:
         self._store.append_log(node, f"{source}.{stream}", data)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,26 +21,39 @@ class RunStore:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.logs = folder / "logs"
+        self.failed = ""
+        self._made: list[Path] = []
 
-    def check(self) -> None:
-        """Refuse a folder that holds another run, or cannot be made, before anything is contacted.
+    def reserve(self) -> None:
+        """Make the folder, before anything is contacted.
 
         Raises:
-            ConfigError: Naming `run_dir`.
+            ConfigError: It holds another run, or cannot be made; names `run_dir`.
         """
-        parent = next(path for path in self.folder.parents if path.exists())
-        what = ""
-        if self.folder.exists() and (not self.folder.is_dir() or any(self.folder.iterdir())):
-            what = f"{self.folder} is there already; a run never writes over another"
-        elif not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
-            what = f"cannot write in {parent}"
+        try:
+            missing = [path for path in (self.folder, *self.folder.parents) if not path.exists()]
+            for path in reversed(missing):
+                path.mkdir(mode=0o700)
+                self._made.append(path)
+            what = ""
+            if any(self.folder.iterdir()):
+                what = f"{self.folder} is there already; a run never writes over another"
+        except OSError as error:
+            self.abandon()
+            what = f"cannot make {self.folder}: {error.strerror}"
         if what:
             hint = "set run_dir to a new folder, or another run_id"
             raise ConfigError([Problem("run_dir", what, hint)])
 
+    def abandon(self) -> None:
+        """Take the folder away again: nothing was started."""
+        for path in reversed(self._made):
+            with contextlib.suppress(OSError):
+                path.rmdir()
+
     def create(self, config_yaml: str) -> None:
-        """Make the folder with the configuration, and point `latest` beside it here."""
-        self.logs.mkdir(parents=True, mode=0o700)
+        """Begin the record with the configuration, and point `latest` beside it here."""
+        self.logs.mkdir(mode=0o700)
         self._write("config.yaml", config_yaml)
         latest = self.folder.parent / "latest"
         if latest.is_symlink() or not latest.exists():
@@ -52,25 +65,18 @@ class RunStore:
         """Record what every host will be told; before it is told."""
         self._write_json("plan.json", encode(plan))
 
-    def write_result(self, plan: Plan, verdict: Verdict) -> None:
-        """Record how it ended."""
-        self._write_json("result.json", {"run_id": plan.run_id, **encode(verdict)})
+    def write_result(self, plan: Plan, verdict: Verdict, began: float) -> None:
+        """Record how it ended; `began` in seconds since 1970."""
+        times = {"began": began, "ended": began + verdict.seconds}
+        self._write_json("result.json", {"run_id": plan.run_id, **times, **encode(verdict)})
 
     def append(self, event: Event) -> None:
         """Record what happened."""
-        with (self.folder / "events.jsonl").open("a", encoding="utf-8") as file:
-            file.write(event.line())
+        self._append(self.folder / "events.jsonl", event.line().encode())
 
     def append_log(self, node: str, name: str, data: bytes) -> None:
         """Append to one stream of one node."""
-        path = self.logs / node / name
-        try:
-            file = path.open("ab")
-        except FileNotFoundError:
-            path.parent.mkdir(mode=0o700, exist_ok=True)
-            file = path.open("ab")
-        with file:
-            file.write(data)
+        self._append(self.logs / node / name, data)
 
     def tail(self, node: str, name: str, lines: int) -> list[str]:
         """Return the last lines of one stream."""
@@ -82,14 +88,22 @@ class RunStore:
             return []
         return text.rstrip().splitlines()[-lines:]
 
+    def _append(self, path: Path, data: bytes) -> None:
+        """Append, or note in `failed` why not: a full disk here must not end a run elsewhere."""
+        try:
+            path.parent.mkdir(mode=0o700, exist_ok=True)
+            with path.open("ab") as file:
+                file.write(data)
+        except OSError as error:
+            self.failed = self.failed or f"cannot write {path}: {error.strerror}"
+
     def _write_json(self, name: str, data: Any) -> None:
         self._write(name, json.dumps(data, indent=1) + "\n")
 
     def _write(self, name: str, text: str) -> None:
         aside = self.folder / f".{name}.new"
-        aside.write_text(text, encoding="utf-8")
-        aside.replace(self.folder / name)
-
-
-LogSink = Callable[[str, str, str, bytes], None]
-"""(node, source, stream, bytes): where followed logs go."""
+        try:
+            aside.write_text(text, encoding="utf-8")
+            aside.replace(self.folder / name)
+        except OSError as error:
+            self.failed = self.failed or f"cannot write {self.folder / name}: {error.strerror}"

@@ -73,7 +73,6 @@ class Callbacks:
     log: Callable[[str, str, str, bytes], None]
     say: Callable[[str], None]
     console_full: Callable[[], bool]
-    all_started: Callable[[], None]
     mute: Callable[[], None]
 
 
@@ -121,7 +120,7 @@ class Watch:
             if missing:
                 data["tasks"] = missing.header()
             self._sessions[name].request("go", data, missing.payload if missing else b"")
-        self._go_by = time.monotonic() + START_S
+        self._began = time.monotonic()
 
     def run(self) -> None:
         """Return when every host has settled: ended with its logs here, lost, or silent."""
@@ -168,6 +167,8 @@ class Watch:
             node.settled = True
 
     def _refused(self, node: NodeWatch, why: str) -> None:
+        if node.settled:
+            return
         if node.going:
             self._lose(node, why)
             return
@@ -200,7 +201,8 @@ class Watch:
         everyone = all(len(n.started) == len(n.share.ranks) for n in self._nodes.values())
         if everyone and not self._announced:
             self._announced = True
-            self._tell.all_started()
+            took = time.monotonic() - self._began
+            self._tell.say(f"every rank started after {took:.1f} s")
 
     # Keeping contact
 
@@ -223,7 +225,7 @@ class Watch:
         silence = now - node.session.heard
         if not node.lost and silence > self.spec.lost_s:
             self._lose(node, f"nothing was heard from it for {silence:.0f} s")
-        elif not node.going and not node.lost and now > self._go_by:
+        elif not node.going and not node.lost and now > self._began + START_S:
             self._lose(node, f"its supervisor did not start within {START_S:.0f} s")
         elif node.ended and silence > DRAIN_S:
             node.settled = True

@@ -29,7 +29,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.functional import affine_grid, cross_entropy, grid_sample, relu
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import DistributedSampler
+from torch.utils.data import DistributedSampler, TensorDataset
 
 RANK = int(os.environ.get("RANK", "0"))
 LOCAL_RANK = int(os.environ.get("LOCAL_RANK", "0"))
@@ -72,7 +72,9 @@ def parse_args() -> argparse.Namespace:
     if args.epochs < 1:
         parser.error(f"--epochs must be at least 1, not {args.epochs}")
     if not 2 * WORLD_SIZE <= args.batch_size <= TRAIN_IMAGES:
-        parser.error(f"--batch_size must be {2 * WORLD_SIZE} to {TRAIN_IMAGES} for {WORLD_SIZE} ranks")
+        parser.error(
+            f"--batch_size must be {2 * WORLD_SIZE} to {TRAIN_IMAGES} for {WORLD_SIZE} ranks"
+        )
     if args.batch_size % WORLD_SIZE:
         parser.error(f"--batch_size {args.batch_size} does not divide by {WORLD_SIZE} ranks")
     if args.backend not in ("gloo", "nccl"):
@@ -101,6 +103,7 @@ class Block(nn.Module):
             self.shortcut.append(nn.BatchNorm2d(width))
 
     def forward(self, x: Tensor) -> Tensor:
+        """Add what the convolutions found to what came in."""
         y = relu(self.norm1(self.conv1(x)))
         return relu(self.norm2(self.conv2(y)) + self.shortcut(x))
 
@@ -135,8 +138,8 @@ def distort(images: Tensor, generator: torch.Generator) -> Tensor:
 
 def learning_rate(step: int, steps_per_epoch: int, highest: float) -> float:
     """Up during the first epoch, then down; blind to --epochs, so that training can go on."""
-    epoch = step / steps_per_epoch
-    return highest * min((step + 1) / steps_per_epoch, LR_DECAY ** (epoch - 1))
+    falling: float = LR_DECAY ** (step / steps_per_epoch - 1)
+    return highest * min((step + 1) / steps_per_epoch, falling)
 
 
 def evaluate(model: nn.Module, images: Tensor, labels: Tensor) -> tuple[int, int]:
@@ -160,7 +163,7 @@ def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
         torch.save(state, file)
         file.flush()
         os.fsync(file.fileno())
-    os.replace(aside, path)
+    aside.replace(path)
 
 
 def load_checkpoint(path: Path, device: torch.device) -> dict[str, Any]:
@@ -177,15 +180,21 @@ def train(args: argparse.Namespace) -> float:
     images, labels = load_digits()
     is_test = torch.arange(len(images)) % 5 == 0
     test_images, test_labels = images[is_test].to(device), labels[is_test].to(device)
-    images, labels = images[~is_test], labels[~is_test]
+    train_set = TensorDataset(images[~is_test], labels[~is_test])
+    sampler: DistributedSampler[Any] = DistributedSampler(
+        train_set, WORLD_SIZE, RANK, seed=args.seed
+    )
+    per_rank = args.batch_size // WORLD_SIZE
+    steps = len(sampler) // per_rank
 
     torch.manual_seed(args.seed)
     model: nn.Module = resnet18().to(device)
     if args.sync_bn:
-        model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
-    weights = [p for p in model.parameters() if p.ndim > 1]
-    others = [p for p in model.parameters() if p.ndim == 1]  # biases and norms do not decay
-    groups = [{"params": weights, "weight_decay": WEIGHT_DECAY}, {"params": others}]
+        model = nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-untyped-call]
+    groups: list[dict[str, Any]] = [
+        {"params": [p for p in model.parameters() if p.ndim > 1], "weight_decay": WEIGHT_DECAY},
+        {"params": [p for p in model.parameters() if p.ndim == 1]},  # biases and norms
+    ]
     optimizer = torch.optim.SGD(groups, args.lr, MOMENTUM, nesterov=True, foreach=True)
     done = 0
     if args.resume:
@@ -195,27 +204,23 @@ def train(args: argparse.Namespace) -> float:
         done = state["epoch"]
 
     parallel = DistributedDataParallel(model, gradient_as_bucket_view=True)
-    sampler = DistributedSampler(range(len(images)), WORLD_SIZE, RANK, seed=args.seed)
-    per_rank = args.batch_size // WORLD_SIZE
-    steps = len(sampler) // per_rank
     began = time.monotonic()
     for epoch in range(done, args.epochs):
         epoch_began = time.monotonic()
         sampler.set_epoch(epoch)
-        order = torch.tensor(list(sampler))[: steps * per_rank].split(per_rank)
+        order = torch.tensor(list(sampler)[: steps * per_rank]).view(steps, per_rank)
         generator = torch.Generator().manual_seed(args.seed * 10**6 + epoch * 10**3 + RANK)
         loss_sum = torch.zeros((), device=device)
         model.train()
         for step, batch in enumerate(order, epoch * steps):
             for group in optimizer.param_groups:
                 group["lr"] = learning_rate(step, steps, args.lr)
-            inputs = distort(images[batch], generator).to(device)
-            with torch.autocast(device.type, torch.bfloat16, device.type == "cuda"):
-                loss = cross_entropy(
-                    parallel(inputs), labels[batch].to(device), label_smoothing=LABEL_SMOOTHING
-                )
+            images, labels = train_set[batch]
+            images, labels = distort(images, generator).to(device), labels.to(device)
+            with torch.autocast(device.type, torch.bfloat16, images.is_cuda):
+                loss = cross_entropy(parallel(images), labels, label_smoothing=LABEL_SMOOTHING)
             optimizer.zero_grad()
-            loss.backward()
+            loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
             loss_sum += loss.detach()
 
@@ -250,11 +255,10 @@ def main() -> int:
     if "RANK" in os.environ:
         dist.init_process_group(args.backend)
     else:
-        dist.init_process_group(args.backend, store=dist.HashStore(), rank=0, world_size=1)
+        store = dist.HashStore()  # type: ignore[attr-defined]
+        dist.init_process_group(args.backend, store=store, rank=0, world_size=1)
     if RANK == 0:
-        print(
-            f"world size {WORLD_SIZE}, backend {args.backend}, device {args.device}", flush=True
-        )
+        print(f"world size {WORLD_SIZE}, backend {args.backend}, device {args.device}", flush=True)
     accuracy = train(args)
     dist.destroy_process_group()
     # Gloo's threads let go of their last tensors only now and need the interpreter for it; one

@@ -17,6 +17,8 @@ from runner.transport.base import Channel
 READ_SIZE = 1 << 16
 END_S = 0.5
 """How long a child may take to end by itself, and again after SIGTERM."""
+KILLED_S = 5.0
+"""How long the kernel may take to end a killed one: moments, unless the machine is overloaded."""
 
 
 class LocalTransport:
@@ -119,5 +121,5 @@ class LocalChannel:
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.killpg(self._process.pid, number)
             with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(END_S)
+                self._process.wait(KILLED_S if number is signal.SIGKILL else END_S)
                 return

@@ -83,7 +83,6 @@ class Tools:
 
     ring: KeyRing
     trust: Trust
-    config: Any
     timeout: float
 
     @classmethod
@@ -97,8 +96,6 @@ class Tools:
                 accept_new=ssh.host_keys == "accept-new",
                 notes=notes,
             ),
-            # Neither fabric.yaml nor ssh_config: what those say is settled before we come here.
-            config=fabric.Config(ssh_config=paramiko.SSHConfig(), lazy=True),
             timeout=ssh.connect_timeout,
         )
 
@@ -274,7 +271,9 @@ class Login:
             at.host,
             user=at.user,
             port=at.port,
-            config=self._tools.config,
+            # Neither fabric.yaml nor ssh_config: what those say is settled before we come here.
+            # One per connection, because Fabric changes it in place.
+            config=fabric.Config(ssh_config=paramiko.SSHConfig(), lazy=True),
             gateway=False,
             forward_agent=False,
             connect_kwargs={

@@ -11,7 +11,9 @@ import tempfile
 import time
 from typing import IO, Any
 
-PROXY_END_S = 0.5
+END_S = 0.5
+KILLED_S = 5.0
+"""How long a ProxyCommand may take to end after SIGTERM, and after SIGKILL."""
 DEAD_S = 120
 
 
@@ -88,10 +90,10 @@ class Proxy:
             return
         self._closed = True
         self.socket.close()
-        for number in (signal.SIGTERM, signal.SIGKILL):
+        for number, patience in ((signal.SIGTERM, END_S), (signal.SIGKILL, KILLED_S)):
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.pid, number)
             with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(PROXY_END_S)
+                self._process.wait(patience)
                 break
         self._said.close()

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 
 def fold_names(names: Iterable[str]) -> str:
-    """Return names in the notation of ClusterShell, which the YAML takes too."""
+    """Return names in the notation of ClusterShell, which the YAML takes too.
+
+    What is no name of a node or a key, but means something in that notation, is left as it is.
+    """
     unique = list(dict.fromkeys(names))
-    if len(unique) == 1:
-        return unique[0]
+    if len(unique) == 1 or not all(re.fullmatch(r"[\w.-]+", name) for name in unique):
+        return ", ".join(unique)
     from ClusterShell.NodeSet import NodeSet
 
     return str(NodeSet.fromlist(unique))

@@ -432,20 +432,21 @@ def test_silent_connection_is_replaced(place: Place) -> None:
 
 
 def test_close_does_not_wait_for_a_frozen_host(place: Place) -> None:
-    """Not even while a writer fills the connection to the brim."""
+    """Not even while writers have filled the connection to the brim."""
     sshd, transport = place.sshd(), place.transport()
-    channel = transport.open(sshd.node(), "cat >/dev/null")
+    channels = [transport.open(sshd.node(), "cat >/dev/null") for _ in range(8)]
+    sshd.signal_sessions(signal.SIGSTOP)
     with ThreadPoolExecutor() as pool:
-        waiting = pool.submit(channel.send, bytes(200 * MEGABYTE))
-        time.sleep(0.1)
-        sshd.signal_sessions(signal.SIGSTOP)
-        time.sleep(0.2)
+        waiting = [pool.submit(channel.send, bytes(3 * MEGABYTE)) for channel in channels]
+        time.sleep(0.5)
+        assert not any(each.done() for each in waiting)
         start = time.monotonic()
-        channel.close()
+        channels[0].close()
         transport.close()
         assert time.monotonic() - start < 4
-        with pytest.raises(OSError):  # noqa: PT011 - which one is not promised
-            waiting.result(2)
+        for each in waiting:
+            with pytest.raises(OSError):  # noqa: PT011 - which one is not promised
+                each.result(2)
 
 
 def test_closed_transport_opens_nothing(place: Place) -> None:
@@ -466,7 +467,7 @@ def test_nothing_of_a_connection_stays_behind(place: Place) -> None:
     with contextlib.suppress(NotReady):
         transport.open(Node("gpu2", "127.0.0.1", port=free_port("127.0.0.1")), "true")
     with listener(lambda link: link.sendall(b"SSH-2.0-x\r\n")) as node, pytest.raises(NotReady):
-        place.transport(connect_timeout=0.5).open(node, "true")
+        place.transport(connect_timeout=0.3).open(node, "true")
     transport.close()
     deadline = time.monotonic() + 3
     while left := set(threading.enumerate()) - before:
@@ -873,9 +874,9 @@ def test_host_that_does_not_answer_is_given_up(place: Place) -> None:
             link.connect_ex(server.getsockname())
         port = server.getsockname()[1]
         start = time.monotonic()
-        problem = place.problem(Node("gpu1", "127.0.0.1", port=port), connect_timeout=1)
+        problem = place.problem(Node("gpu1", "127.0.0.1", port=port), connect_timeout=0.5)
     assert time.monotonic() - start < 2.5
-    assert problem.what == f"127.0.0.1 port {port} did not answer within 1 s"
+    assert problem.what == f"127.0.0.1 port {port} did not answer within 0.5 s"
     assert "cluster.ssh.connect_timeout" in problem.hint
 
 
@@ -883,9 +884,9 @@ def test_host_that_never_speaks_is_given_up(place: Place) -> None:
     """It takes the connection and sends no banner."""
     with listener(lambda _: None) as node:
         start = time.monotonic()
-        problem = place.problem(node, connect_timeout=1)
+        problem = place.problem(node, connect_timeout=0.5)
     assert time.monotonic() - start < 2.5
-    assert "did not begin to speak SSH within 1 s" in problem.what
+    assert "did not begin to speak SSH within 0.5 s" in problem.what
     assert "MaxStartups" in problem.hint
 
 
@@ -893,7 +894,7 @@ def test_host_that_stops_in_the_handshake_is_given_up(place: Place) -> None:
     """It sends a banner and nothing more."""
     with listener(lambda link: link.sendall(b"SSH-2.0-x\r\n")) as node:
         start = time.monotonic()
-        problem = place.problem(node, connect_timeout=0.5)
+        problem = place.problem(node, connect_timeout=0.3)
     assert time.monotonic() - start < 2.5
     assert "began to speak SSH, then stopped" in problem.what
 

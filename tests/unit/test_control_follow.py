@@ -1,0 +1,217 @@
+"""Following the files of a node: nothing lost, nothing doubled, nothing pulled that may wait."""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from runner.control.follow import CHUNK, Follower
+from runner.control.session import Session
+from runner.core.events import Event, ProgramStarted
+from tests.golden.builders import RUN_ID, plan
+
+Key = tuple[str, str]
+EVENTS: Key = ("events", "")
+RANK_0: Key = ("rank_0", "out")
+
+
+class Asked(Session):
+    """A session that only remembers the reads it was asked for, by file."""
+
+    def __init__(self) -> None:
+        self.reads: dict[Key, dict[str, Any]] = {}
+        self._last = 0
+
+    def request(self, kind: str, data: dict[str, Any] | None = None, payload: bytes = b"") -> int:
+        """Take a read."""
+        assert (kind, payload) == ("read", b"")
+        assert data is not None
+        self._last += 1
+        key = (data.pop("source"), data.pop("stream"))
+        assert key not in self.reads, "two reads of one file at a time"
+        self.reads[key] = {"id": self._last, **data}
+        return self._last
+
+
+class Followed:
+    """A follower on a node with one rank, and what came of it."""
+
+    def __init__(self, events_offset: int = 0) -> None:
+        self.logs: defaultdict[Key, bytes] = defaultdict(bytes)
+        self.events: list[Event] = []
+        self.follower = Follower(plan(1).of("a"), self._sink, events_offset)
+        self.link = Asked()
+        self.follower.start(self.link)
+
+    def _sink(self, source: str, stream: str, data: bytes) -> None:
+        self.logs[source, stream] += data
+
+    def answer(
+        self, key: Key, chunk: bytes = b"", *, eof: bool = False, hold_back: bool = False
+    ) -> None:
+        """Answer the pending read of a file."""
+        number = self.link.reads.pop(key)["id"]
+        taken = self.follower.take(self.link, number, chunk, eof=eof, hold_back=hold_back)
+        self.events += taken
+
+    def new_link(self) -> None:
+        """The link was lost; there is another."""
+        self.link = Asked()
+        self.follower.start(self.link)
+
+
+def events(count: int) -> tuple[list[Event], bytes]:
+    """So many events, and the file they make."""
+    made = [Event(RUN_ID, "größer", 0, n, 1.5, 2.5, ProgramStarted(n)) for n in range(count)]
+    return made, "".join(event.line() for event in made).encode()
+
+
+def test_every_file_is_asked_for_from_its_beginning() -> None:
+    """The events, torchrun's own output, and two streams for every rank."""
+    followed = Followed()
+
+    ask = {"attempt": 0, "offset": 0, "n": CHUNK}
+    assert {key: {**read, "id": 0} for key, read in followed.link.reads.items()} == {
+        key: {**ask, "id": 0}
+        for key in [
+            EVENTS,
+            *(("program", "out"), ("program", "err"), ("rank_0", "out"), ("rank_0", "err")),
+        ]
+    }
+
+
+def test_events_of_an_earlier_attempt_are_not_read_again() -> None:
+    """One file holds the events of all attempts."""
+    assert Followed(events_offset=4711).link.reads[EVENTS]["offset"] == 4711
+
+
+def test_each_answer_asks_for_what_follows() -> None:
+    """A file is read on from where its last piece ended."""
+    followed = Followed()
+
+    followed.answer(RANK_0, b"one")
+    followed.answer(RANK_0, b"two")
+
+    assert followed.link.reads[RANK_0]["offset"] == 6
+    assert followed.logs[RANK_0] == b"onetwo"
+
+
+def test_file_at_its_end_is_not_asked_for_again() -> None:
+    """When every file is at its end, all is here."""
+    followed = Followed()
+    for key in list(followed.link.reads):
+        assert not followed.follower.done
+        followed.answer(key, eof=True)
+
+    assert followed.follower.done
+    assert followed.link.reads == {}
+
+
+def test_torn_event_waits_for_its_rest() -> None:
+    """Events come out whole, however their bytes are cut, within a letter too."""
+    made, content = events(2)
+    followed = Followed()
+
+    for cut in range(len(content)):
+        followed.answer(EVENTS, content[cut : cut + 1])
+
+    assert followed.events == made
+    assert followed.follower.events_offset == len(content)
+
+
+def test_log_that_must_wait_is_not_asked_for() -> None:
+    """While the console is full, what is unread stays on its host; `resume` asks on."""
+    followed = Followed()
+    followed.answer(RANK_0, b"one", hold_back=True)
+    assert RANK_0 not in followed.link.reads
+
+    followed.follower.resume(followed.link)
+
+    assert followed.link.reads[RANK_0]["offset"] == 3
+
+
+def test_resuming_twice_asks_once() -> None:
+    """One read of a file at a time."""
+    followed = Followed()
+    followed.answer(RANK_0, b"one", hold_back=True)
+
+    followed.follower.resume(followed.link)
+    followed.follower.resume(followed.link)
+
+    assert followed.link.reads[RANK_0]["id"] == 6
+
+
+def test_events_never_wait() -> None:
+    """A full console does not keep the end of a run from being seen."""
+    followed = Followed()
+
+    followed.answer(EVENTS, hold_back=True)
+
+    assert EVENTS in followed.link.reads
+
+
+def test_new_link_goes_on_where_the_old_one_ended() -> None:
+    """Files at their end are not asked for, and those held back are, once."""
+    followed = Followed()
+    followed.answer(RANK_0, b"one", hold_back=True)
+    followed.answer(("rank_0", "err"), eof=True)
+
+    followed.new_link()
+    followed.follower.resume(followed.link)
+
+    assert followed.link.reads[RANK_0]["offset"] == 3
+    assert ("rank_0", "err") not in followed.link.reads
+
+
+def test_answer_to_an_old_question_is_ignored() -> None:
+    """After a new link the old one may still have had something to say."""
+    followed = Followed()
+    old = followed.link.reads[RANK_0]["id"]
+    for key in list(followed.link.reads):
+        followed.answer(key, b"")
+    before = dict(followed.link.reads)
+
+    assert not list(
+        followed.follower.take(followed.link, old, b"again", eof=False, hold_back=False)
+    )
+    assert followed.logs[RANK_0] == b""
+    assert followed.link.reads == before
+
+
+@settings(max_examples=15)
+@given(st.integers(0, 2**32))
+def test_all_arrives_whatever_happens(seed: int) -> None:
+    """Cuts, full consoles and lost links: every byte of every file arrives once, in order."""
+    chance = random.Random(seed)  # noqa: S311 (a story, not a key)
+    made, content = events(3)
+    followed = Followed()
+    files = {key: chance.randbytes(chance.randrange(60)) for key in followed.link.reads}
+    files[EVENTS] = content
+
+    while not followed.follower.done:
+        if not followed.link.reads or chance.random() < 0.1:
+            followed.follower.resume(followed.link)
+        if chance.random() < 0.1:
+            followed.new_link()
+        key = chance.choice(list(followed.link.reads))
+        offset = followed.link.reads[key]["offset"]
+        chunk = files[key][offset : offset + chance.randrange(1, 30)]
+        followed.answer(key, chunk, eof=not chunk, hold_back=chance.random() < 0.3)
+
+    assert followed.events == made
+    assert dict(followed.logs) == {
+        key: data for key, data in files.items() if data and key != EVENTS
+    }
+
+
+def test_unknown_event_is_refused() -> None:
+    """The same code wrote the file: what is no event is a fault to be heard of."""
+    followed = Followed()
+
+    with pytest.raises(ValueError, match="unknown kind"):
+        followed.answer(EVENTS, b'{"kind":"moon_rose"}\n')

@@ -1,0 +1,173 @@
+"""The controller's record of a run."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from runner.control.store import RunStore
+from runner.core.codec import decode, encode
+from runner.core.errors import ConfigError
+from runner.core.events import Event, ProgramStarted, parse
+from runner.core.plan import Plan
+from runner.core.secret import Secret
+from runner.core.verdict import Verdict
+from tests.golden.builders import RUN_ID, plan
+
+HINT = "\n    set run_dir to a new folder, or another run_id"
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> RunStore:
+    """The record of a run that is about to start."""
+    return created(tmp_path / "runs" / RUN_ID)
+
+
+def created(folder: Path) -> RunStore:
+    """The record of a run in that folder."""
+    store = RunStore(folder)
+    store.reserve()
+    store.create("seed: 1\n")
+    return store
+
+
+def names(folder: Path) -> set[str]:
+    """Everything in a folder."""
+    return {path.name for path in folder.iterdir()}
+
+
+def test_new_folder_holds_the_configuration(store: RunStore) -> None:
+    """It is there with its parents, and `latest` beside it points here."""
+    assert names(store.folder) == {"config.yaml", "logs"}
+    assert (store.folder / "config.yaml").read_text() == "seed: 1\n"
+    assert names(store.folder.parent) == {RUN_ID, "latest"}
+    assert (store.folder.parent / "latest").readlink() == Path(RUN_ID)
+
+
+def test_latest_follows_the_newest_run(store: RunStore) -> None:
+    """Also where it points to a run that somebody deleted."""
+    latest = store.folder.parent / "latest"
+    latest.unlink()
+    latest.symlink_to("deleted")
+
+    created(store.folder.parent / "second")
+
+    assert latest.readlink() == Path("second")
+
+
+def test_folder_of_the_users_is_not_replaced_by_the_link(tmp_path: Path) -> None:
+    """A real folder called `latest` is not ours to touch."""
+    (tmp_path / "latest").mkdir()
+
+    created(tmp_path / "first")
+
+    assert not (tmp_path / "latest").is_symlink()
+
+
+@pytest.mark.parametrize("place", ["new", "there/new", "there", "not/there/new"])
+def test_run_that_never_started_leaves_no_trace(tmp_path: Path, place: str) -> None:
+    """The folder is reserved with its parents; abandoned, what was there before is there."""
+    (tmp_path / "there").mkdir()
+    store = RunStore(tmp_path / place)
+
+    store.reserve()
+    reserved = store.folder.is_dir()
+    store.abandon()
+
+    assert reserved
+    assert list(tmp_path.rglob("*")) == [tmp_path / "there"]
+
+
+def test_record_of_a_run_is_not_abandoned(store: RunStore) -> None:
+    """What was written stays, whoever gives up later."""
+    store.abandon()
+
+    assert (store.folder / "config.yaml").is_file()
+
+
+def test_run_never_writes_over_another(store: RunStore) -> None:
+    """A folder with anything in it is refused, before anything is contacted."""
+    with pytest.raises(ConfigError) as caught:
+        RunStore(store.folder).reserve()
+
+    assert str(caught.value) == (
+        f"run_dir: {store.folder} is there already; a run never writes over another{HINT}"
+    )
+
+
+@pytest.mark.parametrize("below", ["file", "file/x", "file/x/y"])
+def test_file_in_the_way_is_refused(tmp_path: Path, below: str) -> None:
+    """What is no folder cannot become one."""
+    (tmp_path / "file").touch()
+
+    with pytest.raises(ConfigError) as caught:
+        RunStore(tmp_path / below).reserve()
+
+    assert str(caught.value) == f"run_dir: cannot make {tmp_path / below}: Not a directory{HINT}"
+
+
+def test_records_read_back(store: RunStore) -> None:
+    """Plan and verdict are on record whole, the run's id with both."""
+    verdict = Verdict("succeeded", 0, 12.5)
+    store.write_plan(plan(2))
+    store.write_result(plan(2), verdict)
+
+    assert decode(Plan, json.loads((store.folder / "plan.json").read_text())) == plan(2)
+    result = json.loads((store.folder / "result.json").read_text())
+    assert result == {"run_id": RUN_ID, **encode(verdict)}
+
+
+def test_record_is_replaced_whole_or_not_at_all(store: RunStore) -> None:
+    """What fails half-way leaves the earlier record, and no half of a new one."""
+    store.write_plan(plan(1))
+    secret = cast("str", Secret("hunter2"))
+
+    with pytest.raises(TypeError, match="Secret"):
+        store.write_plan(replace(plan(1), cluster=secret))
+
+    assert decode(Plan, json.loads((store.folder / "plan.json").read_text())) == plan(1)
+    assert names(store.folder) == {"config.yaml", "logs", "plan.json"}
+
+
+def test_events_are_appended(store: RunStore) -> None:
+    """One line each, in the order of hearing."""
+    events = [Event(RUN_ID, "a", 0, n, 1.0, 2.0, ProgramStarted(n)) for n in (1, 2)]
+    for event in events:
+        store.append(event)
+
+    lines = (store.folder / "events.jsonl").read_text().splitlines()
+    assert [parse(line) for line in lines] == events
+
+
+def test_logs_are_appended_byte_for_byte(store: RunStore) -> None:
+    """A file per node and stream; pieces may end anywhere."""
+    for chunk in (b"one\xff", b"\ntw", b"o"):
+        store.append_log("a", "rank_0.out", chunk)
+    store.append_log("b", "rank_1.err", b"x")
+
+    assert (store.logs / "a" / "rank_0.out").read_bytes() == b"one\xff\ntwo"
+    assert (store.logs / "b" / "rank_1.err").read_bytes() == b"x"
+
+
+def test_tail_is_the_last_lines(store: RunStore) -> None:
+    """Blank lines at the end do not count, bytes that are no text are shown as such."""
+    store.append_log("a", "rank_0.err", b"1\n2\n3 \xff\n\n\n")
+
+    assert store.tail("a", "rank_0.err", 2) == ["2", "3 \ufffd"]
+    assert store.tail("a", "rank_0.err", 9) == ["1", "2", "3 \ufffd"]
+
+
+def test_tail_of_a_huge_log_is_read_from_its_end(store: RunStore) -> None:
+    """A log of any size costs the same."""
+    store.append_log("a", "rank_0.err", b"x" * (1 << 20) + b"\nlast\n")
+
+    assert store.tail("a", "rank_0.err", 1) == ["last"]
+
+
+def test_tail_of_nothing_is_empty(store: RunStore) -> None:
+    """A rank that wrote nothing has no file here."""
+    assert store.tail("a", "rank_0.err", 9) == []

@@ -1,0 +1,44 @@
+"""Problems as a person reads them: the same one on many hosts is one."""
+
+from __future__ import annotations
+
+import pytest
+
+from runner.core.errors import Problem
+from runner.ui.names import fold_names
+from runner.ui.problems import render
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (["gpu1"], "gpu1"),
+        (["gpu1", "gpu1"], "gpu1"),
+        (["gpu1", "gpu2", "gpu3", "gpu7"], "gpu[1-3,7]"),
+        (["gpu01", "gpu02"], "gpu[01-02]"),
+        (["alice", "bob"], "alice,bob"),
+        (["cluster.nodes.a1.gpus", "cluster.nodes.a2.gpus"], "cluster.nodes.a[1-2].gpus"),
+        (["task.args.*", "task.b"], "task.args.*, task.b"),
+        (["gpu[1", "gpu&2", "", "@x"], "gpu[1, gpu&2, , @x"),
+    ],
+)
+def test_names_fold_into_ranges(names: list[str], expected: str) -> None:
+    """Names fold as in ClusterShell; what only looks like its notation is left as it is."""
+    assert fold_names(names) == expected
+
+
+def test_same_problem_on_many_hosts_is_told_once() -> None:
+    """In the order of their first; hosts fold into a range."""
+    refused = [Problem(f"gpu{n}", "refused our key", "ssh-copy-id there") for n in (1, 2, 3)]
+    other = Problem("gpu2", "no torch")
+
+    assert render([refused[0], other, *refused[1:]]) == (
+        "error: gpu[1-3]: refused our key\n    ssh-copy-id there\nerror: gpu2: no torch"
+    )
+
+
+def test_problem_without_a_place_has_none() -> None:
+    """Not everything that goes wrong has a key or a host."""
+    assert render([Problem("", "interrupted; nothing was started")]) == (
+        "error: interrupted; nothing was started"
+    )
