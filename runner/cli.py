@@ -33,15 +33,22 @@ def entry() -> NoReturn:
 
 
 def compose_and(argv: Sequence[str], job: Callable[[Composed], int]) -> int:
-    """Hand every run that the command line asks for to `job`; return the exit code."""
+    """Hand every run that the command line asks for to `job`, one after the other.
+
+    Returns:
+        The first exit code that is not 0, unless one ends the whole.
+    """
     try:
-        return _run_all(_asked_for(argv), job)
+        runs = _asked_for(argv)
     except RunnerError as error:
-        for problem in error.problems:
-            print(f"error: {problem}", file=sys.stderr)
-        return error.exit_code
-    except KeyboardInterrupt:
-        return 130
+        return _told(error)
+    first = 0
+    for run in runs:
+        code = _done(run, job)
+        first = first or code
+        if code in ENDS_A_SWEEP:
+            return code
+    return first
 
 
 def _launch(composed: Composed) -> int:
@@ -51,15 +58,19 @@ def _launch(composed: Composed) -> int:
     return run(composed)
 
 
-def _run_all(runs: Sequence[Composed], job: Callable[[Composed], int]) -> int:
-    """Run one after the other; return the first exit code that is not 0."""
-    first = 0
-    for run in runs:
-        code = job(run)
-        first = first or code
-        if code in ENDS_A_SWEEP:
-            return code
-    return first
+def _done(run: Composed, job: Callable[[Composed], int]) -> int:
+    try:
+        return job(run)
+    except RunnerError as error:
+        return _told(error)
+    except KeyboardInterrupt:
+        return 130
+
+
+def _told(error: RunnerError) -> int:
+    for problem in error.problems:
+        print(f"error: {problem}", file=sys.stderr)
+    return error.exit_code
 
 
 def _asked_for(argv: Sequence[str]) -> list[Composed]:
@@ -71,38 +82,38 @@ def _asked_for(argv: Sequence[str]) -> list[Composed]:
             return []
         folders = conf_folders(flags.config_dir)
         # Here, because Hydra is most of what this program takes to start.
-        from runner.compose import composer  # noqa: PLC0415
+        from runner.compose import open_composer  # noqa: PLC0415
 
-        with composer(folders, shipped()) as compose:
-            if _shown(compose, flags):
+        with open_composer(folders, shipped()) as composer:
+            if _shown(composer, flags):
                 return []
             if flags.multirun:
-                return compose.sweep(flags.overrides)
-            return [compose.compose(flags.overrides)]
+                return composer.sweep(flags.overrides)
+            return [composer.compose(flags.overrides)]
     except KeyboardInterrupt:
         raise Interrupted(130) from None
 
 
-def _shown(compose: Composer, flags: argparse.Namespace) -> bool:
+def _shown(composer: Composer, flags: argparse.Namespace) -> bool:
     """Print what a flag asks to see of the configuration, if one does."""
     words = flags.overrides
     if flags.help:
-        compose.show(words, lambda hydra, name, args: hydra.app_help(name, _parser(), args))
+        composer.show(words, lambda hydra, name, args: hydra.app_help(name, _parser(), args))
     elif flags.hydra_help:
-        compose.show([], lambda hydra, name, args: hydra.hydra_help(name, _parser(), args))
+        composer.show(None, lambda hydra, name, args: hydra.hydra_help(name, _parser(), args))
     elif flags.cfg:
-        compose.show(
+        composer.show(
             words,
             lambda hydra, name, args: hydra.show_cfg(
                 name, args.overrides, flags.cfg, flags.package, flags.resolve
             ),
         )
     elif flags.info:
-        compose.show(
+        composer.show(
             words, lambda hydra, name, args: hydra.show_info(flags.info, name, args.overrides)
         )
     elif flags.shell_completion:
-        compose.show([], lambda hydra, name, _: hydra.shell_completion(name, words))
+        composer.show(None, lambda hydra, name, _: hydra.shell_completion(name, words))
     else:
         return False
     return True

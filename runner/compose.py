@@ -8,6 +8,7 @@ import dataclasses
 import os
 import re
 import secrets
+import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
 PRIMARY = "runner"
 NODES = "cluster.nodes."
 PROGRAMS = frozenset(f"task.{key}" for key in PROGRAM_KEYS)
-RANGED = re.compile(r"(\+{0,2}(?:cluster\.(?:only|exclude)|task\.nodes)=)([^'\"]*)")
+RANGED = re.compile(r"^(\+{0,2}(?:cluster\.(?:only|exclude)|task\.nodes)=)([^'\"]*)$")
 
 
 @dataclass
@@ -76,7 +77,7 @@ class Cluster:
     setup: Any = field(default_factory=list)
     project: str | None = None
     workdir: str = "~/.runner"
-    env: dict[str, Any] = field(default_factory=dict)
+    env: Any = field(default_factory=dict)
     pass_env: Any = field(default_factory=list)
     secrets: Any = field(default_factory=list)
 
@@ -90,7 +91,7 @@ class TaskConfig:
     command: Any = None
     args: Any = None
     args_style: str = "argparse"
-    env: dict[str, Any] = field(default_factory=dict)
+    env: Any = field(default_factory=dict)
     nodes: Any = field(default_factory=list)
     nnodes: Any = None
 
@@ -125,20 +126,22 @@ class Runner:
     logs: Logs = field(default_factory=Logs)
 
 
-def _open(schema: type) -> DictConfig:
-    """Make a config that takes any key: we name those too many, all of them, after composition."""
-    config: DictConfig = OmegaConf.structured(schema)
-    for node in (config, *config.values()):
+def _open(config: DictConfig) -> DictConfig:
+    """Let a schema take any key: we name those too many, all of them, after composition."""
+    OmegaConf.set_struct(config, value=False)
+    for node in config.values():
         if isinstance(node, DictConfig):
-            OmegaConf.set_struct(node, value=False)
+            _open(node)
     return config
 
 
 def _register() -> None:
     store = ConfigStore.instance()
-    store.store(name="runner_base", node=_open(Runner))
-    store.store(group="cluster", name="base", node=_open(Cluster))
-    store.store(group="task", name="base", node=_open(TaskConfig))
+    store.store(name="runner_base", node=_open(OmegaConf.structured(Runner)))
+    store.store(group="cluster", name="base", node=_open(OmegaConf.structured(Cluster)))
+    store.store(group="task", name="base", node=_open(OmegaConf.structured(TaskConfig)))
+    # For clusters of this machine: what runs us has torch, the first python3 on PATH may not.
+    OmegaConf.register_new_resolver("this_python", lambda: sys.executable, replace=True)
 
 
 def _strangers(values: Mapping[str, Any], schema: type, where: str = "") -> Iterator[Problem]:
@@ -166,7 +169,7 @@ class _UserFolders(SearchPathPlugin):
 
 
 @contextlib.contextmanager
-def composer(folders: Sequence[Path], shipped: Path) -> Iterator[Composer]:
+def open_composer(folders: Sequence[Path], shipped: Path) -> Iterator[Composer]:
     """Have Hydra look for YAML in `folders`, the first wins; `shipped` is our own among them."""
     _UserFolders.folders = folders[:-1]
     Plugins.instance().register(_UserFolders)
@@ -185,7 +188,7 @@ class Composer:
     def _hydra(self) -> Hydra:
         hydra = GlobalHydra.instance().hydra
         if hydra is None:
-            raise RuntimeError("a Composer is used within `composer` only")
+            raise RuntimeError("a Composer is used within `open_composer` only")
         return hydra
 
     def compose(self, words: Sequence[str]) -> Composed:
@@ -234,17 +237,19 @@ class Composer:
         return results
 
     def show(
-        self, words: Sequence[str], question: Callable[[Hydra, str, argparse.Namespace], None]
+        self,
+        words: Sequence[str] | None,
+        question: Callable[[Hydra, str, argparse.Namespace], None],
     ) -> None:
-        """Have Hydra print something about a configuration.
+        """Have Hydra print something about the configuration, or about itself where that is None.
 
         Raises:
             ConfigError: It cannot be composed, or has no such part.
         """
-        with self._explained(words):
-            overrides, _ = _prepared(words)
-            if words:
-                # Hydra would print its own words for what is wrong.
+        with self._explained(words or ()):
+            overrides, _ = _prepared(words or ())
+            if words is not None:
+                # For our words where something is wrong: Hydra would print its own.
                 self._hydra.compose_config(PRIMARY, overrides, RunMode.RUN)
             args = argparse.Namespace(overrides=overrides, resolve=False)
             try:

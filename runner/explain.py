@@ -54,11 +54,14 @@ class Files:
 
     def place(self, key: str, configs: Sequence[str], words: Sequence[str] = ()) -> str:
         """Return `FILE:LINE: KEY` for the file that sets a key, or the key alone."""
-        if any(word.lstrip("+~").startswith(key) for word in words):
-            return key
+        groups = {config.rpartition("/")[0] for config in configs}
+        for word in words:
+            set_here = word.lstrip("+~").partition("=")[0]
+            if set_here not in groups and f"{key}.".startswith(f"{set_here}."):
+                return key
+        keys = key.split(".")
         for config in configs:
             file = next(iter(self.find(config)), None)
-            keys = key.split(".")
             package = config.split("/")[:-1]
             for path in (keys, keys[len(package) :] if keys[: len(package)] == package else []):
                 if file and path and (line := _line_of(file, path)):
@@ -137,7 +140,7 @@ def _unreadable_override(error: OverrideParseException) -> Problem:
         return Problem(word, what, "python -m runner --help shows what there is")
     if "[" in key:
         what = "a key cannot be a range"
-        return Problem(word, what, "set one node, or edit the YAML; key[index] is key.index")
+        return Problem(word, what, "set one node, or edit the YAML")
     try:
         OverridesParser.create().parse_override(f"{key}=1")
     except HydraException:
@@ -181,7 +184,8 @@ def _refused_value(
     if file:
         where = f"{shown(file)}: {key}"
     elif config:
-        where = files.place(key, [config[1]]) if key else shown(files.find(config[1])[0])
+        file = next(iter(files.find(config[1])), Path(config[1]))
+        where = files.place(key, [config[1]]) if key else shown(file)
     else:
         where = key
     legal = cause.object_type
@@ -218,6 +222,8 @@ def _being_read(error: BaseException) -> Path | None:
 
 def _other(error: Exception, files: Files, words: Sequence[str]) -> Problem:
     """Return what Hydra says: its first line, and the rest as the advice."""
+    if isinstance(error, OmegaConfBaseException):
+        return unresolved(str(error.full_key or "configuration"), error)
     text = str(error).strip() or type(error).__name__
     first, _, rest = text.partition("\n")
     if found := re.fullmatch(r"(?:Ambiguous value for argument|Sweep parameters) '(.*)'.*", first):

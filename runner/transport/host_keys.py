@@ -202,12 +202,6 @@ def line(name: str, key: HostKey) -> str:
     return f"{name} {key.type} {base64.b64encode(key.blob).decode()}"
 
 
-def hashed(name: str, salt: bytes) -> str:
-    """Return `name` as HashKnownHosts writes it."""
-    digest = hmac.digest(salt, name.encode(), "sha1")
-    return "|1|" + "|".join(base64.b64encode(part).decode() for part in (salt, digest))
-
-
 def _parse(text: bytes, file: str) -> Iterable[tuple[Entry | None, str]]:
     """Yield an entry, or None and a complaint, per line that is not blank or a comment."""
     for number, raw in enumerate(text.splitlines(), start=1):

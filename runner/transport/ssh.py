@@ -115,6 +115,16 @@ class Line:
         """Whether the connection is up, as far as anyone can know without asking it."""
         return bool(not self.closed and self.protocol and self.protocol.is_active())
 
+    def close_if_silent(self, patience: float) -> None:
+        """Ask the other end for a sign of life, and hang up if none comes."""
+        ask = threading.Thread(
+            target=self.protocol.global_request, args=("keepalive@openssh.com",), daemon=True
+        )
+        ask.start()
+        ask.join(patience)
+        if ask.is_alive():
+            self.close()
+
     def close(self) -> None:
         """End it all; may be called twice, and while the log-in is still under way."""
         self.closed = True
@@ -248,12 +258,15 @@ class Login:
         """Get bytes to the machine through the connection of its jump host."""
         timeout, reasons = self._tools.timeout, self._reasons
         jump, _ = via._line()
-        attempt.step(timeout, reasons.slow_jump())
+        # Either end may be the silent one; a jump host that is would fail all later nodes too.
+        attempt.step(timeout, reasons.slow_jump(), functools.partial(jump.close_if_silent, timeout))
         try:
             return jump.protocol.open_channel(
                 "direct-tcpip", (self.at.host, self.at.port), ("", 0), timeout=timeout + SLACK_S
             )
         except (paramiko.SSHException, EOFError, OSError) as error:
+            if not jump.alive:
+                raise via._reasons.dropped(error) from None
             raise reasons.beyond_jump(error) from None
 
     def _log_in(self, line: Line, attempt: Attempt[Line]) -> None:
@@ -280,7 +293,6 @@ class Login:
                 "sock": line.link,
                 "transport_factory": start,
                 "auth_strategy": KeyLogin(self._tools.ring, at, reasons, attempt),
-                "channel_timeout": timeout,
             },
         )
         line.connection.client.set_missing_host_key_policy(

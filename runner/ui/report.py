@@ -73,7 +73,8 @@ def ending(
         ]
     lines += [_unproven(name, disconnect_s) for name in verdict.unproven]
     lines += [
-        f"  {name}: cannot be killed: process {', '.join(map(str, result.survivors))}"
+        f"  {name}: cannot be killed: process{'es' if len(result.survivors) > 1 else ''} "
+        f"{', '.join(map(str, result.survivors))}"
         for name, result in verdict.nodes.items()
         if result.survivors
     ]
@@ -114,10 +115,14 @@ def _node(share: NodePlan, verdict: Verdict, result: NodeResult) -> str:
         for rank, end in zip(share.ranks, ends, strict=True):
             how = "succeeded" if end.code == 0 else describe_exit(end.code, end.signal)
             by_end.setdefault(how, []).append(rank)
-        text = "; ".join(f"{_spans(ranks)} {how}" for how, ranks in by_end.items())
+        text = "; ".join(f"{_spans(ranks)} {_of(ranks, how)}" for how, ranks in by_end.items())
     if result.ended and not result.survivors:
         text += f"; 0 processes left{f', {result.killed} killed' if result.killed else ''}"
     return text
+
+
+def _of(ranks: Sequence[int], how: str) -> str:
+    return how if len(ranks) == 1 else how.replace("was ", "were ", 1)
 
 
 def _unproven(name: str, disconnect_s: float) -> str:
@@ -174,7 +179,7 @@ def _count(number: int, noun: str) -> str:
 
 
 def _duration(seconds: float) -> str:
-    if seconds < 60:
+    if round(seconds, 1) < 60:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)

@@ -21,7 +21,9 @@ TORCH = Python("/opt/venv/bin/python", "3.11.7", "2.13.0+cu128", "12.8")
 
 def gpus(count: int) -> tuple[Gpu, ...]:
     """So many GPUs of one kind."""
-    return tuple(Gpu(index, "NVIDIA A100", f"GPU-{index:04x}-a100", 80 << 30) for index in range(count))
+    return tuple(
+        Gpu(index, "NVIDIA A100", f"GPU-{index:04x}-a100", 80 << 30) for index in range(count)
+    )
 
 
 def interface(text: str, *, up: bool = True) -> Interface:

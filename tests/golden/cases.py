@@ -147,7 +147,9 @@ ADDR_SET = case(
     "addr-set",
     spec(Node("gpu1", "gpu1.example.org", addr="10.9.0.1"), Node("gpu2", "gpu2.example.org")),
     *(
-        facts(f"gpu{n}", f"eth0 203.0.113.{n}/24", f"ib0 10.9.0.{n}/16", gpu_count=1, gateway="eth0")
+        facts(
+            f"gpu{n}", f"eth0 203.0.113.{n}/24", f"ib0 10.9.0.{n}/16", gpu_count=1, gateway="eth0"
+        )
         for n in (1, 2)
     ),
 )
@@ -227,7 +229,7 @@ HARD_ARGUMENTS = case(
             "script",
             "my train.py",
             (
-                *("--price", "$5 & up", "--quote", "it's \"so\"", "--lines", "one\ntwo"),
+                *("--price", "$5 & up", "--quote", 'it\'s "so"', "--lines", "one\ntwo"),
                 *("--empty", "", "--glob", "*.py", "--home", "~/data", "--back", "a\\b"),
                 *("--local_rank=${local_rank}", "--not-mine", "$local_rank", "--twice", "$$"),
                 *("--", "-x", "größer"),

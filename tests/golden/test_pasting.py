@@ -26,7 +26,9 @@ exec env -0
 """
 SHELLS_OWN = {"PWD", "OLDPWD", "SHLVL", "_"}
 TEXT = st.text("".join(map(chr, range(1, 256))) + "→🙂", max_size=12)
-WORDS = st.sampled_from(["$5", "${local_rank}", "it's", '"', "a b", "\n", "\\", "~/x", "=ls", "*", ""])
+WORDS = st.sampled_from(
+    ["$5", "${local_rank}", "it's", '"', "a b", "\n", "\\", "~/x", "=ls", "*", ""]
+)
 NAMES = st.from_regex(r"USER_[A-Z]{1,4}", fullmatch=True)
 
 

@@ -741,6 +741,18 @@ def test_failed_jump_host_tells_all_nodes_the_same(place: Place) -> None:
     assert told == {f"jump host {gate.address} port {gate.port} refused the connection"}
 
 
+def test_frozen_jump_host_is_replaced(place: Place) -> None:
+    """The node that met it first is told; those that come later get a new connection."""
+    gate, first, second = place.sshd(), place.sshd(), place.sshd()
+    transport = place.transport(jump=(gate.hop,), connect_timeout=1)
+    transport.open(first.node("gpu1"), "exec sleep 60")
+    gate.signal_sessions(signal.SIGSTOP)
+    with pytest.raises(NotReady, match=f"did not answer through jump host {gate.address}"):
+        transport.open(second.node("gpu2"), "true")
+    time.sleep(1.2)
+    assert read_all(transport.open(second.node("gpu2"), "echo hi")) == b"hi\n"
+
+
 def test_jump_host_that_refuses_our_key_is_named(place: Place) -> None:
     """Not the node behind it."""
     gate = place.sshd("AuthorizedKeysFile none")

@@ -172,9 +172,7 @@ def test_argparse_reads_back_what_was_asked(text: str, number: float, texts: lis
         | st.sampled_from(["nan", "1e3", "a:b", "\\", '"']),
         lambda inner: (
             st.lists(inner, max_size=3)
-            | st.dictionaries(
-                st.from_regex(r"k[a-z0-9_]{0,4}", fullmatch=True), inner, max_size=3
-            )
+            | st.dictionaries(st.from_regex(r"k[a-z0-9_]{0,4}", fullmatch=True), inner, max_size=3)
         ),
         max_leaves=5,
     )

@@ -13,7 +13,7 @@ from runner.config import Asked, build, expand
 from runner.core.errors import ConfigError
 from runner.core.spec import Node
 
-RANGE = {"gpu1": {}, "gpu2": {}, "gpu[03-16]": {}}
+RANGE: dict[str, Any] = {"gpu1": {}, "gpu2": {}, "gpu[03-16]": {}}
 
 
 def asked(nodes: Any, cluster: dict[str, Any], task: dict[str, Any], **more: Any) -> Asked:

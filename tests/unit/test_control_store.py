@@ -114,11 +114,12 @@ def test_records_read_back(store: RunStore) -> None:
     """Plan and verdict are on record whole, the run's id with both."""
     verdict = Verdict("succeeded", 0, 12.5)
     store.write_plan(plan(2))
-    store.write_result(plan(2), verdict)
+    store.write_result(plan(2), verdict, began=1700000000.0)
 
     assert decode(Plan, json.loads((store.folder / "plan.json").read_text())) == plan(2)
     result = json.loads((store.folder / "result.json").read_text())
-    assert result == {"run_id": RUN_ID, **encode(verdict)}
+    times = {"began": 1700000000.0, "ended": 1700000012.5}
+    assert result == {"run_id": RUN_ID, **times, **encode(verdict)}
 
 
 def test_record_is_replaced_whole_or_not_at_all(store: RunStore) -> None:
@@ -171,3 +172,24 @@ def test_tail_of_a_huge_log_is_read_from_its_end(store: RunStore) -> None:
 def test_tail_of_nothing_is_empty(store: RunStore) -> None:
     """A rank that wrote nothing has no file here."""
     assert store.tail("a", "rank_0.err", 9) == []
+
+
+def test_full_disk_here_ends_no_run(store: RunStore) -> None:
+    """What cannot be written is missing, the first reason is kept, and nothing is raised."""
+    log = store.logs / "a" / "rank_0.out"
+    log.parent.mkdir()
+    log.symlink_to("/dev/full")
+    (store.folder / "events.jsonl").mkdir()
+
+    store.append_log("a", "rank_0.out", b"x")
+    store.append(Event(RUN_ID, "a", 0, 1, 1.0, 2.0, ProgramStarted(1)))
+
+    assert store.failed == f"cannot write {log}: No space left on device"
+
+
+def test_record_that_works_has_not_failed(store: RunStore) -> None:
+    """Nothing is said of a disk in order."""
+    store.write_plan(plan(1))
+    store.append_log("a", "rank_0.out", b"x")
+
+    assert store.failed == ""

@@ -54,7 +54,7 @@ def values(hint: Any) -> st.SearchStrategy[Any]:
         return st.lists(values(args[0]), max_size=2).map(tuple)
     if origin is dict:
         return st.dictionaries(values(args[0]), values(args[1]), max_size=2)
-    if dataclasses.is_dataclass(hint):
+    if isinstance(hint, type) and dataclasses.is_dataclass(hint):
         hints = get_type_hints(hint)
         return st.builds(
             hint, **{field.name: values(hints[field.name]) for field in dataclasses.fields(hint)}

@@ -137,9 +137,7 @@ def test_gpus_that_are_not_there_are_named(
 
 def test_all_problems_are_told_at_once() -> None:
     """Nobody has to repair one to hear of the next."""
-    broken = told(
-        python=Python(error="no python3"), disk_free=0, project_exists=False, held_port=0
-    )
+    broken = told(python=Python(error="no python3"), disk_free=0, project_exists=False, held_port=0)
 
     asked = spec(Node("gpu1", "h", gpu_count=9))
     found = problems_of(asked, asked.master, broken)

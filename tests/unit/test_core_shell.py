@@ -66,7 +66,7 @@ def test_only_leading_words_of_a_line_are_paths() -> None:
 def test_assignments_give_exactly_these_values(value: str, secret: str) -> None:
     """Values are quoted; references take theirs from the shell, whole."""
     text = shell.assignments({"A": value}, references=["KEY"])
-    script = f"{text} sh -c 'printf \"%s\\0%s\" \"$A\" \"$KEY\"'"
+    script = f'{text} sh -c \'printf "%s\\0%s" "$A" "$KEY"\''
     done = subprocess.run(
         ["sh", "-c", script], env={"KEY": secret}, capture_output=True, check=True
     )

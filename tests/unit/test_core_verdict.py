@@ -37,7 +37,11 @@ from runner.core.verdict import (
 from tests.golden.builders import plan
 
 PLAN = plan(2, 2)
-OK, FAILED, STOPPED = Ended(State.SUCCEEDED), Ended(State.FAILED), Ended(State.STOPPED, "told to stop")
+OK, FAILED, STOPPED = (
+    Ended(State.SUCCEEDED),
+    Ended(State.FAILED),
+    Ended(State.STOPPED, "told to stop"),
+)
 TERM, KILL = 15, 9
 
 
@@ -365,9 +369,7 @@ def test_run_of_which_nothing_was_heard_did_not_succeed() -> None:
 
 def test_run_that_ended_without_its_ranks_did_not_succeed() -> None:
     """torchrun said 0, but a rank's end is not on record."""
-    told = verdict(
-        seen(9, "a", RankExited(0, code=0), ProgramExited(code=0), OK), succeeded("b")
-    )
+    told = verdict(seen(9, "a", RankExited(0, code=0), ProgramExited(code=0), OK), succeeded("b"))
 
     assert outcome(told) == ("failed", 1)
     assert told.ranks["1"] == RankResult("a")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -12,7 +13,9 @@ from runner.core.wire import LENGTHS, MAX_HEADER, MAX_PAYLOAD, Frame, Unpacker, 
 
 TEXT = st.text("".join(map(chr, range(128))) + "ß🙂", max_size=5)
 SCALARS = st.none() | st.booleans() | st.integers() | TEXT
-DATA = st.dictionaries(TEXT.filter(lambda key: key != "kind"), SCALARS | st.lists(SCALARS), max_size=3)
+DATA = st.dictionaries(
+    TEXT.filter(lambda key: key != "kind"), SCALARS | st.lists(SCALARS), max_size=3
+)
 FRAMES = st.lists(st.builds(Frame, TEXT, DATA, st.binary(max_size=20)), max_size=5)
 
 
@@ -24,9 +27,7 @@ def test_frames_arrive_however_they_are_cut(frames: list[Frame], cuts: list[int]
     unpacker = Unpacker()
 
     arrived = [
-        frame
-        for start, end in zip(edges, edges[1:], strict=False)
-        for frame in unpacker.feed(stream[start:end])
+        frame for start, end in pairwise(edges) for frame in unpacker.feed(stream[start:end])
     ]
 
     assert arrived == frames

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hmac
 import stat
 import struct
 from pathlib import Path
@@ -16,7 +17,6 @@ from runner.transport.host_keys import (
     Judgement,
     KnownHosts,
     Standing,
-    hashed,
     line,
     lookup_names,
 )
@@ -29,6 +29,12 @@ def make_key(seed: str, kind: str = "ssh-ed25519") -> HostKey:
 
 OLD, NEW = make_key("old"), make_key("new")
 RSA = make_key("rsa", "ssh-rsa")
+
+
+def hashed(name: str, salt: bytes) -> str:
+    """Return `name` as HashKnownHosts writes it."""
+    digest = hmac.digest(salt, name.encode(), "sha1")
+    return "|1|" + "|".join(base64.b64encode(part).decode() for part in (salt, digest))
 
 
 class Files:

@@ -178,9 +178,7 @@ def _drain(pipe: Pipe, size: int) -> str:
     return seen.decode()
 
 
-def test_muted_console_is_never_full(
-    out: Pipe, err: Pipe, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_muted_console_is_never_full(out: Pipe, err: Pipe, monkeypatch: pytest.MonkeyPatch) -> None:
     """While a run is being stopped, output that would have to wait is dropped, our words not."""
     monkeypatch.setattr(console, "LIMIT", 1000)
     shown = Console()

@@ -45,9 +45,7 @@ def ranks(*ends: int | None, signals: dict[int, int] | None = None) -> dict[str,
 
 def test_success() -> None:
     """Each node in a line, how long, and where the logs are."""
-    verdict = Verdict(
-        "succeeded", 0, 12.34, nodes={"a": DONE, "b": DONE}, ranks=ranks(0, 0, 0, 0)
-    )
+    verdict = Verdict("succeeded", 0, 12.34, nodes={"a": DONE, "b": DONE}, ranks=ranks(0, 0, 0, 0))
 
     assert told(verdict) == (
         "  a  ranks 0-1 succeeded; 0 processes left\n"
@@ -148,7 +146,7 @@ def test_lost_host_is_named_with_what_becomes_of_it() -> None:
     assert told(verdict) == (
         "first failure: b: nothing was heard from it for 15 s\n"
         "  2 ranks ended badly after it\n"
-        "  a  ranks 0-1 was killed by SIGTERM; 0 processes left\n"
+        "  a  ranks 0-1 were killed by SIGTERM; 0 processes left\n"
         "  b  ranks 2-3 ended unseen\n"
         "  b: could not be asked whether anything is left; if it is up, its supervisor stops "
         "the run within 15 s of losing us\n"
@@ -169,8 +167,8 @@ def test_stopped_run_says_that_nothing_is_left() -> None:
     )
 
     assert told(verdict) == (
-        "  a  ranks 0-1 was killed by SIGTERM; 0 processes left, 1 killed\n"
-        "  b  ranks 2-3 was killed by SIGTERM; 0 processes left, 1 killed\n"
+        "  a  ranks 0-1 were killed by SIGTERM; 0 processes left, 1 killed\n"
+        "  b  ranks 2-3 were killed by SIGTERM; 0 processes left, 1 killed\n"
         f"run {RUN_ID} stopped after 10.0 s\n"
         "  logs: runs/0314/logs"
     )
@@ -192,7 +190,7 @@ def test_stuck_run_names_hosts_and_processes() -> None:
         "  b  ranks 2-3 ended unseen\n"
         "  b: could not be asked whether anything is left; if it is up, its supervisor stops "
         "the run within 15 s of losing us\n"
-        "  a: cannot be killed: process 41, 42\n"
+        "  a: cannot be killed: processes 41, 42\n"
         f"run {RUN_ID} stuck after 40.0 s\n"
         "  logs: runs/0314/logs"
     )
@@ -221,10 +219,7 @@ def test_opening_of_many_nodes_folds_those_alike() -> None:
     names = [f"gpu{number}" for number in range(1, 13)]
     made = build_plan(
         spec(*(Node(name, name, addr="10.0.0.1") for name in names)),
-        {
-            name: facts(name, gpu_count=2 if name == "gpu12" else 8, interfaces=())
-            for name in names
-        },
+        {name: facts(name, gpu_count=2 if name == "gpu12" else 8, interfaces=()) for name in names},
     )
 
     assert opening(made).splitlines()[1:] == [
