@@ -15,8 +15,8 @@ from runner.transport.ssh_config import Endpoint
 from runner.transport.ssh_keys import Offers
 from runner.transport.ssh_steps import Failure, Lost
 
-_PROHIBITED, _NO_CONNECTION = 1, 2
-"""Reasons a server gives for not opening a channel (RFC 4254, 5.1)."""
+_PROHIBITED = 1
+"""A server's reason not to open a channel (RFC 4254, 5.1)."""
 
 _NO_NAME_WORDS = ("not known", "not resolve", "No address", "name resolution")
 
@@ -41,10 +41,10 @@ class Reasons:
 
     @property
     def place(self) -> str:
-        """The machine in words: its name, its address if that is another, its port."""
-        role = "" if self.node else "jump host "
-        address = "" if self.at.name == self.at.host else f" ({self.at.host})"
-        return f"{role}{self.at.name}{address} port {self.at.port}"
+        """The machine in words: what the problem's heading leaves open about it."""
+        name, host = self.at.name, self.at.host
+        where = host if name in (host, self.node) else f"{name} ({host})"
+        return f"{'' if self.node else 'jump host '}{where} port {self.at.port}"
 
     @property
     def _name(self) -> str:
@@ -54,9 +54,9 @@ class Reasons:
         """Its name means nothing to this machine, or to the jump host."""
         is_down = error.errno == socket.EAI_AGAIN
         return self._failure(
-            f"{'no name server answers for ' if is_down else 'nobody here knows '}"
-            f"the name {self._name} ({error.strerror})",
-            f"set {self._key('host')} to a name or an address that this machine can look up",
+            f"{'no name server answers for' if is_down else 'nobody here knows'}"
+            f" the name {self._name} ({error.strerror})",
+            self._set("host", "a name or an address that can be looked up here"),
         )
 
     def slow_name(self) -> Failure:
@@ -67,8 +67,8 @@ class Reasons:
         """The machine is there, its sshd is not."""
         return self._failure(
             f"{self.place} refused the connection",
-            "no sshd listens there, or a firewall turns it away;"
-            f" if sshd has another port, set {self._key('port')}",
+            "no sshd listens there, or a firewall turns us away\n"
+            + self._set("port", "the port of its sshd, if it has another one"),
         )
 
     def no_answer(self) -> Failure:
@@ -100,14 +100,13 @@ class Reasons:
     def not_ssh(self) -> Failure:
         """It speaks, but not SSH."""
         return self._failure(
-            f"{self.place} is not an SSH server",
-            f"set {self._key('port')} to the port of its sshd",
+            f"{self.place} is not an SSH server", self._set("port", "the port of its sshd")
         )
 
     def slow_handshake(self) -> Failure:
         """The key exchange stopped half-way."""
         return self._late(
-            f"{self.place} began to speak SSH, then stopped",
+            f"{self.place} began to speak SSH, but did not come to an end",
             "the host is overloaded, or the network drops large packets (MTU)",
         )
 
@@ -148,14 +147,14 @@ class Reasons:
             what = f"the key {encrypted[0].path} cannot be used: {encrypted[0].why}"
         else:
             what = f"there is no key to log in to {self.place} with as user {self.at.user}"
-        hints = [f"not offered: {each.path}: {each.why}" for each in offers.left_out]
+        hints = [f"not offered: {e.path}: {e.why}" for e in offers.left_out if e.path not in what]
         hints += [each.cure for each in offers.left_out if each.cure]
         if accepts and "publickey" not in accepts:
             hints.append(f"it accepts {', '.join(accepts)} only; we log in with keys")
         if tried or not encrypted:
             hints.append(
                 f"put your public key into ~{self.at.user}/.ssh/authorized_keys there,"
-                f" or set cluster.ssh.key or {self._key('user')}"
+                " or set cluster.ssh.key to the right one"
             )
         return self._failure(what, "\n".join(hints))
 
@@ -227,23 +226,22 @@ class Reasons:
 
     def slow_jump(self) -> Failure:
         """The jump host took the request and did not answer."""
-        return self._late(f"{self.place} did not answer {self._through()}")
+        return self._late(f"{self.place} did not answer to {self._jump}")
 
     def beyond_jump(self, error: BaseException) -> Failure:
         """The jump host could not, or would not, connect us."""
         words = getattr(error, "text", "") or str(error)
         if getattr(error, "code", None) == _PROHIBITED:
             return self._failure(
-                f"forwarding to {self.place} is not allowed {self._through()}",
-                "see AllowTcpForwarding, PermitOpen and DisableForwarding in the jump host's"
-                " sshd_config",
+                f"{self._jump} does not let us through to {self.place}",
+                "see AllowTcpForwarding, PermitOpen and DisableForwarding in its sshd_config",
             )
         if any(each in words for each in _NO_NAME_WORDS):
             return self._failure(
-                f"the name {self._name} is not known {self._through()} ({words})",
-                f"set {self._key('host')} to a name or an address that the jump host can look up",
+                f"the name {self.at.host!r} is not known to {self._jump} ({words})",
+                self._set("host", "a name or an address that the jump host can look up"),
             )
-        return self._failure(f"{self.place} cannot be reached {self._through()} ({words})")
+        return self._failure(f"{self.place} cannot be reached from {self._jump} ({words})")
 
     def no_channel(self, error: BaseException) -> Failure:
         """Logged in, but no more sessions for us."""
@@ -297,7 +295,7 @@ class Reasons:
         return self.dropped(error)
 
     def _late(self, what: str, hint: str = "") -> Failure:
-        more = "more time: cluster.ssh.connect_timeout"
+        more = "for more time, set cluster.ssh.connect_timeout"
         return self._failure(
             f"{what} within {self.timeout:g} s", f"{hint}\n{more}" if hint else more
         )
@@ -306,12 +304,15 @@ class Reasons:
         by_hand = f"try by hand: {self.at.by_hand}"
         return Failure(what, f"{hint}\n{by_hand}" if hint else by_hand)
 
-    def _key(self, name: str) -> str:
-        """The YAML key a setting of this machine has."""
-        return f"cluster.nodes.{self.node}.{name}" if self.node else "cluster.ssh.jump"
+    def _set(self, name: str, value: str) -> str:
+        """Say which YAML key gives the machine another value."""
+        if self.node:
+            return f"set cluster.nodes.{self.node}.{name} to {value}"
+        return f"give {value} in cluster.ssh.jump: [user@]host[:port]"
 
-    def _through(self) -> str:
-        return f"through jump host {self.jump.name}" if self.jump else "through its proxy"
+    @property
+    def _jump(self) -> str:
+        return f"jump host {self.jump.name}" if self.jump else "its proxy"
 
     def _compare(self, key: HostKey) -> str:
         return (
