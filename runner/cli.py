@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, NoReturn
 
 from runner import __version__
 from runner.core.errors import ConfigError, Interrupted, Problem, RunnerError
+from runner.ui.problems import render
 
 if TYPE_CHECKING:
-    from runner.compose import Composer
-    from runner.config import Composed
+    from runner.config.compose import Composer
+    from runner.core.composed import Composed
 
 GROUPS = ("cluster", "task")
 INFOS = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")
@@ -68,8 +69,8 @@ def _done(run: Composed, job: Callable[[Composed], int]) -> int:
 
 
 def _told(error: RunnerError) -> int:
-    for problem in error.problems:
-        print(f"error: {problem}", file=sys.stderr)
+    if error.problems:
+        print(render(error.problems), file=sys.stderr)
     return error.exit_code
 
 
@@ -82,7 +83,7 @@ def _asked_for(argv: Sequence[str]) -> list[Composed]:
             return []
         folders = conf_folders(flags.config_dir)
         # Here, because Hydra is most of what this program takes to start.
-        from runner.compose import open_composer  # noqa: PLC0415
+        from runner.config.compose import open_composer  # noqa: PLC0415
 
         with open_composer(folders, shipped()) as composer:
             if _shown(composer, flags):

@@ -10,7 +10,6 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from runner.control import bundle
 from runner.control.assume import assume
@@ -18,6 +17,7 @@ from runner.control.connect import Gathering, Reach
 from runner.control.session import Inbox, Session
 from runner.control.store import RunStore
 from runner.control.watch import Callbacks, Watch
+from runner.core.composed import Composed, DryRun
 from runner.core.errors import RunnerError
 from runner.core.facts import Facts
 from runner.core.layout import PROGRAM
@@ -27,9 +27,6 @@ from runner.core.verdict import Verdict, fold
 from runner.core.wire import Frame
 from runner.ui import report
 from runner.ui.console import Console
-
-if TYPE_CHECKING:
-    from runner.config import Composed
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 HOLD_S = 10.0
@@ -41,10 +38,10 @@ def run(composed: Composed) -> int:
     Raises:
         RunnerError: Nothing was started.
     """
-    if composed.dry_run == "offline":
+    if composed.dry_run is DryRun.OFFLINE:
         return _rehearse_offline(composed)
     store = RunStore(composed.run_dir)
-    if composed.dry_run == "false":
+    if composed.dry_run is DryRun.OFF:
         store.reserve()
     inbox: Inbox = queue.SimpleQueue()
     try:
@@ -56,6 +53,8 @@ def run(composed: Composed) -> int:
 
 
 def _rehearse_offline(composed: Composed) -> int:
+    for note in composed.notes:
+        print(f"note: {note}", file=sys.stderr)
     spec, facts, assumed = assume(composed.spec)
     tasks_hash = bundle.shipped_tasks().hash if spec.task.shipped else ""
     print(report.rehearsal(build_plan(spec, facts, tasks_hash=tasks_hash), assumed))
@@ -96,10 +95,12 @@ class Launch:
         Raises:
             RunnerError: Nothing was started.
         """
+        for note in self._composed.notes:
+            self._console.say(f"note: {note}")
         try:
             facts = self._gather()
             plan = build_plan(self.spec, facts, tasks_hash=self._tasks_hash)
-            if self._composed.dry_run != "false":
+            if self._composed.dry_run is not DryRun.OFF:
                 self._console.close()
                 print(report.rehearsal(plan))
                 return 0

@@ -875,6 +875,17 @@ def test_refused_port_is_told(place: Place) -> None:
     assert "cluster.nodes.gpu1.port" in problem.hint
 
 
+def test_every_address_of_a_host_is_tried() -> None:
+    """A name with an address that refuses, as ::1 often does, is reached by the next one."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        good = ssh_socket.look_up(*server.getsockname())
+        bad = ssh_socket.look_up("127.0.0.1", free_port("127.0.0.1"))
+        with ssh_socket.connect(bad + good, timeout=1) as link:
+            assert link.getpeername() == server.getsockname()
+    with pytest.raises(ConnectionRefusedError):
+        ssh_socket.connect(bad + good, timeout=1)
+
+
 def test_host_that_does_not_answer_is_given_up(place: Place) -> None:
     """Packets that vanish cost `connect_timeout`, not the two minutes of TCP."""
     with socket.socket() as server, contextlib.ExitStack() as stack:

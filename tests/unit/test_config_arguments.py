@@ -11,8 +11,8 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runner.arguments import arguments, hydra_value
-from runner.checks import Checker
+from runner.config.arguments import arguments, hydra_value
+from runner.config.checks import Checker
 from runner.core.errors import Problem
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=12)

@@ -27,11 +27,12 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-from runner.arguments import hydra_value
-from runner.checks import stranger
-from runner.config import PROGRAM_KEYS, Asked, Composed, build, program_name
+from runner.config.arguments import hydra_value
+from runner.config.checks import stranger
+from runner.config.build import PROGRAM_KEYS, Asked, build, program_name
+from runner.core.composed import Composed
 from runner.core.errors import ConfigError, Problem
-from runner.explain import Files, explain, unresolved
+from runner.config.explain import Files, explain, unresolved
 
 if TYPE_CHECKING:
     from hydra._internal.hydra import Hydra

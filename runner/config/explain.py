@@ -20,8 +20,8 @@ from hydra.errors import (
 )
 from omegaconf.errors import ConfigKeyError, MissingMandatoryValue, OmegaConfBaseException
 
-from runner.arguments import hydra_value
-from runner.checks import nearest, stranger
+from runner.config.arguments import hydra_value
+from runner.config.checks import nearest, stranger
 from runner.core.errors import Problem
 
 

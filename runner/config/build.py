@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any
 
-from runner.arguments import arguments, split_words
-from runner.checks import Checker, either, nearest, scalar, stranger
+from runner.config.arguments import arguments, split_words
+from runner.config.checks import Checker, either, nearest, scalar, stranger
+from runner.core.composed import Composed, DryRun
 from runner.core.errors import ConfigError, Problem
 from runner.core.secret import Secret
 from runner.core.spec import Node, Spec, Ssh, Task
@@ -23,43 +24,6 @@ PROGRAM_KEYS = ("module", "script", "command")
 TRANSPORTS = ("ssh", "local")
 BACKENDS = ("auto", "nccl", "gloo")
 HOST_KEYS = ("strict", "accept-new")
-
-
-class DryRun(str, enum.Enum):
-    """What to do in place of a launch: nothing, show the plan, show it without asking any host."""
-
-    OFF = "false"
-    ON = "true"
-    OFFLINE = "offline"
-
-
-@dataclass(frozen=True)
-class Composed:
-    """All that one run was asked to be, as plain data.
-
-    Attributes:
-        spec: What to run, and where.
-        dry_run: What to do in place of a launch.
-        run_dir: The run's folder on this machine, absolute.
-        ui: "auto" or "plain".
-        console_ranks: The ranks whose output is shown; None for all.
-        config_yaml: The whole configuration, its interpolations unresolved.
-        sources: The YAML files that were chosen, as "GROUP/OPTION: PATH".
-        notes: What the user should hear: files that shadow others, a task set aside.
-        task_option: The name of the task's YAML file.
-        overrides: The words of the command line.
-    """
-
-    spec: Spec
-    dry_run: DryRun
-    run_dir: Path
-    ui: str
-    console_ranks: frozenset[int] | None
-    config_yaml: str
-    sources: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
-    task_option: str = ""
-    overrides: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,47 @@
+"""All that one run was asked to be: what configuring hands over to launching."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from pathlib import Path
+from typing import FrozenSet, Optional, Tuple
+
+from runner.core.spec import Spec
+
+
+class DryRun(str, enum.Enum):
+    """What to do in place of a launch: nothing, show the plan, show it without asking any host."""
+
+    OFF = "false"
+    ON = "true"
+    OFFLINE = "offline"
+
+
+@dataclass(frozen=True)
+class Composed:
+    """All that one run was asked to be, as plain data.
+
+    Attributes:
+        spec: What to run, and where.
+        dry_run: What to do in place of a launch.
+        run_dir: The run's folder on this machine, absolute.
+        ui: "auto" or "plain".
+        console_ranks: The ranks whose output is shown; None for all.
+        config_yaml: The whole configuration, its interpolations unresolved.
+        sources: The YAML files that were chosen, as "GROUP/OPTION: PATH".
+        notes: What the user should hear: files that shadow others, a task set aside.
+        task_option: The name of the task's YAML file.
+        overrides: The words of the command line.
+    """
+
+    spec: Spec
+    dry_run: DryRun
+    run_dir: Path
+    ui: str
+    console_ranks: Optional[FrozenSet[int]]
+    config_yaml: str
+    sources: Tuple[str, ...] = ()
+    notes: Tuple[str, ...] = ()
+    task_option: str = ""
+    overrides: Tuple[str, ...] = ()

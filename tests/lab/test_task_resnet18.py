@@ -1,0 +1,150 @@
+"""ResNet-18 by hand: what plain torchrun makes of the shipped task, with nothing of the runner."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import runner
+
+pytestmark = pytest.mark.torch
+
+SCRIPT = str(Path(runner.__file__).parent / "tasks" / "resnet18.py")
+FEW_STEPS = "--batch_size=700"  # two per epoch
+RUN_OF = "world size {}, backend gloo, device cpu"
+
+
+def python(*command: str, **env: str) -> subprocess.CompletedProcess[str]:
+    """Run our python on this machine's CPUs, under a deadline that ends torchrun's ranks too."""
+    mine = {name: value for name, value in os.environ.items() if name != "DIST_BACKEND"}
+    return subprocess.run(
+        ["timeout", "--kill-after=15", "100", sys.executable, *command],
+        env={**mine, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", **env},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def torchrun(ranks: int, *flags: str) -> list[str]:
+    """Train with so many ranks, which must succeed; the result is what they printed."""
+    launch = ("-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={ranks}")
+    done = python(*launch, SCRIPT, *flags)
+    assert done.returncode == 0, done
+    return done.stdout.splitlines()
+
+
+@pytest.fixture(scope="module")
+def two_epochs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint of two ranks after two epochs."""
+    path = tmp_path_factory.mktemp("two") / "epochs" / "digits.pt"
+    lines = torchrun(2, FEW_STEPS, "--epochs=2", f"--checkpoint={path}")
+
+    assert lines[0] == RUN_OF.format(2)
+    for number, line in enumerate(lines[1:3], 1):
+        assert re.fullmatch(
+            rf"epoch {number}/2  loss \d\.\d{{4}}  test accuracy \d+\.\d\d %  \d+\.\d s", line
+        )
+    assert re.fullmatch(
+        r"final test accuracy \d+\.\d\d % \(\d+/360\), trained 2 epochs in \d+\.\d s", lines[3]
+    )
+    assert lines[4:] == []
+    assert os.listdir(path.parent) == ["digits.pt"]
+    return path
+
+
+def test_resumed_training_is_the_same_training(two_epochs: Path, tmp_path: Path) -> None:
+    """Two epochs and two more after a resume give, bit for bit, what four in a row give."""
+    torchrun(2, FEW_STEPS, "--epochs=4", f"--checkpoint={tmp_path / 'four.pt'}")
+    resumed = ("--epochs=4", f"--resume={two_epochs}", f"--checkpoint={tmp_path / 'two.pt'}")
+    lines = torchrun(2, FEW_STEPS, *resumed)
+
+    assert [line.split("  ")[0] for line in lines[1:3]] == ["epoch 3/4", "epoch 4/4"]
+    four, two = load(tmp_path / "four.pt"), load(tmp_path / "two.pt")
+    assert four["epoch"] == 4
+    assert len(four["model"]) == 122
+    assert len(four["optimizer"]["state"]) == 62
+    assert_same(four, two)
+    with pytest.raises(AssertionError):
+        assert_same(four, load(two_epochs))
+
+
+def load(path: Path) -> dict[str, Any]:
+    """Read a checkpoint the safe way."""
+    import torch  # noqa: PLC0415 - only the tests that run may need it
+
+    state: dict[str, Any] = torch.load(path, weights_only=True)
+    return state
+
+
+def assert_same(one: object, other: object, where: str = "") -> None:
+    """Compare nested dicts and lists; tensors by their bits."""
+    import torch  # noqa: PLC0415
+
+    assert type(one) is type(other), where
+    if isinstance(one, dict) and isinstance(other, dict):
+        assert one.keys() == other.keys(), where
+        for key, value in one.items():
+            assert_same(value, other[key], f"{where}/{key}")
+    elif isinstance(one, list) and isinstance(other, list):
+        assert len(one) == len(other), where
+        for index, (left, right) in enumerate(zip(one, other, strict=True)):
+            assert_same(left, right, f"{where}/{index}")
+    elif isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
+        assert torch.equal(one, other), where
+    else:
+        assert one == other, where
+
+
+def test_each_test_image_counts_once_with_any_number_of_ranks(two_epochs: Path) -> None:
+    """360 images do not divide by 7; still 1, 2 and 7 ranks count the same right answers of 360."""
+    nothing_to_train = (FEW_STEPS, "--epochs=2", f"--resume={two_epochs}")
+    alone = python(SCRIPT, *nothing_to_train)
+
+    assert alone.stderr == ""
+    first, last = alone.stdout.splitlines()
+    assert first == RUN_OF.format(1)
+    final = re.match(r"final test accuracy [\d.]+ % \(\d+/360\), trained 0 epochs", last)
+    assert final
+    for ranks in (2, 7):
+        first, last = torchrun(ranks, *nothing_to_train)
+        assert first == RUN_OF.format(ranks)
+        assert last.startswith(final[0])
+
+
+def test_missed_target_is_exit_code_1(two_epochs: Path) -> None:
+    """A test accuracy below the target is a failure, told in one line after the final one."""
+    done = python(SCRIPT, "--epochs=2", f"--resume={two_epochs}", "--target_accuracy=100")
+
+    assert done.returncode == 1
+    assert "final test accuracy" in done.stdout
+    assert done.stderr == "test accuracy below the target of 100.0 %\n"
+
+
+@pytest.mark.parametrize(
+    ("flags", "world_size", "message"),
+    [
+        (["--sync_bn"], 2, "--sync_bn needs GPUs, torch has none for CPUs"),
+        (["--epochs=0"], 1, "--epochs must be at least 1, not 0"),
+        (["--backend=mpi"], 1, "--backend or DIST_BACKEND must be gloo or nccl, not 'mpi'"),
+        (["--backend=nccl"], 1, "nccl needs a GPU per rank, and local rank 0 has no GPU"),
+        (["--batch_size=64"], 7, "--batch_size 64 does not divide by 7 ranks"),
+        (["--resume=/no/such.pt"], 1, "--resume: there is no file /no/such.pt"),
+    ],
+)
+def test_bad_flags_are_one_line_and_exit_code_2(
+    flags: list[str], world_size: int, message: str
+) -> None:
+    """Any rank ends alone, before it waits for another, with a line that says what to change."""
+    last = str(world_size - 1)
+    done = python(SCRIPT, *flags, RANK=last, WORLD_SIZE=str(world_size), LOCAL_RANK="0")
+
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"resnet18.py: error: {message}")
+    assert done.stderr.count("\n") == 1
