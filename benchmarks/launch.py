@@ -35,9 +35,10 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument("--torch", action="store_true")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="bench-") as folder, make_lab(
-        max(options.hosts), keep=[Path(folder)]
-    ) as lab:
+    with (
+        tempfile.TemporaryDirectory(prefix="bench-") as folder,
+        make_lab(max(options.hosts), keep=[Path(folder)]) as lab,
+    ):
         first = "import torch\n" if options.torch else ""
         (Path(folder) / "first_line.py").write_text(
             first + "import time\nprint('here', flush=True)\ntime.sleep(0.5)\n"
@@ -57,7 +58,9 @@ def row(lab: Lab, folder: Path, count: int, pairs: int) -> str:
     ratios = sorted(ours / theirs for ours, theirs in times)
     ours, theirs = (statistics.median(column) for column in zip(*times, strict=True))
     middle = statistics.median(ratios)
-    return f"{count:5}  {ours:8.2f}  {theirs:5.2f}  {middle:.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})"
+    return (
+        f"{count:5}  {ours:8.2f}  {theirs:5.2f}  {middle:.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})"
+    )
 
 
 def first_lines(command: Sequence[str], count: int, folder: Path) -> float:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ from typing import Any
 
 from runner.config.arguments import arguments, split_words
 from runner.config.checks import Checker, either, nearest, scalar, stranger
-from runner.core.composed import Composed, DryRun
+from runner.core.composed import DryRun
 from runner.core.errors import ConfigError, Problem
 from runner.core.secret import Secret
 from runner.core.spec import Node, Spec, Ssh, Task

@@ -28,11 +28,11 @@ from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from runner.config.arguments import hydra_value
-from runner.config.checks import stranger
 from runner.config.build import PROGRAM_KEYS, Asked, build, program_name
+from runner.config.checks import stranger
+from runner.config.explain import Files, explain, unresolved
 from runner.core.composed import Composed
 from runner.core.errors import ConfigError, Problem
-from runner.config.explain import Files, explain, unresolved
 
 if TYPE_CHECKING:
     from hydra._internal.hydra import Hydra

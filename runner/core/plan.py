@@ -17,6 +17,9 @@ from runner.core.spec import Node, Spec
 PLUMBING = ("PYTHON_EXEC", "PET_LOG_DIR", "PET_SHUTDOWN_TIMEOUT")
 """Environment for torchrun that no rank shall see and no person needs to paste."""
 
+NAMED = 3
+"""So many nodes a note names one by one."""
+
 
 @dataclass(frozen=True)
 class NodePlan:
@@ -168,8 +171,8 @@ def _notes(spec: Spec, gpus: Mapping[str, Tuple[int, ...]]) -> Tuple[str, ...]:
     single = [node.name for node in spec.nodes if not gpus[node.name] and node.nproc is None]
     if not single:
         return ()
-    more = f" and {len(single) - 3} more" if len(single) > 3 else ""
-    where = ", ".join(single[:3]) + more
+    more = f" and {len(single) - NAMED} more" if len(single) > NAMED else ""
+    where = ", ".join(single[:NAMED]) + more
     return (f"no GPU on {where}: 1 rank each on the CPU (cluster.nproc_per_node sets more)",)
 
 

@@ -31,7 +31,7 @@ def main() -> None:
 
 
 def find_device(local_rank: int) -> str:
-    """Name this rank's device; torch takes seconds to load and is asked only if there may be GPUs."""
+    """Name this rank's device; torch is slow to load, so it is asked only where GPUs may be."""
     if not may_have_gpus():
         return "cpu"
     try:

@@ -37,8 +37,7 @@ WORLD_SIZE = int(os.environ.get("WORLD_SIZE", "1"))
 
 DIGITS = Path(__file__).with_name("digits.csv.gz")
 TRAIN_IMAGES = 1438  # every fifth image of the file is for the test
-MOMENTUM = 0.9
-WEIGHT_DECAY = 5e-4
+SGD: Any = {"momentum": 0.9, "nesterov": True, "weight_decay": 5e-4, "foreach": True}
 LABEL_SMOOTHING = 0.1
 LR_DECAY = 0.85  # per epoch
 DISTORTION = 0.15
@@ -50,7 +49,6 @@ def parse_args() -> argparse.Namespace:
         usage=argparse.SUPPRESS,
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     add = parser.add_argument
     add("--epochs", type=int, default=16, help="in all, also after --resume (16)")
@@ -66,23 +64,18 @@ def parse_args() -> argparse.Namespace:
 
     gpus = torch.cuda.device_count()
     args.device = torch.device("cuda", LOCAL_RANK) if gpus > LOCAL_RANK else torch.device("cpu")
-    if args.backend is None:
-        args.backend = os.environ.get("DIST_BACKEND") or ("nccl" if gpus else "gloo")
-    no_gpu = f"local rank {LOCAL_RANK} has no GPU (this host shows {gpus})"
+    args.backend = args.backend or os.environ.get("DIST_BACKEND") or ("nccl" if gpus else "gloo")
     if args.epochs < 1:
         parser.error(f"--epochs must be at least 1, not {args.epochs}")
-    if not 2 * WORLD_SIZE <= args.batch_size <= TRAIN_IMAGES:
-        parser.error(
-            f"--batch_size must be {2 * WORLD_SIZE} to {TRAIN_IMAGES} for {WORLD_SIZE} ranks"
-        )
     if args.batch_size % WORLD_SIZE:
         parser.error(f"--batch_size {args.batch_size} does not divide by {WORLD_SIZE} ranks")
+    if not 2 * WORLD_SIZE <= args.batch_size <= TRAIN_IMAGES:
+        parser.error(f"--batch_size must be from {2 * WORLD_SIZE} to {TRAIN_IMAGES}")
     if args.backend not in ("gloo", "nccl"):
         parser.error(f"--backend or DIST_BACKEND must be gloo or nccl, not {args.backend!r}")
-    if args.backend == "nccl" and args.device.type == "cpu":
-        parser.error(f"nccl needs a GPU per rank, and {no_gpu}")
-    if args.sync_bn and args.device.type == "cpu":
-        parser.error(f"--sync_bn needs GPUs, torch has none for CPUs, and {no_gpu}")
+    for needs_gpu, what in ((args.backend == "nccl", "nccl"), (args.sync_bn, "--sync_bn")):
+        if needs_gpu and args.device.type == "cpu":
+            parser.error(f"{what} needs a GPU for local rank {LOCAL_RANK}; this host shows {gpus}")
     if args.resume and RANK == 0 and not args.resume.is_file():
         parser.error(f"--resume: there is no file {args.resume}")
     return args
@@ -120,12 +113,14 @@ def resnet18() -> nn.Sequential:
     )
 
 
-def load_digits() -> tuple[Tensor, Tensor]:
-    """All images, normalised, as [1797, 1, 8, 8], and their labels."""
+def load_digits() -> tuple[TensorDataset, TensorDataset]:
+    """All images, normalised, with their labels: those to train on, and those of the test."""
     with gzip.open(DIGITS, "rt") as file:
         rows = torch.tensor([[int(value) for value in line.split(",")] for line in file])
-    images = (rows[:, :64].float() - 4.9) / 6.0  # mean and deviation of the pixels, 0 to 16
-    return images.reshape(-1, 1, 8, 8), rows[:, 64]
+    images = (rows[:, :64].reshape(-1, 1, 8, 8) - 4.9) / 6.0  # mean and deviation of all pixels
+    labels = rows[:, 64]
+    test = torch.arange(len(rows)) % 5 == 0
+    return TensorDataset(images[~test], labels[~test]), TensorDataset(images[test], labels[test])
 
 
 def distort(images: Tensor, generator: torch.Generator) -> Tensor:
@@ -142,17 +137,17 @@ def learning_rate(step: int, steps_per_epoch: int, highest: float) -> float:
     return highest * min((step + 1) / steps_per_epoch, falling)
 
 
-def evaluate(model: nn.Module, images: Tensor, labels: Tensor) -> tuple[int, int]:
+def evaluate(model: nn.Module, test_set: TensorDataset, device: torch.device) -> Tensor:
     """Count right answers and images; each image is seen by one rank, whatever the world size."""
     for buffer in model.buffers():
-        dist.broadcast(buffer, src=0)  # batch norm's statistics: judge by those of rank 0
+        dist.broadcast(buffer, src=0)  # judge by one rank's batch norm statistics
+    images, labels = test_set[RANK::WORLD_SIZE]
     model.eval()
-    with torch.no_grad(), torch.autocast(images.device.type, torch.bfloat16, images.is_cuda):
-        hits = model(images[RANK::WORLD_SIZE]).argmax(1) == labels[RANK::WORLD_SIZE]
-    counts = torch.tensor([int(hits.sum()), len(hits)], device=images.device)
+    with torch.no_grad(), torch.autocast(device.type, torch.bfloat16, device.type == "cuda"):
+        hits = model(images.to(device)).argmax(1) == labels.to(device)
+    counts = torch.tensor([int(hits.sum()), len(hits)], device=device)
     dist.all_reduce(counts)
-    right, total = counts.tolist()
-    return right, total
+    return counts
 
 
 def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
@@ -166,24 +161,24 @@ def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
     aside.replace(path)
 
 
-def load_checkpoint(path: Path, device: torch.device) -> dict[str, Any]:
+def load_checkpoint(path: Path, device: torch.device) -> Any:
     """Rank 0 reads the file and sends it to the others, whose nodes need not have it."""
     content = [path.read_bytes() if RANK == 0 else b""]
     dist.broadcast_object_list(content)
-    state: dict[str, Any] = torch.load(io.BytesIO(content[0]), device, weights_only=True)
-    return state
+    return torch.load(io.BytesIO(content[0]), device, weights_only=True)
+
+
+def say(line: str) -> None:
+    """Rank 0 speaks for all."""
+    if RANK == 0:
+        print(line, flush=True)
 
 
 def train(args: argparse.Namespace) -> float:
     """Train, test and save, epoch by epoch; the result is the last test accuracy in percent."""
     device = args.device
-    images, labels = load_digits()
-    is_test = torch.arange(len(images)) % 5 == 0
-    test_images, test_labels = images[is_test].to(device), labels[is_test].to(device)
-    train_set = TensorDataset(images[~is_test], labels[~is_test])
-    sampler: DistributedSampler[Any] = DistributedSampler(
-        train_set, WORLD_SIZE, RANK, seed=args.seed
-    )
+    train_set, test_set = load_digits()
+    sampler = DistributedSampler[Any](train_set, WORLD_SIZE, RANK, seed=args.seed)
     per_rank = args.batch_size // WORLD_SIZE
     steps = len(sampler) // per_rank
 
@@ -191,12 +186,8 @@ def train(args: argparse.Namespace) -> float:
     model: nn.Module = resnet18().to(device)
     if args.sync_bn:
         model = nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-untyped-call]
-    groups: list[dict[str, Any]] = [
-        {"params": [p for p in model.parameters() if p.ndim > 1], "weight_decay": WEIGHT_DECAY},
-        {"params": [p for p in model.parameters() if p.ndim == 1]},  # biases and norms
-    ]
-    optimizer = torch.optim.SGD(groups, args.lr, MOMENTUM, nesterov=True, foreach=True)
-    done = 0
+    optimizer = torch.optim.SGD(model.parameters(), args.lr, **SGD)
+    done = 0  # epochs
     if args.resume:
         state = load_checkpoint(args.resume, device)
         model.load_state_dict(state["model"])
@@ -225,26 +216,22 @@ def train(args: argparse.Namespace) -> float:
             loss_sum += loss.detach()
 
         dist.all_reduce(loss_sum)
-        right, total = evaluate(model, test_images, test_labels)
-        if RANK == 0:
-            if args.checkpoint:
-                saved = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
-                save_checkpoint(args.checkpoint, {**saved, "epoch": epoch + 1})
-            print(
-                f"epoch {epoch + 1}/{args.epochs}  loss {loss_sum / steps / WORLD_SIZE:.4f}  "
-                f"test accuracy {100 * right / total:.2f} %  "
-                f"{time.monotonic() - epoch_began:.1f} s",
-                flush=True,
-            )
-
-    right, total = evaluate(model, test_images, test_labels)
-    if RANK == 0:
-        print(
-            f"final test accuracy {100 * right / total:.2f} % ({right}/{total}), trained "
-            f"{max(args.epochs - done, 0)} epochs in {time.monotonic() - began:.1f} s",
-            flush=True,
+        right, total = evaluate(model, test_set, device).tolist()
+        if args.checkpoint and RANK == 0:
+            state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+            save_checkpoint(args.checkpoint, {**state, "epoch": epoch + 1})
+        say(
+            f"epoch {epoch + 1}/{args.epochs}  loss {loss_sum / steps / WORLD_SIZE:.4f}  "
+            f"test accuracy {100 * right / total:.2f} %  {time.monotonic() - epoch_began:.1f} s"
         )
-    return 100 * right / total
+
+    right, total = evaluate(model, test_set, device).tolist()
+    accuracy = 100 * right / total
+    say(
+        f"final test accuracy {accuracy:.2f} % ({right}/{total}), trained "
+        f"{max(args.epochs - done, 0)} epochs in {time.monotonic() - began:.1f} s"
+    )
+    return accuracy
 
 
 def main() -> int:
@@ -257,16 +244,14 @@ def main() -> int:
     else:
         store = dist.HashStore()  # type: ignore[attr-defined]
         dist.init_process_group(args.backend, store=store, rank=0, world_size=1)
-    if RANK == 0:
-        print(f"world size {WORLD_SIZE}, backend {args.backend}, device {args.device}", flush=True)
+    say(f"world size {WORLD_SIZE}, backend {args.backend}, device {args.device}")
     accuracy = train(args)
     dist.destroy_process_group()
     # Gloo's threads let go of their last tensors only now and need the interpreter for it; one
     # that is already shutting down would abort the process (pytorch/pytorch#179291).
     time.sleep(0.2)
     if args.target_accuracy is not None and accuracy < args.target_accuracy:
-        if RANK == 0:
-            print(f"test accuracy below the target of {args.target_accuracy} %", file=sys.stderr)
+        say(f"test accuracy is below the target of {args.target_accuracy} %")
         return 1
     return 0
 

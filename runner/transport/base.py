@@ -15,11 +15,17 @@ class Channel(Protocol):
     3. `close` ends both from any thread, may be called twice, and never blocks for long.
     """
 
-    def recv(self) -> bytes: ...
+    def recv(self) -> bytes:
+        """Return the next bytes."""
+        ...
 
-    def send(self, data: bytes) -> None: ...
+    def send(self, data: bytes) -> None:
+        """Hand on all of `data`."""
+        ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """End it."""
+        ...
 
 
 class Transport(Protocol):
@@ -31,6 +37,10 @@ class Transport(Protocol):
     3. `close` ends every connection; channels still open see their end.
     """
 
-    def open(self, node: Node, command: str) -> Channel: ...
+    def open(self, node: Node, command: str) -> Channel:
+        """Run a shell command line on a node."""
+        ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """End it."""
+        ...

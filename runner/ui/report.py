@@ -19,10 +19,8 @@ def opening(plan: Plan) -> str:
     ranks = _count(plan.world_size, "rank")
     nodes = _count(len(plan.nodes), "node")
     address = f"[{plan.master_addr}]" if ":" in plan.master_addr else plan.master_addr
-    lines = [
-        f"run {plan.run_id}: {plan.task} on {plan.cluster}, {nodes}, {ranks}, {plan.backend}, "
-        f"meeting at {address}:{plan.master_port}"
-    ]
+    what = f"run {plan.run_id}: {plan.task} on {plan.cluster}"
+    lines = [f"{what}, {nodes}, {ranks}, {plan.backend}, meeting at {address}:{plan.master_port}"]
     rows = [
         (fold_names(share.node for share in group), _share(group)) for group in _alike(plan.nodes)
     ]
@@ -179,7 +177,7 @@ def _count(number: int, noun: str) -> str:
 
 
 def _duration(seconds: float) -> str:
-    if round(seconds, 1) < 60:
+    if round(seconds, 1) < 60:  # noqa: PLR2004 (a minute)
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)

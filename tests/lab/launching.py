@@ -63,7 +63,7 @@ class Controller:
     ) -> None:
         self.cwd = cwd
         self.began = time.monotonic()
-        self._out, self._err = (tempfile.TemporaryFile("w+b") for _ in range(2))
+        self._out, self._err = (tempfile.TemporaryFile("w+b") for _ in range(2))  # noqa: SIM115
         self.process = subprocess.Popen(
             [*(prefix or []), *argv],
             cwd=cwd,

@@ -111,7 +111,7 @@ def test_every_line_of_a_flood_arrives_whole_and_in_order(on_lab: Launcher) -> N
 
 
 def test_records_stand_in_the_run_folder(lab: Lab, on_lab: Launcher) -> None:
-    """Configuration, plan, events, result and logs; `latest` points to it; no other file is left."""
+    """Configuration, plan, events, result and logs; `latest` points to it; no more."""
     done = on_lab.ranks("print=hi", "cluster=lab", "cluster.env.WHO=${oc.env:HOME}")
     assert done.code == 0, done
     names = {path.name for path in done.folder.iterdir()}
@@ -206,7 +206,7 @@ def test_hosts_behind_a_jump_host(lab_factory: LabFactory, launcher: Launcher) -
 
 
 def test_the_controllers_machine_as_one_of_the_nodes(lab: Lab, launcher: Launcher) -> None:
-    """This machine takes part by `transport: local`, found on the subnet it shares with the rest."""
+    """This machine takes part by `transport: local`, on the subnet it shares with the rest."""
     nodes = {"here": {"transport": "local"}, "node1": {"host": lab["node1"].address}}
     cluster = lab.cluster(names=["node1"])
     cluster["nodes"] = nodes
@@ -231,7 +231,7 @@ def test_a_node_says_its_own_interface_when_it_has_several(
     assert f"master={second}:" in done.out
 
 
-def test_setup_lines_make_the_environment(lab: Lab, on_lab: Launcher) -> None:
+def test_setup_lines_make_the_environment(on_lab: Launcher) -> None:
     """Their exports are kept for the ranks."""
     done = on_lab.ranks(
         "env=FROM_SETUP",

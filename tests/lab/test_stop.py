@@ -253,7 +253,7 @@ def test_a_console_nobody_reads_holds_up_nothing(lab: Lab, on_lab: Launcher) -> 
         time.sleep(7)
         assert process.poll() is None
         assert all(host.processes("rank.py") for host in lab.hosts.values())
-        with open(reading, "rb") as pipe:
+        with os.fdopen(reading, "rb") as pipe:
             assert pipe.read().count(b"\n") == 4 * 400_000
         assert process.wait(30) == 0
     finally:

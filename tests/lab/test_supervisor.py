@@ -19,7 +19,15 @@ from typing import Any
 import pytest
 
 from runner.core.codec import encode
-from runner.core.events import Ended, Event, ProgramExited, RankExited, RankStarted, parse
+from runner.core.events import (
+    Ended,
+    Event,
+    ProgramExited,
+    ProgramStarted,
+    RankExited,
+    RankStarted,
+    parse,
+)
 from runner.core.layout import RunFolder
 from runner.core.order import Order
 from runner.core.states import State
@@ -164,7 +172,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
                 os.kill(pid, signal.SIGKILL)
 
 
-def test_ranks_run_and_their_files_have_global_names(start: Start, tmp_path: Path) -> None:
+def test_ranks_run_and_their_files_have_global_names(start: Start) -> None:
     """Output goes to one file per rank and stream; the record says who ended how."""
     run = start("print=hello", "err=oops", "env=PYTHON_EXEC", "cat")
     assert run.ended().state is State.SUCCEEDED
@@ -273,9 +281,7 @@ def test_a_killed_program_takes_its_ranks_with_it(start: Start) -> None:
     """SIGKILL of torchrun leaves no rank; the ranks' ends count as its consequence."""
     run = start("deaf", "sleep=600", grace_s=0.3)
     run.started()
-    (program,) = [
-        event.body for event in run.events() if event.as_data()["kind"] == "program_started"
-    ]
+    (program,) = run.bodies(ProgramStarted)
     os.kill(program.pid, signal.SIGKILL)
     assert run.ended(10).state is State.FAILED
     assert run.bodies(ProgramExited) == [ProgramExited(signal=9)]

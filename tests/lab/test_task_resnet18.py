@@ -55,7 +55,7 @@ def two_epochs(tmp_path_factory: pytest.TempPathFactory) -> Path:
         r"final test accuracy \d+\.\d\d % \(\d+/360\), trained 2 epochs in \d+\.\d s", lines[3]
     )
     assert lines[4:] == []
-    assert os.listdir(path.parent) == ["digits.pt"]
+    assert [file.name for file in path.parent.iterdir()] == ["digits.pt"]
     return path
 
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from runner.config.compose import Runner, new_run_id
 from runner.config.build import Asked, build, program_name
+from runner.config.compose import Runner, new_run_id
 from runner.core.composed import DryRun
 from runner.core.errors import ConfigError
 from runner.core.secret import Secret

@@ -179,13 +179,14 @@ def test_hearing_is_noted(wire: Wire) -> None:
 
 
 def test_clock_of_the_host_is_translated(wire: Wire) -> None:
-    """A ping shows the offset of the host's clock, to within half its round trip."""
+    """A ping shows the offset of the host's clock, to within half its round trip; others do not."""
     ahead = 1e6
     wire.come(MAGIC)
     asked = time.monotonic()
     number = wire.session.request("ping")
     wire.come(Frame("pong", {"id": number, "mono": time.monotonic() + ahead}).pack())
-    wire.next()
+    wire.come(Frame("facts", {"id": number + 1, "mono": 0.0}).pack())
+    assert [wire.next().kind, wire.next().kind] == ["pong", "facts"]
     now = time.monotonic()
 
     assert asked <= wire.session.to_controller_clock(now + ahead) <= now + (now - asked)

@@ -39,7 +39,7 @@ def do(word: str) -> None:
     elif name == "daemon":
         argv = [sys.executable, __file__, "deaf", "print=deaf", "sleep=600"]
         child = subprocess.Popen(argv, stdout=subprocess.PIPE, start_new_session=True)
-        child.stdout.readline()  # it is deaf now
+        child.stdout and child.stdout.readline()  # it is deaf now
     elif name == "touch":
         open(value.replace("RANK", RANK), "w").close()
     elif name == "wait":

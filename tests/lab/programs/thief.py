@@ -4,6 +4,7 @@ The runner keeps the master's port like that; SO_REUSEADDR lets another program 
 the same, which is the collision that has to be noticed.
 """
 
+import ctypes
 import glob
 import os
 import socket
@@ -51,8 +52,6 @@ def bound() -> "list[int]":
 
 def stolen(pid: int, fd: int) -> int:
     """The local port of another process's bound TCP socket, 0 when it is none."""
-    import ctypes
-
     libc = ctypes.CDLL(None, use_errno=True)
     pidfd = libc.syscall(434, pid, 0)  # pidfd_open
     if pidfd < 0:
@@ -63,7 +62,10 @@ def stolen(pid: int, fd: int) -> int:
         return 0
     with socket.socket(fileno=copy) as twin:
         try:
-            if twin.type != socket.SOCK_STREAM or twin.family not in (socket.AF_INET, socket.AF_INET6):
+            if twin.type != socket.SOCK_STREAM or twin.family not in (
+                socket.AF_INET,
+                socket.AF_INET6,
+            ):
                 return 0
             listening = twin.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
             try:
