@@ -52,6 +52,7 @@ def test_a_master_that_is_not_first_gets_rank_0(on_lab: Launcher) -> None:
 
 
 @pytest.mark.torch
+@pytest.mark.timeout(400)
 def test_resnet18_trains_on_four_hosts(on_lab: Launcher) -> None:
     """The shipped task reaches its accuracy over gloo on hosts that have no copy of our code."""
     done = on_lab("cluster=lab", "task=resnet18", "task.args.target_accuracy=98", seconds=300)
@@ -191,7 +192,7 @@ def test_odd_hosts(lab_factory: LabFactory, launcher: Launcher) -> None:
         rc_banner={"node3": True, "node2": True},
     )
     lab.write_cluster(launcher.conf)
-    done = launcher("cluster=lab", "task=resnet18", "task.args.epochs=1", seconds=120)
+    done = launcher("cluster=lab", "task=resnet18", "task.args.epochs=1", "task.args.batch_size=48", seconds=120)
     assert done.code == 0, done
 
 

@@ -35,7 +35,7 @@ class Case:
 HOST = "cluster.nodes.node2.host"
 CASES = {
     "wrong key": Case(
-        ("cluster.ssh.key={wrong_key}",), 3, ("node1: ", "node4: ", "root", "ssh -v")
+        ("cluster.ssh.key={wrong_key}",), 3, ("root", "ssh -v")
     ),
     "refused port": Case(("cluster.nodes.node2.port=23",), 3, ("node2: ", "23", "refused")),
     "unroutable": Case(
@@ -45,38 +45,38 @@ CASES = {
     "no python": Case(
         ("cluster.host_python=/no/such/python",),
         3,
-        ("node2: there is no /no/such/python", "cluster.host_python"),
+        ("node[1-4]: there is no /no/such/python", "cluster.host_python"),
     ),
     "python too old": Case(
         (f"cluster.host_python={Path.home()}/.pyenv/versions/3.7.16/bin/python",),
         3,
-        ("node2: ", "is Python 3.7; our side needs 3.8 or newer", "cluster.host_python"),
+        ("node[1-4]: ", "is Python 3.7; our side needs 3.8 or newer", "cluster.host_python"),
     ),
     "no task python": Case(
         ("cluster.python=/no/such/python", f"cluster.host_python={sys.executable}"),
         3,
-        ("node2: ", "/no/such/python", "set cluster.python"),
+        ("node[1-4]: ", "/no/such/python", "set cluster.python"),
     ),
     "torch missing": Case(
         ("cluster.python=/usr/bin/python3",),
         3,
-        ("node2: no torch in /usr/bin/python3", "pip install"),
+        ("node[1-4]: no torch in /usr/bin/python3", "pip install"),
     ),
     "unwritable workdir": Case(
-        ("cluster.workdir=/proc/here",), 3, ("node2: cluster.workdir:", "/proc")
+        ("cluster.workdir=/proc/here",), 3, ("node[1-4]: cluster.workdir:", "/proc")
     ),
     "failing setup": Case(
         ('cluster.setup=["echo loading","no-such-command --flag"]',),
         3,
-        ("node2: cluster.setup", "127", "no-such-command"),
+        ("node[1-4]: cluster.setup", "127", "no-such-command"),
     ),
     "no project": Case(
         ("task.script=train.py", "cluster.project=/no/such/folder"),
         3,
-        ("node2: cluster.project: there is no folder /no/such/folder",),
+        ("node[1-4]: cluster.project: there is no folder /no/such/folder",),
     ),
     "no script": Case(
-        ("task.script=no_such.py",), 3, ("node2: task.script: there is no no_such.py",)
+        ("task.script=no_such.py",), 3, ("node[1-4]: task.script: there is no no_such.py",)
     ),
     "too many gpus": Case(
         ("cluster.nodes.node2.gpus=2",),

@@ -6,7 +6,6 @@ import random
 from collections import defaultdict
 from typing import Any
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -207,11 +206,3 @@ def test_all_arrives_whatever_happens(seed: int) -> None:
     assert dict(followed.logs) == {
         key: data for key, data in files.items() if data and key != EVENTS
     }
-
-
-def test_unknown_event_is_refused() -> None:
-    """The same code wrote the file: what is no event is a fault to be heard of."""
-    followed = Followed()
-
-    with pytest.raises(ValueError, match="unknown kind"):
-        followed.answer(EVENTS, b'{"kind":"moon_rose"}\n')

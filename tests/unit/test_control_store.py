@@ -48,6 +48,14 @@ def test_new_folder_holds_the_configuration(store: RunStore) -> None:
     assert (store.folder.parent / "latest").readlink() == Path(RUN_ID)
 
 
+def test_record_is_the_users_alone(store: RunStore) -> None:
+    """Others on this machine read neither configuration nor logs."""
+    store.append_log("a", "rank_0.out", b"x")
+
+    folders = (store.folder, store.logs, store.logs / "a")
+    assert [folder.stat().st_mode & 0o777 for folder in folders] == [0o700] * 3
+
+
 def test_latest_follows_the_newest_run(store: RunStore) -> None:
     """Also where it points to a run that somebody deleted."""
     latest = store.folder.parent / "latest"

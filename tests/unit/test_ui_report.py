@@ -196,6 +196,14 @@ def test_stuck_run_names_hosts_and_processes() -> None:
     )
 
 
+def test_single_process_that_stays_is_named() -> None:
+    """By its number, ready to be looked up."""
+    node = NodeResult(0, ended=True, survivors=(41,))
+    verdict = Verdict("stuck", 5, 40.0, nodes={"a": node, "b": DONE}, ranks=ranks(0, 0, 0, 0))
+
+    assert "  a: cannot be killed: process 41\n" in told(verdict)
+
+
 def test_opening_aligns_nodes_and_folds_ranks() -> None:
     """What runs where, a line for each node."""
     made = build_plan(
@@ -219,13 +227,20 @@ def test_opening_of_many_nodes_folds_those_alike() -> None:
     names = [f"gpu{number}" for number in range(1, 13)]
     made = build_plan(
         spec(*(Node(name, name, addr="10.0.0.1") for name in names)),
-        {name: facts(name, gpu_count=2 if name == "gpu12" else 8, interfaces=()) for name in names},
+        {name: facts(name, gpu_count=2 if name in names[-2:] else 8) for name in names},
     )
 
     assert opening(made).splitlines()[1:] == [
-        "  gpu[1-11]  ranks 0-87, 8 each, on GPUs 0-7",
-        "  gpu12      ranks 88-89, on GPUs 0-1",
+        "  gpu[1-10]   ranks 0-79, 8 each, on GPUs 0-7",
+        "  gpu[11-12]  ranks 80-83, 2 each, on GPUs 0-1",
     ]
+
+
+def test_opening_of_eight_nodes_names_each() -> None:
+    """A few lines more are easier to read than ranges."""
+    nodes = opening(plan(*[1] * 8)).splitlines()[1:]
+
+    assert [line.split()[0] for line in nodes] == list("abcdefgh")
 
 
 @pytest.mark.parametrize(
