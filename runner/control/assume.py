@@ -33,7 +33,7 @@ def _facts(spec: Spec, node: Node) -> Facts:
     indices = node.gpu_ids or tuple(range(node.gpu_count or 0))
     return Facts(
         node=node.name,
-        python=Python(executable=spec.python, torch="assumed"),
+        python=Python(executable=spec.python, torch="assumed", torch_cuda="assumed"),
         gpus=tuple(Gpu(index) for index in indices),
         gpu_source="assumed",
         held_port=spec.master_port.first or PORT,

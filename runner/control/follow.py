@@ -6,6 +6,7 @@ behind it.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -108,5 +109,5 @@ class Follower:
     def _parse(self, chunk: bytes) -> Iterator[Event]:
         *lines, self._torn = (self._torn + chunk).split(b"\n")
         for line in lines:
-            if line:
+            with contextlib.suppress(ValueError):  # torn by a full disk or a power cut
                 yield parse(line.decode())

@@ -18,7 +18,7 @@ from runner.control.session import Inbox, Session
 from runner.control.store import RunStore
 from runner.control.watch import Callbacks, Watch
 from runner.core.composed import Composed, DryRun
-from runner.core.errors import RunnerError
+from runner.core.errors import NotReady, Problem, RunnerError
 from runner.core.facts import Facts
 from runner.core.layout import PROGRAM
 from runner.core.plan import Plan, build_plan
@@ -57,7 +57,8 @@ def _rehearse_offline(composed: Composed) -> int:
         print(f"note: {note}", file=sys.stderr)
     spec, facts, assumed = assume(composed.spec)
     tasks_hash = bundle.shipped_tasks().hash if spec.task.shipped else ""
-    print(report.rehearsal(build_plan(spec, facts, tasks_hash=tasks_hash), assumed))
+    plan = replace(build_plan(spec, facts, tasks_hash=tasks_hash), meeting="assumed")
+    print(report.rehearsal(plan, assumed))
     return 0
 
 
@@ -121,16 +122,22 @@ class Launch:
         return gathering.run()
 
     def _launch(self, plan: Plan, facts: dict[str, Facts]) -> int:
-        self._store.create(self._composed.config_yaml)
+        try:
+            self._store.create(self._composed.config_yaml)
+            self._store.write_plan(plan)
+        except OSError as error:
+            what = f"cannot write in {self._store.folder}: {error.strerror}"
+            raise NotReady([Problem("run_dir", what, "free some space, or set run_dir")]) from error
         began, began_wall = time.monotonic(), time.time()
         watch = self._attempt(plan, facts, {})
-        if watch.port_taken and not self.spec.master_port.fixed:
-            port = self._another_port()
-            if port:
+        if watch.port_taken and not watch.interrupted and not self.spec.master_port.fixed:
+            port = self._another_port(watch)
+            if port and not watch.interrupted:
                 self._console.say("trying once more with another port")
                 master = self.spec.master.name
                 facts = {**facts, master: replace(facts[master], held_port=port)}
                 plan = build_plan(self.spec, facts, tasks_hash=self._tasks_hash, attempt=1)
+                self._store.write_plan(plan)
                 watch = self._attempt(plan, facts, watch.events_offsets)
         verdict = fold(plan, watch.observed, time.monotonic() - began)
         if watch.refused:
@@ -142,7 +149,6 @@ class Launch:
         return verdict.exit_code
 
     def _attempt(self, plan: Plan, facts: dict[str, Facts], offsets: dict[str, int]) -> Watch:
-        self._store.write_plan(plan)
         self._console.say(report.opening(plan))
         callbacks = Callbacks(
             record=self._store.append,
@@ -156,7 +162,7 @@ class Launch:
         watch.run()
         return watch
 
-    def _another_port(self) -> int:
+    def _another_port(self, watch: Watch) -> int:
         """Have the master reserve another port; 0 when it cannot."""
         rule = self.spec.master_port
         session = self._sessions[self.spec.master.name]
@@ -165,6 +171,9 @@ class Launch:
         while time.monotonic() < deadline:
             with contextlib.suppress(queue.Empty):
                 sender, frame = self._inbox.get(timeout=0.1)
+                if sender is None:
+                    watch.interrupt(int(frame.data["signal"]))
+                    return 0
                 if sender is session and frame.data.get("id") == number:
                     return int(frame.data.get("port", 0))
         return 0

@@ -76,7 +76,7 @@ class Session:
                 for frame in unpacker.feed(chunk):
                     self._take(frame)
             reason = "the link ended"
-        except (OSError, WireError) as error:
+        except (OSError, WireError, ValueError, TypeError) as error:
             reason = str(error)
         self._closed.set()
         self._outbox.put(None)

@@ -33,7 +33,7 @@ class RunStore:
         try:
             missing = [path for path in (self.folder, *self.folder.parents) if not path.exists()]
             for path in reversed(missing):
-                path.mkdir(mode=0o700)
+                path.mkdir(mode=0o700, exist_ok=path != self.folder)  # others may make the parents
                 self._made.append(path)
             what = ""
             if any(self.folder.iterdir()):
@@ -52,7 +52,11 @@ class RunStore:
                 path.rmdir()
 
     def create(self, config_yaml: str) -> None:
-        """Begin the record with the configuration, and point `latest` beside it here."""
+        """Begin the record with the configuration, and point `latest` beside it here.
+
+        Raises:
+            OSError: It cannot be written.
+        """
         self.logs.mkdir(mode=0o700)
         self._write("config.yaml", config_yaml)
         latest = self.folder.parent / "latest"
@@ -62,13 +66,20 @@ class RunStore:
             aside.replace(latest)
 
     def write_plan(self, plan: Plan) -> None:
-        """Record what every host will be told; before it is told."""
+        """Record what every host will be told; before it is told.
+
+        Raises:
+            OSError: It cannot be written.
+        """
         self._write_json("plan.json", encode(plan))
 
     def write_result(self, plan: Plan, verdict: Verdict, began: float) -> None:
         """Record how it ended; `began` in seconds since 1970."""
         times = {"began": began, "ended": began + verdict.seconds}
-        self._write_json("result.json", {"run_id": plan.run_id, **times, **encode(verdict)})
+        try:
+            self._write_json("result.json", {"run_id": plan.run_id, **times, **encode(verdict)})
+        except OSError as error:
+            self.failed = self.failed or f"cannot write in {self.folder}: {error.strerror}"
 
     def append(self, event: Event) -> None:
         """Record what happened."""
@@ -102,8 +113,5 @@ class RunStore:
 
     def _write(self, name: str, text: str) -> None:
         aside = self.folder / f".{name}.new"
-        try:
-            aside.write_text(text, encoding="utf-8")
-            aside.replace(self.folder / name)
-        except OSError as error:
-            self.failed = self.failed or f"cannot write {self.folder / name}: {error.strerror}"
+        aside.write_text(text, encoding="utf-8")
+        aside.replace(self.folder / name)

@@ -48,7 +48,7 @@ LADDER_S = 12.0
 """What the hosts' own ladder may take beyond the grace (`host.ending.KILL_S`, and a margin)."""
 
 DRAIN_S = 5.0
-"""Silence after which a host that has ended, but sends no more of its logs, is let go."""
+"""How long a host that has ended may take to send the next piece of its logs."""
 
 
 @dataclass
@@ -62,6 +62,7 @@ class NodeWatch:
     ended: bool = False
     lost: bool = False
     settled: bool = False
+    fed: float = field(default_factory=time.monotonic)
     started: set[int] = field(default_factory=set)
 
 
@@ -91,7 +92,7 @@ class Watch:
         self.spec, self.plan = spec, plan
         self.observed: list[Observed] = []
         self.port_taken = False
-        self.refused: list[str] = []
+        self.refused = False
         self._reach, self._inbox, self._tell = reach, inbox, callbacks
         self._sessions = sessions
         self._nodes: dict[str, NodeWatch] = {}
@@ -138,7 +139,7 @@ class Watch:
 
     def _take(self, session: Session | None, frame: Frame) -> None:
         if session is None:
-            self._signalled(int(frame.data["signal"]))
+            self.interrupt(int(frame.data["signal"]))
             return
         node = self._nodes[session.node.name]
         if session is not node.session:
@@ -163,6 +164,7 @@ class Watch:
             hold_back=hold_back,
         ):
             self._happened(node, event)
+        node.fed = time.monotonic()
         if node.follower.done:
             node.settled = True
 
@@ -172,8 +174,9 @@ class Watch:
         if node.going:
             self._lose(node, why)
             return
-        self.refused.append(f"{node.share.node}: {why}")
-        node.settled = True
+        self.refused = True
+        node.ended = node.settled = True
+        self._note(node.share.node, Ended(State.FAILED, f"could not start: {why}"))
         self._stop_all(f"{node.share.node} could not start: {why}")
 
     def _happened(self, node: NodeWatch, event: Event) -> None:
@@ -224,17 +227,19 @@ class Watch:
             return
         silence = now - node.session.heard
         if not node.lost and silence > self.spec.lost_s:
-            self._lose(node, f"nothing was heard from it for {silence:.0f} s")
+            reason = f"nothing was heard from it for {silence:.0f} s"
+            self._lose(node, reason, since=node.session.heard)
         elif not node.going and not node.lost and now > self._began + START_S:
             self._lose(node, f"its supervisor did not start within {START_S:.0f} s")
-        elif node.ended and silence > DRAIN_S:
-            node.settled = True
+        elif node.ended:
+            if not self._tell.console_full() and now - node.fed > DRAIN_S:
+                node.settled = True
+                self._tell.say(f"{node.share.node}: the last of its logs did not arrive")
         elif now > self._deadline:
             node.settled = True
-            if not node.ended:
-                self._note(node.share.node, HostSilent("it did not say that nothing is left"))
+            self._note(node.share.node, HostSilent("it did not say that nothing is left"))
 
-    def _lose(self, node: NodeWatch, reason: str) -> None:
+    def _lose(self, node: NodeWatch, reason: str, since: float | None = None) -> None:
         """A host was lost: stop the others, and try to end its part over a new connection."""
         if node.settled or node.lost:
             return
@@ -242,7 +247,7 @@ class Watch:
             node.settled = True
             return
         node.lost = True
-        self._note(node.share.node, HostLost(reason))
+        self._note(node.share.node, HostLost(reason), since)
         node.session.close()
         self._stop_all(f"lost {node.share.node}: {reason}")
         threading.Thread(target=self._rescue, args=(node,), daemon=True, name="rescue").start()
@@ -257,14 +262,19 @@ class Watch:
             return
         order = node.share.order
         workdir = order.shim.partition(f"/runs/{order.run_id}/")[0]
+        node.session = self._sessions[spec_node.name] = session
         session.request("adopt", {"order": encode(order), "workdir": workdir})
         session.request("say", {"word": "stop"})
-        node.session = session
-        self._sessions[spec_node.name] = session
 
     # Stopping
 
-    def _signalled(self, signum: int) -> None:
+    @property
+    def interrupted(self) -> bool:
+        """Whether the user asked for the end."""
+        return self._signals > 0
+
+    def interrupt(self, signum: int) -> None:
+        """Stop everything for the user; a second time, at once."""
         self._signals += 1
         self._tell.mute()
         if self._signals == 1:
@@ -293,11 +303,13 @@ class Watch:
             if not node.ended and not node.session.closed:
                 node.session.request("say", {"word": "stop"})
 
-    def _note(self, name: str, body: Body) -> None:
-        """Record what the controller itself saw or did; `name` is the node concerned."""
-        mono = time.monotonic()
+    def _note(self, name: str, body: Body, since: float | None = None) -> None:
+        """Record what the controller itself saw or did, about the node `name`, now or `since`."""
+        now = time.monotonic()
+        mono = now if since is None else since
+        wall = time.time() - (now - mono)
         self._seq += 1
-        event = Event(self.spec.run_id, name, self.plan.attempt, self._seq, time.time(), mono, body)
+        event = Event(self.spec.run_id, name, self.plan.attempt, self._seq, wall, mono, body)
         self.observed.append(Observed(mono, event))
         self._tell.record(event)
 

@@ -23,6 +23,7 @@ class RunFolder:
         self.state = posixpath.join(self.root, "state.json")
         self.events = posixpath.join(self.root, "events.jsonl")
         self.log = posixpath.join(self.root, "supervisor.log")
+        self.ballast = posixpath.join(self.root, "ballast")
         self.work = posixpath.join(self.root, "work")
         self.shim = posixpath.join(self.root, "rank")
         self.shim_code = posixpath.join(self.root, "rank.py")

@@ -31,8 +31,24 @@ def training_address(
         return LOOPBACK, "one node", None
     if master.addr:
         return master.addr, f"cluster.nodes.{master.name}.addr", None
+    return _derived(nodes, facts)
+
+
+def derived_address(nodes: Sequence[Node], facts: Mapping[str, Facts]) -> str:
+    """Return an address for routes where `addr` is set: itself, or for a name the derived one."""
+    addr = nodes[0].addr or ""
+    return addr if _parse(addr) else _derived(nodes, facts)[0]
+
+
+def _derived(
+    nodes: Sequence[Node], facts: Mapping[str, Facts]
+) -> Tuple[str, str, Optional[Problem]]:
+    master = nodes[0]
     own = facts[master.name]
-    for candidate, why in ((master.host, "its host"), (own.reached_at, "how we reach it")):
+    for candidate, why in (
+        (master.host, "the master's host"),
+        (own.reached_at, "where we reach the master"),
+    ):
         address = _parse(candidate)
         if address and not _useless(address) and interface_owning(own.interfaces, address):
             return str(address), why, None

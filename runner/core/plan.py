@@ -50,8 +50,8 @@ class NodePlan:
 class Plan:
     """What every host will be told, and what was decided on the way.
 
-    `setup` runs on every node first; `secrets` are names, never values; `notes` are decisions
-    worth saying aloud.
+    `meeting` is why the ranks meet at `master_addr`; `setup` runs on every node first; `secrets`
+    are names, never values; `notes` are decisions worth saying aloud.
     """
 
     run_id: str
@@ -63,6 +63,7 @@ class Plan:
     backend: str
     master_addr: str
     master_port: int
+    meeting: str = ""
     setup: Tuple[str, ...] = ()
     secrets: Tuple[str, ...] = ()
     notes: Tuple[str, ...] = ()
@@ -91,18 +92,20 @@ def build_plan(
         problems += problems_of(spec, node, facts[node.name])
     if problems:
         raise NotReady(problems)
-    addr, _, problem = network.training_address(spec.nodes, facts)
+    addr, why, problem = network.training_address(spec.nodes, facts)
     if problem:
         raise NotReady([problem])
 
     gpus = {node.name: chosen_gpus(node, facts[node.name]) for node in spec.nodes}
     nproc = {node.name: node.nproc or len(gpus[node.name]) or 1 for node in spec.nodes}
-    backend, problem = _backend(spec, gpus, nproc)
+    deaf = [name for name in gpus if gpus[name] and not facts[name].python.torch_cuda]
+    backend, problem = _backend(spec, gpus, nproc, deaf)
     if problem:
         raise NotReady([problem])
     ranks = _ranks(spec.nodes, nproc)
     port = facts[spec.master.name].held_port
-    meeting = _Meeting(addr, port, len(spec.nodes), backend, tasks_hash, attempt)
+    route = network.derived_address(spec.nodes, facts) if addr == spec.master.addr else addr
+    meeting = _Meeting(addr, route, port, len(spec.nodes), backend, tasks_hash, attempt)
     return Plan(
         run_id=spec.run_id,
         cluster=spec.cluster,
@@ -116,9 +119,10 @@ def build_plan(
         backend=backend,
         master_addr=addr,
         master_port=port,
+        meeting=why,
         setup=spec.setup,
         secrets=tuple(spec.secrets),
-        notes=_notes(spec, gpus),
+        notes=_notes(spec, gpus, deaf),
     )
 
 
@@ -135,6 +139,7 @@ class _Meeting:
     """What all nodes of one attempt agree on."""
 
     addr: str
+    route: str
     port: int
     nnodes: int
     backend: str
@@ -151,11 +156,22 @@ def _ranks(nodes: Sequence[Node], nproc: Mapping[str, int]) -> Dict[str, Tuple[i
 
 
 def _backend(
-    spec: Spec, gpus: Mapping[str, Tuple[int, ...]], nproc: Mapping[str, int]
+    spec: Spec,
+    gpus: Mapping[str, Tuple[int, ...]],
+    nproc: Mapping[str, int],
+    deaf: Sequence[str],
 ) -> Tuple[str, Optional[Problem]]:
+    """Choose the backend; `deaf` are nodes with GPUs whose torch was built without CUDA."""
+    if deaf and spec.backend == "nccl":
+        return "", Problem(
+            where="cluster.backend",
+            what=f"nccl needs a torch built for CUDA, and that of {deaf[0]} is not",
+            hint=f"install one there (see {spec.python} -m pip install torch), or set "
+            "cluster.backend=gloo",
+        )
     short = [name for name, chosen in gpus.items() if len(chosen) < nproc[name]]
     if spec.backend == "auto":
-        return ("gloo" if short else "nccl"), None
+        return ("gloo" if short or deaf else "nccl"), None
     if spec.backend == "nccl" and short:
         return "", Problem(
             where="cluster.backend",
@@ -167,13 +183,20 @@ def _backend(
     return spec.backend, None
 
 
-def _notes(spec: Spec, gpus: Mapping[str, Tuple[int, ...]]) -> Tuple[str, ...]:
+def _notes(spec: Spec, gpus: Mapping[str, Tuple[int, ...]], deaf: Sequence[str]) -> Tuple[str, ...]:
     single = [node.name for node in spec.nodes if not gpus[node.name] and node.nproc is None]
-    if not single:
-        return ()
-    more = f" and {len(single) - NAMED} more" if len(single) > NAMED else ""
-    where = ", ".join(single[:NAMED]) + more
-    return (f"no GPU on {where}: 1 rank each on the CPU (cluster.nproc_per_node sets more)",)
+    notes = []
+    if single:
+        each = "1 rank each on the CPU (cluster.nproc_per_node sets more)"
+        notes.append(f"no GPU on {_some(single)}: {each}")
+    if deaf:
+        notes.append(f"GPUs, but a torch built without CUDA, on {_some(deaf)}: gloo is used")
+    return tuple(notes)
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return ", ".join(names[:NAMED]) + more
 
 
 def _node_plan(
@@ -244,7 +267,7 @@ def _interface(node: Node, facts: Facts, meeting: _Meeting) -> str:
         return node.interface
     if meeting.nnodes == 1:
         return next((i.name for i in facts.interfaces if i.loopback), "lo")
-    return network.interface_towards(facts, meeting.addr)
+    return network.interface_towards(facts, meeting.route)
 
 
 def _environment(

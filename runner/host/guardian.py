@@ -9,7 +9,7 @@ import sys
 import traceback
 from typing import Callable, Dict, List, NoReturn, Optional, Set
 
-from runner.core.events import Ended, RankExited
+from runner.core.events import Ended, RankExited, Stopping
 from runner.core.layout import RunFolder
 from runner.core.order import Order
 from runner.core.states import State
@@ -105,8 +105,9 @@ def close_record(
     folder: RunFolder, order: Order, reason: str, alive: Callable[[], List[int]]
 ) -> None:
     """End what a dead supervisor left, and write its last lines in its stead."""
-    killed, survivors = kill_all(alive, reap_all)
     journal = Journal(folder, order)
+    journal.append(Stopping(reason))
+    killed, survivors = kill_all(alive, reap_all)
     known = {
         event.body.rank
         for event in read_events(folder)

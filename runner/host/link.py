@@ -176,7 +176,9 @@ class Link:
             tasks.store(known.facts.workdir, frame.data["tasks"], frame.payload)
         folder = RunFolder(known.facts.workdir, order.run_id, order.node)
         prepare(folder, order, self._shim_code)
-        environ = {**known.environ, **frame.data.get("secrets", {})}
+        # A host's own PET_* would be options of torchrun's behind the back of the order.
+        own = {name: value for name, value in known.environ.items() if name[:4] != "PET_"}
+        environ = {**own, **frame.data.get("secrets", {})}
         pipe = guardian.spawn(folder, order, environ, known.held)
         if known.held is not None:
             known.held.close()

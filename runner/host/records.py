@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
-import shlex
 import time
 from typing import Any, Dict, List, Optional, Set, Tuple
 
+from runner.core import shell
 from runner.core.codec import encode
 from runner.core.events import Body, Ended, Event, parse
 from runner.core.layout import FORMAT, RunFolder
@@ -45,17 +46,27 @@ def prepare(folder: RunFolder, order: Order, shim_code: str) -> None:
         *(order.shim_python, "-I", "-S", folder.shim_code, folder.attempt(order.attempt)),
         *(",".join(order.hide), str(len(order.rank_prefix)), *order.rank_prefix),
     ]
-    write_aside(folder.shim, f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n', mode=0o700)
+    command = shell.line(words, paths=1)
+    write_aside(folder.shim, f'#!/bin/sh\nexec {command} "$@"\n', mode=0o700)
+    write_aside(folder.ballast, "\0" * BALLAST)
+
+
+BALLAST = 64 << 10
+"""Bytes set aside at the start, so that a full disk does not keep the end off the record."""
 
 
 class Journal:
-    """The events and the state of one run on one host."""
+    """The events and the state of one run on one host.
+
+    `failed` says why something could not be written.
+    """
 
     def __init__(self, folder: RunFolder, order: Order) -> None:
         self._folder = folder
         self._order = order
         self._seq = 1 + max((event.seq for event in read_events(folder)), default=0)
         self.state = _read_state(folder) or State.STARTING
+        self.failed = ""
 
     def append(
         self, body: Body, mono: Optional[float] = None, wall: Optional[float] = None
@@ -73,10 +84,24 @@ class Journal:
         )
         self._seq += 1
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+        self._write(event.line().encode(), flags)
+
+    def _write(self, line: bytes, flags: int) -> None:
+        """Append one whole line, also where the disk is full: then the ballast makes room."""
         descriptor = os.open(self._folder.events, flags, 0o600)
         try:
-            os.write(descriptor, event.line().encode())
+            if os.write(descriptor, line) == len(line):
+                return
+            why = os.strerror(errno.ENOSPC)
+        except OSError as error:
+            why = os.strerror(error.errno or 0)
         finally:
+            os.close(descriptor)
+        self.failed = self.failed or f"cannot write its record: {why}"
+        with contextlib.suppress(OSError):
+            os.unlink(self._folder.ballast)
+            descriptor = os.open(self._folder.events, flags, 0o600)
+            os.write(descriptor, b"\n" + line)  # whatever was torn before ends here
             os.close(descriptor)
 
     def enter(self, state: State) -> None:
@@ -88,7 +113,8 @@ class Journal:
         if state not in LEGAL[self.state]:
             raise ValueError(f"{self.state.value} cannot become {state.value}")
         self.state = state
-        write_aside(self._folder.state, _state_text(state))
+        with contextlib.suppress(OSError):  # the events say it as well
+            write_aside(self._folder.state, _state_text(state))
 
     def end(self, ended: Ended) -> None:
         """Close the record: the state, then the last event."""

@@ -169,6 +169,8 @@ class Supervisor:
         self._reap()
         if self._signalled:
             self.stop("its supervisor was told to end, or lost its guardian")
+        if self._journal.failed:
+            self.stop(self._journal.failed)
         now = time.monotonic()
         if now - self._heard > self.order.disconnect_s:
             self.stop(f"no controller was heard for {self.order.disconnect_s:g} s")

@@ -10,7 +10,8 @@ from runner.core.spec import Node
 class Channel(Protocol):
     """The standard streams of one program on a machine.
 
-    1. `recv` blocks until bytes come; b"" means the program or the connection ended.
+    1. `recv` blocks until bytes come; b"" means the program or the connection
+       ended, and comes again at every further call.
     2. `send` blocks until the bytes are handed on; raises OSError when the other side is gone.
     3. `close` ends both from any thread, may be called twice, and never blocks for long.
     """

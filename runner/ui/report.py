@@ -21,6 +21,8 @@ def opening(plan: Plan) -> str:
     address = f"[{plan.master_addr}]" if ":" in plan.master_addr else plan.master_addr
     what = f"run {plan.run_id}: {plan.task} on {plan.cluster}"
     lines = [f"{what}, {nodes}, {ranks}, {plan.backend}, meeting at {address}:{plan.master_port}"]
+    if plan.meeting and len(plan.nodes) > 1:
+        lines[0] += f" ({plan.meeting})"
     rows = [
         (fold_names(share.node for share in group), _share(group)) for group in _alike(plan.nodes)
     ]

@@ -192,7 +192,9 @@ def test_odd_hosts(lab_factory: LabFactory, launcher: Launcher) -> None:
         rc_banner={"node3": True, "node2": True},
     )
     lab.write_cluster(launcher.conf)
-    done = launcher("cluster=lab", "task=resnet18", "task.args.epochs=1", "task.args.batch_size=48", seconds=120)
+    done = launcher(
+        "cluster=lab", "task=resnet18", "task.args.epochs=1", "task.args.batch_size=48", seconds=120
+    )
     assert done.code == 0, done
 
 

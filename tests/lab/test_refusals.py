@@ -34,9 +34,7 @@ class Case:
 
 HOST = "cluster.nodes.node2.host"
 CASES = {
-    "wrong key": Case(
-        ("cluster.ssh.key={wrong_key}",), 3, ("root", "ssh -v")
-    ),
+    "wrong key": Case(("cluster.ssh.key={wrong_key}",), 3, ("root", "ssh -v")),
     "refused port": Case(("cluster.nodes.node2.port=23",), 3, ("node2: ", "23", "refused")),
     "unroutable": Case(
         (f"{HOST}={{nobody}}", "cluster.ssh.connect_timeout=2"), 3, ("node2: ", "{nobody}", "2 s")

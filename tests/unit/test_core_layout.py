@@ -17,6 +17,7 @@ def test_run_folder_is_as_documented() -> None:
         "state": f"{root}/state.json",
         "events": f"{root}/events.jsonl",
         "log": f"{root}/supervisor.log",
+        "ballast": f"{root}/ballast",
         "work": f"{root}/work",
         "shim": f"{root}/rank",
         "shim_code": f"{root}/rank.py",

@@ -45,14 +45,14 @@ def test_host_is_taken_if_the_master_owns_it() -> None:
     master = Node("a", "10.0.0.1")
     hosts = (facts("a", "eth1 10.9.0.1/24", "eth0 10.0.0.1/24"), facts("b", "eth1 10.9.0.2/24"))
 
-    assert meet((master, hosts[0]), (B, hosts[1])) == ("10.0.0.1", "its host")
+    assert meet((master, hosts[0]), (B, hosts[1])) == ("10.0.0.1", "the master's host")
 
 
 def test_alias_is_taken_as_the_address_we_reached() -> None:
     """Peers cannot resolve an alias of ours; where it led is known."""
     hosts = (facts("a", "eth0 10.0.0.1/24"), facts("b", "eth0 10.5.0.2/24"))
 
-    assert meet((A, hosts[0]), (B, hosts[1])) == ("10.0.0.1", "how we reach it")
+    assert meet((A, hosts[0]), (B, hosts[1])) == ("10.0.0.1", "where we reach the master")
 
 
 @pytest.mark.parametrize(
