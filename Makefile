@@ -22,7 +22,7 @@ check: $(VENV)/.test  ## ruff, mypy, import rooms, Python 3.8 of what travels
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/lint-imports --no-cache
+	$(BIN)/lint-imports --no-cache --no-logo
 	$(BIN)/vermin --quiet --no-tips --violations --target=3.8- --eval-annotations runner/core runner/host
 
 unit: $(VENV)/.test  ## the fast tests only

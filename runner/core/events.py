@@ -11,6 +11,9 @@ from runner.core.states import State
 
 VERSION = 1
 
+TOLD, HURRIED = "told to stop", "told to end at once"
+"""Reasons of a supervisor that are nobody's fault."""
+
 
 @dataclass(frozen=True)
 class ProgramStarted:

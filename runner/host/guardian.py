@@ -16,7 +16,7 @@ from runner.core.states import State
 from runner.host import proc
 from runner.host.doorway import Doorway
 from runner.host.ending import kill_all, reap_all
-from runner.host.records import Journal, rank_records, read_events
+from runner.host.records import Journal, closed, rank_records, read_events
 from runner.host.supervisor import Supervisor
 
 READY = b"ready"
@@ -93,7 +93,7 @@ def _guard(
     if held is not None:
         held.close()
     status = _wait_for(child)
-    if not Journal(folder, order).state.terminal:
+    if not closed(folder, order):
         how = f"signal {status & 0x7F}" if status & 0x7F else f"exit code {status >> 8}"
         reason = f"its supervisor ended by {how}"
         close_record(folder, order, reason, lambda: proc.descendants(guardian))

@@ -16,7 +16,6 @@ from dataclasses import replace
 from typing import Any, Callable, Dict, NoReturn, Optional
 
 from runner.core.codec import decode, encode
-from runner.core.events import Ended
 from runner.core.facts import OUR_ENV, FactsRequest
 from runner.core.layout import RunFolder
 from runner.core.order import Order
@@ -25,7 +24,7 @@ from runner.host import guardian, ports, proc, tasks
 from runner.host.doorway import Doorway
 from runner.host.facts import Collected, collect
 from runner.host.reading import Reader
-from runner.host.records import prepare, read_events
+from runner.host.records import closed, prepare
 from runner.host.supervisor import HEARD, KILL, STOP
 
 SILENCE_S = 60.0
@@ -65,19 +64,13 @@ class Following:
         lock = self._doorway.lock()
         if lock is None:
             return
-        if not self._closed():
+        if not closed(self._folder, self._order):
             mark = f"RUNNER_RUN_ID={self._order.run_id}".encode()
             reason = "its supervisor and its guardian died"
             guardian.close_record(self._folder, self._order, reason, lambda: proc.marked(mark))
         self._doorway.remove()
         os.close(lock)
         self.over = True
-
-    def _closed(self) -> bool:
-        return any(
-            isinstance(event.body, Ended) and event.attempt == self._order.attempt
-            for event in read_events(self._folder)
-        )
 
 
 class Link:

@@ -136,6 +136,17 @@ def read_events(folder: RunFolder) -> List[Event]:
     return events
 
 
+def closed(folder: RunFolder, order: Order) -> bool:
+    """Whether the record of this attempt has its last event.
+
+    The events tell, not the state: on a full disk only they still have room.
+    """
+    return any(
+        isinstance(event.body, Ended) and event.attempt == order.attempt
+        for event in read_events(folder)
+    )
+
+
 def _state_text(state: State) -> str:
     return json.dumps({"state": state.value, "pid": os.getpid(), "wall": time.time()}) + "\n"
 

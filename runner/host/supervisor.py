@@ -15,6 +15,8 @@ import time
 from typing import Any, Callable, Dict, Optional, Set, Tuple
 
 from runner.core.events import (
+    HURRIED,
+    TOLD,
     Ended,
     PortTaken,
     ProgramExited,
@@ -91,7 +93,7 @@ class Supervisor:
 
     def hurry(self) -> None:
         """Skip what is left of the grace."""
-        self.stop("told to end at once")
+        self.stop(HURRIED)
         self._kill_at = time.monotonic()
 
     def _listen(self) -> None:
@@ -134,7 +136,7 @@ class Supervisor:
         if KILL in said:
             self.hurry()
         elif STOP in said:
-            self.stop("told to stop")
+            self.stop(TOLD)
 
     def _start(self) -> None:
         order, folder = self.order, self._folder
@@ -248,7 +250,8 @@ class Supervisor:
             state = State.SUCCEEDED
         else:
             state = State.STOPPED if self._stop_reason else State.FAILED
-        self._journal.end(Ended(state, self._stop_reason, len(killed), survivors))
+        reason = self._journal.failed or self._stop_reason
+        self._journal.end(Ended(state, reason, len(killed), survivors))
         return state
 
 

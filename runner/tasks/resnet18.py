@@ -36,6 +36,7 @@ TRAIN_IMAGES = 1438  # every fifth image of the file is for the test
 SGD: Any = {"momentum": 0.9, "nesterov": True, "weight_decay": 5e-3, "foreach": True}
 SMOOTHING = 0.1  # of labels
 LR_DECAY = 0.8  # per epoch
+NORM_MOMENTUM = 0.03  # statistics of some 30 steps; with those of 10 the test accuracy jumps
 DISTORTION = 0.15  # of the image's half width
 
 
@@ -83,13 +84,13 @@ class Block(nn.Module):
     def __init__(self, width_in: int, width: int, stride: int) -> None:
         super().__init__()
         self.conv1 = nn.Conv2d(width_in, width, 3, stride, padding=1, bias=False)
-        self.norm1 = nn.BatchNorm2d(width)
+        self.norm1 = nn.BatchNorm2d(width, momentum=NORM_MOMENTUM)
         self.conv2 = nn.Conv2d(width, width, 3, padding=1, bias=False)
-        self.norm2 = nn.BatchNorm2d(width)
+        self.norm2 = nn.BatchNorm2d(width, momentum=NORM_MOMENTUM)
         self.shortcut = nn.Sequential()
         if stride != 1:
             self.shortcut.append(nn.Conv2d(width_in, width, 1, stride, bias=False))
-            self.shortcut.append(nn.BatchNorm2d(width))
+            self.shortcut.append(nn.BatchNorm2d(width, momentum=NORM_MOMENTUM))
 
     def forward(self, x: Tensor) -> Tensor:
         """Add what the convolutions found to what came in."""
@@ -100,7 +101,11 @@ class Block(nn.Module):
 def resnet18() -> nn.Sequential:
     """18 layers and 11.2 million parameters, with a stem for small images: 3x3, no pooling."""
     return nn.Sequential(
-        *(nn.Conv2d(1, 64, 3, padding=1, bias=False), nn.BatchNorm2d(64), nn.ReLU()),
+        *(
+            nn.Conv2d(1, 64, 3, padding=1, bias=False),
+            nn.BatchNorm2d(64, momentum=NORM_MOMENTUM),
+            nn.ReLU(),
+        ),
         *(Block(64, 64, 1), Block(64, 64, 1)),
         *(Block(64, 128, 2), Block(128, 128, 1)),
         *(Block(128, 256, 2), Block(256, 256, 1)),

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from runner.core import shell, torchrun
+from runner.core.events import HURRIED, TOLD
 from runner.core.plan import NodePlan, Plan
 from runner.core.verdict import Failure, NodeResult, Verdict, describe_exit
 from runner.ui.names import fold_names
@@ -118,6 +119,8 @@ def _node(share: NodePlan, verdict: Verdict, result: NodeResult) -> str:
         text = "; ".join(f"{_spans(ranks)} {_of(ranks, how)}" for how, ranks in by_end.items())
     if result.ended and not result.survivors:
         text += f"; 0 processes left{f', {result.killed} killed' if result.killed else ''}"
+    if result.note and result.note not in (TOLD, HURRIED):
+        text += f"; {result.note}"
     return text
 
 

@@ -297,3 +297,29 @@ def test_a_fixed_master_port_that_is_taken_is_refused_before_the_start(
     assert "cluster.master_port" in done.err
     assert "29555" in done.err
     assert "http.server" in done.err
+
+
+def test_a_host_that_refuses_its_order_stops_the_others(lab: Lab, on_lab: Launcher) -> None:
+    """What could not be seen before (here, a file where the runs' folder should be): exit 3."""
+    lab["node3"].sh("rm -rf ~/.odd; mkdir ~/.odd; touch ~/.odd/runs")
+    words = on_lab.rank_words("deaf", "sleep=600")
+    done = on_lab("cluster=lab", GRACE, 'cluster.workdir="~/.odd"', *words, seconds=60)
+    assert done.code == 3, done
+    assert "first failure: node3: could not start: " in done.err
+    assert done.result["exit_code"] == 3
+    assert lab.leftovers() == {}
+
+
+def test_a_disk_that_fills_up_ends_that_run_with_that_message(
+    lab: Lab, begin: Callable[..., Controller]
+) -> None:
+    """Its supervisor keeps room for the last lines of its record."""
+    controller = begin()
+    lab["node2"].fill_disk()
+    lab["node2"].kill(find(lab, "node2", f"{sys.executable} -u {RANK}").pid)
+    done = controller.wait(40)
+    assert done.code == 1, done
+    assert "node2" in done.err.partition("first failure: ")[2]
+    assert done.err.count("0 processes left") == 4
+    assert "No space left" in done.err, done
+    assert lab.leftovers() == {}
