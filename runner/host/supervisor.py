@@ -31,7 +31,7 @@ from runner.core.states import State
 from runner.host import ports, proc
 from runner.host.doorway import Doorway
 from runner.host.ending import kill_all, reap_all
-from runner.host.records import Journal, rank_records
+from runner.host.records import BALLAST, Journal, rank_records
 
 TICK_S = 0.05
 HEARD, STOP, KILL = b"h", b"s", b"k"
@@ -209,7 +209,13 @@ class Supervisor:
         for rank, shim in sorted(self._shims.items()):
             if rank not in self._exited and shim not in alive:
                 self._exited.add(rank)
-                self._journal.append(RankExited(rank))
+                self._journal.append(RankExited(rank, error=self._why_unseen()))
+
+    def _why_unseen(self) -> str:
+        free = os.statvfs(self._folder.root)
+        if free.f_bavail * free.f_frsize >= BALLAST:
+            return ""
+        return f"ended, and could not record how: No space left in {self._folder.root}"
 
     def _hand_over_port(self) -> None:
         """Let go of the port once the program listens on it, or once somebody else does."""
