@@ -13,6 +13,7 @@ from runner.control.session import Inbox, Session
 from runner.core.codec import decode, encode
 from runner.core.errors import Interrupted, NotReady, Problem
 from runner.core.facts import Facts, FactsRequest
+from runner.core.readiness import problems_of
 from runner.core.spec import Node, Spec
 from runner.core.wire import Frame
 from runner.transport.base import Transport
@@ -83,7 +84,7 @@ class Gathering:
         """Return the facts of every node.
 
         Raises:
-            NotReady: With one problem for every host that could not be reached or asked.
+            NotReady: With every problem of every host, if one could not be reached or asked.
         """
         waiting = {node.name for node in self._spec.nodes}
         self._connect_all()
@@ -97,9 +98,14 @@ class Gathering:
                 raise Interrupted(128 + frame.data["signal"])
             self._take(session, frame)
         if self._problems:
-            order = [node.name for node in self._spec.nodes]
-            raise NotReady([self._problems[name] for name in order if name in self._problems])
+            raise NotReady([each for node in self._spec.nodes for each in self._wrong_with(node)])
         return self._facts
+
+    def _wrong_with(self, node: Node) -> list[Problem]:
+        """Return what keeps a host from the run: that it was not reached, or what it reported."""
+        if node.name in self._problems:
+            return [self._problems[node.name]]
+        return problems_of(self._spec, node, self._facts[node.name])
 
     def _connect_all(self) -> None:
         todo = queue.SimpleQueue[Node]()

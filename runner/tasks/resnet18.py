@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 import gzip
 import os
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -131,10 +130,9 @@ def distort(images: Tensor, generator: torch.Generator) -> Tensor:
     return grid_sample(images, grid, padding_mode="border", align_corners=False)
 
 
-def learning_rate(step: int, steps_per_epoch: int, highest: float) -> float:
-    """Up during the first epoch, then down; blind to --epochs, so that training can go on."""
-    falling: float = LR_DECAY ** (step / steps_per_epoch - 1)
-    return highest * min((step + 1) / steps_per_epoch, falling)
+def learning_rate(step: int, steps: int, highest: float) -> float:
+    """Up for one epoch of so many steps, then down; blind to --epochs, so training can go on."""
+    return highest * min((step + 1) / steps, float(LR_DECAY ** (step / steps - 1)))
 
 
 def evaluate(model: nn.Module, test_set: TensorDataset, device: torch.device) -> Tensor:
@@ -188,14 +186,15 @@ def train(args: argparse.Namespace) -> float:
         optimizer.load_state_dict(found[0]["optimizer"])
         done = found[0]["epoch"]
 
-    parallel = DistributedDataParallel(model, gradient_as_bucket_view=True)
     began = time.monotonic()
     for epoch in range(done, args.epochs):
         epoch_began = time.monotonic()
         sampler.set_epoch(epoch)
         generator = torch.Generator().manual_seed(args.seed * 10**6 + epoch * 10**3 + RANK)
         loss_sum = torch.zeros((), device=device)
-        model.train()
+        # A new one each epoch: after its first step it adds gradients up in another order, which
+        # must not depend on where a training was resumed.
+        parallel = DistributedDataParallel(model.train(), gradient_as_bucket_view=True)
         for step, (images, labels) in enumerate(batches, epoch * steps):
             optimizer.param_groups[0]["lr"] = learning_rate(step, steps, args.lr)
             inputs = distort(images, generator).to(device)
@@ -247,4 +246,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

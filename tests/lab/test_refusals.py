@@ -192,6 +192,7 @@ def test_every_problem_of_every_host_is_told_at_once(lab: Lab, launcher: Launche
     assert done.code == 3, done
     assert "node2: " in done.err
     assert "node3: " in done.err
+    assert "node[1,4]: task.script: there is no no_such.py" in done.err
 
 
 def test_a_silent_sshd_is_bounded(lab: Lab, launcher: Launcher) -> None:
