@@ -54,7 +54,7 @@ def compose_and(argv: Sequence[str], job: Callable[[Composed], int]) -> int:
 
 def _launch(composed: Composed) -> int:
     # Here, because what only shows a configuration needs nothing of a launch.
-    from runner.control.launch import run  # noqa: PLC0415
+    from runner.launch import run  # noqa: PLC0415
 
     return run(composed)
 

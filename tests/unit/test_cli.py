@@ -500,9 +500,9 @@ def test_errors_of_a_run_are_printed_once(here: Here, monkeypatch: pytest.Monkey
 
 def test_main_hands_over_to_the_launch(monkeypatch: pytest.MonkeyPatch) -> None:
     """And the process ends with its exit code."""
-    launch = ModuleType("runner.control.launch")
+    launch = ModuleType("runner.launch")
     monkeypatch.setattr(launch, "run", len, raising=False)
-    monkeypatch.setitem(sys.modules, "runner.control.launch", launch)
+    monkeypatch.setitem(sys.modules, "runner.launch", launch)
     monkeypatch.setattr(cli, "_asked_for", lambda words: [words])
     monkeypatch.setattr(sys, "argv", ["runner", "a=1", "b=2"])
     assert cli.main(["a=1", "b=2", "c=3"]) == 3

@@ -1,4 +1,4 @@
-"""A launch from the composed configuration to the exit code."""
+"""A launch from the composed configuration to the exit code: what wires control and ui."""
 
 from __future__ import annotations
 
