@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import os
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -30,7 +32,20 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def entry() -> NoReturn:
     """End the process with the exit code of `main`."""
-    sys.exit(main())
+    for descriptor in range(3):  # closed ones would be given to our own pipes and sockets
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
+    sys.stdout = sys.stdout or open(1, "w", closefd=False)  # noqa: SIM115
+    sys.stderr = sys.stderr or open(2, "w", closefd=False)  # noqa: SIM115
+    try:
+        code = main()
+        sys.stdout.flush()
+    except BrokenPipeError:  # such as `| head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        code = 128 + signal.SIGPIPE
+    sys.exit(code)
 
 
 def compose_and(argv: Sequence[str], job: Callable[[Composed], int]) -> int:

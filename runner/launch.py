@@ -8,7 +8,7 @@ import queue
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from runner.control import bundle
@@ -30,6 +30,8 @@ from runner.ui.console import Console
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 HOLD_S = 10.0
+SETTLE_S = 2.0
+"""How long our last words wait for a console that is busy with the ranks'."""
 
 
 def run(composed: Composed) -> int:
@@ -69,7 +71,8 @@ def _signals_to(inbox: Inbox) -> Iterator[None]:
     def note(signum: int, _: object) -> None:
         inbox.put((None, Frame("signal", {"signal": signum})))
 
-    before = {signum: signal.signal(signum, note) for signum in SIGNALS}
+    heeded = [signum for signum in SIGNALS if signal.getsignal(signum) != signal.SIG_IGN]  # nohup
+    before = {signum: signal.signal(signum, note) for signum in heeded}
     try:
         yield
     finally:
@@ -102,12 +105,12 @@ class Launch:
             facts = self._gather()
             plan = build_plan(self.spec, facts, tasks_hash=self._tasks_hash)
             if self._composed.dry_run is not DryRun.OFF:
-                self._console.close()
+                self._console.finish_ranks(2.0)
                 print(report.rehearsal(plan))
                 return 0
             return self._launch(plan, facts)
         finally:
-            self._console.close(deadline_s=2)
+            self._console.close(_after(2.0))
             for session in list(self._sessions.values()):  # threads may still be connecting
                 session.close()
             self._reach.close()
@@ -130,7 +133,7 @@ class Launch:
             raise NotReady([Problem("run_dir", what, "free some space, or set run_dir")]) from error
         began, began_wall = time.monotonic(), time.time()
         watch = self._attempt(plan, facts, {})
-        if watch.port_taken and not watch.interrupted and not self.spec.master_port.fixed:
+        if watch.may_retry and not self.spec.master_port.fixed:
             port = self._another_port(watch)
             if port and not watch.interrupted:
                 self._console.say("trying once more with another port")
@@ -184,7 +187,7 @@ class Launch:
             self._console.show(node, int(source.rpartition("_")[2]), stream, data)
 
     def _report(self, plan: Plan, verdict: Verdict) -> None:
-        self._console.finish_ranks()
+        self._console.finish_ranks(SETTLE_S)
         folder = os.path.relpath(self._store.folder)
         text = report.ending(
             plan,
@@ -194,5 +197,20 @@ class Launch:
             disconnect_s=self.spec.disconnect_s,
         )
         self._console.say(text)
-        self._console.close(deadline_s=None if verdict.exit_code == 0 else 10)
-        sys.stdout.flush()
+        give_up = self._interrupted if verdict.exit_code == 0 else _after(SETTLE_S)
+        self._console.close(give_up)
+
+    def _interrupted(self) -> bool:
+        """Whether a signal came after the end: then nobody waits for a console any more."""
+        with contextlib.suppress(queue.Empty):
+            while True:
+                sender, _ = self._inbox.get_nowait()
+                if sender is None:
+                    return True
+        return False
+
+
+def _after(seconds: float) -> Callable[[], bool]:
+    """Return a question whose answer turns to yes after so long."""
+    end = time.monotonic() + seconds
+    return lambda: time.monotonic() >= end

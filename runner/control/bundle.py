@@ -34,11 +34,13 @@ while len(d) < n:
     d += c
 if hasattr(os, "memfd_create"):
     z = os.memfd_create("runner")
-    p = "/proc/self/fd/%d" % z
 else:
     import tempfile
-    z, p = tempfile.mkstemp(".zip")
-os.write(z, d)
+    z, p = tempfile.mkstemp()
+    os.unlink(p)
+p = "/proc/self/fd/%d" % z
+while d:
+    d = d[os.write(z, d):]
 sys.path.insert(0, p)
 sys.dont_write_bytecode = True
 from runner.host import link

@@ -22,6 +22,8 @@ from runner.transport.local import LocalTransport
 AT_ONCE = 64
 """Logins under way at a time: beyond it paramiko's threads only get in each other's way."""
 
+PING_S = 2.0
+
 BOOT_S = 20.0
 """How long a host may take from login to our code running (Python may sit on slow NFS)."""
 
@@ -79,6 +81,7 @@ class Gathering:
         self._problems: dict[str, Problem] = {}
         self._facts: dict[str, Facts] = {}
         self._deadlines: dict[str, float] = {}
+        self._next_ping = time.monotonic() + PING_S
 
     def run(self) -> dict[str, Facts]:
         """Return the facts of every node.
@@ -90,6 +93,7 @@ class Gathering:
         self._connect_all()
         while waiting - self._facts.keys() - self._problems.keys():
             self._give_up_late(waiting)
+            self._ping()
             try:
                 session, frame = self.inbox.get(timeout=0.1)
             except queue.Empty:
@@ -100,6 +104,14 @@ class Gathering:
         if self._problems:
             raise NotReady([each for node in self._spec.nodes for each in self._wrong_with(node)])
         return self._facts
+
+    def _ping(self) -> None:
+        """Keep those company that have answered, however long the others take."""
+        now = time.monotonic()
+        if now >= self._next_ping:
+            self._next_ping = now + PING_S
+            for session in list(self.sessions.values()):
+                session.request("ping")
 
     def _wrong_with(self, node: Node) -> list[Problem]:
         """Return what keeps a host from the run: that it was not reached, or what it reported."""
@@ -128,6 +140,10 @@ class Gathering:
             session = self._reach.open(node, self.inbox)
         except NotReady as error:
             self._problems[node.name] = error.problems[0]
+            return
+        except Exception as error:  # noqa: BLE001 (whatever it is, nobody shall wait for this node)
+            what = f"could not be reached: {type(error).__name__}: {error}"
+            self._problems[node.name] = Problem(node.name, what)
             return
         request = self._request(node)
         session.request("ping")

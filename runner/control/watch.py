@@ -18,7 +18,6 @@ from runner.control.connect import Reach
 from runner.control.follow import Follower
 from runner.control.session import Inbox, Session
 from runner.core.codec import encode
-from runner.core.errors import NotReady
 from runner.core.events import (
     Body,
     Ended,
@@ -40,6 +39,8 @@ from runner.core.wire import Frame
 
 START_S = 30.0
 """How long a host may take from its order to a running supervisor."""
+
+TICK_S = 0.05
 
 PING_S = 2.0
 """The longest time between two pings; short limits on silence make it shorter."""
@@ -99,7 +100,7 @@ class Watch:
         self._stopping = False
         self._signals = 0
         self._deadline = float("inf")
-        self._next_ping = 0.0
+        self._next_ping = self._next_tick = 0.0
         self._seq = 0
         self._announced = False
 
@@ -122,13 +123,18 @@ class Watch:
                 data["tasks"] = missing.header()
             self._sessions[name].request("go", data, missing.payload if missing else b"")
         self._began = time.monotonic()
+        for node in self._nodes.values():
+            if node.session.closed:
+                self._lose(node, "the connection to it broke before it got its order")
 
     def run(self) -> None:
         """Return when every host has settled: ended with its logs here, lost, or silent."""
         while not all(node.settled for node in self._nodes.values()):
             with contextlib.suppress(queue.Empty):
-                self._take(*self._inbox.get(timeout=0.05))
-            self._tick()
+                self._take(*self._inbox.get(timeout=TICK_S))
+            if time.monotonic() >= self._next_tick:
+                self._next_tick = time.monotonic() + TICK_S
+                self._tick()
 
     @property
     def events_offsets(self) -> dict[str, int]:
@@ -214,7 +220,7 @@ class Watch:
         if now >= self._next_ping:
             self._next_ping = now + min(PING_S, self.spec.lost_s / 5, self.spec.disconnect_s / 5)
             for node in self._nodes.values():
-                if not node.settled and not node.session.closed:
+                if not node.session.closed:
                     node.session.request("ping")
         if not self._tell.console_full():
             for node in self._nodes.values():
@@ -225,7 +231,7 @@ class Watch:
     def _check(self, node: NodeWatch, now: float) -> None:
         if node.settled:
             return
-        silence = now - node.session.heard
+        silence = now - max(node.session.heard, self._began)
         if not node.lost and silence > self.spec.lost_s:
             reason = f"nothing was heard from it for {silence:.0f} s"
             self._lose(node, reason, since=node.session.heard)
@@ -257,16 +263,20 @@ class Watch:
         spec_node = node.session.node
         try:
             session = self._reach.open(spec_node, self._inbox)
-        except NotReady:
+        except Exception:  # noqa: BLE001 (it cannot be asked, for whatever reason)
             node.settled = True
             return
-        order = node.share.order
-        workdir = order.shim.partition(f"/runs/{order.run_id}/")[0]
         node.session = self._sessions[spec_node.name] = session
-        session.request("adopt", {"order": encode(order), "workdir": workdir})
-        session.request("say", {"word": "stop"})
+        session.request("adopt", {"order": encode(node.share.order)})
+        session.request("say", {"word": "kill" if self._signals > 1 else "stop"})
 
     # Stopping
+
+    @property
+    def may_retry(self) -> bool:
+        """Whether a taken port is all that kept this attempt from its start."""
+        ended = all(node.ended for node in self._nodes.values())
+        return self.port_taken and ended and not self.refused and not self.interrupted
 
     @property
     def interrupted(self) -> bool:
@@ -276,7 +286,6 @@ class Watch:
     def interrupt(self, signum: int) -> None:
         """Stop everything for the user; a second time, at once."""
         self._signals += 1
-        self._tell.mute()
         if self._signals == 1:
             self._stop_all("interrupted", signum)
             grace = f"{self.spec.grace_s:g} s"
@@ -295,6 +304,7 @@ class Watch:
         if self._stopping:
             return
         self._stopping = True
+        self._tell.mute()
         if not signum:
             self._note("", StopAsked(reason))
             self._tell.say(f"{reason}; stopping the rest")

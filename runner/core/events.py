@@ -78,13 +78,15 @@ class Stopping:
 class Ended:
     """The run is over on this host.
 
-    `killed` processes had to be killed; `survivors` could not be.
+    `killed` processes had to be killed; `survivors` could not be. `proven` is whether the look
+    that found nothing else saw everything of the run.
     """
 
     state: State
     reason: str = ""
     killed: int = 0
     survivors: Tuple[int, ...] = ()
+    proven: bool = True
 
 
 @dataclass(frozen=True)

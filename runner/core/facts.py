@@ -145,6 +145,7 @@ class Facts:
         project: Absolute.
         project_exists: Whether that folder is there.
         script_exists: Whether the script is there.
+        run_there: Whether a run of this id has been here before.
         tasks_held: Whether the shipped tasks of that hash are there.
         shm_free: Bytes free in /dev/shm.
         own_env: What `setup` or the host itself sets of the variables in `OUR_ENV`.
@@ -172,6 +173,7 @@ class Facts:
     project: str = ""
     project_exists: bool = True
     script_exists: bool = True
+    run_there: bool = False
     tasks_held: bool = False
     shm_free: Optional[int] = None
     own_env: Dict[str, str] = field(default_factory=dict)

@@ -14,6 +14,7 @@ class Order:
         run_id: The run.
         node: The node's name in the YAML.
         attempt: The run's n-th start, from 0.
+        workdir: Where runs are kept on this host, absolute.
         argv: The program, ready for exec.
         env: Its environment, over the host's own (after `setup`).
         cwd: Its working directory; created when it lies in the run folder.
@@ -30,6 +31,7 @@ class Order:
     run_id: str
     node: str
     attempt: int
+    workdir: str
     argv: Tuple[str, ...]
     env: Dict[str, str]
     cwd: str

@@ -17,6 +17,10 @@ from runner.core.spec import Node, Spec
 PLUMBING = ("PYTHON_EXEC", "PET_LOG_DIR", "PET_SHUTDOWN_TIMEOUT")
 """Environment for torchrun that no rank shall see and no person needs to paste."""
 
+TORCHRUN_LATER_S = 10
+"""torchrun would kill the rank shims with their ranks: its own ladder ends after ours, so that
+they can write down how their ranks ended."""
+
 NAMED = 3
 """So many nodes a note names one by one."""
 
@@ -224,7 +228,7 @@ def _node_plan(
     cwd = folder.work if spec.task.shipped else facts.project
     plumbing = {
         "PET_LOG_DIR": posixpath.join(folder.attempt(meeting.attempt), "torchrun"),
-        "PET_SHUTDOWN_TIMEOUT": str(max(1, round(spec.grace_s))),
+        "PET_SHUTDOWN_TIMEOUT": str(round(spec.grace_s) + TORCHRUN_LATER_S),
     }
     is_command = spec.task.kind == "command"
     if not is_command:
@@ -241,6 +245,7 @@ def _node_plan(
             run_id=spec.run_id,
             node=node.name,
             attempt=meeting.attempt,
+            workdir=facts.workdir,
             argv=start + torchrun.program(spec.task, script, folder.shim),
             env={**env, **plumbing},
             cwd=cwd,
@@ -284,6 +289,7 @@ def _environment(
         "DIST_BACKEND": backend,
         "OMP_NUM_THREADS": str(max(1, int(facts.cores / len(ranks)))),
         "RUNNER_RUN_ID": spec.run_id,
+        "RUNNER_NODE": node.name,
     }
     if interface:
         env["GLOO_SOCKET_IFNAME"] = interface

@@ -71,6 +71,9 @@ def _python(node: Node, facts: Facts) -> List[Problem]:
 
 def _folders(spec: Spec, node: Node, facts: Facts) -> List[Problem]:
     problems = []
+    if facts.run_there:
+        what = f"run_id: there is a run {spec.run_id} below {facts.workdir} already"
+        problems.append(Problem(node.name, what, "choose another run_id, or leave it out"))
     if facts.workdir_error:
         problems.append(
             Problem(node.name, f"cluster.workdir: {facts.workdir_error}", "set cluster.workdir")

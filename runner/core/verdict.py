@@ -13,6 +13,7 @@ from runner.core.events import (
     PortTaken,
     ProgramExited,
     RankExited,
+    RankStarted,
     StopAsked,
     Stopping,
 )
@@ -38,6 +39,7 @@ class RankResult:
     code: Optional[int] = None
     signal: Optional[int] = None
     max_rss: int = 0
+    started: bool = False
 
 
 @dataclass(frozen=True)
@@ -96,13 +98,15 @@ def fold(plan: Plan, observed: Iterable[Observed], seconds: float) -> Verdict:
         if isinstance(body, StopAsked) and body.signal and stop is None:
             stop = (seen.at, body.signal)
         elif isinstance(body, RankExited):
-            ranks[body.rank] = RankResult(name, body.code, body.signal, body.max_rss)
+            ranks[body.rank] = RankResult(name, body.code, body.signal, body.max_rss, started=True)
+        elif isinstance(body, RankStarted):
+            ranks[body.rank] = replace(ranks[body.rank], started=True)
         elif isinstance(body, ProgramExited):
             nodes[name] = replace(nodes[name], code=body.code, signal=body.signal)
         elif isinstance(body, Ended):
             nodes[name] = replace(
                 nodes[name],
-                ended=True,
+                ended=body.proven,
                 killed=body.killed,
                 survivors=body.survivors,
                 note=body.reason,

@@ -102,9 +102,17 @@ def _guard(
 
 
 def close_record(
-    folder: RunFolder, order: Order, reason: str, alive: Callable[[], List[int]]
+    folder: RunFolder,
+    order: Order,
+    reason: str,
+    alive: Callable[[], List[int]],
+    *,
+    proven: bool = True,
 ) -> None:
-    """End what a dead supervisor left, and write its last lines in its stead."""
+    """End what a dead supervisor left, and write its last lines in its stead.
+
+    `proven` is whether an empty `alive` means that nothing of the run is left.
+    """
     journal = Journal(folder, order)
     journal.append(Stopping(reason))
     killed, survivors = kill_all(alive, reap_all)
@@ -118,7 +126,7 @@ def close_record(
             body = RankExited(rank, data["code"], data["signal"], int(data["max_rss"]))
             journal.append(body, mono=float(data["mono"]), wall=float(data["wall"]))
     state = State.STUCK if survivors else State.FAILED
-    journal.end(Ended(state, reason, len(killed), survivors))
+    journal.end(Ended(state, reason, len(killed), survivors, proven))
 
 
 def _wait_for(child: int) -> int:

@@ -6,6 +6,7 @@ Killing it changes nothing for the run: the supervisor is no child of it.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import signal
@@ -13,7 +14,7 @@ import socket
 import sys
 import time
 from dataclasses import replace
-from typing import Any, Callable, Dict, NoReturn, Optional
+from typing import Any, Callable, Dict, Iterator, NoReturn, Optional
 
 from runner.core.codec import decode, encode
 from runner.core.facts import OUR_ENV, FactsRequest
@@ -33,6 +34,7 @@ SILENCE_S = 60.0
 Once a run is on, its `disconnect_s` counts: then the supervisor gives the controller up as well.
 """
 
+LOOK_S = 0.25
 BUSY_S, IDLE_S = 0.02, 0.05
 READY_S = 20.0
 
@@ -65,9 +67,12 @@ class Following:
         if lock is None:
             return
         if not closed(self._folder, self._order):
-            mark = f"RUNNER_RUN_ID={self._order.run_id}".encode()
-            reason = "its supervisor and its guardian died"
-            guardian.close_record(self._folder, self._order, reason, lambda: proc.marked(mark))
+            order = self._order
+            marks = {f"RUNNER_RUN_ID={order.run_id}", f"RUNNER_NODE={order.node}"}
+            reason = "its supervisor and its guardian died; what still had its mark was killed"
+            guardian.close_record(
+                self._folder, order, reason, lambda: proc.marked(marks), proven=False
+            )
         self._doorway.remove()
         os.close(lock)
         self.over = True
@@ -125,6 +130,7 @@ class Link:
                 self._heard = time.monotonic()
                 for frame in self._unpacker.feed(chunk):
                     self._dispatch(frame)
+                    self._heard = time.monotonic()  # some answers take longer than our patience
         except BlockingIOError:
             pass
         except OSError:
@@ -149,9 +155,11 @@ class Link:
 
     def _facts(self, frame: Frame) -> None:
         request = decode(FactsRequest, frame.data["request"])
-        known = self._known = collect(request)
+        with _giving_up_with(self._in):
+            known = self._known = collect(request)
         own = {name: known.environ[name] for name in OUR_ENV if name in known.environ}
-        facts = replace(known.facts, own_env=own)
+        there = RunFolder(known.facts.workdir, request.run_id, request.node).root
+        facts = replace(known.facts, own_env=own, run_there=os.path.isdir(there))
         self._reply("facts", {"id": frame.data["id"], "facts": encode(facts), **_clocks()})
 
     def _hold(self, frame: Frame) -> None:
@@ -167,7 +175,7 @@ class Link:
         order = decode(Order, frame.data["order"])
         if frame.data.get("tasks"):
             tasks.store(known.facts.workdir, frame.data["tasks"], frame.payload)
-        folder = RunFolder(known.facts.workdir, order.run_id, order.node)
+        folder = RunFolder(order.workdir, order.run_id, order.node)
         prepare(folder, order, self._shim_code)
         # A host's own PET_* would be options of torchrun's behind the back of the order.
         own = {name: value for name, value in known.environ.items() if name[:4] != "PET_"}
@@ -192,7 +200,7 @@ class Link:
     def _adopt(self, frame: Frame) -> None:
         """Speak to a supervisor that another link started."""
         order = decode(Order, frame.data["order"])
-        self._follow(RunFolder(frame.data["workdir"], order.run_id, order.node), order)
+        self._follow(RunFolder(order.workdir, order.run_id, order.node), order)
         self._reply("going", {"id": frame.data["id"]})
 
     def _follow(self, folder: RunFolder, order: Order) -> None:
@@ -215,6 +223,28 @@ class Link:
         if self._run is not None:
             self._run.tell(HEARD)
         self._reply("pong", {"id": frame.data["id"], **_clocks()})
+
+
+@contextlib.contextmanager
+def _giving_up_with(inbound: int) -> Iterator[None]:
+    """End this process when the controller leaves while it is busy with something long.
+
+    The kernel's timer looks, since we have one thread and the work may wait for minutes.
+    """
+    watched = select.poll()
+    watched.register(inbound, 0)  # POLLHUP and POLLERR are always told
+
+    def look(*_: object) -> None:
+        if watched.poll(0):
+            raise SystemExit(0)
+
+    before = signal.signal(signal.SIGALRM, look)
+    signal.setitimer(signal.ITIMER_REAL, LOOK_S, LOOK_S)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def _clocks() -> Dict[str, float]:

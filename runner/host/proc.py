@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
-from typing import Dict, Iterable, List, NamedTuple, Set
+from typing import AbstractSet, Dict, Iterable, List, NamedTuple, Set
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
@@ -49,15 +49,16 @@ def descendants(root: int) -> List[int]:
     return found
 
 
-def marked(mark: bytes) -> List[int]:
-    """Return the living processes whose environment holds `mark` (NAME=value), but ours."""
+def marked(marks: AbstractSet[str]) -> List[int]:
+    """Return the living processes whose environment holds all `marks` (NAME=value), but ours."""
+    wanted = {mark.encode() for mark in marks}
     found = []
     for pid, process in table().items():
         if pid == os.getpid() or process.state in "ZX":
             continue
         try:
             with open(f"/proc/{pid}/environ", "rb") as file:
-                if mark in file.read().split(b"\0"):
+                if wanted.issubset(file.read().split(b"\0")):
                     found.append(pid)
         except OSError:
             continue

@@ -30,11 +30,14 @@ def prepare(folder: RunFolder, order: Order, shim_code: str) -> None:
     """Make the run folder of a new attempt: format, order, shim.
 
     Raises:
-        OSError: No file can be written there.
+        OSError: No file can be written there, or a run of this id has been here before.
     """
     before = os.umask(0o077)  # for the folders above too; the ranks keep the user's own
     try:
-        os.makedirs(folder.attempt(order.attempt), exist_ok=True)
+        if order.attempt == 0:
+            os.makedirs(os.path.dirname(folder.root), exist_ok=True)
+            os.mkdir(folder.root)  # a record is never written over
+        os.mkdir(folder.attempt(order.attempt))
         os.makedirs(folder.work, exist_ok=True)
     finally:
         os.umask(before)

@@ -12,6 +12,7 @@ import queue
 import sys
 import threading
 import time
+from collections.abc import Callable
 
 LIMIT = 8 << 20
 """Bytes that may wait to be written."""
@@ -20,6 +21,9 @@ LONG_LINE = 1 << 20
 """A line without end is written in pieces of this size."""
 
 OUT, ERR = 1, 2
+NOBODY_READS = (
+    b"note: nobody reads our output any more; the run goes on, its files have all of it\n"
+)
 
 
 class Console:
@@ -28,14 +32,15 @@ class Console:
     def __init__(self, ranks: frozenset[int] | None = None) -> None:
         self._ranks = ranks
         self._torn: dict[tuple[str, int, int], bytes] = {}
-        self._queue: queue.SimpleQueue[tuple[int, bytes] | None] = queue.SimpleQueue()
-        self._waiting = 0
-        self._lock = threading.Lock()
         self._muted = False
-        self._broken: set[int] = set()
         sys.stdout.flush()
-        self._thread = threading.Thread(target=self._write, daemon=True, name="console")
-        self._thread.start()
+        out = _Writer(OUT)
+        # One writer where both are the same terminal or file, so that lines keep their order; two
+        # otherwise, so that a pipe nobody reads does not keep our own words back.
+        self._writers = {
+            OUT: out,
+            ERR: out if os.path.samestat(*map(os.fstat, (OUT, ERR))) else _Writer(ERR),
+        }
 
     @property
     def full(self) -> bool:
@@ -44,7 +49,7 @@ class Console:
 
     def say(self, text: str) -> None:
         """Write our own lines."""
-        self._put(ERR, (text.rstrip("\n") + "\n").encode(errors="backslashreplace"))
+        self._writers[ERR].put(ERR, (text.rstrip("\n") + "\n").encode(errors="backslashreplace"))
 
     def show(self, node: str, rank: int, stream: str, data: bytes) -> None:
         """Write a rank's output, by whole lines; the rest waits for its end."""
@@ -64,36 +69,65 @@ class Console:
         """From now on drop ranks' output that would be too much; their files hold all of it."""
         self._muted = True
 
-    def finish_ranks(self) -> None:
-        """Write unfinished last lines."""
+    def finish_ranks(self, deadline_s: float = 0.0) -> None:
+        """Write unfinished last lines, and what waits before them, for `deadline_s` at most."""
         for (node, rank, descriptor), torn in self._torn.items():
             self._put_lines(node, rank, descriptor, torn)
         self._torn.clear()
+        end = time.monotonic() + deadline_s
+        while self._waiting and time.monotonic() < end:
+            time.sleep(0.005)
 
-    def close(self, deadline_s: float | None = None) -> None:
-        """Write what waits; for `deadline_s` at most."""
+    def close(self, give_up: Callable[[], bool] = lambda: False) -> None:
+        """Write what waits, until it is written or the caller gives up."""
         self.finish_ranks()
-        self._queue.put(None)
-        self._thread.join(deadline_s)
+        for writer in self._writers.values():
+            writer.end()
+        while any(writer.alive for writer in self._writers.values()) and not give_up():
+            time.sleep(0.01)
+
+    @property
+    def _waiting(self) -> int:
+        return max(writer.waiting for writer in self._writers.values())
 
     def _put_lines(self, node: str, rank: int, descriptor: int, lines: bytes) -> None:
-        if self._muted and self._waiting > LIMIT:
+        if self._muted and self._writers[descriptor].waiting > LIMIT:
             return
         prefix = b"[%s:%d] " % (node.encode(), rank)
-        self._put(descriptor, prefix + lines.replace(b"\n", b"\n" + prefix) + b"\n")
+        text = prefix + lines.replace(b"\n", b"\n" + prefix) + b"\n"
+        self._writers[descriptor].put(descriptor, text)
 
-    def _put(self, descriptor: int, data: bytes) -> None:
+
+class _Writer:
+    """A thread that writes to one file, or to two that are the same."""
+
+    def __init__(self, descriptor: int) -> None:
+        self.waiting = 0
+        self._queue: queue.SimpleQueue[tuple[int, bytes] | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._broken = False
+        self._thread = threading.Thread(target=self._write, daemon=True, name=f"fd {descriptor}")
+        self._thread.start()
+
+    @property
+    def alive(self) -> bool:
+        return self._thread.is_alive()
+
+    def put(self, descriptor: int, data: bytes) -> None:
         with self._lock:
-            self._waiting += len(data)
+            self.waiting += len(data)
         self._queue.put((descriptor, data))
+
+    def end(self) -> None:
+        self._queue.put(None)
 
     def _write(self) -> None:
         while (item := self._queue.get()) is not None:
             descriptor, data = item
-            if descriptor not in self._broken:
+            if not self._broken:
                 self._write_out(descriptor, data)
             with self._lock:
-                self._waiting -= len(data)
+                self.waiting -= len(data)
 
     def _write_out(self, descriptor: int, data: bytes) -> None:
         view = memoryview(data)
@@ -103,10 +137,8 @@ class Console:
             except BlockingIOError:
                 time.sleep(0.01)
             except OSError:  # a reader such as `head` has left: the run goes on without it
-                self._broken.add(descriptor)
+                self._broken = True
                 with contextlib.suppress(OSError):
                     if descriptor == OUT:
-                        os.write(
-                            ERR, b"runner: nobody reads our output any more; the run goes on\n"
-                        )
+                        os.write(ERR, NOBODY_READS)
                 return

@@ -9,7 +9,7 @@ from pathlib import Path
 from runner.core import shell, torchrun
 from runner.core.events import HURRIED, TOLD
 from runner.core.plan import NodePlan, Plan
-from runner.core.verdict import Failure, NodeResult, Verdict, describe_exit
+from runner.core.verdict import Failure, NodeResult, RankResult, Verdict, describe_exit
 from runner.ui.names import fold_names
 
 TAIL_LINES = 20
@@ -114,8 +114,7 @@ def _node(share: NodePlan, verdict: Verdict, result: NodeResult) -> str:
     else:
         by_end: dict[str, list[int]] = {}
         for rank, end in zip(share.ranks, ends, strict=True):
-            how = "succeeded" if end.code == 0 else describe_exit(end.code, end.signal)
-            by_end.setdefault(how, []).append(rank)
+            by_end.setdefault(_end(end), []).append(rank)
         text = "; ".join(f"{_spans(ranks)} {_of(ranks, how)}" for how, ranks in by_end.items())
     if result.ended and not result.survivors:
         text += f"; 0 processes left{f', {result.killed} killed' if result.killed else ''}"
@@ -124,13 +123,19 @@ def _node(share: NodePlan, verdict: Verdict, result: NodeResult) -> str:
     return text
 
 
+def _end(end: RankResult) -> str:
+    if not end.started:
+        return "never started"
+    return "succeeded" if end.code == 0 else describe_exit(end.code, end.signal)
+
+
 def _of(ranks: Sequence[int], how: str) -> str:
     return how if len(ranks) == 1 else how.replace("was ", "were ", 1)
 
 
 def _unproven(name: str, disconnect_s: float) -> str:
     return (
-        f"  {name}: could not be asked whether anything is left; if it is up, its supervisor "
+        f"  {name}: there is no proof that nothing is left; if it is up, its supervisor "
         f"stops the run within {disconnect_s:g} s of losing us"
     )
 

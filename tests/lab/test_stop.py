@@ -184,7 +184,7 @@ def test_one_failing_rank_stops_everybody(lab: Lab, on_lab: Launcher) -> None:
 def test_an_unplugged_host_is_named_and_the_others_are_stopped(
     lab: Lab, begin: Callable[..., Controller]
 ) -> None:
-    """After `lost_s` of silence: exit 4, and what could not be asked is said."""
+    """After `lost_s` of silence: exit 4, and what there is no proof is said."""
     controller = begin(
         "daemon", "deaf", overrides=("lost_s=3", "disconnect_s=3", "cluster.ssh.connect_timeout=2")
     )
@@ -192,7 +192,7 @@ def test_an_unplugged_host_is_named_and_the_others_are_stopped(
     done = controller.wait(60)
     assert done.code == 4, done
     assert "first failure: node2: nothing was heard from it for" in done.err
-    assert "node2: could not be asked" in done.err
+    assert "node2: there is no proof" in done.err
     assert done.err.count("0 processes left") == 3
     end = time.monotonic() + 20
     while lab.leftovers():
@@ -216,7 +216,7 @@ def test_ctrl_c_with_a_silent_host_is_5(lab: Lab, begin: Callable[..., Controlle
     controller.send()
     done = controller.wait(60)
     assert done.code == 5, done
-    assert "node2: could not be asked" in done.err
+    assert "node2: there is no proof" in done.err
     end = time.monotonic() + 20
     while lab.leftovers():
         assert time.monotonic() < end, lab.leftovers()

@@ -79,7 +79,13 @@ def test_encoded_data_is_plain() -> None:
     ended = Ended(State.STUCK, "wedged", 2, (7, 8))
 
     assert encode({1: ended}) == {
-        "1": {"state": "stuck", "reason": "wedged", "killed": 2, "survivors": [7, 8]}
+        "1": {
+            "state": "stuck",
+            "reason": "wedged",
+            "killed": 2,
+            "survivors": [7, 8],
+            "proven": True,
+        }
     }
 
 

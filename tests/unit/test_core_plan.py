@@ -103,11 +103,11 @@ def test_plumbing_is_hidden_from_ranks_and_from_people() -> None:
     assert share.order.hide == PLUMBING
 
 
-def test_grace_reaches_torchrun_in_whole_seconds() -> None:
-    """torchrun's own time-out is ours, and never 0, which would mean none at all."""
+def test_torchruns_own_ladder_ends_after_ours() -> None:
+    """In whole seconds; else it would kill the shims before they can say how their ranks ended."""
     made = build_plan(spec(A, grace_s=0.2), {"a": facts("a")})
 
-    assert made.of("a").order.env["PET_SHUTDOWN_TIMEOUT"] == "1"
+    assert made.of("a").order.env["PET_SHUTDOWN_TIMEOUT"] == "10"
     assert made.of("a").order.grace_s == 0.2
 
 

@@ -90,7 +90,8 @@ def test_all_went_well() -> None:
         seconds=10.0,
         nodes={"a": NodeResult(0, ended=True), "b": NodeResult(0, ended=True)},
         ranks={
-            str(rank): RankResult(node, 0, max_rss=rank << 20) for rank, node in enumerate("aabb")
+            str(rank): RankResult(node, 0, max_rss=rank << 20, started=True)
+            for rank, node in enumerate("aabb")
         },
     )
 
@@ -372,7 +373,7 @@ def test_run_that_ended_without_its_ranks_did_not_succeed() -> None:
     told = verdict(seen(9, "a", RankExited(0, code=0), ProgramExited(code=0), OK), succeeded("b"))
 
     assert outcome(told) == ("failed", 1)
-    assert told.ranks["1"] == RankResult("a")
+    assert told.ranks["1"] == RankResult("a", started=True)
 
 
 @pytest.mark.parametrize(

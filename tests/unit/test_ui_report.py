@@ -38,7 +38,9 @@ def ranks(*ends: int | None, signals: dict[int, int] | None = None) -> dict[str,
     """Results of ranks on a and b by exit code; None and no signal is an end nobody saw."""
     signals = signals or {}
     return {
-        str(rank): RankResult("a" if rank < len(ends) / 2 else "b", code, signals.get(rank))
+        str(rank): RankResult(
+            "a" if rank < len(ends) / 2 else "b", code, signals.get(rank), started=True
+        )
         for rank, code in enumerate(ends)
     }
 
@@ -148,7 +150,7 @@ def test_lost_host_is_named_with_what_becomes_of_it() -> None:
         "  2 ranks ended badly after it\n"
         "  a  ranks 0-1 were killed by SIGTERM; 0 processes left\n"
         "  b  ranks 2-3 ended unseen\n"
-        "  b: could not be asked whether anything is left; if it is up, its supervisor stops "
+        "  b: there is no proof that nothing is left; if it is up, its supervisor stops "
         "the run within 15 s of losing us\n"
         f"run {RUN_ID} lost after 30.0 s\n"
         "  logs: runs/0314/logs"
@@ -188,7 +190,7 @@ def test_stuck_run_names_hosts_and_processes() -> None:
     assert told(verdict) == (
         "  a  ranks 0-1 succeeded\n"
         "  b  ranks 2-3 ended unseen\n"
-        "  b: could not be asked whether anything is left; if it is up, its supervisor stops "
+        "  b: there is no proof that nothing is left; if it is up, its supervisor stops "
         "the run within 15 s of losing us\n"
         "  a: cannot be killed: processes 41, 42\n"
         f"run {RUN_ID} stuck after 40.0 s\n"
