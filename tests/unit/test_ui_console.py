@@ -216,7 +216,8 @@ def test_reader_that_left_is_told_once_and_not_missed(out: Pipe, err: Pipe) -> N
     shown.close()
 
     assert err.text() == (
-        "runner: nobody reads our output any more; the run goes on\nrun succeeded\n"
+        "note: nobody reads our output any more; the run goes on, its files have all of it\n"
+        "run succeeded\n"
     )
 
 

@@ -1,0 +1,124 @@
+"""Slow hosts, long setups, consoles nobody reads: no one is given up early, or waited for."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from tests.lab.lab import Lab, wait_until
+from tests.lab.launching import RANK, Launcher
+
+
+@pytest.fixture
+def on_lab(lab: Lab, launcher: Launcher) -> Launcher:
+    """A user whose conf/ names the shared lab."""
+    lab.write_cluster(launcher.conf)
+    return launcher
+
+
+def test_a_run_id_is_used_once(on_lab: Launcher) -> None:
+    """A host that knows it already refuses it, so that no old record is taken for a new one."""
+    words = ("cluster=lab", "cluster.only=[node1]", "run_id=same")
+    assert on_lab.ranks("print=hi", *words, "run_dir=first").code == 0
+    done = on_lab.ranks("exit=7", *words, "run_dir=second")
+    assert done.code == 3, done
+    assert "run_id: there is a run same" in done.err
+    assert not (on_lab.folder / "second").exists()
+
+
+def test_fast_hosts_wait_for_a_slow_one(on_lab: Launcher) -> None:
+    """The silence that makes a host lost is not that in which it had nothing to do."""
+    slow = 'cluster.setup=["case $(hostname) in node2) sleep 5;; esac"]'
+    words = ("lost_s=2", "disconnect_s=2", "cluster.only=[node1,node2]")
+    done = on_lab.ranks("print=hi", "cluster=lab", slow, *words)
+    assert done.code == 0, done
+
+
+def test_ctrl_c_ends_a_setup(lab: Lab, on_lab: Launcher) -> None:
+    """Nothing was started, and nothing goes on."""
+    words = on_lab.rank_words("print=hi")
+    controller = on_lab.start("cluster=lab", 'cluster.setup=["sleep 88"]', *words)
+    for host in lab.hosts.values():
+        wait_until(lambda host=host: host.processes("sleep 88"), "the setup", 20)  # type: ignore[misc]
+    controller.send()
+    done = controller.wait(10)
+    assert done.code == 130, done
+    assert "nothing was started" in done.err
+    wait_until(lambda: lab.leftovers() == {}, "the setups to end", 5)
+
+
+@pytest.mark.parametrize(("lines", "word", "code"), [(9000, "exit=0", 0), (99_000, "exit=9", 1)])
+def test_a_console_nobody_reads_keeps_no_verdict_back(
+    lines: int, word: str, code: int, lab: Lab, on_lab: Launcher
+) -> None:
+    """The result is on disk, our own words are on standard error, and a signal ends the wait."""
+    reading, writing = os.pipe()
+    words = on_lab.rank_words(f"lines={lines}", word)
+    argv = [sys.executable, "-m", "runner", "cluster=lab", "cluster.only=[node1]", *words]
+    process = subprocess.Popen(
+        argv, cwd=on_lab.folder, env=on_lab.env, stdout=writing, stderr=subprocess.PIPE, text=True
+    )
+    os.close(writing)
+    try:
+        result = on_lab.folder / "runs" / "latest" / "result.json"
+        wait_until(lambda: code or result.exists(), "the result", 40)
+        assert process.stderr is not None
+        if code == 0:
+            said = iter(process.stderr)
+            assert any("succeeded after" in line for line in said)
+            process.send_signal(signal.SIGINT)
+        assert process.wait(40) == code
+        assert result.exists()
+        log = on_lab.folder / "runs" / "latest" / "logs" / "node1" / "rank_0.out"
+        assert log.read_text().count("\n") == lines
+    finally:
+        os.close(reading)
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        process.communicate()
+    assert lab.leftovers() == {}
+
+
+def test_output_that_is_cut_off_is_no_traceback(launcher: Launcher) -> None:
+    """`| head`, and descriptors that are closed."""
+    for tail in ("| true", ">&-", "2>&-", "<&- >&- 2>&-"):
+        line = f"{sys.executable} -m runner dry_run=offline task.script={RANK} {tail}"
+        done = subprocess.run(
+            ["bash", "-c", line],
+            cwd=launcher.folder,
+            env=launcher.env,
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=False,
+        )
+        assert "Traceback" not in done.stderr, (tail, done)
+
+
+def test_nohup_keeps_a_run(lab: Lab, on_lab: Launcher) -> None:
+    """Where SIGHUP was ignored when we came, it stays ignored."""
+    words = on_lab.rank_words("touch=/dev/shm/up", "wait=/dev/shm/go", "print=done")
+    argv = ["nohup", sys.executable, "-m", "runner", "cluster=lab", "cluster.only=[node1]", *words]
+    process = subprocess.Popen(
+        argv,
+        cwd=on_lab.folder,
+        env=on_lab.env,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    wait_until(lambda: lab["node1"].sh("ls /dev/shm/up", check=False), "the rank", 30)
+    process.send_signal(signal.SIGHUP)
+    time.sleep(0.5)
+    lab["node1"].sh("rm /dev/shm/up; touch /dev/shm/go")
+    said, _ = process.communicate(timeout=40)
+    lab["node1"].sh("rm /dev/shm/go")
+    assert process.returncode == 0, said
+    assert "[node1:0] done" in said
