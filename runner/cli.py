@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -58,13 +59,23 @@ def compose_and(argv: Sequence[str], job: Callable[[Composed], int]) -> int:
         runs = _asked_for(argv)
     except RunnerError as error:
         return _told(error)
-    first = 0
-    for run in runs:
-        code = _done(run, job)
-        first = first or code
-        if code in ENDS_A_SWEEP:
-            return code
-    return first
+    codes: list[int] = []
+    for number, run in enumerate(runs, start=1):
+        if len(runs) > 1:
+            _say(f"run {number} of {len(runs)}: {' '.join(run.overrides)}")
+        codes.append(_done(run, job))
+        if codes[-1] in ENDS_A_SWEEP:
+            break
+    if len(runs) > 1:
+        left = f", {len(runs) - len(codes)} not started" if len(codes) < len(runs) else ""
+        _say(f"{codes.count(0)} of {len(runs)} runs succeeded{left}")
+    if codes and codes[-1] in ENDS_A_SWEEP:
+        return codes[-1]
+    return next((code for code in codes if code), 0)
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
 
 
 def _launch(composed: Composed) -> int:
@@ -140,6 +151,9 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         hint = "python -m runner --help shows what there is"
+        if message.startswith("unrecognized arguments: --"):
+            key = re.split("[= ]", message.partition("--")[2], maxsplit=1)[0].replace("-", "_")
+            hint = f"settings are written KEY=VALUE, such as {key}=...; {hint}"
         raise ConfigError([Problem("command line", message, hint)])
 
 

@@ -10,7 +10,7 @@ import re
 import secrets
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -199,13 +199,13 @@ class Composer:
             ConfigError: With every problem.
         """
         with self._explained(words):
-            overrides, notes = _prepared(words)
+            overrides = _prepared(words)
             config = self._hydra.compose_config(PRIMARY, overrides, RunMode.RUN)
             HydraConfig.instance().set_config(config)
             hydra = config.hydra
             with open_dict(config):
                 del config["hydra"]
-            return self._finish(config, hydra, words, notes)
+            return self._finish(config, hydra, words)
 
     def sweep(self, words: Sequence[str]) -> list[Composed]:
         """Compose every run of a `--multirun`, before any of them is started.
@@ -217,12 +217,12 @@ class Composer:
         def compose(config: DictConfig) -> Composed | ConfigError:
             hydra = HydraConfig.get()
             try:
-                return self._finish(config, hydra, list(hydra.overrides.task), notes)
+                return self._finish(config, hydra, list(hydra.overrides.task))
             except ConfigError as error:
                 return error
 
         with self._explained(words), tempfile.TemporaryDirectory() as folder:
-            overrides, notes = _prepared(words)
+            overrides = _prepared(words)
             # Hydra's sweepers write there; each of our runs has a record of its own.
             overrides.append(f"hydra.sweep.dir={hydra_value(folder)}")
             batches = self._hydra.multirun(
@@ -248,7 +248,7 @@ class Composer:
             ConfigError: It cannot be composed, or has no such part.
         """
         with self._explained(words or ()):
-            overrides, _ = _prepared(words or ())
+            overrides = _prepared(words or ())
             if words is not None:
                 # For our words where something is wrong: Hydra would print its own.
                 self._hydra.compose_config(PRIMARY, overrides, RunMode.RUN)
@@ -270,9 +270,7 @@ class Composer:
                 raise
             raise ConfigError([explain(error, self._files, words)]) from error
 
-    def _finish(
-        self, config: DictConfig, hydra: HydraConf, words: Sequence[str], notes: Iterable[str]
-    ) -> Composed:
+    def _finish(self, config: DictConfig, hydra: HydraConf, words: Sequence[str]) -> Composed:
         """Check what Hydra composed, and turn it into plain data."""
         chosen = {
             group: f"{group}/{option}"
@@ -298,7 +296,7 @@ class Composer:
             spec=spec,
             config_yaml=OmegaConf.to_yaml(config, resolve=False),
             sources=tuple(self._files.sources(configs)),
-            notes=(*notes, *self._files.shadows(configs)),
+            notes=tuple(self._files.shadows(configs)),
             task_option=task,
             overrides=tuple(words),
             **options,
@@ -336,17 +334,18 @@ class Composer:
         return paths, list(nodes) if isinstance(nodes, DictConfig) else []
 
 
-def _prepared(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return overrides as Hydra wants them, and what was changed for it."""
+def _prepared(words: Sequence[str]) -> list[str]:
+    """Return overrides as Hydra wants them.
+
+    A program given without `task=` stands alone: nothing of the default task is kept.
+    """
     overrides = [RANGED.sub(_quote_ranges, word) for word in words]
     parsed = OverridesParser.create().parse_overrides(overrides)
     groups = {o.key_or_group for o in parsed}
     programs = [o for o in parsed if o.key_or_group in PROGRAMS and o.value() is not None]
     if not programs or "task" in groups:
-        return overrides, []
-    given = programs[0].key_or_group
-    note = f"{given} without task=NAME: the default task is left out, as task=base does"
-    return ["task=base", *overrides], [note]
+        return overrides
+    return ["task=base", *overrides]
 
 
 def _quote_ranges(match: re.Match[str]) -> str:

@@ -191,8 +191,9 @@ def _notes(spec: Spec, gpus: Mapping[str, Tuple[int, ...]], deaf: Sequence[str])
     single = [node.name for node in spec.nodes if not gpus[node.name] and node.nproc is None]
     notes = []
     if single:
-        each = "1 rank each on the CPU (cluster.nproc_per_node sets more)"
-        notes.append(f"no GPU on {_some(single)}: {each}")
+        each = "1 rank" if len(single) == 1 else "1 rank each"
+        more = "cluster.nproc_per_node sets more"
+        notes.append(f"no GPU on {_some(single)}: {each} on the CPU ({more})")
     if deaf:
         notes.append(f"GPUs, but a torch built without CUDA, on {_some(deaf)}: gloo is used")
     return tuple(notes)

@@ -118,8 +118,9 @@ def _gpus(node: Node, facts: Facts) -> List[Problem]:
         asked = f"asked for {node.gpu_count}" if (node.gpu_count or 0) > len(there) else ""
     if not asked:
         return []
-    seen = f"{len(there)} ({facts.gpu_source})" if there else f"none ({facts.gpu_source})"
-    legal = f"0 to {len(there)}, or a list of {list(there)}" if there else "0, or gloo on the CPU"
+    source = "" if facts.gpu_source == "none" else f" ({facts.gpu_source})"
+    seen = f"{len(there) or 'none'}{source}"
+    legal = f"0 to {len(there)}, or a list of {list(there)}" if there else "0"
     return [Problem(node.name, f"{key}: {asked}, the host has {seen}", f"legal here: {legal}")]
 
 

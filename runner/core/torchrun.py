@@ -54,12 +54,13 @@ def program(task: Task, script: str, shim: str = "") -> Tuple[str, ...]:
             `PYTHON_EXEC`, so that those need none here.
     """
     args = tuple(escape(arg) for arg in task.args)
+    # Without the `--`, torchrun's argparse takes a script's `--n` for an option of its own.
     if task.kind == "command":
         started = (shim, escape(task.target)) if shim else (task.target,)
-        return ("--no_python", *started, *args)
+        return ("--no_python", "--", *started, *args)
     if script:
-        return (escape(script), *args)
-    return ("-m", escape(task.target), *args)
+        return ("--", escape(script), *args)
+    return ("-m", "--", escape(task.target), *args)
 
 
 def args_at(command: Sequence[str]) -> int:

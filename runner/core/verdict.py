@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, replace
 from typing import Dict, Iterable, List, Optional, Tuple
 
 from runner.core.events import (
+    HURRIED,
+    TOLD,
     Ended,
     Event,
     HostLost,
@@ -150,7 +152,7 @@ def _failure(event: Event) -> Optional[Tuple[Failure, int]]:
         holder = f" (process {body.pids[0]})" if body.pids else ""
         what = f"port {body.port}, reserved for the ranks' meeting, was taken{holder}"
         return Failure(event.node, None, what), _FAILED_CODE
-    if isinstance(body, Stopping) or (
+    if (isinstance(body, Stopping) and body.reason not in (TOLD, HURRIED)) or (
         isinstance(body, Ended) and body.state is State.FAILED and body.reason
     ):  # the host's own doing: its supervisor heard of no controller, or died
         return Failure(event.node, None, body.reason), _FAILED_CODE

@@ -17,8 +17,11 @@ import argparse
 import gzip
 import os
 import time
+import warnings
 from pathlib import Path
 from typing import Any
+
+warnings.filterwarnings("ignore", message="Failed to initialize NumPy")  # not needed here
 
 import torch
 import torch.distributed as dist
@@ -48,7 +51,9 @@ def parse_args() -> argparse.Namespace:
     )
     add = parser.add_argument
     add("--epochs", type=int, default=12, help="in all, also after --resume (12)")
-    add("--batch_size", type=int, default=64, help="images per step, of all ranks together (64)")
+    add(
+        "--batch_size", type=int, default=64, help="images per step of all ranks, rounded down (64)"
+    )
     add("--lr", type=float, default=0.02, help="highest learning rate (0.02)")
     add("--seed", type=int, default=0, help="of weights, order and distortion (0)")
     add("--backend", help="gloo or nccl ($DIST_BACKEND, else nccl where there are GPUs)")
@@ -63,8 +68,6 @@ def parse_args() -> argparse.Namespace:
     args.backend = args.backend or os.environ.get("DIST_BACKEND") or ("nccl" if gpus else "gloo")
     if args.epochs < 1:
         parser.error(f"--epochs must be at least 1, not {args.epochs}")
-    if args.batch_size % WORLD_SIZE:
-        parser.error(f"--batch_size {args.batch_size} does not divide by {WORLD_SIZE} ranks")
     if not 2 * WORLD_SIZE <= args.batch_size <= TRAIN_IMAGES:
         parser.error(f"--batch_size must be from {2 * WORLD_SIZE} to {TRAIN_IMAGES}")
     if args.backend not in ("gloo", "nccl"):

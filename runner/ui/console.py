@@ -57,6 +57,9 @@ class Console:
             return
         descriptor = OUT if stream == "out" else ERR
         key = (node, rank, descriptor)
+        data = data.replace(b"\r\n", b"\n").replace(
+            b"\r", b"\n"
+        )  # a progress bar's, too, are lines
         lines, newline, torn = (self._torn.pop(key, b"") + data).rpartition(b"\n")
         if len(torn) > LONG_LINE:
             lines, newline, torn = lines + newline + torn, b"\n", b""

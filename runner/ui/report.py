@@ -35,9 +35,10 @@ def opening(plan: Plan) -> str:
 
 def rehearsal(plan: Plan, assumed: Sequence[str] = ()) -> str:
     """Return, per node, the exact command, environment and folder, ready to paste."""
-    blocks = [opening(plan)]
+    blocks = ["\n".join(f"# {line}" for line in opening(plan).splitlines())]
     if assumed:
-        blocks.append("assumed, since no host was asked:\n" + "\n".join(f"  {a}" for a in assumed))
+        lines = ["assumed, since no host was asked:", *(f"  {each}" for each in assumed)]
+        blocks.append("\n".join(f"# {line}" for line in lines))
     blocks += [_to_paste(plan, share) for share in plan.nodes]
     return "\n\n".join(blocks)
 

@@ -7,7 +7,8 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import pytest
 import yaml
@@ -19,6 +20,7 @@ from runner.core.errors import NotReady, Problem
 from runner.core.spec import Task
 
 CONF = Path(__file__).parents[2] / "conf"
+SWEPT: Any = SimpleNamespace(overrides=("task.args.lr=1",))
 MINE = {
     "conf/task/mine.yaml": "defaults: [base]\nscript: train.py\nargs: {lr: 0.1}\n",
     "conf/cluster/pair.yaml": (
@@ -211,12 +213,9 @@ def test_ranges_need_no_quotes_for_hydra(here: Here) -> None:
 
 
 def test_a_program_on_the_command_line_stands_alone(here: Here) -> None:
-    """Nothing of the default task is kept, and the run says so; a chosen task keeps its own."""
+    """Nothing of the default task is kept; a chosen task keeps its own."""
     run = here("cluster=pair", "task.module=my.fit", "task.args.x=1").run
     assert run.spec.task == Task("fit", "module", "my.fit", ("--x", "1"))
-    assert run.notes == (
-        "task.module without task=NAME: the default task is left out, as task=base does",
-    )
     assert "-fit-" in run.spec.run_id
     run = here("cluster=pair", "task=mine", "task.script=other.py").run
     assert run.spec.task == Task("mine", "script", "other.py", ("--lr", "0.1"))
@@ -325,7 +324,8 @@ WORDS = {
         ["--foo"],
         (
             "command line: unrecognized arguments: --foo\n"
-            "    python -m runner --help shows what there is"
+            "    settings are written KEY=VALUE, such as foo=...; "
+            "python -m runner --help shows what there is"
         ),
     ),
     "two things at once": (
@@ -475,7 +475,7 @@ def test_a_sweep_ends_where_a_run_was_interrupted(
     codes: tuple[int, ...], code: int, started: int, here: Here, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Or where something of it could not be stopped; a failed run does not end it."""
-    monkeypatch.setattr(cli, "_asked_for", lambda _: codes)
+    monkeypatch.setattr(cli, "_asked_for", lambda _: [SWEPT] * len(codes))
     left = iter(codes)
     said = here(job=lambda _: next(left))
     assert (said.code, len(said.runs)) == (code, started)
@@ -490,10 +490,14 @@ def test_errors_of_a_run_are_printed_once(here: Here, monkeypatch: pytest.Monkey
     def interrupt(_: Composed) -> int:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cli, "_asked_for", lambda _: [0, 0])
+    monkeypatch.setattr(cli, "_asked_for", lambda _: [SWEPT, SWEPT])
     said = here(job=refuse)
     text = "error: gpu1: no torch\n    install it\nerror: gpu2: no python\n"
-    assert (said.code, said.err) == (3, text + text)
+    assert said.code == 3
+    assert said.err == (
+        f"run 1 of 2: task.args.lr=1\n{text}run 2 of 2: task.args.lr=1\n{text}"
+        "0 of 2 runs succeeded\n"
+    )
     said = here(job=interrupt)
     assert (said.code, len(said.runs)) == (130, 1)
 

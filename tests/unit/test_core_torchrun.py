@@ -55,23 +55,31 @@ def test_every_node_is_told_its_rank_and_where_to_meet() -> None:
     ("task", "script", "shim", "expected"),
     [
         pytest.param(
-            Task("t", "script", "a$b.py", ("$1",)), "a$b.py", "", ("a$$b.py", "$$1"), id="script"
+            Task("t", "script", "a$b.py", ("$1",)),
+            "a$b.py",
+            "",
+            ("--", "a$$b.py", "$$1"),
+            id="script",
         ),
         pytest.param(
-            Task("t", "module", "my.train", ("x",)), "", "", ("-m", "my.train", "x"), id="module"
+            Task("t", "module", "my.train", ("x",)),
+            "",
+            "",
+            ("-m", "--", "my.train", "x"),
+            id="module",
         ),
         pytest.param(
             Task("t", "command", "./a$b", ("$1",)),
             "",
             "",
-            ("--no_python", "./a$b", "$$1"),
+            ("--no_python", "--", "./a$b", "$$1"),
             id="command, which torchrun leaves as it is",
         ),
         pytest.param(
             Task("t", "command", "./a$b", ("$1",)),
             "",
             "/run/$x/rank",
-            ("--no_python", "/run/$x/rank", "./a$$b", "$$1"),
+            ("--no_python", "--", "/run/$x/rank", "./a$$b", "$$1"),
             id="command through the shim, where it is an argument",
         ),
     ],

@@ -221,7 +221,7 @@ def test_opening_aligns_nodes_and_folds_ranks() -> None:
         "meeting at 10.0.0.1:29512 (the master's host)\n"
         "  a     rank 0, on CPU, via eth0\n"
         "  long  ranks 1-3, on GPUs 0, 2-3, via ib0\n"
-        "  note: no GPU on a: 1 rank each on the CPU (cluster.nproc_per_node sets more)"
+        "  note: no GPU on a: 1 rank on the CPU (cluster.nproc_per_node sets more)"
     )
 
 
