@@ -1,8 +1,7 @@
 """ResNet-18 on 1,797 real handwritten digits: one file, plain torch, on CPUs and GPUs.
 
-By hand: one process; two on this machine; two on each of two nodes, the first being 10.0.0.1:
+By hand, two ranks on this machine; two on each of two nodes, the first being 10.0.0.1:
 
-    python resnet18.py
     torchrun --standalone --nproc_per_node=2 resnet18.py --target_accuracy 98
     torchrun --nnodes=2 --node_rank=0 --nproc_per_node=2 --master_addr=10.0.0.1 resnet18.py
     torchrun --nnodes=2 --node_rank=1 --nproc_per_node=2 --master_addr=10.0.0.1 resnet18.py
@@ -188,7 +187,6 @@ def train(args: argparse.Namespace) -> float:
         model.load_state_dict(found[0]["model"])
         optimizer.load_state_dict(found[0]["optimizer"])
         done = found[0]["epoch"]
-
     began = time.monotonic()
     for epoch in range(done, args.epochs):
         epoch_began = time.monotonic()
@@ -207,7 +205,6 @@ def train(args: argparse.Namespace) -> float:
             loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
             loss_sum += loss.detach()
-
         dist.all_reduce(loss_sum)
         right, total = evaluate(model, test_set, device).tolist()
         if args.checkpoint and RANK == 0:

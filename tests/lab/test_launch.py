@@ -72,6 +72,8 @@ def test_any_script_with_any_argument(on_lab: Launcher, tmp_path: Path) -> None:
     script = tmp_path / "show.py"
     script.write_text("import json, sys; print(json.dumps(sys.argv[1:]))")
     awkward = [
+        "--n",
+        "--log",
         "$HOME",
         "$$",
         "a b",
