@@ -6,7 +6,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 ARGS   ?=
 
-.PHONY: help run test check unit lab bench clean
+.PHONY: help run test check unit lab bench clean system
 .DEFAULT_GOAL := help
 
 help:  ## what there is
@@ -15,7 +15,7 @@ help:  ## what there is
 run: $(VENV)/.run  ## train ResNet-18 on this machine (ARGS="task.args.epochs=2" overrides)
 	$(BIN)/python -m runner $(ARGS)
 
-test: check $(VENV)/.system  ## checks and all tests
+test: check system  ## checks and all tests
 	$(BIN)/python -m pytest $(ARGS)
 
 check: $(VENV)/.test  ## ruff, mypy, import rooms, Python 3.8 of what travels
@@ -28,10 +28,10 @@ check: $(VENV)/.test  ## ruff, mypy, import rooms, Python 3.8 of what travels
 unit: $(VENV)/.test  ## the fast tests only
 	$(BIN)/python -m pytest tests/unit tests/golden $(ARGS)
 
-lab: $(VENV)/.test $(VENV)/.system  ## the tests on real hosts only
+lab: $(VENV)/.test system  ## the tests on real hosts only
 	$(BIN)/python -m pytest tests/lab $(ARGS)
 
-bench: $(VENV)/.test $(VENV)/.system  ## launch latency against hand-written ssh + torchrun
+bench: $(VENV)/.test system  ## launch latency against hand-written ssh + torchrun
 	$(BIN)/python -m benchmarks.launch $(ARGS)
 
 clean:  ## remove the environment and caches
@@ -46,6 +46,5 @@ $(VENV)/.test: $(VENV)/.run constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt $$(.ci/group test check)
 	@touch $@
 
-$(VENV)/.system: .ci/system $(VENV)/.run
+system:
 	.ci/system
-	@touch $@

@@ -42,6 +42,9 @@ START_S = 30.0
 
 TICK_S = 0.05
 
+ENOUGH = 2
+"""After so many signals the user wants no more logs either."""
+
 PING_S = 2.0
 """The longest time between two pings; short limits on silence make it shorter."""
 
@@ -292,11 +295,20 @@ class Watch:
             self._tell.say(f"stopping: up to {grace} to end by itself; Ctrl-C again ends it now")
             return
         self._deadline = time.monotonic() + LADDER_S
+        if self._signals > ENOUGH:
+            self._leave_logs()
         for node in self._nodes.values():
             if not node.ended and not node.session.closed:
                 node.session.request("say", {"word": "kill"})
         waiting = [name for name, node in self._nodes.items() if not node.ended]
         self._tell.say(f"killing what is left on {', '.join(waiting) or 'no node'}")
+
+    def _leave_logs(self) -> None:
+        """Fetch no more of what ended hosts wrote; the stop itself is never abandoned."""
+        for name, node in self._nodes.items():
+            if node.ended and not node.settled:
+                node.settled = True
+                self._tell.say(f"{name}: the rest of its logs stays there, in cluster.workdir")
 
     def _stop_all(self, reason: str, signum: int = 0) -> None:
         if signum:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -33,7 +34,7 @@ def spawn(
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
-        _detached(folder, order, environ, held, writing)
+        _detached(folder, order, environ, held, _Report(writing))
     os.close(writing)
     os.waitpid(child, 0)
     return reading
@@ -44,14 +45,14 @@ def _detached(
     order: Order,
     environ: Dict[str, str],
     held: Optional[socket.socket],
-    report: int,
+    report: _Report,
 ) -> NoReturn:
     """Leave the session, fork once more, and guard."""
     try:
         os.setsid()
         if os.fork():
             os._exit(0)
-        _redirect(folder.log, keep={report} | ({held.fileno()} if held else set()))
+        _redirect(folder.log, keep={report.descriptor} | ({held.fileno()} if held else set()))
         doorway = Doorway(order.run_id, order.node)
         doorway.make()
         lock = doorway.lock()
@@ -61,7 +62,7 @@ def _detached(
         _guard(folder, order, environ, doorway, held, report)
     except BaseException as error:  # noqa: BLE001 (whatever it is, the link must hear of it)
         traceback.print_exc()
-        _say(report, f"{type(error).__name__}: {error}".encode())
+        report.say(f"{type(error).__name__}: {error}".encode())
     os._exit(1)
 
 
@@ -71,7 +72,7 @@ def _guard(
     environ: Dict[str, str],
     doorway: Doorway,
     held: Optional[socket.socket],
-    report: int,
+    report: _Report,
 ) -> NoReturn:
     for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(signum, signal.SIG_IGN)
@@ -83,13 +84,13 @@ def _guard(
             proc.die_with_parent(signal.SIGTERM)
             if os.getppid() == guardian:
                 supervisor = Supervisor(folder, order, environ, doorway, held)
-                supervisor.run(ready=lambda: _say(report, READY))
+                supervisor.run(ready=lambda: report.say(READY))
                 os._exit(0)
         except BaseException as error:  # noqa: BLE001 (the guardian ends the run, with this on record)
             traceback.print_exc()
-            _say(report, f"{type(error).__name__}: {error}".encode())
+            report.say(f"{type(error).__name__}: {error}".encode())
         os._exit(1)
-    os.close(report)
+    os.close(report.descriptor)
     if held is not None:
         held.close()
     status = _wait_for(child)
@@ -154,9 +155,17 @@ def _redirect(log: str, keep: Set[int]) -> None:
     sys.stdout = sys.stderr = open(2, "w", buffering=1, closefd=False, encoding="utf-8")
 
 
-def _say(report: int, text: bytes) -> None:
-    try:
-        os.write(report, text)
-        os.close(report)
-    except OSError:
-        return
+class _Report:
+    """The pipe to the link: one word, once; afterwards its number may be another file's."""
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+        self._said = False
+
+    def say(self, text: bytes) -> None:
+        if self._said:
+            return
+        self._said = True
+        with contextlib.suppress(OSError):
+            os.write(self.descriptor, text)
+        os.close(self.descriptor)

@@ -34,8 +34,8 @@ from runner.core.states import State
 
 PROGRAMS = Path(__file__).parent / "programs"
 ROOT = Path(__file__).parents[2]
-OLD = Path.home() / ".pyenv/versions/3.8.18/bin/python"
-PYTHON = str(OLD) if OLD.exists() else sys.executable
+OLD = [*Path.home().glob(".pyenv/versions/3.8.*/bin/python"), Path("/usr/bin/python3.8")]
+PYTHON = next((str(path) for path in OLD if path.exists()), sys.executable)
 
 SPAWN = """
 import json, os, sys
