@@ -34,6 +34,8 @@ from runner.host.ending import kill_all, reap_all
 from runner.host.records import BALLAST, Journal, rank_records
 
 TICK_S = 0.05
+PORT_LOOK_S = 0.5
+"""How often to see who listens on the port: /proc/net/tcp costs milliseconds to read."""
 HEARD, STOP, KILL = b"h", b"s", b"k"
 """What a link may say through the doorway, one byte each."""
 
@@ -66,6 +68,7 @@ class Supervisor:
         self._kill_at: Optional[float] = None
         self._termed: Set[int] = set()
         self._signalled = False
+        self._next_port_look = time.monotonic() + PORT_LOOK_S
 
     def run(self, ready: Callable[[], None]) -> State:
         """Carry out the order; `ready` is called once it can be spoken to; return how it ended."""
@@ -167,7 +170,9 @@ class Supervisor:
 
     def _tick(self) -> None:
         self._note_ranks()
-        self._hand_over_port()  # before reaping: a taken port may be why torchrun ended
+        if time.monotonic() >= self._next_port_look:
+            self._next_port_look = time.monotonic() + PORT_LOOK_S
+            self._hand_over_port()
         self._reap()
         if self._signalled:
             self.stop("its supervisor was told to end, or lost its guardian")
@@ -199,6 +204,7 @@ class Supervisor:
             code = None if signum else os.WEXITSTATUS(status)
             self._program.returncode = -signum if signum else code
             self._program_end = (code, signum)
+            self._hand_over_port()  # first: that it was taken may be why the program ended
             self._note_ranks()
             self._note_unseen()
             self._journal.append(ProgramExited(code, signum))
