@@ -124,8 +124,7 @@ def close_record(
     }
     for kind, rank, data in rank_records(folder.attempt(order.attempt), set()):
         if kind == "exit" and rank not in known:
-            body = RankExited(rank, data["code"], data["signal"], int(data["max_rss"]))
-            journal.append(body, mono=float(data["mono"]), wall=float(data["wall"]))
+            journal.append_exit(rank, data)
     state = State.STUCK if survivors else State.FAILED
     journal.end(Ended(state, reason, len(killed), survivors, proven))
 

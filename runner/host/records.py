@@ -11,7 +11,7 @@ from typing import Any, Dict, List, Optional, Set, Tuple
 
 from runner.core import shell
 from runner.core.codec import encode
-from runner.core.events import Body, Ended, Event, parse
+from runner.core.events import Body, Ended, Event, RankExited, parse
 from runner.core.layout import FORMAT, RunFolder
 from runner.core.order import Order
 from runner.core.states import LEGAL, State
@@ -106,6 +106,11 @@ class Journal:
             descriptor = os.open(self._folder.events, flags, 0o600)
             os.write(descriptor, b"\n" + line)  # whatever was torn before ends here
             os.close(descriptor)
+
+    def append_exit(self, rank: int, data: Dict[str, Any]) -> None:
+        """Record a rank's end as its shim wrote it down, at the time it did."""
+        body = RankExited(rank, data["code"], data["signal"], int(data["max_rss"]))
+        self.append(body, mono=float(data["mono"]), wall=float(data["wall"]))
 
     def enter(self, state: State) -> None:
         """Move to the next state.

@@ -187,14 +187,13 @@ class Supervisor:
     def _note_ranks(self) -> None:
         attempt = self._folder.attempt(self.order.attempt)
         for kind, rank, data in rank_records(attempt, self._seen):
-            clocks = {"mono": float(data["mono"]), "wall": float(data["wall"])}
             if kind == "start":
                 self._shims[rank] = int(data["shim"])
-                self._journal.append(RankStarted(rank, int(data["pid"])), **clocks)
+                body = RankStarted(rank, int(data["pid"]))
+                self._journal.append(body, mono=float(data["mono"]), wall=float(data["wall"]))
             else:
                 self._exited.add(rank)
-                body = RankExited(rank, data["code"], data["signal"], int(data["max_rss"]))
-                self._journal.append(body, **clocks)
+                self._journal.append_exit(rank, data)
 
     def _reap(self) -> None:
         for pid, status in reap_all():

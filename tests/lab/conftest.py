@@ -68,3 +68,10 @@ def launcher(tmp_path: Path) -> Iterator[Launcher]:
     launcher = Launcher(folder)
     yield launcher
     launcher.close()
+
+
+@pytest.fixture
+def on_lab(lab: Lab, launcher: Launcher) -> Launcher:
+    """A user whose conf/ names the shared lab."""
+    lab.write_cluster(launcher.conf)
+    return launcher

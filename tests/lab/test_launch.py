@@ -15,13 +15,6 @@ ONE_CORE = "cluster.env.OMP_NUM_THREADS=1"
 """The lab's hosts share this machine's cores, and each believes that it has all of them."""
 
 
-@pytest.fixture
-def on_lab(lab: Lab, launcher: Launcher) -> Launcher:
-    """A user whose conf/ names the shared lab."""
-    lab.write_cluster(launcher.conf)
-    return launcher
-
-
 def test_env_shows_ranks_in_yaml_order_with_mixed_nproc(lab: Lab, on_lab: Launcher) -> None:
     """Global ranks follow the YAML, also with different numbers of ranks per node."""
     done = on_lab(

@@ -15,13 +15,6 @@ from tests.lab.lab import Lab, wait_until
 from tests.lab.launching import RANK, Launcher
 
 
-@pytest.fixture
-def on_lab(lab: Lab, launcher: Launcher) -> Launcher:
-    """A user whose conf/ names the shared lab."""
-    lab.write_cluster(launcher.conf)
-    return launcher
-
-
 def test_a_run_id_is_used_once(on_lab: Launcher) -> None:
     """A host that knows it already refuses it, so that no old record is taken for a new one."""
     words = ("cluster=lab", "cluster.only=[node1]", "run_id=same")

@@ -25,13 +25,6 @@ GRACE = "stop.grace_s=2"
 
 
 @pytest.fixture
-def on_lab(lab: Lab, launcher: Launcher) -> Launcher:
-    """A user whose conf/ names the shared lab."""
-    lab.write_cluster(launcher.conf)
-    return launcher
-
-
-@pytest.fixture
 def begin(on_lab: Launcher) -> Callable[..., Controller]:
     """Start ranks that do as told and then sleep, and wait until all of them run."""
 
