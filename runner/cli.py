@@ -8,10 +8,10 @@ import re
 import signal
 import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from runner import __version__
+from runner.config.folders import conf_folders, shipped
 from runner.core.errors import ConfigError, Interrupted, Problem, RunnerError
 from runner.ui.problems import render
 
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from runner.config.compose import Composer
     from runner.core.composed import Composed
 
-GROUPS = ("cluster", "task")
 INFOS = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")
 ENDS_A_SWEEP = (5, 130, 143)
 """Exit codes after which `--multirun` starts no other run: a person asked us to end, or something
@@ -177,37 +176,3 @@ def _parser() -> argparse.ArgumentParser:
     )
     add("--shell-completion", "-sc", action="store_true", help="install=SHELL, uninstall=SHELL")
     return parser
-
-
-def conf_folders(given: Sequence[str]) -> list[Path]:
-    """Return where YAML is looked for, the first first: `given`, the user's own, the shipped one.
-
-    Raises:
-        ConfigError: One of `given` is no folder, or there is no working directory.
-    """
-    try:
-        here = Path.cwd()
-    except OSError as error:
-        problem = Problem("", f"the working directory is not there: {error.strerror}")
-        raise ConfigError([problem]) from error
-    folders = [here / Path(name).expanduser() for name in given]
-    missing = [folder for folder in folders if not folder.is_dir()]
-    if missing:
-        raise ConfigError([Problem("--config-dir", f"there is no folder {f}") for f in missing])
-    distinct: dict[Path, Path] = {}
-    for folder in (*folders, *_users(here), shipped()):
-        distinct.setdefault(folder.resolve(), folder)
-    return list(distinct.values())
-
-
-def _users(here: Path) -> list[Path]:
-    """Return the nearest `conf` upwards that holds clusters or tasks."""
-    found = (folder / "conf" for folder in (here, *here.parents))
-    return [conf for conf in found if any((conf / group).is_dir() for group in GROUPS)][:1]
-
-
-def shipped() -> Path:
-    """Return our own folder: inside the package in a wheel, beside it in a checkout."""
-    package = Path(__file__).resolve().parent
-    inside = package / "conf"
-    return inside if inside.is_dir() else package.parent / "conf"

@@ -76,6 +76,7 @@ class Cluster:
     python: str = "python3"
     host_python: str = "${.python}"
     setup: Any = field(default_factory=list)
+    deploy: str = "auto"
     project: str | None = None
     workdir: str = "~/.runner"
     env: Any = field(default_factory=dict)
@@ -105,6 +106,14 @@ class Stop:
 
 
 @dataclass
+class Deploy:
+    """`deploy`: bounds of what is pushed to the hosts."""
+
+    max_mb: int = 200
+    keep: int = 3
+
+
+@dataclass
 class Logs:
     """`logs`: what of the ranks' output is shown; the files hold all of it."""
 
@@ -121,6 +130,7 @@ class Runner:
     run_id: str | None = None
     run_dir: str = "runs/${run_id}"
     ui: str = "auto"
+    deploy: Deploy = field(default_factory=Deploy)
     stop: Stop = field(default_factory=Stop)
     lost_s: float = 15.0
     disconnect_s: float = 15.0

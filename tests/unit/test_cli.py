@@ -14,7 +14,8 @@ import pytest
 import yaml
 
 from runner import __version__, cli
-from runner.cli import compose_and, conf_folders, shipped
+from runner.cli import compose_and
+from runner.config.folders import conf_folders, shipped
 from runner.core.composed import Composed, DryRun
 from runner.core.errors import NotReady, Problem
 from runner.core.spec import Task
