@@ -27,7 +27,20 @@ of the last run is still there."""
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Do what the command line says; return the exit code."""
-    return compose_and(sys.argv[1:] if argv is None else argv, _launch)
+    words = list(sys.argv[1:] if argv is None else argv)
+    if words and "=" not in words[0] and not words[0].startswith("-"):
+        return _verb(words)
+    return compose_and(words, _launch)
+
+
+def _verb(words: Sequence[str]) -> int:
+    # Here, because a launch needs nothing of it.
+    from runner import verbs  # noqa: PLC0415
+
+    try:
+        return verbs.run(words)
+    except RunnerError as error:
+        return _told(error)
 
 
 def entry() -> NoReturn:

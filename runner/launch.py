@@ -3,32 +3,36 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import queue
-import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
+from runner.contact import Contact, signals_to
 from runner.control import bundle
 from runner.control.assume import assume
-from runner.control.connect import Gathering, Reach
-from runner.control.session import Inbox, Session
+from runner.control.connect import launch_request
+from runner.control.session import Inbox
+from runner.control.snapshot import Snapshot
 from runner.control.store import RunStore
 from runner.control.watch import Callbacks, Watch
+from runner.core.codec import encode
 from runner.core.composed import Composed, DryRun
 from runner.core.errors import NotReady, Problem, RunnerError
 from runner.core.facts import Facts
 from runner.core.layout import PROGRAM
 from runner.core.plan import Plan, build_plan
+from runner.core.readiness import problems_of
+from runner.core.release import Code
 from runner.core.spec import Spec
 from runner.core.verdict import Verdict, fold
-from runner.core.wire import Frame
 from runner.ui import report
-from runner.ui.console import Console
+from runner.ui.console import open_console
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 HOLD_S = 10.0
 SETTLE_S = 2.0
 """How long our last words wait for a console that is busy with the ranks'."""
@@ -40,44 +44,55 @@ def run(composed: Composed) -> int:
     Raises:
         RunnerError: Nothing was started.
     """
-    if composed.dry_run is DryRun.OFFLINE:
-        return _rehearse_offline(composed)
+    if composed.dry_run is not DryRun.OFF:
+        rehearse(composed)
+        return 0
     store = RunStore(composed.run_dir)
-    if composed.dry_run is DryRun.OFF:
-        store.reserve()
+    store.reserve()
     inbox: Inbox = queue.SimpleQueue()
     try:
-        with _signals_to(inbox):
+        with signals_to(inbox):
             return Launch(composed, store, inbox).run()
     except RunnerError:
         store.abandon()
         raise
 
 
-def _rehearse_offline(composed: Composed) -> int:
-    for note in composed.notes:
-        print(f"note: {note}", file=sys.stderr)
-    spec, facts, assumed = assume(composed.spec)
-    tasks_hash = bundle.shipped_tasks().hash if spec.task.shipped else ""
-    plan = replace(build_plan(spec, facts, tasks_hash=tasks_hash), meeting="assumed")
-    print(report.rehearsal(plan, assumed))
-    return 0
+def rehearse(composed: Composed, *, as_json: bool = False) -> None:
+    """Print what each host would be told, or write the plan as JSON; nothing is started.
+
+    Raises:
+        RunnerError: A launch would not come that far.
+    """
+    assumed: list[str] = []
+    if composed.dry_run is DryRun.OFFLINE:
+        for note in composed.notes:
+            print(f"note: {note}", file=sys.stderr)
+        spec, facts, assumed = assume(composed.spec)
+        plan = build_plan(spec, facts, code=_code(spec, snapshot_of(composed)))
+        plan = replace(plan, meeting="assumed")
+    else:
+        inbox: Inbox = queue.SimpleQueue()
+        with signals_to(inbox):
+            plan = Launch(composed, RunStore(composed.run_dir), inbox).plan()
+    print(json.dumps(encode(plan)) if as_json else report.rehearsal(plan, assumed))
 
 
-@contextlib.contextmanager
-def _signals_to(inbox: Inbox) -> Iterator[None]:
-    """Have every signal that asks us to end arrive in the inbox, in order."""
+def snapshot_of(composed: Composed) -> Snapshot | None:
+    """Begin a snapshot of the user's code if the run needs one.
 
-    def note(signum: int, _: object) -> None:
-        inbox.put((None, Frame("signal", {"signal": signum})))
+    Raises:
+        ConfigError: It cannot be pushed.
+    """
+    if not composed.spec.pushes:
+        return None
+    return Snapshot.take(composed.spec, Path.cwd(), composed.run_dir)
 
-    heeded = [signum for signum in SIGNALS if signal.getsignal(signum) != signal.SIG_IGN]  # nohup
-    before = {signum: signal.signal(signum, note) for signum in heeded}
-    try:
-        yield
-    finally:
-        for signum, handler in before.items():
-            signal.signal(signum, handler)
+
+def _code(spec: Spec, snapshot: Snapshot | None) -> Code:
+    if snapshot is not None:
+        return snapshot.code
+    return Code(tasks_hash=bundle.shipped_tasks().hash) if spec.task.shipped else Code()
 
 
 class Launch:
@@ -88,10 +103,10 @@ class Launch:
         self._composed = composed
         self._store = store
         self._inbox = inbox
-        self._tasks = bundle.shipped_tasks() if self.spec.task.shipped else None
-        self._console = Console(composed.console_ranks)
-        self._reach = Reach(self.spec, self._console.say)
-        self._sessions: dict[str, Session] = {}
+        self._snapshot = snapshot_of(composed)
+        names = [node.name for node in self.spec.nodes]
+        self._console = open_console(composed.ui, composed.console_ranks, names)
+        self._contact = Contact(self.spec, self._console, inbox)
 
     def run(self) -> int:
         """Return the exit code.
@@ -99,30 +114,41 @@ class Launch:
         Raises:
             RunnerError: Nothing was started.
         """
-        for note in self._composed.notes:
-            self._console.say(f"note: {note}")
         try:
             facts = self._gather()
-            plan = build_plan(self.spec, facts, tasks_hash=self._tasks_hash)
-            if self._composed.dry_run is not DryRun.OFF:
-                self._console.finish_ranks(2.0)
-                print(report.rehearsal(plan))
-                return 0
-            return self._launch(plan, facts)
+            if self._snapshot:
+                self._contact.push(self._snapshot, facts)
+            return self._launch(build_plan(self.spec, facts, code=self._code), facts)
         finally:
-            self._console.close(_after(2.0))
-            for session in list(self._sessions.values()):  # threads may still be connecting
-                session.close()
-            self._reach.close()
+            self._close()
 
-    @property
-    def _tasks_hash(self) -> str:
-        return self._tasks.hash if self._tasks else ""
+    def plan(self) -> Plan:
+        """Return the plan, and start nothing.
+
+        Raises:
+            RunnerError: There is none.
+        """
+        try:
+            return build_plan(self.spec, self._gather(), code=self._code)
+        finally:
+            self._close()
+
+    def _close(self) -> None:
+        self._console.close(_after(SETTLE_S))
+        self._contact.close()
 
     def _gather(self) -> dict[str, Facts]:
-        gathering = Gathering(self.spec, self._reach, self._inbox, self._tasks_hash)
-        self._sessions = gathering.sessions
-        return gathering.run()
+        """Say what there is to say, and ask every host."""
+        for note in (*self._composed.notes, *(self._snapshot.notes if self._snapshot else ())):
+            self._console.say(f"note: {note}")
+        return self._contact.gather(
+            lambda node: launch_request(self.spec, node, self._code),
+            lambda node, told: problems_of(self.spec, node, told),
+        )
+
+    @property
+    def _code(self) -> Code:
+        return _code(self.spec, self._snapshot)
 
     def _launch(self, plan: Plan, facts: dict[str, Facts]) -> int:
         try:
@@ -139,7 +165,7 @@ class Launch:
                 self._console.say("trying once more with another port")
                 master = self.spec.master.name
                 facts = {**facts, master: replace(facts[master], held_port=port)}
-                plan = build_plan(self.spec, facts, tasks_hash=self._tasks_hash, attempt=1)
+                plan = build_plan(self.spec, facts, code=self._code, attempt=1)
                 self._store.write_plan(plan)
                 watch = self._attempt(plan, facts, watch.events_offsets)
         verdict = fold(plan, watch.observed, time.monotonic() - began)
@@ -160,15 +186,18 @@ class Launch:
             console_full=lambda: self._console.full,
             mute=self._console.mute,
         )
-        watch = Watch(self.spec, plan, self._reach, self._sessions, self._inbox, callbacks)
-        watch.start(facts, self._tasks, offsets)
+        watch = Watch(
+            self.spec, plan, self._contact.reach, self._contact.sessions, self._inbox, callbacks
+        )
+        tasks = bundle.shipped_tasks() if self.spec.task.shipped else None
+        watch.start(facts, tasks, offsets)
         watch.run()
         return watch
 
     def _another_port(self, watch: Watch) -> int:
         """Have the master reserve another port; 0 when it cannot."""
         rule = self.spec.master_port
-        session = self._sessions[self.spec.master.name]
+        session = self._contact.sessions[self.spec.master.name]
         number = session.request("hold", {"first": rule.first, "last": rule.last})
         deadline = time.monotonic() + HOLD_S
         while time.monotonic() < deadline:

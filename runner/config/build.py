@@ -13,7 +13,7 @@ from runner.config.checks import Checker, either, nearest, scalar, stranger
 from runner.core.composed import DryRun
 from runner.core.errors import ConfigError, Problem
 from runner.core.secret import Secret
-from runner.core.spec import Node, Spec, Ssh, Task
+from runner.core.spec import Deploy, Node, Spec, Ssh, Task
 
 NODE_KEYS = (
     *("host", "addr", "user", "port", "gpus", "nproc_per_node"),
@@ -22,6 +22,7 @@ NODE_KEYS = (
 PROGRAM_KEYS = ("module", "script", "command")
 TRANSPORTS = ("ssh", "local")
 BACKENDS = ("auto", "nccl", "gloo")
+DEPLOYS = ("auto", "never")
 HOST_KEYS = ("strict", "accept-new")
 
 
@@ -76,6 +77,7 @@ def build(asked: Asked, problems: list[Problem]) -> tuple[Spec, dict[str, Any]]:
         setup=check.words("cluster.setup", cluster["setup"]),
         project=_project(check, cluster["project"], asked),
         workdir=check.line("cluster.workdir", cluster["workdir"]),
+        deploy=_deploy(check, values),
         env=env,
         secrets=secrets,
         grace_s=check.seconds("stop.grace_s", values["stop"]["grace_s"]),
@@ -320,6 +322,17 @@ def _project(check: Checker, value: object, asked: Asked) -> str:
     seen = Path(asked.environ.get("PWD", ""))
     same = seen.is_absolute() and seen.exists() and seen.samefile(asked.cwd)
     return str((seen if same else Path(asked.cwd)) / (project or ""))
+
+
+def _deploy(check: Checker, values: Mapping[str, Any]) -> Deploy:
+    """Return what is pushed: nothing where the YAML says that the code is on the hosts already."""
+    cluster, bounds = values["cluster"], values["deploy"]
+    when = check.choice("cluster.deploy", cluster["deploy"], DEPLOYS)
+    return Deploy(
+        on=when == "auto" and cluster["project"] is None,
+        max_mb=check.number("deploy.max_mb", bounds["max_mb"], least=1),
+        keep=check.number("deploy.keep", bounds["keep"], least=0),
+    )
 
 
 def _environment(

@@ -89,6 +89,14 @@ class Checker:
             return None
         return number
 
+    def number(self, where: str, value: object, least: int) -> int:
+        """Read a whole number."""
+        number = _whole(value)
+        if number is None or number < least:
+            self.wrong(where, f"must be a whole number from {least}, not {value!r}")
+            return least
+        return number
+
     def port(self, where: str, value: object) -> int | None:
         """Read a TCP port, or null."""
         number = _whole(value)

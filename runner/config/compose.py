@@ -8,29 +8,25 @@ import dataclasses
 import os
 import re
 import secrets
-import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from hydra import initialize_config_dir
-from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.plugins import Plugins
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 from hydra.types import RunMode
-from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf import DictConfig, OmegaConf, open_dict
 
 from runner.config.arguments import hydra_value
 from runner.config.build import PROGRAM_KEYS, Asked, build, program_name
-from runner.config.checks import stranger
-from runner.config.explain import Files, explain, unresolved
+from runner.config.explain import Files, explain, plain
+from runner.config.schema import Runner, register, strangers
 from runner.core.composed import Composed
 from runner.core.errors import ConfigError, Problem
 
@@ -39,131 +35,12 @@ if TYPE_CHECKING:
     from hydra.conf import HydraConf
     from hydra.core.config_search_path import ConfigSearchPath
 
+    from runner.config.origins import Origin
+
 PRIMARY = "runner"
 NODES = "cluster.nodes."
 PROGRAMS = frozenset(f"task.{key}" for key in PROGRAM_KEYS)
 RANGED = re.compile(r"^(\+{0,2}(?:cluster\.(?:only|exclude)|task\.nodes)=)([^'\"]*)$")
-
-
-@dataclass
-class SshConfig:
-    """`cluster.ssh`: a null leaves the choice to the user's ssh configuration."""
-
-    user: str | None = None
-    port: int | None = None
-    key: str | None = None
-    config: str = "~/.ssh/config"
-    jump: Any = None
-    known_hosts: str = "~/.ssh/known_hosts"
-    host_keys: str = "strict"
-    connect_timeout: float = 10.0
-
-
-@dataclass
-class Cluster:
-    """`cluster`: what `conf/cluster/*.yaml` may say."""
-
-    transport: str = "ssh"
-    backend: str = "auto"
-    gpus_per_node: Any = "auto"
-    nproc_per_node: Any = "auto"
-    master: str | None = None
-    master_port: Any = "auto"
-    nodes: Any = field(default_factory=dict)
-    only: Any = field(default_factory=list)
-    exclude: Any = field(default_factory=list)
-    ssh: SshConfig = field(default_factory=SshConfig)
-    python: str = "python3"
-    host_python: str = "${.python}"
-    setup: Any = field(default_factory=list)
-    deploy: str = "auto"
-    project: str | None = None
-    workdir: str = "~/.runner"
-    env: Any = field(default_factory=dict)
-    pass_env: Any = field(default_factory=list)
-    secrets: Any = field(default_factory=list)
-
-
-@dataclass
-class TaskConfig:
-    """`task`: what `conf/task/*.yaml` may say."""
-
-    module: str | None = None
-    script: str | None = None
-    command: Any = None
-    args: Any = None
-    args_style: str = "argparse"
-    env: Any = field(default_factory=dict)
-    nodes: Any = field(default_factory=list)
-    nnodes: Any = None
-
-
-@dataclass
-class Stop:
-    """`stop`: how a run is ended."""
-
-    grace_s: float = 15.0
-
-
-@dataclass
-class Deploy:
-    """`deploy`: bounds of what is pushed to the hosts."""
-
-    max_mb: int = 200
-    keep: int = 3
-
-
-@dataclass
-class Logs:
-    """`logs`: what of the ranks' output is shown; the files hold all of it."""
-
-    ranks: Any = "all"
-
-
-@dataclass
-class Runner:
-    """The whole configuration."""
-
-    cluster: Cluster = field(default_factory=Cluster)
-    task: TaskConfig = field(default_factory=TaskConfig)
-    dry_run: Any = False
-    run_id: str | None = None
-    run_dir: str = "runs/${run_id}"
-    ui: str = "auto"
-    deploy: Deploy = field(default_factory=Deploy)
-    stop: Stop = field(default_factory=Stop)
-    lost_s: float = 15.0
-    disconnect_s: float = 15.0
-    logs: Logs = field(default_factory=Logs)
-
-
-def _open(config: DictConfig) -> DictConfig:
-    """Let a schema take any key: we name those too many, all of them, after composition."""
-    OmegaConf.set_struct(config, value=False)
-    for node in config.values():
-        if isinstance(node, DictConfig):
-            _open(node)
-    return config
-
-
-def _register() -> None:
-    store = ConfigStore.instance()
-    store.store(name="runner_base", node=_open(OmegaConf.structured(Runner)))
-    store.store(group="cluster", name="base", node=_open(OmegaConf.structured(Cluster)))
-    store.store(group="task", name="base", node=_open(OmegaConf.structured(TaskConfig)))
-    # For clusters of this machine: what runs us has torch, the first python3 on PATH may not.
-    OmegaConf.register_new_resolver("this_python", lambda: sys.executable, replace=True)
-
-
-def _strangers(values: Mapping[str, Any], schema: type, where: str = "") -> Iterator[Problem]:
-    """Yield a problem per key that the schema does not know."""
-    fields: dict[str, Any] = {f.name: f.default_factory for f in dataclasses.fields(schema)}
-    for key, value in values.items():
-        nested = fields.get(key)
-        if key not in fields:
-            yield stranger(where, key, list(fields))
-        elif isinstance(nested, type) and dataclasses.is_dataclass(nested):
-            yield from _strangers(value, nested, f"{where}.{key}" if where else key)
 
 
 class _UserFolders(SearchPathPlugin):
@@ -184,7 +61,7 @@ def open_composer(folders: Sequence[Path], shipped: Path) -> Iterator[Composer]:
     """Have Hydra look for YAML in `folders`, the first wins; `shipped` is our own among them."""
     _UserFolders.folders = folders[:-1]
     Plugins.instance().register(_UserFolders)
-    _register()
+    register()
     with initialize_config_dir(str(folders[-1]), job_name=PRIMARY, version_base="1.3"):
         yield Composer(Files(folders, shipped))
 
@@ -213,9 +90,7 @@ class Composer:
             config = self._hydra.compose_config(PRIMARY, overrides, RunMode.RUN)
             HydraConfig.instance().set_config(config)
             hydra = config.hydra
-            with open_dict(config):
-                del config["hydra"]
-            return self._finish(config, hydra, words)
+            return self._finish(_without_hydra(config), hydra, words)
 
     def sweep(self, words: Sequence[str]) -> list[Composed]:
         """Compose every run of a `--multirun`, before any of them is started.
@@ -246,6 +121,46 @@ class Composer:
             what = "every run of a --multirun needs a folder of its own"
             raise ConfigError([Problem("run_dir", what, "leave out run_id and run_dir")])
         return results
+
+    def origins(self, words: Sequence[str], key: str = "") -> list[Origin]:
+        """Return where a value comes from, or every value below a key.
+
+        What is wrong with the values themselves is not told: this is for finding out.
+
+        Raises:
+            ConfigError: It cannot be composed, or there is no such key.
+        """
+        from runner.config.layers import layers  # noqa: PLC0415
+        from runner.config.origins import Tracer  # noqa: PLC0415
+
+        with self._explained(words):
+            overrides = _prepared(words)
+            config = self._hydra.compose_config(PRIMARY, overrides, RunMode.RUN)
+            defaults = self._hydra.config_loader.compute_defaults_list(
+                PRIMARY, overrides, RunMode.RUN
+            )
+            roots = [
+                Path(source.path)
+                for source in config.hydra.runtime.config_sources
+                if source.schema == "file"
+            ]
+            typed = dict(zip(overrides[len(overrides) - len(words) :], words, strict=True))
+            lines = [(str(each.input_line), each) for each in defaults.config_overrides]
+            settings = [(typed.get(line, line), each) for line, each in lines]
+            sources = layers(defaults.defaults, roots, settings)
+            return Tracer(_without_hydra(config), sources).origins(key)
+
+    def yaml(self, words: Sequence[str], key: str = "", *, resolve: bool = False) -> str:
+        """Return the configuration, or what stands below a key, as YAML.
+
+        Raises:
+            ConfigError: It cannot be composed or resolved, or there is no such key.
+        """
+        from runner.config.origins import as_yaml  # noqa: PLC0415
+
+        with self._explained(words):
+            config = self._hydra.compose_config(PRIMARY, _prepared(words), RunMode.RUN)
+            return as_yaml(_without_hydra(config), key, resolve=resolve)
 
     def show(
         self,
@@ -292,7 +207,7 @@ class Composer:
             where = str(self._files.find(PRIMARY)[0])
             raise ConfigError([Problem(where, "its defaults list must begin with runner_base")])
         task = chosen.get("task", "").removeprefix("task/")
-        name = task if task not in ("", "base") else program_name(_plain(config.task, "task", []))
+        name = task if task not in ("", "base") else program_name(plain(config.task, "task", []))
         if not OmegaConf.is_interpolation(config, "run_id") and config.run_id is None:
             config.run_id = new_run_id(name)
         cluster = chosen.get("cluster", "cluster").removeprefix("cluster/")
@@ -301,7 +216,7 @@ class Composer:
             paths, declared = self._node_overrides([*hydra.overrides.hydra, *hydra.overrides.task])
             cwd = str(Path.cwd())
             asked = Asked(values, cluster, name, cwd, os.environ, paths, declared)
-            spec, options = build(asked, list(_strangers(values, Runner)))
+            spec, options = build(asked, list(strangers(values)))
         return Composed(
             spec=spec,
             config_yaml=OmegaConf.to_yaml(config, resolve=False),
@@ -344,6 +259,12 @@ class Composer:
         return paths, list(nodes) if isinstance(nodes, DictConfig) else []
 
 
+def _without_hydra(config: DictConfig) -> DictConfig:
+    with open_dict(config):
+        del config["hydra"]
+    return config
+
+
 def _prepared(words: Sequence[str]) -> list[str]:
     """Return overrides as Hydra wants them.
 
@@ -371,29 +292,7 @@ def new_run_id(task: str) -> str:
 
 def _resolved(config: DictConfig) -> dict[str, Any]:
     problems: list[Problem] = []
-    values: dict[str, Any] = _plain(config, "", problems)
+    values: dict[str, Any] = plain(config, "", problems)
     if problems:
         raise ConfigError(problems)
     return values
-
-
-def _plain(node: Any, where: str, problems: list[Problem]) -> Any:
-    """Return a config as plain data with every interpolation resolved."""
-    if isinstance(node, DictConfig):
-        pairs = ((key, str(key)) for key in node)
-    elif isinstance(node, ListConfig):
-        pairs = ((index, str(index)) for index in range(len(node)))
-    else:
-        return node
-    result = {}
-    for key, name in pairs:
-        full = f"{where}.{name}" if where else name
-        try:
-            value = node[key]
-        except OmegaConfBaseException as error:
-            problem = unresolved(full, error)
-            if problem.what not in {known.what for known in problems}:
-                problems.append(problem)
-        else:
-            result[name] = _plain(value, full, problems)
-    return result if isinstance(node, DictConfig) else list(result.values())

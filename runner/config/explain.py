@@ -8,6 +8,7 @@ import shlex
 import traceback
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import yaml
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -18,6 +19,7 @@ from hydra.errors import (
     MissingConfigException,
     OverrideParseException,
 )
+from omegaconf import DictConfig, ListConfig
 from omegaconf.errors import ConfigKeyError, MissingMandatoryValue, OmegaConfBaseException
 
 from runner.config.arguments import hydra_value
@@ -102,6 +104,28 @@ def unresolved(key: str, error: OmegaConfBaseException) -> Problem:
     return Problem(
         key, _lowered(text), "${a.b} is the full key of another value, ${.b} a neighbour"
     )
+
+
+def plain(node: Any, where: str, problems: list[Problem]) -> Any:
+    """Return a config as plain data with every interpolation resolved."""
+    if isinstance(node, DictConfig):
+        pairs = [(key, str(key)) for key in node]
+    elif isinstance(node, ListConfig):
+        pairs = [(index, str(index)) for index in range(len(node))]
+    else:
+        return node
+    result = {}
+    for key, name in pairs:
+        full = f"{where}.{name}" if where else name
+        try:
+            value = node[key]
+        except OmegaConfBaseException as error:
+            problem = unresolved(full, error)
+            if problem.what not in {known.what for known in problems}:
+                problems.append(problem)
+        else:
+            result[name] = plain(value, full, problems)
+    return result if isinstance(node, DictConfig) else list(result.values())
 
 
 def explain(error: Exception, files: Files, words: Sequence[str]) -> Problem:

@@ -39,4 +39,5 @@ def _facts(spec: Spec, node: Node) -> Facts:
         held_port=spec.master_port.first or PORT,
         workdir=spec.workdir,
         project=spec.project,
+        release_held=True,
     )

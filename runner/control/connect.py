@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 import queue
 import threading
 import time
@@ -13,7 +14,7 @@ from runner.control.session import Inbox, Session
 from runner.core.codec import decode, encode
 from runner.core.errors import Interrupted, NotReady, Problem
 from runner.core.facts import Facts, FactsRequest
-from runner.core.readiness import problems_of
+from runner.core.release import Code
 from runner.core.spec import Node, Spec
 from runner.core.wire import Frame
 from runner.transport.base import Transport
@@ -72,10 +73,28 @@ class Reach:
 class Gathering:
     """Connects to every node side by side and collects their facts."""
 
-    def __init__(self, spec: Spec, reach: Reach, inbox: Inbox, tasks_hash: str) -> None:
+    def __init__(
+        self,
+        spec: Spec,
+        reach: Reach,
+        inbox: Inbox,
+        request: Callable[[Node], FactsRequest],
+        judge: Callable[[Node, Facts], list[Problem]],
+        show: Callable[[str, str], None],
+    ) -> None:
+        """Prepare it.
+
+        Args:
+            spec: The nodes, and how they are reached.
+            reach: What opens the connections.
+            inbox: Where all sessions put what they hear.
+            request: Returns what to ask a node; called from threads, and may wait.
+            judge: Returns what of a node's facts keeps it from what is wanted.
+            show: Takes (node, state in a few words) whenever that changes.
+        """
         self._spec = spec
         self._reach = reach
-        self._tasks_hash = tasks_hash
+        self._request, self._judge, self._show = request, judge, show
         self.inbox = inbox
         self.sessions: dict[str, Session] = {}
         self._problems: dict[str, Problem] = {}
@@ -102,7 +121,8 @@ class Gathering:
                 raise Interrupted(128 + frame.data["signal"])
             self._take(session, frame)
         if self._problems:
-            raise NotReady([each for node in self._spec.nodes for each in self._wrong_with(node)])
+            every = [each for node in self._spec.nodes for each in self._wrong_with(node)]
+            raise NotReady(list(dict.fromkeys(every)))  # our own side's stands at every node
         return self._facts
 
     def _ping(self) -> None:
@@ -117,7 +137,7 @@ class Gathering:
         """Return what keeps a host from the run: that it was not reached, or what it reported."""
         if node.name in self._problems:
             return [self._problems[node.name]]
-        return problems_of(self._spec, node, self._facts[node.name])
+        return self._judge(node, self._facts[node.name])
 
     def _connect_all(self) -> None:
         todo = queue.SimpleQueue[Node]()
@@ -136,38 +156,26 @@ class Gathering:
             threading.Thread(target=work, daemon=True, name="connect").start()
 
     def _connect(self, node: Node) -> None:
+        self._show(node.name, "connecting")
+        session = None
         try:
             session = self._reach.open(node, self.inbox)
+            request = self._request(node)
         except NotReady as error:
             self._problems[node.name] = error.problems[0]
+            self._show(node.name, "not reached" if session is None else "failed")
+            if session is not None:
+                session.close()
             return
         except Exception as error:  # noqa: BLE001 (whatever it is, nobody shall wait for this node)
             what = f"could not be reached: {type(error).__name__}: {error}"
             self._problems[node.name] = Problem(node.name, what)
             return
-        request = self._request(node)
         session.request("ping")
         session.request("facts", {"request": encode(request)})
         slow = request.setup_s if request.setup else 0.0
         self._deadlines[node.name] = time.monotonic() + BOOT_S + request.deadline_s + slow
         self.sessions[node.name] = session
-
-    def _request(self, node: Node) -> FactsRequest:
-        spec, task = self._spec, self._spec.task
-        master = node is spec.master
-        return FactsRequest(
-            node=node.name,
-            run_id=spec.run_id,
-            setup=spec.setup,
-            python=spec.python,
-            project="" if task.shipped else spec.project,
-            script=task.target if task.kind == "script" else "",
-            workdir=spec.workdir,
-            tasks_hash=self._tasks_hash,
-            hold_port=master,
-            port_first=spec.master_port.first if master else 0,
-            port_last=spec.master_port.last if master else 0,
-        )
 
     def _give_up_late(self, waiting: set[str]) -> None:
         now = time.monotonic()
@@ -180,11 +188,35 @@ class Gathering:
     def _take(self, session: Session, frame: Frame) -> None:
         name = session.node.name
         if frame.kind == "facts":
+            self._show(name, "ready")
             self._facts[name] = replace(decode(Facts, frame.data["facts"]), node=name)
         elif frame.kind == "refused":
             self._problems[name] = Problem(name, f"could not report its facts: {frame.data['why']}")
         elif frame.kind == "closed":
             self._problems.setdefault(name, boot_problem(self._spec, session, frame))
+
+
+def launch_request(spec: Spec, node: Node, code: Code) -> FactsRequest:
+    """Return all a launch wants to know of a node."""
+    task = spec.task
+    script = task.target if task.kind == "script" else ""
+    if code.release and (code.script or not posixpath.isabs(script)):
+        script = ""  # it comes with the release
+    master = node is spec.master
+    return FactsRequest(
+        node=node.name,
+        run_id=spec.run_id,
+        setup=spec.setup,
+        python=spec.python,
+        project="" if task.shipped or code.release else spec.project,
+        script=script,
+        workdir=spec.workdir,
+        tasks_hash=code.tasks_hash,
+        release=code.release,
+        hold_port=master,
+        port_first=spec.master_port.first if master else 0,
+        port_last=spec.master_port.last if master else 0,
+    )
 
 
 def boot_problem(spec: Spec, session: Session, frame: Frame) -> Problem:

@@ -23,15 +23,25 @@ Inbox = queue.SimpleQueue[tuple["Session | None", Frame]]
 
 
 class Session:
-    """One wire to one node."""
+    """One wire to one node.
+
+    Attributes:
+        node: Where it leads.
+        heard: When anything came in last, on our monotonic clock.
+        sent: When the other side last took anything from us.
+        unsent: Bytes queued that it has not taken yet.
+        banner: What came before the first frame.
+    """
 
     def __init__(self, node: Node, channel: Channel, inbox: Inbox) -> None:
         self.node = node
-        self.heard = time.monotonic()
+        self.heard = self.sent = time.monotonic()
+        self.unsent = 0
         self.banner = b""
         self._channel = channel
         self._inbox = inbox
         self._outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()
         self._ids = itertools.count(1)
         self._clock = Clock()
         self._closed = threading.Event()
@@ -40,15 +50,25 @@ class Session:
 
     def send_raw(self, data: bytes) -> None:
         """Queue bytes that are no frame (the boot code's stdin)."""
-        self._outbox.put(data)
+        self._queue(data)
 
     def request(self, kind: str, data: dict[str, Any] | None = None, payload: bytes = b"") -> int:
         """Queue a request; return the id its answer will carry."""
         number = next(self._ids)
         if kind == "ping":
             self._clock.asked(number)
-        self._outbox.put(Frame(kind, {"id": number, **(data or {})}, payload).pack())
+        self._queue(Frame(kind, {"id": number, **(data or {})}, payload).pack())
         return number
+
+    def share(self, head: bytes, payload: bytes) -> None:
+        """Queue a packed frame in two parts: many sessions may queue the same payload."""
+        self._queue(head)
+        self._queue(payload)
+
+    def _queue(self, data: bytes) -> None:
+        with self._lock:
+            self.unsent += len(data)
+        self._outbox.put(data)
 
     def to_controller_clock(self, mono: float) -> float:
         """Return when a moment on the host's monotonic clock was on ours."""
@@ -105,6 +125,9 @@ class Session:
         try:
             while (data := self._outbox.get()) is not None:
                 self._channel.send(data)
+                self.sent = time.monotonic()
+                with self._lock:
+                    self.unsent -= len(data)
         except OSError:
             return  # the reader says so
 

@@ -23,6 +23,7 @@ class RunStore:
         self.logs = folder / "logs"
         self.failed = ""
         self._made: list[Path] = []
+        self._ignore = folder.parent / ".gitignore"
 
     def reserve(self) -> None:
         """Make the folder, before anything is contacted.
@@ -35,6 +36,8 @@ class RunStore:
             for path in reversed(missing):
                 path.mkdir(mode=0o700, exist_ok=path != self.folder)  # others may make the parents
                 self._made.append(path)
+            if self.folder.parent in self._made:  # records are nobody's code
+                self._ignore.write_text("*\n", encoding="ascii")
             what = ""
             if any(self.folder.iterdir()):
                 what = f"{self.folder} is there already; a run never writes over another"
@@ -47,6 +50,9 @@ class RunStore:
 
     def abandon(self) -> None:
         """Take the folder away again: nothing was started."""
+        if self.folder.parent in self._made:
+            with contextlib.suppress(OSError):
+                self._ignore.unlink()
         for path in reversed(self._made):
             with contextlib.suppress(OSError):
                 path.rmdir()

@@ -29,10 +29,12 @@ class FactsRequest:
         script: A script below `project`, or an absolute one; "" when there is none.
         workdir: Where runs are kept (`~/` allowed).
         tasks_hash: The content hash of our shipped tasks; "" when the task is a user's.
+        release: The hash of the release the run is to work in; "" for none.
         hold_port: Whether to reserve the master's port here.
         port_first: The first port allowed; 0 for any.
         port_last: The last port allowed.
         deadline_s: How long one slow tool may take before it is left out.
+        hosts_only: Whether to leave out what only a launch needs: interpreter and GPUs.
         setup_s: How long the setup lines may take.
     """
 
@@ -44,9 +46,11 @@ class FactsRequest:
     script: str = ""
     workdir: str = "~/.runner"
     tasks_hash: str = ""
+    release: str = ""
     hold_port: bool = False
     port_first: int = 0
     port_last: int = 0
+    hosts_only: bool = False
     deadline_s: float = 15.0
     setup_s: float = 120.0
 
@@ -147,6 +151,7 @@ class Facts:
         script_exists: Whether the script is there.
         run_there: Whether a run of this id has been here before.
         tasks_held: Whether the shipped tasks of that hash are there.
+        release_held: Whether the release is there, whole.
         shm_free: Bytes free in /dev/shm.
         own_env: What `setup` or the host itself sets of the variables in `OUR_ENV`.
         limits: Soft resource limits by name ("nofile", "memlock", "nproc"); -1 is unlimited.
@@ -175,6 +180,7 @@ class Facts:
     script_exists: bool = True
     run_there: bool = False
     tasks_held: bool = False
+    release_held: bool = False
     shm_free: Optional[int] = None
     own_env: Dict[str, str] = field(default_factory=dict)
     limits: Dict[str, int] = field(default_factory=dict)

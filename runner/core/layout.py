@@ -10,6 +10,9 @@ FORMAT = 1
 PROGRAM = "program"
 """The stem of the files of the program itself (torchrun), beside `rank_R`."""
 
+CODE = "code"
+"""The folder of a release that holds the tree; beside it is the manifest."""
+
 STREAMS = ("out", "err")
 
 
@@ -45,3 +48,13 @@ def rank_source(rank: int) -> str:
 def tasks_folder(workdir: str, tasks_hash: str) -> str:
     """Where the shipped tasks of that content lie on a host."""
     return posixpath.join(workdir, "tasks", tasks_hash)
+
+
+def releases_folder(workdir: str) -> str:
+    """Where releases of the user's code lie on a host."""
+    return posixpath.join(workdir, "releases")
+
+
+def release_folder(workdir: str, name: str) -> str:
+    """Where one release lies: its manifest, and the tree in `code/`."""
+    return posixpath.join(releases_folder(workdir), name)

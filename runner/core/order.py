@@ -23,6 +23,7 @@ class Order:
         shim_python: The interpreter that runs the shim.
         rank_prefix: What the shim puts before a rank's own arguments (the task's interpreter).
         hide: Names of `env` that a rank shall not see.
+        release: The release to copy into the run's `work` first; "" for none.
         hold_port: The port kept from others until the program listens on it; 0 for none.
         grace_s: Seconds between TERM and KILL.
         disconnect_s: Seconds without a controller after which the run is stopped.
@@ -40,6 +41,7 @@ class Order:
     shim_python: str
     rank_prefix: Tuple[str, ...] = ()
     hide: Tuple[str, ...] = ()
+    release: str = ""
     hold_port: int = 0
     grace_s: float = 15.0
     disconnect_s: float = 15.0

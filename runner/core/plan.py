@@ -12,6 +12,7 @@ from runner.core.facts import Facts
 from runner.core.layout import RunFolder, tasks_folder
 from runner.core.order import Order
 from runner.core.readiness import problems_of, visible_gpus
+from runner.core.release import Code
 from runner.core.spec import Node, Spec
 
 PLUMBING = ("PYTHON_EXEC", "PET_LOG_DIR", "PET_SHUTDOWN_TIMEOUT")
@@ -20,6 +21,8 @@ PLUMBING = ("PYTHON_EXEC", "PET_LOG_DIR", "PET_SHUTDOWN_TIMEOUT")
 TORCHRUN_LATER_S = 10
 """torchrun would kill the rank shims with their ranks: its own ladder ends after ours, so that
 they can write down how their ranks ended."""
+
+NO_CODE = Code()
 
 NAMED = 3
 """So many nodes a note names one by one."""
@@ -55,7 +58,8 @@ class Plan:
     """What every host will be told, and what was decided on the way.
 
     `meeting` is why the ranks meet at `master_addr`; `setup` runs on every node first; `secrets`
-    are names, never values; `notes` are decisions worth saying aloud.
+    are names, never values; `release` and `commit` say which code runs, "" where it is the hosts'
+    own; `notes` are decisions worth saying aloud.
     """
 
     run_id: str
@@ -70,6 +74,8 @@ class Plan:
     meeting: str = ""
     setup: Tuple[str, ...] = ()
     secrets: Tuple[str, ...] = ()
+    release: str = ""
+    commit: str = ""
     notes: Tuple[str, ...] = ()
 
     def of(self, node: str) -> NodePlan:
@@ -78,14 +84,14 @@ class Plan:
 
 
 def build_plan(
-    spec: Spec, facts: Mapping[str, Facts], *, tasks_hash: str = "", attempt: int = 0
+    spec: Spec, facts: Mapping[str, Facts], *, code: Code = NO_CODE, attempt: int = 0
 ) -> Plan:
     """Decide everything about a run.
 
     Args:
         spec: What was asked.
         facts: One answer per node of `spec`.
-        tasks_hash: The content hash of the shipped tasks.
+        code: What travels with the run.
         attempt: The run's n-th start, from 0.
 
     Raises:
@@ -109,7 +115,7 @@ def build_plan(
     ranks = _ranks(spec.nodes, nproc)
     port = facts[spec.master.name].held_port
     route = network.derived_address(spec.nodes, facts) if addr == spec.master.addr else addr
-    meeting = _Meeting(addr, route, port, len(spec.nodes), backend, tasks_hash, attempt)
+    meeting = _Meeting(addr, route, port, len(spec.nodes), backend, code, attempt)
     return Plan(
         run_id=spec.run_id,
         cluster=spec.cluster,
@@ -126,7 +132,9 @@ def build_plan(
         meeting=why,
         setup=spec.setup,
         secrets=tuple(spec.secrets),
-        notes=_notes(spec, gpus, deaf),
+        release=code.release,
+        commit=code.commit,
+        notes=_notes(spec, gpus, deaf) + _unpushed(facts, code),
     )
 
 
@@ -147,7 +155,7 @@ class _Meeting:
     port: int
     nnodes: int
     backend: str
-    tasks_hash: str
+    code: Code
     attempt: int
 
 
@@ -199,6 +207,13 @@ def _notes(spec: Spec, gpus: Mapping[str, Tuple[int, ...]], deaf: Sequence[str])
     return tuple(notes)
 
 
+def _unpushed(facts: Mapping[str, Facts], code: Code) -> Tuple[str, ...]:
+    lacking = [name for name, told in facts.items() if code.release and not told.release_held]
+    if not lacking:
+        return ()
+    return (f"release {code.release} is not on {_some(lacking)} yet: a launch pushes it first",)
+
+
 def _some(names: Sequence[str]) -> str:
     more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
     return ", ".join(names[:NAMED]) + more
@@ -214,7 +229,7 @@ def _node_plan(
 ) -> NodePlan:
     node = spec.nodes[index]
     folder = RunFolder(facts.workdir, spec.run_id, node.name)
-    script = _script(spec, facts, meeting.tasks_hash)
+    script = _script(spec, facts, meeting.code)
     static = torchrun.Static(
         nnodes=meeting.nnodes,
         node_rank=index,
@@ -226,7 +241,7 @@ def _node_plan(
     start = torchrun.launcher(facts.python.executable, static)
     interface = _interface(node, facts, meeting)
     env = _environment(spec, node, facts, meeting.backend, interface, ranks, gpus)
-    cwd = folder.work if spec.task.shipped else facts.project
+    cwd = _cwd(spec, folder, facts, meeting.code)
     plumbing = {
         "PET_LOG_DIR": posixpath.join(folder.attempt(meeting.attempt), "torchrun"),
         "PET_SHUTDOWN_TIMEOUT": str(round(spec.grace_s) + TORCHRUN_LATER_S),
@@ -255,6 +270,7 @@ def _node_plan(
             shim_python=spec.host_python,
             rank_prefix=() if is_command else (facts.python.executable,),
             hide=PLUMBING,
+            release=meeting.code.release,
             hold_port=meeting.port if index == 0 else 0,
             grace_s=spec.grace_s,
             disconnect_s=spec.disconnect_s,
@@ -262,10 +278,16 @@ def _node_plan(
     )
 
 
-def _script(spec: Spec, facts: Facts, tasks_hash: str) -> str:
+def _cwd(spec: Spec, folder: RunFolder, facts: Facts, code: Code) -> str:
     if spec.task.shipped:
-        return posixpath.join(tasks_folder(facts.workdir, tasks_hash), spec.task.shipped)
-    return spec.task.target if spec.task.kind == "script" else ""
+        return folder.work
+    return posixpath.join(folder.work, code.sub) if code.release else facts.project
+
+
+def _script(spec: Spec, facts: Facts, code: Code) -> str:
+    if spec.task.shipped:
+        return posixpath.join(tasks_folder(facts.workdir, code.tasks_hash), spec.task.shipped)
+    return (code.script or spec.task.target) if spec.task.kind == "script" else ""
 
 
 def _interface(node: Node, facts: Facts, meeting: _Meeting) -> str:

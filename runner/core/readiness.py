@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 from typing import List, Tuple
 
 from runner.core.errors import Problem
@@ -18,7 +19,8 @@ def problems_of(spec: Spec, node: Node, facts: Facts) -> List[Problem]:
         return [_setup(node, facts)]
     return [
         *_python(node, facts),
-        *_folders(spec, node, facts),
+        *storage_problems(node, facts),
+        *_program(spec, node, facts),
         *_gpus(node, facts),
         *_port(spec, node, facts),
     ]
@@ -69,24 +71,33 @@ def _python(node: Node, facts: Facts) -> List[Problem]:
     return []
 
 
-def _folders(spec: Spec, node: Node, facts: Facts) -> List[Problem]:
-    problems = []
-    if facts.run_there:
-        what = f"run_id: there is a run {spec.run_id} below {facts.workdir} already"
-        problems.append(Problem(node.name, what, "choose another run_id, or leave it out"))
+def storage_problems(node: Node, facts: Facts) -> List[Problem]:
+    """Return what keeps anything from being stored on a host."""
     if facts.workdir_error:
-        problems.append(
-            Problem(node.name, f"cluster.workdir: {facts.workdir_error}", "set cluster.workdir")
-        )
-    elif facts.disk_free is not None and facts.disk_free < MIN_DISK_BYTES:
-        problems.append(
+        what = f"cluster.workdir: {facts.workdir_error}"
+        return [Problem(node.name, what, "set cluster.workdir")]
+    if facts.disk_free is not None and facts.disk_free < MIN_DISK_BYTES:
+        return [
             Problem(
                 node.name,
                 f"cluster.workdir: {facts.workdir} has {facts.disk_free >> 20} MiB free, "
                 f"a run needs {MIN_DISK_BYTES >> 20} MiB and room for its logs",
                 "free some, or set cluster.workdir to another disk",
             )
-        )
+        ]
+    return []
+
+
+def setup_problems(node: Node, facts: Facts) -> List[Problem]:
+    """Return how the setup lines failed."""
+    return [_setup(node, facts)] if facts.setup.code != 0 else []
+
+
+def _program(spec: Spec, node: Node, facts: Facts) -> List[Problem]:
+    problems = []
+    if facts.run_there:
+        what = f"run_id: there is a run {spec.run_id} below {facts.workdir} already"
+        problems.append(Problem(node.name, what, "choose another run_id, or leave it out"))
     if spec.task.shipped:
         return problems
     if not facts.project_exists:
@@ -98,10 +109,11 @@ def _folders(spec: Spec, node: Node, facts: Facts) -> List[Problem]:
             )
         )
     elif not facts.script_exists:
+        where = "there" if posixpath.isabs(spec.task.target) else f"in {facts.project}"
         problems.append(
             Problem(
                 node.name,
-                f"task.script: there is no {spec.task.target} in {facts.project}",
+                f"task.script: there is no {spec.task.target} {where}",
                 "name it relative to cluster.project, or as an absolute path on the hosts",
             )
         )

@@ -47,6 +47,21 @@ class Ssh:
 
 
 @dataclass(frozen=True)
+class Deploy:
+    """What is pushed to the hosts before a run.
+
+    Attributes:
+        on: Whether the user's code is pushed; else it is in `Spec.project` there.
+        max_mb: More than that is refused, in units of 10**6 bytes.
+        keep: How many older releases stay on a host.
+    """
+
+    on: bool = False
+    max_mb: int = 200
+    keep: int = 3
+
+
+@dataclass(frozen=True)
 class Node:
     """One machine of the cluster.
 
@@ -119,7 +134,8 @@ class Spec:
         host_python: The interpreter of our own host-side code.
         setup: Shell lines run by bash once per host before anything else of the task.
         project: The folder of the code on the hosts.
-        workdir: Where runs are kept on the hosts.
+        workdir: Where runs and releases are kept on the hosts.
+        deploy: What is pushed there first.
         env: Environment of all ranks (`pass_env` included).
         secrets: Environment of the ranks that is never written anywhere.
         grace_s: Seconds between TERM and KILL.
@@ -139,11 +155,17 @@ class Spec:
     setup: Tuple[str, ...] = ()
     project: str = "."
     workdir: str = "~/.runner"
+    deploy: Deploy = Deploy()
     env: Dict[str, str] = field(default_factory=dict)
     secrets: Dict[str, Secret] = field(default_factory=dict)
     grace_s: float = 15.0
     lost_s: float = 15.0
     disconnect_s: float = 15.0
+
+    @property
+    def pushes(self) -> bool:
+        """Whether the ranks run in a release: our shipped tasks need none."""
+        return self.deploy.on and not self.task.shipped
 
     @property
     def master(self) -> Node:

@@ -33,8 +33,12 @@ class Frame:
 
     def pack(self) -> bytes:
         """Return the frame as bytes for the wire."""
+        return self.head() + self.payload
+
+    def head(self) -> bytes:
+        """Return all of it but the payload, which has to follow."""
         header = json.dumps({**self.data, "kind": self.kind}, separators=(",", ":")).encode()
-        return LENGTHS.pack(len(header), len(self.payload)) + header + self.payload
+        return LENGTHS.pack(len(header), len(self.payload)) + header
 
 
 class Unpacker:

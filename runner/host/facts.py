@@ -47,7 +47,7 @@ def _collect(request: FactsRequest, children: List[probes.Child]) -> Collected:
     facts = _start_of(request)
     environ = dict(os.environ)
     seconds: Dict[str, float] = {}
-    devices = gpus.start(environ, request.deadline_s)
+    devices = [] if request.hosts_only else gpus.start(environ, request.deadline_s)
     children += devices
     if request.setup:
         shell = setup.start(request.setup, environ, facts.project, request.setup_s)
@@ -58,10 +58,14 @@ def _collect(request: FactsRequest, children: List[probes.Child]) -> Collected:
         facts = replace(facts, setup=ended)
         if ended.code != 0:
             return Collected(replace(facts, seconds=seconds), environ)
+    folders = machine.survey(request, facts.home)
+    children.append(folders)
+    if request.hosts_only:
+        probes.gather(children)
+        return Collected(replace(facts, **machine.surveyed(folders, request)), environ)
     python = _expanded(request.python, facts.home)
     asked = interpreter.start(python, environ, facts.project, request.deadline_s)
-    folders = machine.survey(request, facts.home)
-    children += [asked, folders]
+    children.append(asked)
     found, held = _look(request, seconds)
     probes.gather(children)
     found.update(machine.surveyed(folders, request), python=interpreter.result(asked, python))

@@ -9,12 +9,13 @@ from __future__ import annotations
 import contextlib
 import os
 import select
+import shutil
 import signal
 import socket
 import sys
 import time
 from dataclasses import replace
-from typing import Any, Callable, Dict, Iterator, NoReturn, Optional
+from typing import Any, Callable, Dict, Iterator, NoReturn, Optional, Tuple
 
 from runner.core.codec import decode, encode
 from runner.core.facts import OUR_ENV, FactsRequest
@@ -22,10 +23,14 @@ from runner.core.layout import RunFolder
 from runner.core.order import Order
 from runner.core.wire import MAGIC, PROTOCOL, Frame, Unpacker
 from runner.host import guardian, ports, proc, tasks
+from runner.host.checkout import check_out
 from runner.host.doorway import Doorway
+from runner.host.execution import Execution
 from runner.host.facts import Collected, collect
 from runner.host.reading import Reader
+from runner.host.receiving import Receiving
 from runner.host.records import closed, prepare
+from runner.host.releases import Steps
 from runner.host.supervisor import HEARD, KILL, STOP
 
 SILENCE_S = 60.0
@@ -35,6 +40,9 @@ Once a run is on, its `disconnect_s` counts: then the supervisor gives the contr
 """
 
 LOOK_S = 0.25
+MAX_UNSENT = 4 << 20
+"""Bytes waiting for the controller beyond which no more output of a command is read."""
+
 BUSY_S, IDLE_S = 0.02, 0.05
 READY_S = 20.0
 
@@ -89,15 +97,23 @@ class Link:
         self._heard = time.monotonic()
         self._silence_s = SILENCE_S
         self._known: Optional[Collected] = None
+        self._receiving: Optional[Receiving] = None
         self._run: Optional[Following] = None
+        self._execution: Optional[Execution] = None
+        self._work: Optional[Tuple[Frame, Steps]] = None
         self._handlers: Dict[str, Callable[[Frame], None]] = {
             "facts": self._facts,
             "hold": self._hold,
-            "go": self._go,
+            "manifest": lambda frame: self._begin(frame, self._asked_receiving().offered(frame)),
+            "piece": lambda frame: self._asked_receiving().piece(frame),
+            "finish": lambda frame: self._begin(frame, self._asked_receiving().finished(frame)),
+            "drop": lambda _: self._asked_receiving().drop(),
+            "go": lambda frame: self._begin(frame, self._go(frame)),
             "adopt": self._adopt,
             "read": self._read,
             "say": self._say,
             "ping": self._ping,
+            "exec": self._exec,
         }
 
     def serve(self) -> None:
@@ -106,24 +122,36 @@ class Link:
             os.set_blocking(descriptor, False)
         self._unsent += MAGIC
         self._reply("hello", {"protocol": PROTOCOL, "pid": os.getpid(), **_clocks()})
-        while time.monotonic() - self._heard < self._silence_s:
-            if not self._wait():
-                return
-            if self._run is not None:
-                self._run.look()
-                for data, payload in self._run.reader.answers(over=self._run.over):
-                    self._reply("data", data, payload)
+        try:
+            while time.monotonic() - self._heard < self._silence_s and self._wait():
+                self._go_on()
+                if self._execution is not None and len(self._unsent) < MAX_UNSENT:
+                    self._execution.advance()
+                if self._run is not None:
+                    self._run.look()
+                    for data, payload in self._run.reader.answers(over=self._run.over):
+                        self._reply("data", data, payload)
+        finally:
+            self._give_up_work()
+            if self._receiving is not None:
+                self._receiving.drop()
+            if self._execution is not None:
+                self._execution.end()
 
     def _wait(self) -> bool:
         """Sleep until there is something to do; False when the controller has left."""
         idle = self._run is None or self._run.reader.idle
+        patience = 0.0 if self._work else IDLE_S if idle else BUSY_S
         writable = [self._out] if self._unsent else []
-        ready = select.select([self._in], writable, [], IDLE_S if idle else BUSY_S)
+        readable = [self._in]
+        if self._execution is not None and len(self._unsent) < MAX_UNSENT:
+            readable += self._execution.pipes
+        ready = select.select(readable, writable, [], patience)
         try:
             if ready[1]:
                 sent = os.write(self._out, memoryview(self._unsent)[: 1 << 20])
                 del self._unsent[:sent]
-            if ready[0]:
+            if self._in in ready[0]:
                 chunk = os.read(self._in, 1 << 18)
                 if not chunk:
                     return False
@@ -145,7 +173,32 @@ class Link:
         try:
             handler(frame)
         except Exception as error:  # noqa: BLE001 (the controller is told, whatever it is)
-            self._refuse(frame, f"{type(error).__name__}: {error}")
+            self._refuse(frame, _said(error))
+
+    def _begin(self, frame: Frame, steps: Steps) -> None:
+        """Do the work a request asks for in steps, between which we hear and answer."""
+        if self._work is not None:
+            steps.close()
+            raise RuntimeError("this link is busy with something else")
+        self._work = (frame, steps)
+        self._go_on()
+
+    def _go_on(self) -> None:
+        if self._work is None:
+            return
+        frame, steps = self._work
+        try:
+            next(steps)
+        except StopIteration:
+            self._work = None
+        except Exception as error:  # noqa: BLE001 (the controller is told, whatever it is)
+            self._work = None
+            self._refuse(frame, _said(error))
+
+    def _give_up_work(self) -> None:
+        if self._work is not None:
+            self._work[1].close()
+            self._work = None
 
     def _reply(self, kind: str, data: Dict[str, Any], payload: bytes = b"") -> None:
         self._unsent += Frame(kind, data, payload).pack()
@@ -160,6 +213,9 @@ class Link:
         own = {name: known.environ[name] for name in OUR_ENV if name in known.environ}
         there = RunFolder(known.facts.workdir, request.run_id, request.node).root
         facts = replace(known.facts, own_env=own, run_there=os.path.isdir(there))
+        self._receiving = Receiving(facts.workdir, self._reply)
+        if facts.release_held:
+            self._receiving.hold(request.release)
         self._reply("facts", {"id": frame.data["id"], "facts": encode(facts), **_clocks()})
 
     def _hold(self, frame: Frame) -> None:
@@ -170,13 +226,23 @@ class Link:
         port = held.getsockname()[1] if held else 0
         self._reply("held", {"id": frame.data["id"], "port": port, "error": error})
 
-    def _go(self, frame: Frame) -> None:
+    def _go(self, frame: Frame) -> Steps:
         known = self._asked()
         order = decode(Order, frame.data["order"])
         if frame.data.get("tasks"):
             tasks.store(known.facts.workdir, frame.data["tasks"], frame.payload)
         folder = RunFolder(order.workdir, order.run_id, order.node)
         prepare(folder, order, self._shim_code)
+        if order.release and order.attempt == 0:  # a later attempt goes on in the same folder
+            try:
+                yield from check_out(order.workdir, order.release, folder.work)
+            except BaseException:
+                shutil.rmtree(folder.root, ignore_errors=True)  # nothing was started
+                raise
+        self._spawn(frame, folder, order)
+
+    def _spawn(self, frame: Frame, folder: RunFolder, order: Order) -> None:
+        known = self._asked()
         # A host's own PET_* would be options of torchrun's behind the back of the order.
         own = {name: value for name, value in known.environ.items() if name[:4] != "PET_"}
         environ = {**own, **frame.data.get("secrets", {})}
@@ -197,6 +263,11 @@ class Link:
             raise RuntimeError("this link has not reported its facts yet")
         return self._known
 
+    def _asked_receiving(self) -> Receiving:
+        if self._receiving is None:
+            raise RuntimeError("this link has not reported its facts yet")
+        return self._receiving
+
     def _adopt(self, frame: Frame) -> None:
         """Speak to a supervisor that another link started."""
         order = decode(Order, frame.data["order"])
@@ -216,6 +287,11 @@ class Link:
         self._following().reader.ask(frame.data)
 
     def _say(self, frame: Frame) -> None:
+        if self._work is not None:
+            go = self._work[0]
+            self._give_up_work()
+            self._refuse(go, "it was told to stop before its start")
+            return
         self._following().tell({"stop": STOP, "kill": KILL}[frame.data["word"]])
         self._reply("said", {"id": frame.data["id"]})
 
@@ -223,6 +299,12 @@ class Link:
         if self._run is not None:
             self._run.tell(HEARD)
         self._reply("pong", {"id": frame.data["id"], **_clocks()})
+
+    def _exec(self, frame: Frame) -> None:
+        """Run a command as the task would be: in the environment that the setup lines left."""
+        argv, limit_s = list(frame.data["argv"]), float(frame.data["limit_s"])
+        environ = self._asked().environ
+        self._execution = Execution(frame.data["id"], argv, environ, limit_s, self._reply)
 
 
 @contextlib.contextmanager
@@ -245,6 +327,12 @@ def _giving_up_with(inbound: int) -> Iterator[None]:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+
+
+def _said(error: Exception) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.strerror}{f' ({error.filename})' if error.filename else ''}"
+    return str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
 
 
 def _clocks() -> Dict[str, float]:

@@ -9,7 +9,7 @@ import resource
 from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 from runner.core.facts import FactsRequest
-from runner.host import probes
+from runner.host import probes, releases
 
 _LIMITS = {
     "nofile": resource.RLIMIT_NOFILE,
@@ -120,6 +120,8 @@ def _survey(request: FactsRequest, home: str) -> None:
         disk_free=_free(_existing(workdir)),
         tasks_held=bool(request.tasks_hash) and os.path.isdir(tasks),
     )
+    if request.release:
+        probes.tell(release_held=releases.held(workdir, request.release))
     project = absolute(request.project, home)
     if request.project:
         probes.tell(project_exists=os.path.isdir(project))

@@ -1,18 +1,21 @@
-"""The console, plain: whole lines, each with its node and rank, written by a thread of its own.
+"""The console: whole lines, each with its node and rank, written by threads of their own.
 
 A console that nobody reads (a full pipe, a stopped terminal) holds up nothing but itself: what
-waits is counted, and whoever feeds it asks `full` before fetching more.
+waits is counted, and whoever feeds it asks `full` before fetching more. This module has the plain
+console, for pipes and files; `runner.ui.live` has the one for a terminal.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import queue
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+
+from runner.ui.lines import Assembly
+from runner.ui.writer import Writer
 
 LIMIT = 8 << 20
 """Bytes that may wait to be written."""
@@ -20,27 +23,49 @@ LIMIT = 8 << 20
 LONG_LINE = 1 << 20
 """A line without end is written in pieces of this size."""
 
+TICK_S = 0.25
+
 OUT, ERR = 1, 2
 NOBODY_READS = (
     b"note: nobody reads our output any more; the run goes on, its files have all of it\n"
 )
 
 
+def open_console(ui: str, ranks: frozenset[int] | None, nodes: Sequence[str]) -> Console:
+    """Return the console that suits where our words go: `ui` is "auto" or "plain".
+
+    The live one is for a terminal on standard error. Ranks' output then goes there too if standard
+    output is the same terminal, and plainly to standard output if that is a pipe or a file.
+    """
+    if ui == "plain" or not _lively():
+        return Console(ranks)
+    from runner.ui.live import LiveConsole  # noqa: PLC0415 (it builds on this module)
+
+    return LiveConsole(ranks, nodes)
+
+
+def _lively() -> bool:
+    if os.environ.get("TERM", "dumb") in ("dumb", "") or not os.isatty(ERR):
+        return False
+    return not os.isatty(OUT) or os.path.samestat(*map(os.fstat, (OUT, ERR)))
+
+
 class Console:
-    """What a person sees: ranks' output on theirs, our own lines on standard error."""
+    """What a person sees: ranks' output on theirs, our own lines on standard error.
+
+    A line that redraws itself with carriage returns (a progress bar) is shown in its last form.
+    One without an end is shown after a second, its rest as a line of its own.
+    """
 
     def __init__(self, ranks: frozenset[int] | None = None) -> None:
         self._ranks = ranks
-        self._torn: dict[tuple[str, int, int], bytes] = {}
         self._muted = False
+        self._lock = threading.Lock()
+        self._lines = {descriptor: Assembly(LONG_LINE) for descriptor in (OUT, ERR)}
         sys.stdout.flush()
-        out = _Writer(OUT)
-        # One writer where both are the same terminal or file, so that lines keep their order; two
-        # otherwise, so that a pipe nobody reads does not keep our own words back.
-        self._writers = {
-            OUT: out,
-            ERR: out if os.path.samestat(*map(os.fstat, (OUT, ERR))) else _Writer(ERR),
-        }
+        self._writers = self._open_writers()
+        for writer in set(self._writers.values()):
+            writer.start()
 
     @property
     def full(self) -> bool:
@@ -49,24 +74,27 @@ class Console:
 
     def say(self, text: str) -> None:
         """Write our own lines."""
-        self._writers[ERR].put(ERR, (text.rstrip("\n") + "\n").encode(errors="backslashreplace"))
+        self._writers[ERR].put(ERR, encoded(text))
+
+    def phase(self, text: str) -> None:
+        """Note what is going on: "connecting", "running", "stopping"."""
+
+    def state(self, node: str, text: str) -> None:
+        """Note how a node is doing: "ready", "2 of 4 ranks", "lost"."""
+
+    def verdict(self, text: str) -> None:
+        """Write the report that ends a run."""
+        self.say(text)
 
     def show(self, node: str, rank: int, stream: str, data: bytes) -> None:
         """Write a rank's output, by whole lines; the rest waits for its end."""
         if self._ranks is not None and rank not in self._ranks:
             return
         descriptor = OUT if stream == "out" else ERR
-        key = (node, rank, descriptor)
-        data = data.replace(b"\r\n", b"\n").replace(
-            b"\r", b"\n"
-        )  # a progress bar's, too, are lines
-        lines, newline, torn = (self._torn.pop(key, b"") + data).rpartition(b"\n")
-        if len(torn) > LONG_LINE:
-            lines, newline, torn = lines + newline + torn, b"\n", b""
-        if torn:
-            self._torn[key] = torn
-        if newline:
-            self._put_lines(node, rank, descriptor, lines)
+        with self._lock:
+            lines = self._lines[descriptor].feed((node, rank), data, time.monotonic())
+            if lines is not None:
+                self._put_lines(node, rank, descriptor, lines)
 
     def mute(self) -> None:
         """From now on drop ranks' output that would be too much; their files hold all of it."""
@@ -74,11 +102,12 @@ class Console:
 
     def finish_ranks(self, deadline_s: float = 0.0) -> None:
         """Write unfinished last lines, and what waits before them, for `deadline_s` at most."""
-        for (node, rank, descriptor), torn in self._torn.items():
-            self._put_lines(node, rank, descriptor, torn)
-        self._torn.clear()
+        with self._lock:
+            for descriptor, lines in self._lines.items():
+                for (node, rank), torn in lines.finish():
+                    self._put_lines(node, rank, descriptor, torn)
         end = time.monotonic() + deadline_s
-        while self._waiting and time.monotonic() < end:
+        while any(writer.pieces for writer in self._writers.values()) and time.monotonic() < end:
             time.sleep(0.005)
 
     def close(self, give_up: Callable[[], bool] = lambda: False) -> None:
@@ -93,55 +122,37 @@ class Console:
     def _waiting(self) -> int:
         return max(writer.waiting for writer in self._writers.values())
 
+    def _open_writers(self) -> dict[int, Writer]:
+        # One writer where both are the same terminal or file, so that lines keep their order; two
+        # otherwise, so that a pipe nobody reads does not keep our own words back.
+        out = Writer(OUT, TICK_S, self._tick, self._left)
+        same = os.path.samestat(*map(os.fstat, (OUT, ERR)))
+        return {OUT: out, ERR: out if same else Writer(ERR, TICK_S, self._tick, self._left)}
+
+    def _tick(self) -> None:
+        with self._lock:
+            for descriptor in self._lines:
+                self._show_overdue(descriptor)
+
+    def _show_overdue(self, descriptor: int) -> None:
+        for (node, rank), torn in self._lines[descriptor].overdue(time.monotonic()):
+            self._put_lines(node, rank, descriptor, torn)
+
+    def _left(self, descriptor: int) -> None:
+        if descriptor == OUT:
+            with contextlib.suppress(OSError):
+                os.write(ERR, NOBODY_READS)
+
     def _put_lines(self, node: str, rank: int, descriptor: int, lines: bytes) -> None:
+        self._put_prefixed(b"[%s:%d] " % (node.encode(), rank), descriptor, lines)
+
+    def _put_prefixed(self, prefix: bytes, descriptor: int, lines: bytes) -> None:
         if self._muted and self._writers[descriptor].waiting > LIMIT:
             return
-        prefix = b"[%s:%d] " % (node.encode(), rank)
         text = prefix + lines.replace(b"\n", b"\n" + prefix) + b"\n"
         self._writers[descriptor].put(descriptor, text)
 
 
-class _Writer:
-    """A thread that writes to one file, or to two that are the same."""
-
-    def __init__(self, descriptor: int) -> None:
-        self.waiting = 0
-        self._queue: queue.SimpleQueue[tuple[int, bytes] | None] = queue.SimpleQueue()
-        self._lock = threading.Lock()
-        self._broken = False
-        self._thread = threading.Thread(target=self._write, daemon=True, name=f"fd {descriptor}")
-        self._thread.start()
-
-    @property
-    def alive(self) -> bool:
-        return self._thread.is_alive()
-
-    def put(self, descriptor: int, data: bytes) -> None:
-        with self._lock:
-            self.waiting += len(data)
-        self._queue.put((descriptor, data))
-
-    def end(self) -> None:
-        self._queue.put(None)
-
-    def _write(self) -> None:
-        while (item := self._queue.get()) is not None:
-            descriptor, data = item
-            if not self._broken:
-                self._write_out(descriptor, data)
-            with self._lock:
-                self.waiting -= len(data)
-
-    def _write_out(self, descriptor: int, data: bytes) -> None:
-        view = memoryview(data)
-        while view:
-            try:
-                view = view[os.write(descriptor, view) :]
-            except BlockingIOError:
-                time.sleep(0.01)
-            except OSError:  # a reader such as `head` has left: the run goes on without it
-                self._broken = True
-                with contextlib.suppress(OSError):
-                    if descriptor == OUT:
-                        os.write(ERR, NOBODY_READS)
-                return
+def encoded(text: str) -> bytes:
+    """Return our own words as whole lines; nothing can fail to be written."""
+    return (text.rstrip("\n") + "\n").encode(errors="backslashreplace")

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterable
+
+TIMES = "\N{MULTIPLICATION SIGN}"
 
 
 def fold_names(names: Iterable[str]) -> str:
@@ -17,3 +20,9 @@ def fold_names(names: Iterable[str]) -> str:
     from ClusterShell.NodeSet import NodeSet
 
     return str(NodeSet.fromlist(unique))
+
+
+@functools.lru_cache(maxsize=512)
+def folded(names: tuple[str, ...]) -> str:
+    """Return what `fold_names` does, for what is asked again and again."""
+    return fold_names(names)

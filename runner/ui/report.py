@@ -8,6 +8,7 @@ from pathlib import Path
 
 from runner.core import shell, torchrun
 from runner.core.events import HURRIED, TOLD
+from runner.core.layout import CODE, RunFolder, release_folder
 from runner.core.plan import NodePlan, Plan
 from runner.core.verdict import Failure, NodeResult, RankResult, Verdict, describe_exit
 from runner.ui.names import fold_names
@@ -20,10 +21,11 @@ def opening(plan: Plan) -> str:
     ranks = _count(plan.world_size, "rank")
     nodes = _count(len(plan.nodes), "node")
     address = f"[{plan.master_addr}]" if ":" in plan.master_addr else plan.master_addr
-    what = f"run {plan.run_id}: {plan.task} on {plan.cluster}"
-    lines = [f"{what}, {nodes}, {ranks}, {plan.backend}, meeting at {address}:{plan.master_port}"]
-    if plan.meeting and len(plan.nodes) > 1:
-        lines[0] += f" ({plan.meeting})"
+    why = f" ({plan.meeting})" if plan.meeting and len(plan.nodes) > 1 else ""
+    lines = [
+        f"run {plan.run_id}: {plan.task} on {plan.cluster}, {nodes}, {ranks}, {plan.backend}",
+        f"  meeting at {address}:{plan.master_port}{why}",
+    ]
     rows = [
         (fold_names(share.node for share in group), _share(group)) for group in _alike(plan.nodes)
     ]
@@ -45,9 +47,20 @@ def rehearsal(plan: Plan, assumed: Sequence[str] = ()) -> str:
 
 def _to_paste(plan: Plan, share: NodePlan) -> str:
     folder = shell.path(share.cwd)
-    ours = share.cwd.startswith(posixpath.dirname(share.order.shim) + "/")
-    title = f"# {share.node}" + (" (a launch puts the task's file there first)" if ours else "")
-    enter = f"mkdir -p {folder} && cd {folder}" if ours else f"cd {folder}"
+    run = RunFolder(share.order.workdir, plan.run_id, share.node)
+    ours = share.cwd.startswith(run.root + "/")
+    title, enter = f"# {share.node}", f"cd {folder}"
+    if share.order.release:
+        title += " (a launch works in a copy of the release, too)"
+        code = posixpath.join(release_folder(share.order.workdir, share.order.release), CODE)
+        work = shell.path(run.work)
+        enter = (
+            f"mkdir -p {shell.path(run.root)} && cp -R {shell.path(code)} {work} && "
+            f"chmod -R u+w {work} && cd {folder}"
+        )
+    elif ours:
+        title += " (a launch puts the task's file there first)"
+        enter = f"mkdir -p {folder} && cd {folder}"
     env = shell.assignments(share.env, references=plan.secrets)
     command = shell.line(share.command, paths=torchrun.args_at(share.command))
     before = [enter, *plan.setup] if plan.setup else [f"{enter} && \\"]

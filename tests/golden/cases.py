@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from runner.control.assume import assume
 from runner.core.facts import Facts, Python
 from runner.core.plan import Plan, build_plan
+from runner.core.release import Code
 from runner.core.secret import Secret
 from runner.core.spec import Node, PortRule, Spec, Task
 from runner.ui.report import rehearsal
@@ -37,7 +38,7 @@ class Case:
         if told is None:
             asked, told, assumed = assume(asked)
         tasks_hash = TASKS_HASH if asked.task.shipped else ""
-        return build_plan(asked, told, tasks_hash=tasks_hash), assumed
+        return build_plan(asked, told, code=Code(tasks_hash=tasks_hash)), assumed
 
 
 def case(name: str, asked: Spec, *hosts: Facts) -> Case:

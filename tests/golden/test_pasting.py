@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from runner.control.assume import assume
 from runner.core.plan import Plan, build_plan
+from runner.core.release import Code
 from runner.core.secret import Secret
 from runner.core.spec import Node, Spec, Task
 from runner.ui.report import rehearsal
@@ -83,7 +84,9 @@ def planned(host: Host, *, task: Task, **others: Any) -> Plan:
         workdir=str(host.home / ".runner"),
     )
     return build_plan(
-        spec(Node("gpu1", "10.0.0.1"), task=task, **others), {"gpu1": told}, tasks_hash=TASKS_HASH
+        spec(Node("gpu1", "10.0.0.1"), task=task, **others),
+        {"gpu1": told},
+        code=Code(tasks_hash=TASKS_HASH),
     )
 
 
@@ -123,7 +126,7 @@ def test_offline_text_leaves_homes_to_the_hosts(host: Host) -> None:
     """Where no host was asked, `~/` is expanded by the shell there: interpreter, folder, task."""
     asked: Spec = spec(Node("gpu1", "gpu1"), task=SHIPPED, python="~/venv/bin/python")
     asked, told, assumed = assume(asked)
-    plan = build_plan(asked, told, tasks_hash=TASKS_HASH)
+    plan = build_plan(asked, told, code=Code(tasks_hash=TASKS_HASH))
 
     argv, _, cwd = host.paste(of_node(plan, "gpu1", assumed=tuple(assumed)), {})
 

@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 
 from runner.config.build import Asked, build, program_name
-from runner.config.compose import Runner, new_run_id
+from runner.config.compose import new_run_id
+from runner.config.schema import Runner
 from runner.core.composed import DryRun
 from runner.core.errors import ConfigError
 from runner.core.secret import Secret
-from runner.core.spec import Node, PortRule, Spec, Ssh, Task
+from runner.core.spec import Deploy, Node, PortRule, Spec, Ssh, Task
 
 DEFAULTS: dict[str, Any] = {
     "run_id": "run-1",
@@ -59,6 +60,7 @@ def test_defaults_make_a_spec() -> None:
         nodes=(Node(name="gpu1", host="gpu1"),),
         task=Task(name="train", kind="script", target="train.py"),
         project="/",
+        deploy=Deploy(on=True, max_mb=200, keep=3),
     )
     assert options == {
         "dry_run": DryRun.OFF,
@@ -88,6 +90,8 @@ def test_every_key_of_a_cluster_reaches_the_spec(tmp_path: Path) -> None:
             "cluster.setup": ["module load cuda", "conda activate x"],
             "cluster.project": "~/code",
             "cluster.workdir": "/scratch/runs",
+            "deploy.max_mb": 5,
+            "deploy.keep": 0,
             "stop.grace_s": 1,
             "lost_s": 2,
             "disconnect_s": 3.5,
@@ -112,6 +116,7 @@ def test_every_key_of_a_cluster_reaches_the_spec(tmp_path: Path) -> None:
         setup=("module load cuda", "conda activate x"),
         project="~/code",
         workdir="/scratch/runs",
+        deploy=Deploy(on=False, max_mb=5, keep=0),
         grace_s=1.0,
         lost_s=2.0,
         disconnect_s=3.5,
@@ -152,6 +157,12 @@ def test_port_rules(rule: object, ports: PortRule) -> None:
             {"cluster.ssh.host_keys": "no"},
             "cluster.ssh.host_keys: 'no' is not legal; choose strict or accept-new",
         ),
+        (
+            {"cluster.deploy": "always"},
+            "cluster.deploy: 'always' is not legal; choose auto or never",
+        ),
+        ({"deploy.max_mb": 0}, "deploy.max_mb: must be a whole number from 1, not 0"),
+        ({"deploy.keep": -1}, "deploy.keep: must be a whole number from 0, not -1"),
         ({"ui": "rich"}, "ui: 'rich' is not legal; choose auto or plain"),
         ({"dry_run": "maybe"}, "dry_run: 'maybe' is not legal; choose false, true or offline"),
         (
@@ -382,6 +393,20 @@ def test_the_project_is_where_the_user_stands_as_they_see_it(tmp_path: Path) -> 
     assert project(str(link), "/shared/code") == "/shared/code"
 
 
+@pytest.mark.parametrize(
+    ("changes", "on"),
+    [
+        ({}, True),
+        ({"cluster.deploy": "never"}, False),
+        ({"cluster.project": "~/code"}, False),
+        ({"cluster.deploy": "never", "cluster.project": "~/code"}, False),
+    ],
+)
+def test_code_is_pushed_unless_it_is_there(changes: dict[str, Any], on: bool) -> None:
+    """`never` says so, and a `project` too."""
+    assert spec_of(changes).deploy.on is on
+
+
 def test_options_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
     """The run folder is absolute, ranks may be one or many, dry runs are three words."""
     monkeypatch.setenv("HOME", "/home/ada")
@@ -417,10 +442,10 @@ def test_the_keys_are_these() -> None:
         *("cluster.ssh.user", "cluster.ssh.port", "cluster.ssh.key", "cluster.ssh.config"),
         *("cluster.ssh.jump", "cluster.ssh.known_hosts", "cluster.ssh.host_keys"),
         *("cluster.ssh.connect_timeout", "cluster.python", "cluster.host_python"),
-        *("cluster.setup", "cluster.project", "cluster.workdir", "cluster.env"),
-        *("cluster.pass_env", "cluster.secrets"),
+        *("cluster.setup", "cluster.deploy", "cluster.project", "cluster.workdir"),
+        *("cluster.env", "cluster.pass_env", "cluster.secrets"),
         *("task.module", "task.script", "task.command", "task.args", "task.args_style"),
         *("task.env", "task.nodes", "task.nnodes"),
-        *("dry_run", "run_id", "run_dir", "ui", "stop.grace_s", "lost_s", "disconnect_s"),
-        "logs.ranks",
+        *("dry_run", "run_id", "run_dir", "ui", "deploy.max_mb", "deploy.keep"),
+        *("stop.grace_s", "lost_s", "disconnect_s", "logs.ranks"),
     ]

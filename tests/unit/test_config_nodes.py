@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from runner.config.build import Asked, build, expand
-from runner.config.compose import Runner
+from runner.config.schema import Runner
 from runner.core.errors import ConfigError
 from runner.core.spec import Node
 

@@ -217,8 +217,8 @@ def test_opening_aligns_nodes_and_folds_ranks() -> None:
     )
 
     assert opening(made) == (
-        f"run {RUN_ID}: train on lab, 2 nodes, 4 ranks, gloo, "
-        "meeting at 10.0.0.1:29512 (the master's host)\n"
+        f"run {RUN_ID}: train on lab, 2 nodes, 4 ranks, gloo\n"
+        "  meeting at 10.0.0.1:29512 (the master's host)\n"
         "  a     rank 0, on CPU, via eth0\n"
         "  long  ranks 1-3, on GPUs 0, 2-3, via ib0\n"
         "  note: no GPU on a: 1 rank on the CPU (cluster.nproc_per_node sets more)"
@@ -233,7 +233,7 @@ def test_opening_of_many_nodes_folds_those_alike() -> None:
         {name: facts(name, gpu_count=2 if name in names[-2:] else 8) for name in names},
     )
 
-    assert opening(made).splitlines()[1:] == [
+    assert opening(made).splitlines()[2:] == [
         "  gpu[1-10]   ranks 0-79, 8 each, on GPUs 0-7",
         "  gpu[11-12]  ranks 80-83, 2 each, on GPUs 0-1",
     ]
@@ -241,7 +241,7 @@ def test_opening_of_many_nodes_folds_those_alike() -> None:
 
 def test_opening_of_eight_nodes_names_each() -> None:
     """A few lines more are easier to read than ranges."""
-    nodes = opening(plan(*[1] * 8)).splitlines()[1:]
+    nodes = opening(plan(*[1] * 8)).splitlines()[2:]
 
     assert [line.split()[0] for line in nodes] == list("abcdefgh")
 

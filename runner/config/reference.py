@@ -1,0 +1,188 @@
+"""`docs/configuration.md`, made from the schema: `python -m runner.config.reference` prints it."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Iterator
+from typing import Any
+
+from runner.config.schema import SECTIONS
+
+INTRODUCTION = """\
+# Configuration
+
+<!-- Made by `python -m runner.config.reference > docs/configuration.md`; edit runner/config. -->
+
+YAML says what to run and where; the command line changes any of it for one run. `python -m runner
+--cfg job` prints all that was composed, and `dry_run=offline` what would be made of it, without
+asking any host.
+
+## Files
+
+A run takes one file of each group: a **cluster** (`conf/cluster/NAME.yaml`) says which machines, a
+**task** (`conf/task/NAME.yaml`) what they do. Each begins with `defaults: [base]`, which stands for
+every default on this page.
+
+```yaml
+# conf/cluster/mine.yaml
+defaults: [base]
+nodes:
+  gpu1: {host: 192.168.1.109}
+  gpu2: {host: 192.168.1.110, user: bob, port: 2222}
+python: ~/venv/bin/python
+```
+
+```yaml
+# conf/task/train.yaml
+defaults: [base]
+script: train.py
+args:
+  lr: 0.1        # --lr 0.1
+  amp: true      # --amp
+  sizes: [1, 2]  # --sizes 1 2
+```
+
+```sh
+python -m runner cluster=mine task=train
+```
+
+A file may build on another one of its group and say only what differs. What is listed later wins;
+the file itself counts as the last unless `_self_` is in the list.
+
+```yaml
+# conf/cluster/mine-debug.yaml
+defaults: [mine]
+only: [gpu1]
+env: {NCCL_DEBUG: INFO}
+```
+
+`conf/runner.yaml`, the primary file, chooses the cluster and the task for runs that name none. One
+of your own replaces the shipped one; its list of defaults has to begin with `runner_base`.
+
+```yaml
+# conf/runner.yaml
+defaults:
+  - runner_base
+  - cluster: mine
+  - task: train
+  - _self_
+  - override hydra/hydra_logging: none
+  - override hydra/job_logging: none
+lost_s: 60
+```
+
+**Where files are looked for:** in every `--config-dir DIR`, then in your own `conf/`, which is the
+nearest one upwards from the folder you stand in that holds `cluster/` or `task/`, then among the
+shipped ones. The first folder that has a file of the name wins, and the run says what it hides.
+
+## The command line
+
+`KEY=VALUE` sets a key, `GROUP=NAME` chooses a file. They hold in the order given and over every
+file.
+
+```sh
+python -m runner cluster=mine task=train task.args.lr=0.01 cluster.nodes.gpu2.gpus=4
+python -m runner cluster=mine task.script=train.py task.args.epochs=3
+```
+
+A program given without `task=`, as in the second line, stands alone: nothing of the task that
+would have been the default is kept. `+KEY=VALUE` adds a key that is not there, `++KEY=VALUE` adds
+or changes one, `~KEY` takes one out. `cluster.nodes`, `task.args` and every `env` take new keys
+without a `+`; only a new node needs one:
+
+```sh
+python -m runner cluster=mine task=train +cluster.nodes.gpu3.host=192.168.1.111 '~task.args.amp'
+```
+
+Values are read by Hydra's grammar: numbers, `true`, `false`, `null`, lists `[a,b]`, mappings
+`{a:1}`; anything else is text. Text with spaces, commas, brackets or quotes needs quotes of its
+own inside those of the shell:
+
+```sh
+python -m runner cluster=mine task=train 'task.args.note="a, b and c"' 'task.args.sizes=[3,4]'
+python -m runner cluster=mine 'task.command=[bash,-c,"echo $RANK"]'
+```
+
+With `--multirun`, values joined by commas make a run of each combination, one after the other:
+
+```sh
+python -m runner --multirun cluster=mine task=train task.args.lr=0.1,0.01
+```
+
+## Ranges of nodes
+
+`gpu[01-16]` names sixteen machines, `rack[1-2]n[1-8]` sixteen others. Ranges may stand below
+`cluster.nodes`, and in `cluster.only`, `cluster.exclude` and `task.nodes`. A later entry for a
+member adds to what the range said, and the node keeps its place.
+
+```yaml
+# conf/cluster/big.yaml
+defaults: [base]
+gpus_per_node: 8
+nodes:
+  gpu[01-16]: {user: alice}
+  gpu05: {gpus: [0, 2, 4, 6], env: {NCCL_IB_DISABLE: "1"}}
+exclude: [gpu03]
+```
+
+```sh
+python -m runner cluster=big task=train 'cluster.exclude=[gpu03,gpu[10-12]]'
+python -m runner cluster=big task=train 'cluster.only=gpu[01-02]' cluster.nodes.gpu02.gpus=4
+```
+
+## Values made of others
+
+`${a.b}` is the value of another key, `${.b}` of a neighbour; `${oc.env:NAME,DEFAULT}` is a variable
+of your environment, `${this_python:}` the interpreter that runs the runner. The record of the run
+keeps them as they are written.
+
+```yaml
+# conf/task/noted.yaml
+defaults: [train]
+args:
+  data: ${oc.env:DATA,/data}
+  output: results/${run_id}
+  nodes: ${cluster.only}
+```
+
+A password or a token belongs into neither: `cluster.secrets: [NAME]` takes it from your
+environment, and only the ranks see it.
+"""
+
+
+def render() -> str:
+    """Return the whole page."""
+    parts = [INTRODUCTION, "## Every key\n"]
+    for name, schema in SECTIONS.items():
+        parts.append(f"### {f'`{name}`' if name else 'Top level'}\n")
+        parts.append(f"{_unwrapped(schema)}\n")
+        parts.append("\n".join(_table(schema)) + "\n")
+    return "\n".join(parts)
+
+
+def _unwrapped(schema: type) -> str:
+    paragraphs = (inspect.getdoc(schema) or "").split("\n\n")
+    return "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
+
+
+def _table(schema: type) -> Iterator[str]:
+    yield "| key | default | legal | meaning |"
+    yield "|---|---|---|---|"
+    for each in dataclasses.fields(schema):
+        cells = (f"`{each.name}`", _default(each), each.metadata["legal"], each.metadata["help"])
+        yield f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
+
+
+def _default(field: dataclasses.Field[object]) -> str:
+    """Return a default as YAML has it, "" where there is none or the key has a table of its own."""
+    shown = {"None": "null", "False": "false", "True": "true"}
+    if field.default is not dataclasses.MISSING:
+        text = str(field.default)
+        return f"`{shown.get(text, text)}`" if text else ""
+    factory: Any = field.default_factory
+    return {dict: "`{}`", list: "`[]`"}.get(factory, "")
+
+
+if __name__ == "__main__":
+    print(render(), end="")

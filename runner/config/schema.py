@@ -1,0 +1,258 @@
+"""Every key there is: its default, what is legal, and what it means."""
+
+# ruff: noqa: RUF009 (`doc` makes a field, as `dataclasses.field` does)
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from hydra.core.config_store import ConfigStore
+from omegaconf import DictConfig, OmegaConf
+
+from runner.config.checks import stranger
+from runner.core.errors import Problem
+
+NODES = "cluster.nodes"
+TEXT, PATH, SECONDS = "text", "path", "seconds, more than 0"
+ENV = "mapping of names to texts, numbers or bools"
+NAMES = "list of names of variables"
+MEMBERS = "list of names and ranges"
+
+
+def doc(default: Any, text: str, legal: str = TEXT) -> Any:
+    """Return a dataclass field with its help; a class as the default is called for one."""
+    metadata = {"help": text, "legal": legal}
+    if isinstance(default, type):
+        return dataclasses.field(default_factory=default, metadata=metadata)
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+@dataclass
+class SshConfig:
+    """How the hosts are logged in to; a null leaves the choice to your `~/.ssh/config`."""
+
+    user: str | None = doc(None, "the login name, unless a node has its own", "text or null")
+    port: int | None = doc(None, "the SSH port, unless a node has its own", "1 to 65535 or null")
+    key: str | None = doc(None, "the private key to log in with", "path of a file here, or null")
+    config: str = doc("~/.ssh/config", "your ssh configuration, on this machine", PATH)
+    jump: Any = doc(
+        None, "the hosts to go through, as ssh -J takes them", "text, list of texts or null"
+    )
+    known_hosts: str = doc("~/.ssh/known_hosts", "where host keys are looked up", PATH)
+    host_keys: str = doc(
+        "strict",
+        "strict refuses a host whose key is not known; accept-new learns it",
+        "strict or accept-new",
+    )
+    connect_timeout: float = doc(10.0, "how long one host may take to answer", SECONDS)
+
+
+@dataclass
+class NodeConfig:
+    """One machine: its name is a name or a range such as `gpu[01-16]`.
+
+    A later entry for a member of a range adds to it and wins.
+    """
+
+    host: str | None = doc(
+        None, "the SSH name or address; null: the name of the node", "name, address or null"
+    )
+    addr: str | None = doc(
+        None, "where the other nodes reach it; null: found out", "name, address or null"
+    )
+    user: str | None = doc(None, "the login name; null: as `cluster.ssh.user`", "text or null")
+    port: int | None = doc(None, "the SSH port; null: as `cluster.ssh.port`", "1 to 65535 or null")
+    gpus: Any = doc(
+        "",
+        "how many GPUs to use, or which; left out: as `cluster.gpus_per_node`",
+        "number from 0, list of devices such as [0, 2], or auto",
+    )
+    nproc_per_node: Any = doc(
+        "", "ranks on it; left out: as `cluster.nproc_per_node`", "number from 1, or auto"
+    )
+    env: Any = doc(dict, "environment of its ranks, over the cluster's", ENV)
+    transport: str | None = doc(None, "null: as `cluster.transport`", "ssh, local or null")
+    interface: str | None = doc(
+        None, "the network interface for training traffic; null: found out", "text or null"
+    )
+
+
+@dataclass
+class Cluster:
+    """What the files in `conf/cluster` may say: which machines, and how they are used."""
+
+    transport: str = doc(
+        "ssh", "local starts processes on this machine in place of SSH", "ssh or local"
+    )
+    backend: str = doc(
+        "auto",
+        "what ranks talk over, in DIST_BACKEND; auto: nccl where every node has a GPU per rank",
+        "auto, nccl or gloo",
+    )
+    gpus_per_node: Any = doc("auto", "GPUs to use; auto: all of them", "number from 0, or auto")
+    nproc_per_node: Any = doc(
+        "auto", "ranks; auto: one per GPU, one where there is none", "number from 1, or auto"
+    )
+    master: str | None = doc(
+        None, "the node of rank 0; null: the first one used", "name of a node, or null"
+    )
+    master_port: Any = doc(
+        "auto",
+        "where the ranks meet; auto: a free port. A range is for firewalls",
+        "port, range such as 29500-29600, or auto",
+    )
+    nodes: Any = doc(dict, "the machines, in rank order", "mapping of names or ranges to nodes")
+    only: Any = doc(list, "the nodes to use; empty: all", MEMBERS)
+    exclude: Any = doc(list, "nodes to leave out", MEMBERS)
+    ssh: SshConfig = doc(SshConfig, "how the hosts are logged in to", "see below")
+    python: str = doc("python3", "the interpreter of the task on the hosts: it has torch", PATH)
+    host_python: str = doc(
+        "${.python}", "the interpreter of our own part there, 3.8 or newer", PATH
+    )
+    setup: Any = doc(
+        list,
+        "lines for bash, once per host before the task, such as `module load cuda`",
+        "list of texts",
+    )
+    deploy: str = doc(
+        "auto",
+        "auto pushes the code you stand in to the hosts, unless `project` names where it is; "
+        "never: it is there",
+        "auto or never",
+    )
+    project: str | None = doc(
+        None,
+        "the folder of the code on the hosts; null: the pushed code, or, with `deploy: never`, "
+        "the folder you stand in",
+        "path or null",
+    )
+    workdir: str = doc("~/.runner", "where runs are kept on the hosts", PATH)
+    env: Any = doc(dict, "environment of all ranks; null takes a name out", ENV)
+    pass_env: Any = doc(list, "variables to copy from your environment; on record", NAMES)
+    secrets: Any = doc(list, "the same, but never written anywhere", NAMES)
+
+
+@dataclass
+class TaskConfig:
+    """What the files in `conf/task` may say: a program, one of module, script and command."""
+
+    module: str | None = doc(
+        None, "a Python module, as for `python -m`", "name such as package.train, or null"
+    )
+    script: str | None = doc(
+        None, "a Python file, relative to the folder you stand in", "path or null"
+    )
+    command: Any = doc(
+        None, "what is not Python; no shell unless it is one", "text, list of texts or null"
+    )
+    args: Any = doc(
+        None,
+        "the arguments: `lr: 0.1` is `--lr 0.1`, true a flag alone, a list several values",
+        "mapping; text or list of texts where args_style is raw; or null",
+    )
+    args_style: str = doc(
+        "argparse", "hydra makes `lr=0.1` of it; raw keeps words", "argparse, hydra or raw"
+    )
+    env: Any = doc(dict, "environment of the ranks, over the cluster's and the node's", ENV)
+    nodes: Any = doc(list, "the nodes to use; empty: all of the cluster", MEMBERS)
+    nnodes: Any = doc(
+        None, "how many nodes to use, the first ones; null: all", "number from 1, or null"
+    )
+
+
+@dataclass
+class Deploy:
+    """Bounds of what is pushed to the hosts."""
+
+    max_mb: int = doc(200, "more than this many megabytes are refused", "whole number from 1")
+    keep: int = doc(3, "so many old releases stay on the hosts", "whole number from 0")
+
+
+@dataclass
+class Stop:
+    """How a run is ended."""
+
+    grace_s: float = doc(15.0, "from TERM to KILL", SECONDS)
+
+
+@dataclass
+class Logs:
+    """What of the ranks' output is shown; the files hold all of it."""
+
+    ranks: Any = doc("all", "whose output is shown", "all, a rank, or a list such as [0, 3]")
+
+
+@dataclass
+class Runner:
+    """The whole configuration."""
+
+    cluster: Cluster = doc(Cluster, "the machines", "see below")
+    task: TaskConfig = doc(TaskConfig, "the program", "see below")
+    dry_run: Any = doc(
+        False,
+        "true shows what each host would be told, offline does so without asking any",
+        "false, true or offline",
+    )
+    run_id: str | None = doc(
+        None,
+        "the name of the run; null: one is made, MMDD-HHMM-TASK-xxxx",
+        "up to 63 of a-z, 0-9 and '-', or null",
+    )
+    run_dir: str = doc("runs/${run_id}", "the record of the run on this machine", PATH)
+    ui: str = doc("auto", "plain: lines only, as for a file", "auto or plain")
+    deploy: Deploy = doc(Deploy, "bounds of what is pushed", "see below")
+    stop: Stop = doc(Stop, "how a run is ended", "see below")
+    lost_s: float = doc(15.0, "after this silence a host counts as lost", SECONDS)
+    disconnect_s: float = doc(
+        15.0, "hosts that hear nothing of us for so long stop the run themselves", SECONDS
+    )
+    logs: Logs = doc(Logs, "what is shown of the ranks' output", "see below")
+
+
+SECTIONS: Mapping[str, type] = {
+    "": Runner,
+    "cluster": Cluster,
+    "cluster.nodes.NODE": NodeConfig,
+    "cluster.ssh": SshConfig,
+    "task": TaskConfig,
+    "deploy": Deploy,
+    "stop": Stop,
+    "logs": Logs,
+}
+"""Every dataclass of the schema by the key it stands below."""
+
+
+def register() -> None:
+    """Make the schema known to Hydra: as `runner_base`, `cluster/base` and `task/base`."""
+    store = ConfigStore.instance()
+    store.store(name="runner_base", node=_open(OmegaConf.structured(Runner)))
+    store.store(group="cluster", name="base", node=_open(OmegaConf.structured(Cluster)))
+    store.store(group="task", name="base", node=_open(OmegaConf.structured(TaskConfig)))
+    # For clusters of this machine: what runs us has torch, the first python3 on PATH may not.
+    OmegaConf.register_new_resolver("this_python", lambda: sys.executable, replace=True)
+
+
+def _open(config: DictConfig) -> DictConfig:
+    """Let a schema take any key: we name those too many, all of them, after composition."""
+    OmegaConf.set_struct(config, value=False)
+    for node in config.values():
+        if isinstance(node, DictConfig):
+            _open(node)
+    return config
+
+
+def strangers(
+    values: Mapping[str, Any], schema: type = Runner, where: str = ""
+) -> Iterator[Problem]:
+    """Yield a problem per key that the schema does not know."""
+    fields: dict[str, Any] = {f.name: f.default_factory for f in dataclasses.fields(schema)}
+    for key, value in values.items():
+        nested = fields.get(key)
+        if key not in fields:
+            yield stranger(where, key, list(fields))
+        elif isinstance(nested, type) and dataclasses.is_dataclass(nested):
+            yield from strangers(value, nested, f"{where}.{key}" if where else key)

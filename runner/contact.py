@@ -1,0 +1,100 @@
+"""Contact with every host of a run or a verb: connections, signals, facts, and the push of code."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import signal
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from runner.control.connect import Gathering, Reach
+from runner.control.deploy import Deployment, Receiver
+from runner.control.session import Inbox, Session
+from runner.control.snapshot import Snapshot
+from runner.core.errors import Problem
+from runner.core.facts import Facts, FactsRequest
+from runner.core.spec import Node, Spec
+from runner.core.wire import Frame
+from runner.ui.console import Console
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Contact:
+    """The hosts of one spec, and the console that shows how it goes with them."""
+
+    def __init__(self, spec: Spec, console: Console, inbox: Inbox) -> None:
+        self.spec, self.console, self.inbox = spec, console, inbox
+        self.reach = Reach(spec, console.say)
+        self.sessions: dict[str, Session] = {}
+
+    def gather(
+        self,
+        request: Callable[[Node], FactsRequest],
+        judge: Callable[[Node, Facts], list[Problem]],
+    ) -> dict[str, Facts]:
+        """Connect to every host at once, and return the facts of each.
+
+        Raises:
+            NotReady: With every problem of every host.
+            Interrupted: By a signal.
+        """
+        self.console.phase("connecting")
+        gathering = Gathering(self.spec, self.reach, self.inbox, request, judge, self.console.state)
+        self.sessions = gathering.sessions
+        return gathering.run()
+
+    def push(self, snapshot: Snapshot, facts: dict[str, Facts]) -> dict[str, Receiver]:
+        """Bring the code to every host that lacks it; mark it as held in `facts`.
+
+        Raises:
+            NotReady: With every problem of every host.
+            Interrupted: By a signal.
+        """
+        lacking = {
+            name: self.sessions[name] for name, told in facts.items() if not told.release_held
+        }
+        if not lacking:
+            return {}
+        self.console.phase("pushing the code")
+        deployment = Deployment(self.spec, snapshot, lacking, self.inbox, self.console.state)
+        deployment.run()
+        for name in lacking:
+            facts[name] = replace(facts[name], release_held=True)
+        return deployment.receivers
+
+    def close(self) -> None:
+        """End every connection."""
+        for session in list(self.sessions.values()):  # threads may still be connecting
+            session.close()
+        self.reach.close()
+
+
+@contextlib.contextmanager
+def signals_to(inbox: Inbox) -> Iterator[None]:
+    """Have every signal that asks us to end arrive in the inbox, in order."""
+
+    def note(signum: int, _: object) -> None:
+        inbox.put((None, Frame("signal", {"signal": signum})))
+
+    heeded = [signum for signum in SIGNALS if signal.getsignal(signum) != signal.SIG_IGN]  # nohup
+    before = {signum: signal.signal(signum, note) for signum in heeded}
+    try:
+        yield
+    finally:
+        for signum, handler in before.items():
+            signal.signal(signum, handler)
+
+
+@contextlib.contextmanager
+def contact(spec: Spec, console: Console) -> Iterator[Contact]:
+    """Offer contact for one verb; its end closes all, the console too."""
+    inbox: Inbox = queue.SimpleQueue()
+    with signals_to(inbox):
+        made = Contact(spec, console, inbox)
+        try:
+            yield made
+        finally:
+            made.close()
+            console.close()

@@ -1,0 +1,131 @@
+"""A release: one snapshot of the code, named by the hash of its manifest."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import posixpath
+from dataclasses import dataclass
+from typing import Dict, Iterator, List, Tuple
+
+HASH_LENGTH = 16
+
+
+@dataclass(frozen=True)
+class Code:
+    """What travels with a run.
+
+    Attributes:
+        tasks_hash: The content hash of the shipped tasks; "" when the task is a user's.
+        release: The hash of the release the ranks run in; "" when they run in `project`.
+        sub: The folder within the release the user stands in, "" at its top.
+        script: `task.script` as it is called from there; "" when it is meant as it is.
+        commit: The git commit the release was made from, with "+" when files differ from it.
+    """
+
+    tasks_hash: str = ""
+    release: str = ""
+    sub: str = ""
+    script: str = ""
+    commit: str = ""
+
+
+@dataclass(frozen=True)
+class File:
+    """A file of a release: its path (with "/"), permissions, size in bytes, sha256 in hex."""
+
+    path: str
+    mode: int
+    size: int
+    digest: str
+
+
+@dataclass(frozen=True)
+class Link:
+    """A symbolic link of a release: its path, and what it says, to the letter."""
+
+    path: str
+    target: str
+
+
+@dataclass(frozen=True)
+class Folder:
+    """A folder of a release: its path and permissions."""
+
+    path: str
+    mode: int
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """All of a release but the bytes of its files. Each group is sorted by path.
+
+    Names that are no UTF-8 are kept as `os.fsdecode` returns them.
+    """
+
+    folders: Tuple[Folder, ...] = ()
+    files: Tuple[File, ...] = ()
+    links: Tuple[Link, ...] = ()
+
+    def encode(self) -> bytes:
+        """Return the manifest as bytes, always the same ones for the same release."""
+        rows = {
+            "folders": [[each.path, each.mode] for each in self.folders],
+            "files": [[each.path, each.mode, each.size, each.digest] for each in self.files],
+            "links": [[each.path, each.target] for each in self.links],
+        }
+        return json.dumps(rows, separators=(",", ":")).encode("ascii")
+
+    @staticmethod
+    def decode(data: bytes) -> Manifest:
+        """Return what `encode` made.
+
+        Raises:
+            ValueError: It is no manifest, or would write outside of its folder.
+        """
+        try:
+            rows = json.loads(data)
+            manifest = Manifest(
+                tuple(Folder(*row) for row in rows["folders"]),
+                tuple(File(*row) for row in rows["files"]),
+                tuple(Link(*row) for row in rows["links"]),
+            )
+        except (ValueError, TypeError, KeyError) as error:
+            raise ValueError(f"no manifest of a release: {error}") from error
+        for problem in manifest.problems():
+            raise ValueError(problem)
+        return manifest
+
+    @property
+    def size(self) -> int:
+        """The bytes of all files."""
+        return sum(file.size for file in self.files)
+
+    def problems(self) -> Iterator[str]:
+        """Yield what would make this no tree of its own."""
+        folders = {"", *(folder.path for folder in self.folders)}
+        seen = set()
+        everything: List[str] = [folder.path for folder in self.folders]
+        everything += [file.path for file in self.files]
+        everything += [link.path for link in self.links]
+        for path in everything:
+            if path != posixpath.normpath(path) or path.startswith(("/", "..")) or path == ".":
+                yield f"{path!r} is no path within a release"
+            elif posixpath.dirname(path) not in folders:
+                yield f"the folder of {path!r} is not in the manifest"
+            elif path in seen:
+                yield f"{path!r} is in the manifest twice"
+            seen.add(path)
+
+
+def release_hash(encoded: bytes) -> str:
+    """Return the name of the release with that encoded manifest."""
+    return hashlib.sha256(encoded).hexdigest()[:HASH_LENGTH]
+
+
+def distinct(manifest: Manifest) -> List[File]:
+    """Return one file for each content, in the order in which contents are streamed."""
+    first: Dict[str, File] = {}
+    for file in manifest.files:
+        first.setdefault(file.digest, file)
+    return list(first.values())

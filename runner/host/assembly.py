@@ -1,0 +1,220 @@
+"""A release on its way in: assembled aside, every hash verified, then renamed into its place."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import shutil
+import zlib
+from typing import Dict, List, Optional
+
+from runner.core.layout import CODE, release_folder, releases_folder
+from runner.core.release import File, Manifest, distinct, release_hash
+from runner.host.releases import (
+    ASIDE,
+    MANIFEST,
+    STEP,
+    Steps,
+    held,
+    known_contents,
+    remove_stale,
+    seal,
+    sealed,
+    stored_mode,
+)
+
+
+class Assembly:
+    """A release in the making: `missing` is what has to come, in the order in which it must."""
+
+    def __init__(self, workdir: str, encoded: bytes) -> None:
+        """Begin one.
+
+        Raises:
+            ValueError: That is no manifest.
+            OSError: Nothing can be written here.
+        """
+        self.manifest = Manifest.decode(encoded)
+        self.name = release_hash(encoded)
+        self.missing: List[File] = []
+        self._encoded = encoded
+        self._final = release_folder(workdir, self.name)
+        parent = releases_folder(workdir)
+        os.makedirs(parent, mode=0o700, exist_ok=True)
+        remove_stale(parent)
+        mark = f"{os.uname().nodename}.{os.getpid()}{ASIDE}"
+        self._aside = os.path.join(parent, f".{self.name}.{mark}")
+        self._code = os.path.join(self._aside, CODE)
+        self._places: Dict[str, List[File]] = {}
+        for file in self.manifest.files:
+            self._places.setdefault(file.digest, []).append(file)
+        self._next = 0
+        self._writing: Optional[_Writing] = None
+
+    def begin(self) -> Steps:
+        """Make the folders, and take over what earlier releases have."""
+        os.makedirs(self._code, mode=0o700)
+        for folder in self.manifest.folders:
+            os.mkdir(os.path.join(self._code, folder.path), 0o700)
+        known = known_contents(os.path.dirname(self._final))
+        done = 0
+        for file in distinct(self.manifest):
+            source = known.get((file.digest, stored_mode(file)))
+            if source is None or not self._take_over(source, file):
+                self.missing.append(file)
+                continue
+            done += file.size + 4096
+            if done > STEP:
+                done = 0
+                yield
+        free = os.statvfs(self._aside)
+        needed = sum(file.size for file in self.missing)
+        if needed > free.f_bavail * free.f_frsize:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self._open_next()
+
+    def feed(self, data: bytes) -> None:
+        """Take the next bytes of the stream: the missing files one after the other.
+
+        Raises:
+            ValueError: A file is not what the manifest says, or there is too much.
+            OSError: It cannot be written.
+        """
+        view = memoryview(data)
+        while view:
+            if self._writing is None:
+                raise ValueError("more came than was missing")
+            view = self._writing.take(view)
+            if not self._writing.left:
+                self._end_file()
+
+    def finish(self) -> Steps:
+        """Complete the tree, verify it, and rename it to its place.
+
+        Raises:
+            ValueError: Something is not what the manifest says.
+            OSError: It cannot be written.
+        """
+        if self._writing is not None:
+            raise ValueError(f"the stream ended within {self._writing.file.path}")
+        for link in self.manifest.links:
+            os.symlink(link.target, os.path.join(self._code, link.path))
+        with open(os.path.join(self._aside, MANIFEST), "wb") as file:
+            file.write(zlib.compress(self._encoded))
+        yield from self._verify()
+        self._publish()
+
+    def abandon(self) -> None:
+        """Leave nothing behind; harmless when it is done."""
+        if self._writing is not None:
+            self._writing.close()
+            self._writing = None
+        shutil.rmtree(self._aside, ignore_errors=True)
+
+    def _take_over(self, source: str, file: File) -> bool:
+        """Give a known content its place: as another name of the same file where the disk can."""
+        target = os.path.join(self._code, file.path)
+        try:
+            os.link(source, target)
+        except OSError:
+            try:
+                shutil.copyfile(source, target)
+                seal(target, file)
+            except FileNotFoundError:  # removed by somebody's `deploy.keep`
+                return False
+        return self._spread(file)
+
+    def _spread(self, file: File) -> bool:
+        """Copy a file that is here to the other places with the same content."""
+        first = os.path.join(self._code, file.path)
+        for other in self._places[file.digest]:
+            if other is not file:
+                target = os.path.join(self._code, other.path)
+                shutil.copyfile(first, target)
+                seal(target, other)
+        return True
+
+    def _open_next(self) -> None:
+        while self._writing is None and self._next < len(self.missing):
+            file = self.missing[self._next]
+            self._next += 1
+            self._writing = _Writing(file, os.path.join(self._code, file.path))
+            if not file.size:
+                self._end_file()
+
+    def _end_file(self) -> None:
+        writing, self._writing = self._writing, None
+        if writing is not None:
+            writing.end()
+            self._spread(writing.file)
+        self._open_next()
+
+    def _verify(self) -> Steps:
+        """Read back all that was not hashed as it came."""
+        came = {id(file) for file in self.missing}
+        done = 0
+        for file in self.manifest.files:
+            path = os.path.join(self._code, file.path)
+            if id(file) not in came:
+                digest = hashlib.sha256()
+                with open(path, "rb") as stored:
+                    while chunk := stored.read(STEP):
+                        digest.update(chunk)
+                        done += len(chunk)
+                        if done > STEP:
+                            done = 0
+                            yield
+                if digest.hexdigest() != file.digest:
+                    raise ValueError(f"{file.path} is not what it was in an earlier release")
+            if not sealed(path, file):
+                raise ValueError(f"{file.path} was changed while it was stored")
+
+    def _publish(self) -> None:
+        parent = os.path.dirname(self._final)
+        for _ in range(2):
+            try:
+                os.rename(self._aside, self._final)
+                return
+            except OSError as error:
+                if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
+                    raise
+            if held(os.path.dirname(parent), self.name):  # somebody else was quicker
+                self.abandon()
+                return
+            broken = f"{self._aside[: -len(ASIDE)]}.broken{ASIDE}"
+            os.rename(self._final, broken)
+            shutil.rmtree(broken, ignore_errors=True)
+        raise ValueError(f"{self._final} is in the way")
+
+
+class _Writing:
+    """One file on its way in."""
+
+    def __init__(self, file: File, path: str) -> None:
+        self.file = file
+        self.left = file.size
+        self._path = path
+        self._digest = hashlib.sha256()
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+        self._descriptor = os.open(path, flags, 0o600)
+
+    def take(self, view: memoryview) -> memoryview:
+        """Write what is of this file; return the rest."""
+        part = view[: self.left]
+        self._digest.update(part)
+        written = 0
+        while written < len(part):
+            written += os.write(self._descriptor, part[written:])
+        self.left -= len(part)
+        return view[len(part) :]
+
+    def end(self) -> None:
+        """Verify and seal it."""
+        self.close()
+        if self._digest.hexdigest() != self.file.digest:
+            raise ValueError(f"{self.file.path} arrived as something else")
+        seal(self._path, self.file)
+
+    def close(self) -> None:
+        os.close(self._descriptor)

@@ -1,0 +1,88 @@
+"""The host's end of a deploy: what is missing is told, taken in, verified, stored."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import zlib
+from typing import Any, Callable, Dict, Iterator, Optional
+
+from runner.core.wire import Frame
+from runner.host import releases
+from runner.host.assembly import Assembly
+from runner.host.releases import Steps
+
+Reply = Callable[[str, Dict[str, Any]], None]
+
+
+class Receiving:
+    """The releases one controller pushes over one link."""
+
+    def __init__(self, workdir: str, reply: Reply) -> None:
+        self._workdir = workdir
+        self._reply = reply
+        self._assembly: Optional[Assembly] = None
+        self._hold: Optional[int] = None
+
+    def offered(self, frame: Frame) -> Steps:
+        """A manifest came: say that the release is stored, or what is lacking for it.
+
+        `lacks` names the contents by their place among the manifest's files, and the store, which
+        hosts with one disk share.
+        """
+        self.drop()
+        encoded = zlib.decompress(frame.payload)
+        assembly = Assembly(self._workdir, encoded)
+        if releases.held(self._workdir, assembly.name):
+            self._keep(frame, assembly.name, new=False)
+            return
+        self._assembly = assembly
+        with self._dropping():
+            yield from assembly.begin()
+            place = {file.path: index for index, file in enumerate(assembly.manifest.files)}
+            missing = [place[file.path] for file in assembly.missing]
+            store = releases.store_name(self._workdir)
+            self._reply("lacks", {"id": frame.data["id"], "store": store, "missing": missing})
+
+    def piece(self, frame: Frame) -> None:
+        """The next bytes of the stream of missing files."""
+        if self._assembly is None:
+            return
+        data = zlib.decompress(frame.payload) if frame.data.get("z") else frame.payload
+        with self._dropping():
+            self._assembly.feed(data)
+
+    def finished(self, frame: Frame) -> Steps:
+        """Everything came: store the release, and remove old ones but `keep`."""
+        if self._assembly is None:
+            raise RuntimeError("no release is being pushed")
+        with self._dropping():
+            yield from self._assembly.finish()
+            releases.prune(self._workdir, int(frame.data["keep"]), self._assembly.name)
+            self._keep(frame, self._assembly.name, new=True)
+        self._assembly = None
+
+    def hold(self, name: str) -> None:
+        """Keep a release from being removed while this link lives."""
+        if self._hold is not None:
+            os.close(self._hold)
+        self._hold = releases.hold(self._workdir, name)
+
+    def drop(self) -> None:
+        """Leave nothing of an unfinished release."""
+        if self._assembly is not None:
+            self._assembly.abandon()
+            self._assembly = None
+
+    def _keep(self, frame: Frame, name: str, *, new: bool) -> None:
+        self.hold(name)
+        self._reply("stored", {"id": frame.data["id"], "new": new})
+
+    @contextlib.contextmanager
+    def _dropping(self) -> Iterator[None]:
+        """Remove the unfinished release if anything goes wrong, as when the controller leaves."""
+        try:
+            yield
+        except BaseException:
+            self.drop()
+            raise

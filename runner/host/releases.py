@@ -1,0 +1,209 @@
+"""The releases on a host: which are here, and which may go.
+
+What is stored is sealed: read-only, with one modification time for all. Whoever writes into a
+release later breaks the seal of that file, so that a look at sizes and times tells whether a
+release is still what it was.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import secrets
+import shutil
+import stat
+import zlib
+from typing import Dict, Generator, List, Optional, Set, Tuple
+
+from runner.core.layout import CODE, release_folder, releases_folder
+from runner.core.release import File, Manifest, release_hash
+from runner.core.states import State
+
+SEAL = 1_000_000_000
+"""The modification time of every stored file, in seconds since the epoch."""
+
+MANIFEST, STORE = "manifest", ".store"
+ASIDE = ".new"
+
+_OVER = tuple(state.value for state in State if state.terminal)
+
+Steps = Generator[None, None, None]
+"""Long work in small steps, so that whoever does it can answer in between."""
+
+STEP = 4 << 20
+"""Bytes that are read or written in one step."""
+
+
+def held(workdir: str, name: str) -> bool:
+    """Whether the release is here, whole and as it was stored."""
+    root = release_folder(workdir, name)
+    manifest = load(root)
+    if manifest is None:
+        return False
+    code = os.path.join(root, CODE)
+    try:
+        return (
+            all(sealed(os.path.join(code, file.path), file) for file in manifest.files)
+            and all(os.readlink(os.path.join(code, e.path)) == e.target for e in manifest.links)
+            and all(os.path.isdir(os.path.join(code, each.path)) for each in manifest.folders)
+        )
+    except OSError:
+        return False
+
+
+def load(root: str) -> Optional[Manifest]:
+    """Return the manifest of the release in that folder, None if it is not the one it should be."""
+    try:
+        with open(os.path.join(root, MANIFEST), "rb") as file:
+            data = zlib.decompress(file.read())
+        return Manifest.decode(data) if release_hash(data) == os.path.basename(root) else None
+    except (OSError, ValueError, zlib.error):
+        return None
+
+
+def sealed(path: str, file: File) -> bool:
+    """Whether a stored file is there and was not written to since."""
+    try:
+        found = os.lstat(path)
+    except OSError:
+        return False
+    return (
+        stat.S_ISREG(found.st_mode)
+        and found.st_size == file.size
+        and int(found.st_mtime) == SEAL
+        and stat.S_IMODE(found.st_mode) == stored_mode(file)
+    )
+
+
+def hold(workdir: str, name: str) -> Optional[int]:
+    """Keep a release from being removed, for as long as the descriptor returned is open."""
+    try:
+        descriptor = os.open(release_folder(workdir, name), os.O_RDONLY | os.O_DIRECTORY)
+    except OSError:
+        return None
+    with contextlib.suppress(OSError):  # a network disk may have no locks: then records must do
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    return descriptor
+
+
+def store_name(workdir: str) -> str:
+    """Return the name of this store: hosts that share the disk read the same one."""
+    folder = releases_folder(workdir)
+    os.makedirs(folder, mode=0o700, exist_ok=True)
+    path = os.path.join(folder, STORE)
+    aside = f"{path}.{os.uname().nodename}.{os.getpid()}"
+    if not os.path.exists(path):
+        with open(aside, "w", encoding="ascii") as file:
+            file.write(secrets.token_hex(8))
+        try:
+            with contextlib.suppress(FileExistsError):
+                os.link(aside, path)
+        except OSError:  # a disk without hard links
+            os.rename(aside, path)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(aside)
+    with open(path, encoding="ascii") as file:
+        return file.read()
+
+
+def stored_mode(file: File) -> int:
+    """Return the permissions a file is stored with."""
+    return (file.mode | 0o400) & 0o555
+
+
+def seal(path: str, file: File) -> None:
+    """Mark a file whose content is as it should be."""
+    os.chmod(path, stored_mode(file))
+    os.utime(path, (SEAL, SEAL))
+
+
+def prune(workdir: str, keep: int, current: str) -> List[str]:
+    """Remove the oldest releases but `keep`, `current` and those in use; return their names."""
+    parent = releases_folder(workdir)
+    ages = []
+    for name in names(parent):
+        with contextlib.suppress(OSError):
+            if not name.startswith(".") and name != current:
+                ages.append((os.stat(os.path.join(parent, name, MANIFEST)).st_mtime, name))
+    old = [name for _, name in sorted(ages, reverse=True)[keep:]]
+    used = _used_by_runs(workdir) if old else set()
+    return [name for name in old if name not in used and _remove(parent, name)]
+
+
+def _remove(parent: str, name: str) -> bool:
+    """Remove one release unless somebody holds it."""
+    path = os.path.join(parent, name)
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError:
+        return False
+    try:
+        with contextlib.suppress(OSError):
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return False
+        aside = os.path.join(parent, f".{name}.{os.uname().nodename}.{os.getpid()}.old{ASIDE}")
+        os.rename(path, aside)
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
+    shutil.rmtree(aside, ignore_errors=True)
+    return True
+
+
+def _used_by_runs(workdir: str) -> Set[str]:
+    """Return the releases of runs that are not over, on any host that shares this disk."""
+    runs = os.path.join(workdir, "runs")
+    folders = (
+        os.path.join(runs, run, node) for run in names(runs) for node in names(f"{runs}/{run}")
+    )
+    return {_release_of(folder) for folder in folders}
+
+
+def _release_of(folder: str) -> str:
+    """Return the release of a run on one host, "" when it is over."""
+    try:
+        with open(os.path.join(folder, "state.json"), encoding="utf-8") as file:
+            if json.load(file)["state"] in _OVER:
+                return ""
+        with open(os.path.join(folder, "order.json"), encoding="utf-8") as file:
+            return str(json.load(file)["release"])
+    except (OSError, ValueError, KeyError):
+        return ""
+
+
+def names(folder: str) -> List[str]:
+    """Return what is in a folder, nothing where it cannot be read."""
+    try:
+        return os.listdir(folder)
+    except OSError:
+        return []
+
+
+def known_contents(parent: str) -> Dict[Tuple[str, int], str]:
+    """Return where contents of earlier releases lie, by digest and stored mode, if still sealed."""
+    known: Dict[Tuple[str, int], str] = {}
+    for name in names(parent):
+        manifest = None if name.startswith(".") else load(os.path.join(parent, name))
+        for file in manifest.files if manifest else ():
+            key = (file.digest, stored_mode(file))
+            path = os.path.join(parent, name, CODE, file.path)
+            if key not in known and sealed(path, file):
+                known[key] = path
+    return known
+
+
+def remove_stale(parent: str) -> None:
+    """Remove what processes of this host left that were killed while they assembled."""
+    host = os.uname().nodename
+    for name in names(parent):
+        if not (name.startswith(".") and name.endswith(ASIDE)):
+            continue
+        stem = name[: -len(ASIDE)].replace(".broken", "").replace(".old", "")
+        owner, _, pid = stem.partition(".")[2].partition(".")[2].rpartition(".")
+        if owner == host and pid.isdigit() and not os.path.exists(f"/proc/{pid}"):
+            shutil.rmtree(os.path.join(parent, name), ignore_errors=True)

@@ -1,0 +1,183 @@
+"""What the verbs print: answers of many hosts, the equal ones as one."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+from runner.ui.names import fold_names
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Deployed:
+    """What a deploy did.
+
+    Attributes:
+        release: The hash of the release.
+        commit: The commit it was made from, "+" added when files differ; "" without git.
+        files: How many files it has.
+        size: Their bytes.
+        sent: Bytes sent, by node; None for one that had the release.
+    """
+
+    release: str
+    commit: str
+    files: int
+    size: int
+    sent: Mapping[str, int | None]
+
+
+class Answer(Protocol):
+    """What a command did on one host."""
+
+    node: str
+    code: int | None
+    out: bytearray
+    err: bytearray
+    problem: str
+
+
+class Setting(Protocol):
+    """A place that sets a value."""
+
+    @property
+    def where(self) -> str:
+        """The file and line, the word, or "default"."""
+        ...
+
+    @property
+    def value(self) -> str:
+        """What it says, as YAML."""
+        ...
+
+
+class Origin(Protocol):
+    """A value, and where it comes from."""
+
+    @property
+    def key(self) -> str:
+        """The full key."""
+        ...
+
+    @property
+    def value(self) -> str:
+        """What it is, as YAML."""
+        ...
+
+    @property
+    def written(self) -> str:
+        """How it is written, where that differs."""
+        ...
+
+    @property
+    def settings(self) -> Sequence[Setting]:
+        """Who sets it, the winner first."""
+        ...
+
+    @property
+    def problem(self) -> str:
+        """Why it has no value."""
+        ...
+
+
+def deployed(result: Deployed) -> str:
+    """Return which release is where."""
+    plural = "" if result.files == 1 else "s"
+    origin = f", commit {result.commit[:12]}" if result.commit else ""
+    origin += " and changes" if result.commit.endswith("+") else ""
+    title = f"release {result.release}: {result.files:,} file{plural}, {megabytes(result.size)}"
+    rows = [
+        (fold_names(names), "had it" if sent is None else f"stored, {megabytes(sent)} sent")
+        for sent, names in _grouped(result.sent.items(), lambda item: item[1], lambda item: item[0])
+    ]
+    width = max(len(names) for names, _ in rows)
+    return "\n".join([title + origin, *(f"  {names:{width}}  {text}" for names, text in rows)])
+
+
+def megabytes(size: int) -> str:
+    """Return a size as text."""
+    for unit, name in ((10**9, "GB"), (10**6, "MB"), (10**3, "kB")):
+        if size >= unit:
+            return f"{size / unit:.1f} {name}"
+    return f"{size} B"
+
+
+def answers(given: Iterable[Answer]) -> str:
+    """Return every answer, hosts with the same one as one."""
+    blocks = []
+    for (ended, text), names in _grouped(
+        given, lambda each: (_ended(each), _text(each)), lambda each: each.node
+    ):
+        count = f" ({len(names)})" if len(names) > 1 else ""
+        blocks.append(f"── {fold_names(names)}{count}{ended} ──")
+        blocks += [text] if text else []
+    return "\n".join(blocks)
+
+
+def as_data(given: Iterable[Answer]) -> dict[str, Any]:
+    """Return the same for a program."""
+    return {
+        each.node: {
+            "code": each.code,
+            "out": each.out.decode(errors="replace"),
+            "err": each.err.decode(errors="replace"),
+            "problem": each.problem,
+        }
+        for each in given
+    }
+
+
+def exit_code(given: Iterable[Answer]) -> int:
+    """Return ours: 5 for what could not be killed, 4 for a lost host, 1 for a failure."""
+    codes = [0]
+    for each in given:
+        if each.problem.startswith("cannot be killed"):
+            codes.append(5)
+        elif each.problem.startswith("lost"):
+            codes.append(4)
+        elif each.code != 0 or each.problem:
+            codes.append(1)
+    return max(codes)
+
+
+def origins(found: Iterable[Origin]) -> str:
+    """Return per value what it is, who set it, and whom that overrode."""
+    blocks = []
+    for each in found:
+        blocks.append(f"{each.key}: {each.problem or each.value}")
+        if each.written:
+            blocks.append(f"  written as {each.written}")
+        for number, setting in enumerate(each.settings):
+            over = "" if number == 0 else f" (overridden: {setting.value})"
+            blocks.append(f"  {setting.where}{over}")
+    return "\n".join(blocks)
+
+
+def _ended(answer: Answer) -> str:
+    if answer.problem:
+        return f": {answer.problem}"
+    if answer.code is not None and answer.code < 0:
+        return f": killed by {signal.Signals(-answer.code).name}"
+    return f": exit {answer.code}" if answer.code else ""
+
+
+def _text(answer: Answer) -> str:
+    both = (bytes(answer.out), bytes(answer.err))
+    return "\n".join(part.decode(errors="replace").rstrip("\n") for part in both if part)
+
+
+K = TypeVar("K", bound=Hashable)
+
+
+def _grouped(
+    items: Iterable[T], key: Callable[[T], K], name: Callable[[T], str]
+) -> list[tuple[K, list[str]]]:
+    """Return the names of items with the same key, in the order in which keys first come."""
+    groups: dict[K, list[str]] = {}
+    for item in items:
+        groups.setdefault(key(item), []).append(name(item))
+    return list(groups.items())

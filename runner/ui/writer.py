@@ -1,0 +1,114 @@
+"""Threads that write: nobody who has something to say waits for those who read it."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import queue
+import threading
+import time
+from collections.abc import Callable
+from operator import itemgetter
+
+BATCH = 1 << 18
+"""Bytes of small pieces that are written as one."""
+
+
+STOPPED_S = 1.5
+"""A wait so much too long means that the process was stopped (Ctrl-Z)."""
+
+
+class Writer:
+    """A thread that writes to one file, or to two that are the same.
+
+    Every `every_s`, and never while it is held up in writing, it calls `tick`. What it is about
+    to write goes through `frame`. When the reader has left it calls `left`, once, and writes no
+    more. When a wait took far longer than it should it calls `stopped`: so did we all.
+    """
+
+    def __init__(
+        self,
+        descriptor: int,
+        every_s: float,
+        tick: Callable[[], None],
+        left: Callable[[int], None],
+        frame: Callable[[bytes], bytes] = bytes,
+        stopped: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.waiting = 0
+        self.pieces = 0
+        self._every_s, self._tick, self._left = every_s, tick, left
+        self._frame, self._stopped = frame, stopped
+        self._queue: queue.SimpleQueue[tuple[int, bytes] | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._broken = False
+        self._thread = threading.Thread(target=self._run, daemon=True, name=f"fd {descriptor}")
+
+    def start(self) -> None:
+        """Begin to write."""
+        self._thread.start()
+
+    @property
+    def alive(self) -> bool:
+        """Whether it still has something to write, or was not asked to end."""
+        return self._thread.is_alive()
+
+    def put(self, descriptor: int, data: bytes) -> None:
+        """Have data written, after all that was put before."""
+        with self._lock:
+            self.waiting += len(data)
+            self.pieces += 1
+        self._queue.put((descriptor, data))
+
+    def end(self) -> None:
+        """End when everything is written."""
+        self._queue.put(None)
+
+    def _run(self) -> None:
+        next_tick = 0.0
+        ended = False
+        while not ended:
+            batch, ended = self._batch()
+            for descriptor, group in itertools.groupby(batch, key=itemgetter(0)):
+                pieces = [data for _, data in group]
+                data = b"".join(pieces)
+                if not self._broken:
+                    self._write(descriptor, self._frame(data))
+                with self._lock:
+                    self.waiting -= len(data)
+                    self.pieces -= len(pieces)
+            if time.monotonic() >= next_tick:
+                self._tick()
+                next_tick = time.monotonic() + self._every_s
+
+    def _batch(self) -> tuple[list[tuple[int, bytes]], bool]:
+        """Return what there is to write, up to some size, and whether that was the last."""
+        batch: list[tuple[int, bytes]] = []
+        size = 0
+        until = time.monotonic() + self._every_s
+        try:
+            item = self._queue.get(timeout=self._every_s)
+            while item is not None:
+                batch.append(item)
+                size += len(item[1])
+                if size >= BATCH:
+                    return batch, False
+                item = self._queue.get_nowait()
+        except queue.Empty:
+            return batch, False
+        finally:
+            if time.monotonic() - until > STOPPED_S:
+                self._stopped()
+        return batch, True
+
+    def _write(self, descriptor: int, data: bytes) -> None:
+        view = memoryview(data)
+        while view:
+            try:
+                view = view[os.write(descriptor, view) :]
+            except BlockingIOError:
+                time.sleep(0.01)
+            except OSError:  # a reader such as `head` has left: the run goes on without it
+                self._broken = True
+                self._left(descriptor)
+                return

@@ -1,0 +1,122 @@
+"""The schema explains itself, and the page made of it is current and true."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from runner.config import build, reference
+from runner.config.checks import either
+from runner.config.compose import Composer, open_composer
+from runner.config.folders import conf_folders, shipped
+from runner.config.schema import SECTIONS, Cluster, NodeConfig, Runner, SshConfig
+from runner.core.composed import Composed, DryRun
+
+ROOT = Path(__file__).parents[2]
+FIELDS = [
+    (f"{section}.{field.name}".lstrip("."), field)
+    for section, schema in SECTIONS.items()
+    for field in dataclasses.fields(schema)
+]
+
+
+@pytest.fixture
+def composer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Composer]:
+    """What composes with the files of the page, in a folder of its own."""
+    for name, text in re.findall(r"```yaml\n# (\S+)\n(.*?)```", reference.render(), re.DOTALL):
+        file = tmp_path / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("DATA", raising=False)
+    with open_composer(conf_folders([]), shipped()) as composer:
+        yield composer
+
+
+def test_the_page_is_current() -> None:
+    """`python -m runner.config.reference > docs/configuration.md` makes it."""
+    assert (ROOT / "docs" / "configuration.md").read_text() == reference.render()
+
+
+@pytest.mark.parametrize(("key", "field"), FIELDS, ids=[key for key, _ in FIELDS])
+def test_every_key_has_help(key: str, field: dataclasses.Field[object]) -> None:
+    """A sentence and what is legal; and it is on the page."""
+    assert 4 < len(field.metadata["help"]) < 120
+    assert field.metadata["legal"]
+    assert f"| `{field.name}` |" in reference.render(), key
+
+
+def test_every_part_of_the_schema_has_a_section() -> None:
+    """One that nests further would be missed in silence."""
+    factories: list[Any] = [field.default_factory for _, field in FIELDS]
+    nested = {each for each in factories if dataclasses.is_dataclass(each)}
+    assert nested | {Runner, NodeConfig} == set(SECTIONS.values())
+
+
+def test_what_is_legal_is_what_the_checks_take() -> None:
+    """Where they take one of a few words."""
+    legal = {key: field.metadata["legal"] for key, field in FIELDS}
+    assert legal["cluster.transport"] == either(build.TRANSPORTS)
+    assert legal["cluster.backend"] == either(build.BACKENDS)
+    assert legal["cluster.deploy"] == either(build.DEPLOYS)
+    assert legal["cluster.ssh.host_keys"] == either(build.HOST_KEYS)
+    assert legal["task.args_style"] == either(("argparse", "hydra", "raw"))
+    assert legal["dry_run"] == either([each.value for each in DryRun])
+    assert {field.name for field in dataclasses.fields(NodeConfig)} == set(build.NODE_KEYS)
+
+
+def test_the_full_example_has_every_key_of_a_cluster() -> None:
+    """And no other; the nodes' keys are named in it too."""
+    text = (ROOT / "conf" / "cluster" / "lab3.yaml").read_text()
+    example = yaml.safe_load(text)
+    assert set(example) == {"defaults", *(field.name for field in dataclasses.fields(Cluster))}
+    assert set(example["ssh"]) == {field.name for field in dataclasses.fields(SshConfig)}
+    head = text.partition("\nssh:")[0]
+    assert [f.name for f in dataclasses.fields(NodeConfig) if f.name not in head] == []
+
+
+def test_defaults_are_shown_as_yaml_has_them() -> None:
+    """So that they can be copied."""
+    shown = reference.render()
+    assert "| `project` | `null` |" in shown
+    assert "| `dry_run` | `false` |" in shown
+    assert "| `only` | `[]` |" in shown
+
+
+def test_every_example_composes(composer: Composer) -> None:
+    """Each line of shell on the page, with the files on the page; they mean what it says."""
+    lines = re.findall(r"^python -m runner (.*)$", reference.render(), re.MULTILINE)
+    runs: list[Composed] = []
+    for words in map(shlex.split, lines):
+        if words[0] == "--multirun":
+            runs += composer.sweep(words[1:])
+        else:
+            runs.append(composer.compose(words))
+    assert len(runs) == len(lines) + 1 == 10
+    plain, changed, alone, added, quoted, shell, first, second, few, two = runs
+    assert plain.spec.task.args == ("--lr", "0.1", "--amp", "--sizes", "1", "2")
+    assert [node.gpu_count for node in changed.spec.nodes] == [None, 4]
+    assert alone.spec.task.args == ("--epochs", "3")
+    assert (len(added.spec.nodes), "--amp" in added.spec.task.args) == (3, False)
+    assert quoted.spec.task.args[-2:] == ("--note", "a, b and c")
+    assert shell.spec.task.args == ("-c", "echo $RANK")
+    assert (first.spec.task.args[1], second.spec.task.args[1]) == ("0.1", "0.01")
+    assert [node.name for node in few.spec.nodes][2:4] == ["gpu04", "gpu05"]
+    assert [node.gpu_count for node in two.spec.nodes] == [8, 4]
+
+
+def test_every_file_of_the_page_composes(composer: Composer) -> None:
+    """Also those that no line of shell uses; each builds on what it names."""
+    debug = composer.compose(["cluster=mine-debug"]).spec
+    assert [node.name for node in debug.nodes] == ["gpu1"]
+    assert (debug.python, debug.env) == ("~/venv/bin/python", {"NCCL_DEBUG": "INFO"})
+    assert (debug.lost_s, debug.task.name) == (60.0, "train")
+    noted = composer.compose(["task=noted", "run_id=r1", "cluster.only=[gpu1]"]).spec.task
+    assert noted.args[-6:] == (*("--data", "/data", "--output", "results/r1"), "--nodes", "gpu1")
