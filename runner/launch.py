@@ -183,6 +183,8 @@ class Launch:
             record=self._store.append,
             log=self._log,
             say=self._console.say,
+            phase=self._console.phase,
+            state=self._console.state,
             console_full=lambda: self._console.full,
             mute=self._console.mute,
         )
@@ -225,7 +227,7 @@ class Launch:
             self._store.tail,
             disconnect_s=self.spec.disconnect_s,
         )
-        self._console.say(text)
+        self._console.verdict(text)
         give_up = self._interrupted if verdict.exit_code == 0 else _after(SETTLE_S)
         self._console.close(give_up)
 

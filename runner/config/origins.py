@@ -96,7 +96,7 @@ class Tracer:
         self._layers = sources
         if self._tree.get("run_id", "") is None:
             config.run_id = RUN_ID
-        named = self._tree.get("cluster", {}).get("secrets")
+        named = self._at((*NODES[:1], "secrets"))
         names = named if isinstance(named, list) else [named]
         self._hidden = [os.environ[n] for n in names if isinstance(n, str) and os.environ.get(n)]
         self._entries = self._members()
@@ -120,7 +120,7 @@ class Tracer:
     def _taken_out(self, key: str) -> ConfigError | None:
         """Return a better message where the command line took the key away."""
         words = [
-            layer.name.rpartition(" ")[2]
+            layer.name.removeprefix("command line: ")
             for layer in self._layers
             if layer.deletes and f"{key}.".startswith(f"{'.'.join(layer.word)}.")
         ]
@@ -146,15 +146,15 @@ class Tracer:
 
     def _resolved(self, way: Way) -> tuple[str, str]:
         """Return the value at a path as YAML, or why there is none."""
-        problems: list[Problem] = []
-        node: Any = self._config
+        value, problems = _resolved(self._config, way)
+        return ("", problems[0].what) if problems else (text(self._masked(value)), "")
+
+    def _at(self, way: Way) -> Any:
+        """Return what is written there, or None."""
         try:
-            for part in way:
-                node = node[_own_key(node, part)]
-        except OmegaConfBaseException as error:
-            return "", unresolved(".".join(way), error).what
-        value = plain(node, ".".join(way), problems)
-        return (text(self._masked(value)), "") if not problems else ("", problems[0].what)
+            return at(self._tree, way)
+        except KeyError:
+            return None
 
     def _masked(self, value: Any) -> Any:
         if isinstance(value, str):
@@ -169,7 +169,7 @@ class Tracer:
     def _members(self) -> dict[str, list[str]]:
         """Return the entries of `cluster.nodes` that speak of a node, by its name."""
         found: dict[str, list[str]] = {}
-        nodes = self._tree.get("cluster", {}).get("nodes")
+        nodes = self._at(NODES)
         for entry in nodes if isinstance(nodes, Mapping) else ():
             try:
                 names = expand(entry)
@@ -197,7 +197,7 @@ class Tracer:
                 yield self._of_node_key(name, entries, tail)
 
     def _body(self, way: Way) -> Mapping[str, Any]:
-        body = at(self._tree, way)
+        body = self._at(way)
         return body if isinstance(body, Mapping) else {}
 
     def _variables(self, entries: Sequence[Way]) -> list[str]:
@@ -230,11 +230,21 @@ class Tracer:
 
     def _holds(self, way: Way) -> bool:
         """Return whether an entry has this key, and it counts."""
-        try:
-            value = at(self._tree, way)
-        except KeyError:
-            return False
-        return value is not None or way[-1] != "transport"
+        missing = object()
+        value = self._body(way[:-1]).get(way[-1], missing)
+        return value is not missing and (value is not None or way[-1] != "transport")
+
+
+def _resolved(config: DictConfig, way: Way) -> tuple[Any, list[Problem]]:
+    """Return the value at a path as plain data, and what of it cannot be resolved."""
+    problems: list[Problem] = []
+    node: Any = config
+    try:
+        for part in way:
+            node = node[_own_key(node, part)]
+    except OmegaConfBaseException as error:
+        return None, [unresolved(".".join(way), error)]
+    return plain(node, ".".join(way), problems), problems
 
 
 def _own_key(node: Any, part: str) -> Any:
@@ -255,16 +265,15 @@ def as_yaml(config: DictConfig, key: str, *, resolve: bool) -> str:
     if resolve:
         if tree.get("run_id", "") is None:
             config.run_id = RUN_ID
-        problems: list[Problem] = []
-        tree = plain(config, "", problems)
-        problems = [each for each in problems if f"{each.where}.".startswith(key)]
+        value, problems = _resolved(config, way)
         if problems:
             raise ConfigError(problems)
-    value = at(tree, way)
+    else:
+        value = at(tree, way)
     if not isinstance(value, (dict, list)):
         return text(value) + "\n"
     # OmegaConf's own, because it quotes what only OmegaConf takes for a number, such as 1e3.
-    return OmegaConf.to_yaml(OmegaConf.create(value)) if not resolve else _dumped(value)
+    return _dumped(value) if resolve else OmegaConf.to_yaml(OmegaConf.create(value))
 
 
 def _dumped(value: Any) -> str:

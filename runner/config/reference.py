@@ -14,9 +14,10 @@ INTRODUCTION = """\
 
 <!-- Made by `python -m runner.config.reference > docs/configuration.md`; edit runner/config. -->
 
-YAML says what to run and where; the command line changes any of it for one run. `python -m runner
---cfg job` prints all that was composed, and `dry_run=offline` what would be made of it, without
-asking any host.
+YAML says what to run and where; the command line changes any of it for one run. The first files of
+a project are written by `python -m runner init`. `python -m runner config` prints all that was
+composed, `python -m runner explain KEY` which file or word set a value and what it overrides, and
+`dry_run=offline` shows what would be made of it, without asking any host.
 
 ## Files
 
@@ -114,7 +115,8 @@ python -m runner --multirun cluster=mine task=train task.args.lr=0.1,0.01
 
 `gpu[01-16]` names sixteen machines, `rack[1-2]n[1-8]` sixteen others. Ranges may stand below
 `cluster.nodes`, and in `cluster.only`, `cluster.exclude` and `task.nodes`. A later entry for a
-member adds to what the range said, and the node keeps its place.
+member adds to what the range said, and the node keeps its place. Within the brackets or braces of
+YAML a range needs quotes, and so does `${...}`: `[gpu1, "gpu[03-08]"]`.
 
 ```yaml
 # conf/cluster/big.yaml

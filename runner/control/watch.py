@@ -77,6 +77,8 @@ class Callbacks:
     record: Callable[[Event], None]
     log: Callable[[str, str, str, bytes], None]
     say: Callable[[str], None]
+    phase: Callable[[str], None]
+    state: Callable[[str, str], None]
     console_full: Callable[[], bool]
     mute: Callable[[], None]
 
@@ -126,7 +128,9 @@ class Watch:
                 data["tasks"] = missing.header()
             self._sessions[name].request("go", data, missing.payload if missing else b"")
         self._began = time.monotonic()
-        for node in self._nodes.values():
+        self._tell.phase("starting")
+        for name, node in self._nodes.items():
+            self._tell.state(name, "starting")
             if node.session.closed:
                 self._lose(node, "the connection to it broke before it got its order")
 
@@ -194,6 +198,7 @@ class Watch:
         name, body = node.share.node, event.body
         if isinstance(body, RankStarted):
             node.started.add(body.rank)
+            self._tell.state(name, _started(node))
             self._announce()
         elif isinstance(body, RankExited) and not body.ok:
             how = describe_exit(body.code, body.signal)
@@ -206,6 +211,9 @@ class Watch:
             self._stop_all(f"port {body.port} on {name} was taken")
         elif isinstance(body, Ended):
             node.ended = True
+            self._tell.state(name, "ended")
+            if all(other.ended for other in self._nodes.values()):
+                self._tell.phase("fetching the last of the logs")
             if body.state in (State.FAILED, State.STUCK):
                 self._stop_all(f"the run failed on {name}")
 
@@ -213,6 +221,7 @@ class Watch:
         everyone = all(len(n.started) == len(n.share.ranks) for n in self._nodes.values())
         if everyone and not self._announced:
             self._announced = True
+            self._tell.phase("running")
             took = time.monotonic() - self._began
             self._tell.say(f"every rank started after {took:.1f} s")
 
@@ -256,6 +265,7 @@ class Watch:
             node.settled = True
             return
         node.lost = True
+        self._tell.state(node.share.node, "lost")
         self._note(node.share.node, HostLost(reason), since)
         node.session.close()
         self._stop_all(f"lost {node.share.node}: {reason}")
@@ -316,6 +326,10 @@ class Watch:
         if self._stopping:
             return
         self._stopping = True
+        self._tell.phase("stopping")
+        for name, node in self._nodes.items():
+            if not node.ended and not node.lost:
+                self._tell.state(name, "stopping")
         self._tell.mute()
         if not signum:
             self._note("", StopAsked(reason))
@@ -337,3 +351,8 @@ class Watch:
 
     def _sink(self, name: str) -> Callable[[str, str, bytes], None]:
         return lambda source, stream, data: self._tell.log(name, source, stream, data)
+
+
+def _started(node: NodeWatch) -> str:
+    there, all_of_them = len(node.started), len(node.share.ranks)
+    return "running" if there == all_of_them else f"{there} of {all_of_them} ranks"

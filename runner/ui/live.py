@@ -24,6 +24,9 @@ REDRAW_S = 0.125
 LIVE_S = 1.0
 """How often a line that redraws itself is shown anew."""
 
+BEHIND = 1 << 20
+"""When so many bytes wait, lines come without colours: a terminal takes twice as long for them."""
+
 COLUMNS, ROWS = 80, 24
 """For terminals that do not know their size."""
 
@@ -194,7 +197,8 @@ class LiveConsole(Console):
             self._folding.add(source, descriptor, lines, now)
             return
         self._put_held(self._folding.flush())
-        prefix = self._paint.prefix(source, error=descriptor == console.ERR)
+        error, hurry = descriptor == console.ERR, self._writers[console.ERR].waiting > BEHIND
+        prefix = self._paint.prefix(source, error=error, hurry=hurry)
         self._put_prefixed(prefix, console.ERR, lines)
 
     def _put_held(self, held: list[Held]) -> None:

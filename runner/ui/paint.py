@@ -44,8 +44,10 @@ class Paint:
         """Return text in a colour."""
         return b"\x1b[%sm%s\x1b[0m" % (code, text) if self.colour else text
 
-    def prefix(self, source: Source, *, error: bool) -> bytes:
-        """Return what stands before each line of a rank."""
+    def prefix(self, source: Source, *, error: bool, hurry: bool = False) -> bytes:
+        """Return what stands before each line of a rank; in a hurry, without colour."""
+        if hurry:
+            return b"[%s:%d]%s " % (source.node.encode(), source.rank, b"!" if error else b"")
         return self._prefix(b"[%s:%d]" % (source.node.encode(), source.rank), source.node, error)
 
     def prefix_of_many(self, sources: Sequence[Source], *, error: bool) -> bytes:

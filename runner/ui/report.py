@@ -81,12 +81,10 @@ def ending(
     if failure:
         lines += _first_failure(verdict, failure, tail)
     if verdict.exit_code != 0 or len(plan.nodes) <= MANY:
-        width = max(len(name) for name in verdict.nodes)
-        lines += [
-            f"  {name:{width}}  {_node(plan.of(name), verdict, result)}"
-            for name, result in verdict.nodes.items()
-        ]
-    lines += [_unproven(name, disconnect_s) for name in verdict.unproven]
+        rows = [_fared(group, verdict) for group in _same_fate(plan, verdict)]
+        width = min(max(len(names) for names, _ in rows), WIDE)
+        lines += [f"  {names:{width}}  {text}" for names, text in rows]
+    lines += _unproven(verdict.unproven, disconnect_s)
     lines += [
         f"  {name}: cannot be killed: process{'es' if len(result.survivors) > 1 else ''} "
         f"{', '.join(map(str, result.survivors))}"
@@ -99,7 +97,10 @@ def ending(
 
 
 MANY = 8
-"""Up to so many nodes are listed one by one when all went well."""
+"""Up to so many nodes are listed one by one."""
+
+WIDE = 40
+"""Names longer than this are not waited for when columns are aligned."""
 
 
 def _first_failure(
@@ -120,16 +121,32 @@ def _first_failure(
     return lines
 
 
-def _node(share: NodePlan, verdict: Verdict, result: NodeResult) -> str:
-    ends = [verdict.ranks[str(rank)] for rank in share.ranks]
-    good = sum(1 for end in ends if end.code == 0)
-    if good == len(ends):
-        text = f"{_ranks(share)} succeeded"
-    else:
-        by_end: dict[str, list[int]] = {}
-        for rank, end in zip(share.ranks, ends, strict=True):
-            by_end.setdefault(_end(end), []).append(rank)
-        text = "; ".join(f"{_spans(ranks)} {_of(ranks, how)}" for how, ranks in by_end.items())
+def _same_fate(plan: Plan, verdict: Verdict) -> list[list[NodePlan]]:
+    """Group nodes that fared alike, so that a report fits a screen; few nodes stay single."""
+    groups: dict[tuple[str, ...], list[NodePlan]] = {}
+    for name, result in verdict.nodes.items():
+        share = plan.of(name)
+        ends = {_end(verdict.ranks[str(rank)]) for rank in share.ranks}
+        alike = len(plan.nodes) > MANY and len(ends) == 1
+        key = (*ends, _left(result)) if alike else (name,)
+        groups.setdefault(key, []).append(share)
+    return list(groups.values())
+
+
+def _fared(group: Sequence[NodePlan], verdict: Verdict) -> tuple[str, str]:
+    """Return the names of nodes that fared alike, and how they did."""
+    ranks = [rank for share in group for rank in share.ranks]
+    by_end: dict[str, list[int]] = {}
+    for rank in ranks:
+        by_end.setdefault(_end(verdict.ranks[str(rank)]), []).append(rank)
+    text = "; ".join(f"{_spans(those)} {_of(those, how)}" for how, those in by_end.items())
+    left = _left(verdict.nodes[group[0].node])
+    each = " on each" if len(group) > 1 and left.endswith(" killed") else ""
+    return fold_names(share.node for share in group), f"{text}{left}{each}"
+
+
+def _left(result: NodeResult) -> str:
+    text = ""
     if result.ended and not result.survivors:
         text += f"; 0 processes left{f', {result.killed} killed' if result.killed else ''}"
     if result.note and result.note not in (TOLD, HURRIED):
@@ -147,11 +164,13 @@ def _of(ranks: Sequence[int], how: str) -> str:
     return how if len(ranks) == 1 else how.replace("was ", "were ", 1)
 
 
-def _unproven(name: str, disconnect_s: float) -> str:
-    return (
-        f"  {name}: there is no proof that nothing is left; if it is up, its supervisor "
-        f"stops the run within {disconnect_s:g} s of losing us"
-    )
+def _unproven(names: Sequence[str], disconnect_s: float) -> list[str]:
+    what = "there is no proof that nothing is left"
+    if len(names) > MANY:
+        then = f"their supervisors stop the run within {disconnect_s:g} s of losing us"
+        return [f"  {fold_names(names)}: {what}; where they are up, {then}"]
+    then = f"its supervisor stops the run within {disconnect_s:g} s of losing us"
+    return [f"  {name}: {what}; if it is up, {then}" for name in names]
 
 
 def _alike(shares: Sequence[NodePlan]) -> list[list[NodePlan]]:
@@ -178,10 +197,6 @@ def _share(group: Sequence[NodePlan]) -> str:
     each = f", {len(share.ranks)} each" if len(group) > 1 else ""
     ranks = [rank for member in group for rank in member.ranks]
     return f"{_spans(ranks)}{each}, on {devices}{via}"
-
-
-def _ranks(share: NodePlan) -> str:
-    return _spans(share.ranks)
 
 
 def _spans(numbers: Sequence[int], noun: str = "rank") -> str:

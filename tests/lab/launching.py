@@ -142,10 +142,12 @@ class Launcher:
         self.folder = folder
         self.conf = folder / "conf"
         (self.conf / "cluster").mkdir(parents=True)
+        home = folder.parent / "home"
+        home.mkdir(exist_ok=True)
         self.env = {
             **{k: v for k, v in os.environ.items() if not k.startswith(("RUNNER_", "HYDRA_"))},
             "PYTHONPATH": str(ROOT),
-            "HOME": str(folder),
+            "HOME": str(home),
         }
         self._started: list[Controller] = []
 

@@ -38,7 +38,7 @@ FILES = {
     "conf/task/t.yaml": (
         "defaults: [base]\nscript: t.py\nargs: {token: 'x${oc.env:TOKEN}', list: [1, 2]}\n"
     ),
-    "conf/task/u.yaml": "defaults: [t]\nargs: {home: '${oc.env:NOT_THERE_1}'}\n",
+    "conf/task/u.yaml": "defaults: [t]\nargs: {home: '${oc.env:NOT_THERE_1}'}\nenv: ${.args}\n",
     "conf/task/all.yaml": "# @package _global_\nlost_s: 60\ntask: {script: g.py}\n",
 }
 
@@ -316,5 +316,7 @@ def test_what_of_the_yaml_cannot_be_resolved(composer: Composer) -> None:
     assert composer.yaml(["cluster=mine", "task=u"], "cluster.python", resolve=True)
     with pytest.raises(ConfigError, match="NOT_THERE_1 is not set"):
         composer.yaml(["cluster=mine", "task=u"], "task", resolve=True)
+    with pytest.raises(ConfigError, match="NOT_THERE_1 is not set"):
+        composer.yaml(["cluster=mine", "task=u"], "task.env", resolve=True)
     with pytest.raises(ConfigError, match=r"did you mean task\.args\?"):
         composer.yaml(["cluster=mine", "task=u"], "task.arg")

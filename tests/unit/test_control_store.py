@@ -44,7 +44,7 @@ def test_new_folder_holds_the_configuration(store: RunStore) -> None:
     """It is there with its parents, and `latest` beside it points here."""
     assert names(store.folder) == {"config.yaml", "logs"}
     assert (store.folder / "config.yaml").read_text() == "seed: 1\n"
-    assert names(store.folder.parent) == {RUN_ID, "latest"}
+    assert names(store.folder.parent) == {RUN_ID, "latest", ".gitignore"}
     assert (store.folder.parent / "latest").readlink() == Path(RUN_ID)
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.ui import area, console, lines, live, writer
+from runner.ui import area, console, lines, live, picture, writer
 from runner.ui.area import Area, Row
 from runner.ui.console import Console, open_console
 from runner.ui.live import LiveConsole, Screen
@@ -90,6 +90,7 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[Terminal]:
     monkeypatch.setattr(console, "OUT", made.other)
     monkeypatch.setattr(console, "ERR", made.theirs)
     monkeypatch.setattr(area, "SHOW_AFTER_S", -1.0)
+    monkeypatch.setattr(picture, "_elapsed", lambda _: "0 s")
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.delenv("NO_COLOR", raising=False)
     yield made

@@ -25,6 +25,7 @@ def test_prefix_names_node_and_rank() -> None:
     assert BASIC.prefix(Source("gpu2", 1), error=True) == (
         b"\x1b[35m[gpu2:1]\x1b[0m\x1b[31m!\x1b[0m "
     )
+    assert BASIC.prefix(Source("gpu2", 1), error=True, hurry=True) == b"[gpu2:1]! "
 
 
 def test_colour_is_the_nodes() -> None:

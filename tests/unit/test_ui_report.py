@@ -71,6 +71,53 @@ def test_success_of_many_nodes_is_short() -> None:
     )
 
 
+def test_failure_of_many_nodes_fits_a_screen() -> None:
+    """Those that fared alike are one line; the one that failed has its own."""
+    names = [f"n{number}" for number in range(200)]
+    made = build_plan(
+        spec(*(Node(name, name, addr="10.0.0.1") for name in names)),
+        {name: facts(name) for name in names},
+    )
+    ends = {
+        str(rank): RankResult(f"n{rank}", None, TERM, started=True) for rank in range(len(names))
+    }
+    ends["7"] = RankResult("n7", 77, None, started=True)
+    ends["9"] = RankResult("n9", None, None, started=True)
+    nodes = dict.fromkeys(names, replace(DONE, code=1, killed=3))
+    nodes["n9"] = NodeResult()
+    verdict = Verdict(
+        "failed", 1, 65.0, Failure("n7", 7, "exited with 77"), nodes=nodes, ranks=ends
+    )
+    proof = "0 processes left, 3 killed"
+
+    assert told(verdict, made).splitlines() == [
+        "first failure: rank 7 on n7 exited with 77",
+        f"  n[0-6,8,10-199]  ranks 0-6, 8, 10-199 were killed by SIGTERM; {proof} on each",
+        f"  n7               rank 7 exited with 77; {proof}",
+        "  n9               rank 9 ended unseen",
+        f"run {RUN_ID} failed after 1 m 05 s",
+        "  logs: runs/0314/logs",
+    ]
+
+
+def test_many_lost_hosts_are_one_line() -> None:
+    """However many a dead switch took away."""
+    names = [f"n{number}" for number in range(9)]
+    made = build_plan(
+        spec(*(Node(name, name, addr="10.0.0.1") for name in names)),
+        {name: facts(name) for name in names},
+    )
+    ends = {str(rank): RankResult(f"n{rank}", None, None, started=True) for rank in range(9)}
+    nodes = dict.fromkeys(names, NodeResult())
+    verdict = Verdict("lost", 4, 65.0, unproven=tuple(names), nodes=nodes, ranks=ends)
+
+    assert told(verdict, made).startswith(
+        "  n[0-8]  ranks 0-8 ended unseen\n"
+        "  n[0-8]: there is no proof that nothing is left; where they are up, their "
+        "supervisors stop the run within 15 s of losing us\n"
+    )
+
+
 def test_failure_shows_the_last_lines_of_the_first() -> None:
     """The rank that failed first, what it said last, and how the others fared."""
     verdict = Verdict(

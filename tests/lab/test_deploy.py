@@ -1,0 +1,346 @@
+"""The code on its way to real hosts: intact, once, whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.lab.lab import Host, Lab, LabFactory, wait_until
+from tests.lab.launching import PROGRAMS, Launcher
+
+RELEASES = "~/.runner/releases"
+
+
+def git(folder: Path, *words: str) -> None:
+    """Run git as somebody with no configuration of their own."""
+    env = {**os.environ, "GIT_CONFIG_GLOBAL": "/dev/null", "GIT_CONFIG_SYSTEM": "/dev/null"}
+    who = ("-c", "user.name=a", "-c", "user.email=a@b", "-c", "protocol.file.allow=always")
+    subprocess.run(["git", *who, *words], cwd=folder, env=env, check=True, capture_output=True)
+
+
+def run_tree(folder: Path) -> list[list[object]]:
+    """What `programs/tree.py` says of a folder here."""
+    done = subprocess.run(
+        [sys.executable, PROGRAMS / "tree.py", folder], capture_output=True, check=True
+    )
+    rows: list[list[object]] = json.loads(done.stdout)
+    return rows
+
+
+def releases(host: Host) -> list[str]:
+    """The names of what is in the store of releases, unfinished ones too."""
+    return sorted(host.sh(f"ls -A {RELEASES} 2>/dev/null || true").split())
+
+
+def whole(host: Host) -> list[str]:
+    """The names of finished releases."""
+    return [name for name in releases(host) if not name.startswith(".")]
+
+
+@pytest.fixture
+def project(lab: Lab, on_lab: Launcher) -> Iterator[Launcher]:
+    """A user who stands in a git repository, on hosts without any release."""
+    shutil.copy(PROGRAMS / "tree.py", on_lab.folder / "tree.py")
+    git(on_lab.folder, "init", "-q")
+    for host in lab.hosts.values():
+        host.sh(f"rm -rf {RELEASES}")
+    yield on_lab
+    for host in lab.hosts.values():
+        host.sh("chmod -R u+w ~/.runner 2>/dev/null; rm -rf ~/.runner")
+
+
+def awkward(folder: Path) -> None:
+    """Fill a repository with everything that breaks copies."""
+    (folder / "dir with space").mkdir()
+    (folder / "dir with space" / "naïve – 文件.txt").write_text("ü")
+    (folder / "-rf").write_text("leading dash")
+    (folder / "--help").mkdir()
+    (folder / "--help" / "new\nline").write_text("newline in a name")
+    (folder / "run.sh").write_text("#!/bin/sh\necho hi\n")
+    (folder / "run.sh").chmod(0o751)
+    (folder / "secret").write_text("mine")
+    (folder / "secret").chmod(0o600)
+    (folder / "frozen").mkdir()
+    (folder / "frozen" / "file").write_text("frozen")
+    (folder / "frozen" / "file").chmod(0o444)
+    (folder / "empty" / "nested").mkdir(parents=True)
+    (folder / "zero").touch()
+    (folder / "twin").write_text("frozen")
+    (folder / "link").symlink_to("run.sh")
+    (folder / "dangling").symlink_to("/no/such//file")
+    (folder / "dir link").symlink_to("dir with space", target_is_directory=True)
+    (folder / os.fsdecode(b"bytes \xff\xfe")).write_text("no UTF-8")
+    (folder / "tracked").write_text("committed")
+    (folder / "gone").write_text("removed after the commit")
+    (folder / ".gitignore").write_text("*.ckpt\n/data/\n__pycache__/\n")
+    git(folder, "add", "tracked", "gone", "run.sh", ".gitignore")
+    git(folder, "commit", "-qm", "first")
+    (folder / "tracked").write_text("changed since")
+    (folder / "gone").unlink()
+    (folder / "data").mkdir()
+    (folder / "data" / "huge").write_text("ignored")
+    (folder / "model.ckpt").write_text("ignored")
+    (folder / "frozen").chmod(0o555)
+
+
+def test_ranks_see_the_tree_as_it_is_here(lab: Lab, project: Launcher, tmp_path: Path) -> None:
+    """Every odd file arrives intact on every host; what git ignores does not."""
+    awkward(project.folder)
+    inner = tmp_path / "inner"
+    inner.mkdir()
+    git(inner, "init", "-q")
+    (inner / "part.py").write_text("part")
+    git(inner, "add", ".")
+    git(inner, "commit", "-qm", "inner")
+    git(project.folder, "submodule", "add", "-q", str(inner), "sub")
+    (project.folder / "sub" / "untracked.txt").write_text("in a submodule")
+    done = project("cluster=lab", "task.script=tree.py")
+    assert done.code == 0, done
+    here = [
+        row
+        for row in run_tree(project.folder)
+        if not re.match(r"(sub/)?\.git(/|$)|runs|data|model\.ckpt|sub/\.git", str(row[0]))
+    ]
+    assert {"sub/untracked.txt", "empty/nested", "tracked"} <= {str(row[0]) for row in here}
+    for rank, node in enumerate(lab.hosts):
+        assert json.loads(done.log(node, rank)) == here
+    plan = json.loads((done.folder / "plan.json").read_text())
+    assert plan["release"] == whole(lab["node1"])[0]
+    assert re.fullmatch(r"[0-9a-f]{40}\+", plan["commit"])
+    again = project("deploy", "--cluster", "lab", "--json")
+    assert again.code == 0, again
+    assert json.loads(again.out)["sent"] == dict.fromkeys(lab.hosts)
+    (project.folder / "frozen").chmod(0o755)
+
+
+def test_only_what_is_new_is_sent(lab: Lab, project: Launcher) -> None:
+    """A second release takes over what the first has; names and modes may have changed."""
+    big = os.urandom(300_000).hex()
+    (project.folder / "big").write_text(big)
+    first = project("deploy", "--cluster", "lab", "--json")
+    (project.folder / "big").rename(project.folder / "renamed")
+    (project.folder / "renamed").chmod(0o755)
+    (project.folder / "new").write_text("new")
+    second = project("deploy", "--cluster", "lab", "--json")
+    assert first.code == second.code == 0, second
+    for node in lab.hosts:
+        assert json.loads(first.out)["sent"][node] > 300_000
+    sent = json.loads(second.out)["sent"]
+    assert all(sent[node] > 0 for node in lab.hosts)
+    path = f"{RELEASES}/{json.loads(second.out)['release']}/code/renamed"
+    assert all(host.sh(f"cat {path}") == big for host in lab.hosts.values())
+
+
+def test_a_job_and_a_deploy_leave_each_other_alone(lab: Lab, project: Launcher) -> None:
+    """A run works in a copy: it may write there, and a later deploy changes nothing for it."""
+    (project.folder / "value.txt").write_text("one")
+    (project.folder / "train.py").write_text(
+        "import os, time\n"
+        "open('written', 'w').write('x'); open('value.txt', 'a').write('+')\n"
+        "print('ready', flush=True)\n"
+        "while not os.path.exists('/tmp/go'): time.sleep(0.05)\n"
+        "print(open('value.txt').read(), flush=True)\n"
+    )
+    run = project.start("cluster=lab", "task.script=train.py")
+    run.until_printed("ready", times=4)
+    (project.folder / "value.txt").write_text("two")
+    for number in range(3):
+        (project.folder / "more").write_text(str(number))
+        done = project("deploy", "--cluster", "lab", "--set", "deploy.keep=0")
+        assert done.code == 0, done
+    for host in lab.hosts.values():
+        host.sh("touch /tmp/go")
+    ended = run.wait()
+    assert ended.code == 0, ended
+    assert ended.out.count("one+") == 4
+    used = json.loads((ended.folder / "plan.json").read_text())["release"]
+    for host in lab.hosts.values():
+        assert used in whole(host), "a release in use was removed"
+        assert host.sh(f"cat {RELEASES}/{used}/code/value.txt") == "one"
+        assert "written" not in host.sh(f"ls {RELEASES}/{used}/code")
+        host.sh("rm /tmp/go")
+    project("deploy", "--cluster", "lab", "--set", "deploy.keep=0")
+    (project.folder / "more").write_text("last")
+    assert project("deploy", "--cluster", "lab", "--set", "deploy.keep=1").code == 0
+    assert all(len(whole(host)) == 2 for host in lab.hosts.values())
+
+
+def test_ranks_stand_where_the_user_stands(project: Launcher) -> None:
+    """In the same sub-folder of the copy, also with a script given by its absolute path."""
+    below = project.folder / "exp" / "a b"
+    below.mkdir(parents=True)
+    (below / "here.txt").write_text("found")
+    (project.folder / "tool.py").write_text(
+        "import os, sys; print(open('here.txt').read(), os.getcwd(), sys.argv[0])"
+    )
+    user = Launcher.__new__(Launcher)
+    user.__dict__ = {**project.__dict__, "folder": below}
+    for script in ("../../tool.py", str(project.folder / "tool.py")):
+        done = user("cluster=lab", f"task.script={script}", "cluster.only=[node1]")
+        assert done.code == 0, done
+        assert re.search(r"found /\S+/work/exp/a b \.\./\.\./tool\.py", done.out), done
+
+
+def test_a_full_disk_leaves_earlier_releases_and_no_half_one(
+    lab_factory: LabFactory, launcher: Launcher
+) -> None:
+    """It is said which host has no room; the others are as they were; nothing is started."""
+    with lab_factory(n=2, home_mb=120) as lab:
+        lab.write_cluster(launcher.conf)
+        (launcher.folder / "small").write_text("small")
+        assert launcher("deploy", "--cluster", "lab").code == 0
+        before = whole(lab["node2"])
+        for number in range(8):
+            (launcher.folder / f"big{number}").write_bytes(os.urandom(10_000_000))
+        lab["node2"].sh("dd if=/dev/zero of=$HOME/hog bs=1M count=60 2>/dev/null")
+        done = launcher("deploy", "--cluster", "lab")
+        assert done.code == 3, done
+        assert re.search(r"error: node2: could not store the code: No space left", done.err), done
+        assert "cluster.workdir" in done.err
+        assert [name for name in releases(lab["node2"]) if name != ".store"] == before
+
+
+def test_a_cut_link_and_a_killed_controller_leave_no_half_release(
+    lab: Lab, project: Launcher
+) -> None:
+    """What was there stays, what was on its way is gone, and the next deploy completes."""
+    (project.folder / "small").write_text("small")
+    assert project("deploy", "--cluster", "lab").code == 0
+    before = {name: whole(host) for name, host in lab.hosts.items()}
+    (project.folder / "big").write_bytes(os.urandom(150_000_000))
+
+    def under_way() -> bool:
+        return all(
+            host.sh(f"ls -A {RELEASES} | grep -c new || true").strip() == "1"
+            for host in lab.hosts.values()
+        )
+
+    pushing = project.start("deploy", "--cluster", "lab")
+    pushing.until(under_way, "a release on its way on every host", 30)
+    pushing.send(signal.SIGKILL)
+    for name, host in lab.hosts.items():
+        wait_until(
+            lambda host=host, name=name: (
+                [n for n in releases(host) if n != ".store"] == before[name]
+            ),
+            f"{name} to be as before",
+            timeout=15,
+        )
+    pushing = project.start("deploy", "--cluster", "lab", "--set", "lost_s=3")
+    pushing.until(under_way, "a release on its way on every host", 30)
+    lab["node3"].unplug()
+    done = pushing.wait(60)
+    assert done.code == 3, done
+    assert "error: node3: " in done.err
+    lab["node3"].plug()
+    (project.folder / "big").write_bytes(os.urandom(150_000_000))
+    pushing = project.start("deploy", "--cluster", "lab")
+    pushing.until(under_way, "a release on its way on every host", 30)
+    pushing.send(signal.SIGINT)
+    done = pushing.wait(20)
+    assert done.code == 130, done
+    assert project("deploy", "--cluster", "lab", seconds=120).code == 0
+    for host in lab.hosts.values():
+        wait_until(
+            lambda host=host: not [n for n in releases(host) if n.endswith("new")], "no rest"
+        )
+
+
+def test_two_people_deploy_at_once(lab: Lab, project: Launcher) -> None:
+    """The same code and different code side by side; both end well, and all is whole."""
+    for number in range(300):
+        (project.folder / f"file{number}").write_text(f"{number}\n" * 500)
+    others = [project.start("deploy", "--cluster", "lab", "--json") for _ in range(3)]
+    ended = [other.wait() for other in others]
+    assert [done.code for done in ended] == [0, 0, 0], ended
+    names = {json.loads(done.out)["release"] for done in ended}
+    assert len(names) == 1
+    for host in lab.hosts.values():
+        assert set(whole(host)) == names
+        assert [name for name in releases(host) if name.endswith("new")] == []
+
+
+def test_hosts_with_one_home_store_a_release_once(
+    lab_factory: LabFactory, launcher: Launcher
+) -> None:
+    """One of them receives it for all; the others find it."""
+    with lab_factory(n=3, shared_home=True) as lab:
+        lab.write_cluster(launcher.conf)
+        (launcher.folder / "data").write_bytes(os.urandom(3_000_000))
+        done = launcher("deploy", "--cluster", "lab", "--json")
+        assert done.code == 0, done
+        sent = json.loads(done.out)["sent"].values()
+        assert sorted(bytes_ > 2_000_000 for bytes_ in sent if bytes_ is not None).count(True) == 1
+        assert len(whole(lab["node1"])) == 1
+        (launcher.folder / "show.py").write_text("import os; print(os.path.getsize('data'))")
+        run = launcher("cluster=lab", "task.script=show.py")
+        assert run.code == 0, run
+        assert run.out.count("3000000") == 3
+
+
+def test_a_damaged_release_is_noticed_and_replaced(lab: Lab, project: Launcher) -> None:
+    """Somebody wrote into a release: it is not used as it is."""
+    (project.folder / "value.py").write_text("print('as pushed')")
+    assert project("deploy", "--cluster", "lab").code == 0
+    path = f"{RELEASES}/*/code/value.py"
+    lab["node2"].sh(f"for f in {path}; do chmod u+w $f; echo 'print(1)' > $f; done")
+    done = project("cluster=lab", "task.script=value.py")
+    assert done.code == 0, done
+    assert done.out.count("as pushed") == 4
+    assert "as pushed" in lab["node2"].sh(f"cat {path}")
+
+
+def test_what_cannot_be_pushed_is_said_before_anything_is_contacted(project: Launcher) -> None:
+    """Too much, an ignored script, a script that is not there: exit 2, and no host is asked."""
+    (project.folder / "data").mkdir()
+    (project.folder / "data" / "a.bin").write_bytes(b"0" * 2_000_000)
+    (project.folder / "data" / "b.bin").write_bytes(b"0" * 2_000_000)
+    (project.folder / ".gitignore").write_text("ignored.py\n")
+    (project.folder / "ignored.py").write_text("")
+    lost = ("cluster=lab", "cluster.nodes.node1.host=192.0.2.1", "cluster.ssh.connect_timeout=30")
+    too_much = project(*lost, "task.script=tree.py", "deploy.max_mb=1")
+    ignored = project(*lost, "task.script=ignored.py")
+    absent = project(*lost, "task.script=tre.py")
+    for done in (too_much, ignored, absent):
+        assert done.code == 2, done
+        assert done.seconds < 10
+    assert "4.0 MB  data/" in too_much.err
+    assert ".runnerignore" in too_much.err
+    assert "deploy.max_mb" in too_much.err
+    assert "ignored.py is here, but it is ignored" in ignored.err
+    assert "there is no tre.py" in absent.err
+    (project.folder / ".runnerignore").write_text("/data/\n")
+    assert project("plan", "--cluster", "lab", "--set", "deploy.max_mb=1").code == 0
+
+
+def test_never_runs_what_is_there(lab: Lab, project: Launcher) -> None:
+    """With `cluster.project`, or `cluster.deploy=never`, nothing is pushed."""
+    for host in lab.hosts.values():
+        host.write("/srv/code/show.py", "import os; print(os.getcwd())")
+    done = project("cluster=lab", "cluster.project=/srv/code", "task.script=show.py")
+    assert done.code == 0, done
+    assert done.out.count("/srv/code") == 4
+    assert all(releases(host) == [] for host in lab.hosts.values())
+    refused = project("deploy", "--cluster", "lab", "--set", "cluster.project=/srv/code")
+    assert refused.code == 2, refused
+    assert "cluster.deploy" in refused.err
+
+
+def test_a_stop_while_the_code_is_copied_ends_it(project: Launcher) -> None:
+    """Ctrl-C at any moment before the ranks: exit 130, and nothing is left of the run."""
+    (project.folder / "big").write_bytes(os.urandom(100_000_000))
+    assert project("deploy", "--cluster", "lab", seconds=120).code == 0
+    run = project.start("cluster=lab", *Launcher.rank_words("sleep=60"))
+    run.until(lambda: "meeting at" in run.err, "the opening")
+    run.send()
+    done = run.wait(40)
+    assert done.code == 130, done
