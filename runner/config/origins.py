@@ -224,7 +224,8 @@ class Tracer:
             return self._origin(full, ways[-1], [*settings, *lower])
         if spare:
             return self._origin(full, spare, [*lower, *settings])
-        value = {"host": name, "env": {}}.get(tail[0])
+        defaults: dict[Way, Any] = {("host",): name, ("env",): {}}
+        value = defaults.get(tail)
         default = Setting("default", full, text(value))
         return Origin(full, text(value), "", (default, *settings))
 
@@ -232,7 +233,8 @@ class Tracer:
         """Return whether an entry has this key, and it counts."""
         missing = object()
         value = self._body(way[:-1]).get(way[-1], missing)
-        return value is not missing and (value is not None or way[-1] != "transport")
+        nothing = way[-1] == "transport" or way[-2] == "env"
+        return value is not missing and not (value is None and nothing)
 
 
 def _resolved(config: DictConfig, way: Way) -> tuple[Any, list[Problem]]:

@@ -170,6 +170,7 @@ class Gathering:
         except Exception as error:  # noqa: BLE001 (whatever it is, nobody shall wait for this node)
             what = f"could not be reached: {type(error).__name__}: {error}"
             self._problems[node.name] = Problem(node.name, what)
+            self._show(node.name, "failed")
             return
         session.request("ping")
         session.request("facts", {"request": encode(request)})
@@ -184,6 +185,7 @@ class Gathering:
                 what = "reached, but it did not report its facts in time"
                 banner = self.sessions[name].banner.decode(errors="replace").strip()
                 self._problems[name] = Problem(name, what, banner[-500:])
+                self._show(name, "failed")
 
     def _take(self, session: Session, frame: Frame) -> None:
         name = session.node.name
@@ -192,8 +194,10 @@ class Gathering:
             self._facts[name] = replace(decode(Facts, frame.data["facts"]), node=name)
         elif frame.kind == "refused":
             self._problems[name] = Problem(name, f"could not report its facts: {frame.data['why']}")
+            self._show(name, "failed")
         elif frame.kind == "closed":
             self._problems.setdefault(name, boot_problem(self._spec, session, frame))
+            self._show(name, "failed")
 
 
 def launch_request(spec: Spec, node: Node, code: Code) -> FactsRequest:

@@ -103,7 +103,8 @@ class RunStore:
                 text = file.read().decode(errors="replace")
         except OSError:
             return []
-        return text.rstrip().splitlines()[-lines:]
+        rows = text.rstrip().split("\n")[-lines:]
+        return [row.rstrip("\r").rpartition("\r")[2] for row in rows]  # of a progress bar, its last
 
     def _append(self, path: Path, data: bytes) -> None:
         """Append, or note in `failed` why not: a full disk here must not end a run elsewhere."""

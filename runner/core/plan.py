@@ -281,7 +281,9 @@ def _node_plan(
 def _cwd(spec: Spec, folder: RunFolder, facts: Facts, code: Code) -> str:
     if spec.task.shipped:
         return folder.work
-    return posixpath.join(folder.work, code.sub) if code.release else facts.project
+    if not code.release:
+        return facts.project
+    return posixpath.join(folder.work, code.sub) if code.sub else folder.work
 
 
 def _script(spec: Spec, facts: Facts, code: Code) -> str:

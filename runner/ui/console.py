@@ -107,7 +107,7 @@ class Console:
                 for (node, rank), torn in lines.finish():
                     self._put_lines(node, rank, descriptor, torn)
         end = time.monotonic() + deadline_s
-        while any(writer.pieces for writer in self._writers.values()) and time.monotonic() < end:
+        while any(w.pieces and w.alive for w in self._writers.values()) and time.monotonic() < end:
             time.sleep(0.005)
 
     def close(self, give_up: Callable[[], bool] = lambda: False) -> None:
@@ -120,7 +120,8 @@ class Console:
 
     @property
     def _waiting(self) -> int:
-        return max(writer.waiting for writer in self._writers.values())
+        # One that died of a mistake of ours waits for nothing; the run must not wait for it.
+        return max(writer.waiting if writer.alive else 0 for writer in self._writers.values())
 
     def _open_writers(self) -> dict[int, Writer]:
         # One writer where both are the same terminal or file, so that lines keep their order; two

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 
 from runner.ui import console
 from runner.ui.area import Area, Row
-from runner.ui.console import Console
+from runner.ui.console import Console, encoded
 from runner.ui.folding import Folding, Held, Source
 from runner.ui.paint import Paint, bare
 from runner.ui.writer import Writer
@@ -112,10 +112,11 @@ class LiveConsole(Console):
         super().__init__(ranks)
 
     def say(self, text: str) -> None:
-        """Write our own lines, after what ranks wrote before."""
+        """Write our own lines, after what ranks wrote before; they may quote what a host said."""
+        words = self._paint.clean(encoded(text).replace(b"\r", b""))
         with self._lock:
             self._put_held(self._folding.flush())
-            super().say(text)
+            self._writers[console.ERR].put(console.ERR, words)
 
     def phase(self, text: str) -> None:
         """Show what is going on, once it lasts."""

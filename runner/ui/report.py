@@ -13,7 +13,8 @@ from runner.core.plan import NodePlan, Plan
 from runner.core.verdict import Failure, NodeResult, RankResult, Verdict, describe_exit
 from runner.ui.names import fold_names
 
-TAIL_LINES = 20
+TAIL_LINES = 12
+"""Of what failed first; with the rest of the report they fit a screen of 24 rows."""
 
 
 def opening(plan: Plan) -> str:
@@ -26,6 +27,8 @@ def opening(plan: Plan) -> str:
         f"run {plan.run_id}: {plan.task} on {plan.cluster}, {nodes}, {ranks}, {plan.backend}",
         f"  meeting at {address}:{plan.master_port}{why}",
     ]
+    if plan.release:
+        lines.append(f"  code: {code_name(plan.release, plan.commit)}")
     rows = [
         (fold_names(share.node for share in group), _share(group)) for group in _alike(plan.nodes)
     ]
@@ -33,6 +36,14 @@ def opening(plan: Plan) -> str:
     lines += [f"  {names:{width}}  {text}" for names, text in rows]
     lines += [f"  note: {note}" for note in plan.notes]
     return "\n".join(lines)
+
+
+def code_name(release: str, commit: str) -> str:
+    """Return which code runs, for a person: its release, and the commit where git knows one."""
+    if not commit:
+        return f"release {release}"
+    changes = " and what was changed since" if commit.endswith("+") else ""
+    return f"release {release}, commit {commit[:12]}{changes}"
 
 
 def rehearsal(plan: Plan, assumed: Sequence[str] = ()) -> str:

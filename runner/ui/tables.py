@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from runner.ui.names import fold_names
+from runner.ui.report import code_name
 
 T = TypeVar("T")
 
@@ -50,6 +51,11 @@ class Setting(Protocol):
         ...
 
     @property
+    def key(self) -> str:
+        """The key it sets: that of a range of nodes, or of what holds for all of them."""
+        ...
+
+    @property
     def value(self) -> str:
         """What it says, as YAML."""
         ...
@@ -87,15 +93,14 @@ class Origin(Protocol):
 def deployed(result: Deployed) -> str:
     """Return which release is where."""
     plural = "" if result.files == 1 else "s"
-    origin = f", commit {result.commit[:12]}" if result.commit else ""
-    origin += " and changes" if result.commit.endswith("+") else ""
-    title = f"release {result.release}: {result.files:,} file{plural}, {megabytes(result.size)}"
+    what = f"{result.files:,} file{plural}, {megabytes(result.size)}"
+    title = f"{code_name(result.release, result.commit)}: {what}"
     rows = [
         (fold_names(names), "had it" if sent is None else f"stored, {megabytes(sent)} sent")
         for sent, names in _grouped(result.sent.items(), lambda item: item[1], lambda item: item[0])
     ]
     width = max(len(names) for names, _ in rows)
-    return "\n".join([title + origin, *(f"  {names:{width}}  {text}" for names, text in rows)])
+    return "\n".join([title, *(f"  {names:{width}}  {text}" for names, text in rows)])
 
 
 def megabytes(size: int) -> str:
@@ -152,8 +157,9 @@ def origins(found: Iterable[Origin]) -> str:
         if each.written:
             blocks.append(f"  written as {each.written}")
         for number, setting in enumerate(each.settings):
+            key = f" as {setting.key}" if setting.key != each.key else ""
             over = "" if number == 0 else f" (overridden: {setting.value})"
-            blocks.append(f"  {setting.where}{over}")
+            blocks.append(f"  {setting.where}{key}{over}")
     return "\n".join(blocks)
 
 

