@@ -55,7 +55,7 @@ def main() -> None:
 
 def fill(project: Path) -> None:
     """Make a project of code and small data."""
-    chance = random.Random(1)  # noqa: S311
+    chance = random.Random(1)
     words = [f"word{number}" for number in range(500)]
     for number in range(FILES):
         path = project / f"part{number % 40}" / f"file{number}"

@@ -58,7 +58,10 @@ class Contact:
         if not lacking:
             return {}
         self.console.phase("pushing the code")
-        deployment = Deployment(self.spec, snapshot, lacking, self.inbox, self.console.state)
+        beside = [self.sessions[name] for name in facts if name not in lacking]
+        deployment = Deployment(
+            self.spec, snapshot, lacking, self.inbox, self.console.state, beside
+        )
         deployment.run()
         for name in lacking:
             facts[name] = replace(facts[name], release_held=True)

@@ -220,7 +220,8 @@ def _refused_value(
     text = _lowered(_first_line(cause))
     for pattern, plain in REFUSALS.items():
         text = re.sub(pattern, plain, text, flags=re.IGNORECASE)
-    return Problem(where, text)
+    hint = "whether code is pushed is cluster.deploy: auto or never" if key == "deploy" else ""
+    return Problem(where, text, hint)
 
 
 REFUSALS = {

@@ -79,6 +79,7 @@ class Deployment:
         sessions: Mapping[str, Session],
         inbox: Inbox,
         show: Callable[[str, str], None],
+        beside: Iterable[Session] = (),
     ) -> None:
         """Prepare it.
 
@@ -88,7 +89,9 @@ class Deployment:
             sessions: The hosts to push to, by node.
             inbox: Where all sessions put what they hear.
             show: Takes (node, state in a few words) whenever that changes.
+            beside: Hosts that need no push, but would take our silence for our end.
         """
+        self._beside = tuple(beside)
         self._spec, self._snapshot, self._inbox, self._show = spec, snapshot, inbox, show
         self.receivers = {name: Receiver(session) for name, session in sessions.items()}
         self._contents = distinct(snapshot.manifest)
@@ -131,7 +134,7 @@ class Deployment:
         if frame.kind == "lacks":
             files = self._snapshot.manifest.files
             receiver.lacks = frozenset(files[index].digest for index in frame.data["missing"])
-            receiver.store = str(frame.data["store"])
+            receiver.store = str(frame.data["store"]) or session.node.name
             receiver.state = "waiting"
         elif frame.kind == "stored":
             receiver.state, receiver.new = "stored", bool(frame.data["new"])
@@ -145,7 +148,8 @@ class Deployment:
 
     def _fail(self, receiver: Receiver, what: str) -> None:
         name = receiver.session.node.name
-        hint = "cluster.workdir chooses the disk" if "No space left" in what else ""
+        full = any(each in what for each in ("No space left", "quota exceeded"))
+        hint = "cluster.workdir chooses the disk" if full else ""
         receiver.state, receiver.problem = "failed", Problem(name, what, hint)
         self._show(name, "failed")
         self._offer_again(receiver.store)
@@ -161,9 +165,9 @@ class Deployment:
         now = time.monotonic()
         if now >= self._next_ping:
             self._next_ping = now + PING_S
-            for receiver in self._all:
-                if not receiver.session.closed:
-                    receiver.session.request("ping")
+            for session in (*(each.session for each in self._all), *self._beside):
+                if not session.closed:
+                    session.request("ping")
         for receiver in self._all:
             silence = now - max(receiver.session.heard, receiver.session.sent)
             if not receiver.over and silence > self._spec.lost_s:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -12,6 +13,8 @@ from runner.core.wire import Frame
 
 LIMIT = 8 << 20
 """Bytes kept of what one host prints; the rest is dropped, and that is said."""
+
+DROPPED = b"\n[the rest of its output is dropped]\n"
 
 PING_S = 2.0
 MARGIN_S = 15.0
@@ -64,13 +67,15 @@ class Execution:
         deadline = time.monotonic() + timeout_s + MARGIN_S
         next_ping = 0.0
         while not all(answer.over for answer in self.answers.values()) and not self.signal:
-            try:
+            with contextlib.suppress(queue.Empty):
                 self._take(*self._inbox.get(timeout=0.1))
-            except queue.Empty:
-                now = time.monotonic()
-                if now >= next_ping:
-                    next_ping = now + PING_S
-                    self._look_after(now, deadline)
+            now = time.monotonic()
+            if now >= next_ping:  # however much one of them prints
+                next_ping = now + PING_S
+                self._look_after(now, deadline)
+        for answer in self.answers.values():
+            if not answer.over:
+                answer.problem = "interrupted"
 
     def _look_after(self, now: float, deadline: float) -> None:
         for name, session in self._sessions.items():
@@ -94,7 +99,10 @@ class Execution:
             return
         if frame.kind == "output":
             kept = answer.out if frame.data["stream"] == "out" else answer.err
-            kept += frame.payload[: max(0, LIMIT - len(kept))]
+            room = max(0, LIMIT - len(kept))
+            kept += frame.payload[:room]
+            if 0 < room < len(frame.payload):
+                kept += DROPPED
         elif frame.kind == "exited":
             answer.code = int(frame.data["code"])
             if frame.data["survivors"]:

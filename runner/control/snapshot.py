@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
 from runner.control import tree
-from runner.core.errors import ConfigError, NotReady, Problem, RunnerError
+from runner.core.errors import ConfigError, NotReady, Problem
 from runner.core.release import Code, File, Folder, Link, Manifest, release_hash
 from runner.core.spec import Spec
 
@@ -32,7 +32,7 @@ class Snapshot:
         self._manifest = Manifest()
         self._encoded = b""
         self._commit = ""
-        self._error: RunnerError | None = None
+        self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._hash, daemon=True, name="hash")
         self._thread.start()
 
@@ -122,11 +122,11 @@ class Snapshot:
                 ),
             )
             self._encoded = self._manifest.encode()
-        except RunnerError as error:
-            self._error = error
         except OSError as error:
-            path = os.path.relpath(os.fsdecode(error.filename or ""), found.root)
+            path = os.path.relpath(os.fsdecode(error.filename or found.root), found.root)
             self._error = NotReady([_changed(path, error.strerror or "")])
+        except BaseException as error:  # noqa: BLE001 (an empty release must not pass for this one)
+            self._error = error
 
     def _file(self, path: str) -> File:
         with (self._tree.root / path).open("rb", buffering=0) as opened:

@@ -7,6 +7,7 @@ the ignore files do, in git's grammar. `.runnerignore` at the top leaves out wha
 from __future__ import annotations
 
 import os
+import re
 import stat
 import subprocess
 from collections.abc import Iterator, Mapping
@@ -66,9 +67,11 @@ def survey(here: Path, leave_out: Path | None = None) -> Tree:
         ConfigError: It cannot be listed.
     """
     top = _git_top(here)
-    if top is None and here in (Path.home(), Path("/")):
-        hint = "stand in the project's own folder; or cluster.project=PATH names it on the hosts"
-        raise ConfigError([Problem("deploy", f"{here} is no project's folder to push", hint)])
+    if (top or here) in (Path.home(), Path("/")):  # with all keys and mail that are there
+        own = "run git init in" if top else "stand in"
+        hint = f"{own} the project's own folder; or cluster.project=PATH names it on the hosts"
+        what = f"{top or here} is no project's folder to push"
+        raise ConfigError([Problem("deploy", what, hint)])
     tree = Tree(top or here, git=top is not None)
     found = _ask_git(tree, "") if tree.git else _walk(tree, "", ())
     ours = _patterns(tree.root / OURS)
@@ -133,6 +136,13 @@ def _take(tree: Tree, path: str, ignored: GitIgnoreSpec | None) -> None:
         raise _unreadable(path, error) from error
     if ignored and ignored.match_file(f"{path}/" if stat.S_ISDIR(found.st_mode) else path):
         return
+    above: dict[str, os.stat_result] = {}
+    for parent in map(str, PurePosixPath(path).parents):
+        if parent == "." or parent in tree.folders:
+            break
+        above[parent] = os.lstat(tree.root / parent)
+        if not stat.S_ISDIR(above[parent].st_mode):  # a tracked folder is a link now
+            return
     if stat.S_ISREG(found.st_mode):
         tree.files[path] = found
     elif stat.S_ISLNK(found.st_mode):
@@ -142,10 +152,7 @@ def _take(tree: Tree, path: str, ignored: GitIgnoreSpec | None) -> None:
     else:
         tree.notes.append(f"{path} is no file, folder or link; it is not pushed")
         return
-    for parent in map(str, PurePosixPath(path).parents):
-        if parent == "." or parent in tree.folders:
-            break
-        tree.folders[parent] = os.lstat(tree.root / parent)
+    tree.folders.update(above)
 
 
 def _unreadable(path: str, error: OSError) -> ConfigError:
@@ -177,7 +184,7 @@ def _git(folder: Path, *words: str, stdin: str | None = None, codes: tuple[int, 
             capture_output=True,
             timeout=GIT_S,
             check=False,
-            env={**os.environ, "LC_ALL": "C", "GIT_OPTIONAL_LOCKS": "0"},
+            env={**_outside_of_git(), "LC_ALL": "C", "GIT_OPTIONAL_LOCKS": "0"},
         )
     except FileNotFoundError as error:
         what = f"{folder} is a git work tree, and there is no git on PATH to say what belongs to it"
@@ -189,6 +196,12 @@ def _git(folder: Path, *words: str, stdin: str | None = None, codes: tuple[int, 
         said = os.fsdecode(done.stderr).strip()
         raise ConfigError([Problem("deploy", f"git {words[0]} in {folder} failed", said)])
     return os.fsdecode(done.stdout)
+
+
+def _outside_of_git() -> dict[str, str]:
+    """Return our environment less what git tells its hooks: it means one repository, not ours."""
+    told = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX", "GIT_COMMON_DIR")
+    return {name: value for name, value in os.environ.items() if name not in told}
 
 
 def _ask_git(tree: Tree, prefix: str) -> Iterator[str]:
@@ -207,6 +220,8 @@ def _ask_git(tree: Tree, prefix: str) -> Iterator[str]:
     yield from (prefix + path for path in listed)
     for path in inner:
         yield prefix + path
+        if (root / path).is_symlink() or not (root / path).is_dir():
+            continue
         if (root / path / ".git").exists():
             yield from _ask_git(tree, f"{prefix}{path}/")
         else:
@@ -220,7 +235,7 @@ def _ask_git(tree: Tree, prefix: str) -> Iterator[str]:
 def _bare_folders(root: Path, listed: set[str], inner: set[str]) -> Iterator[str]:
     """Yield the folders that git has no word for, since nothing in them is listed or ignored."""
     known = {"."} | {str(parent) for path in listed for parent in PurePosixPath(path).parents}
-    todo = known
+    todo = _reached(root, known)
     while todo:
         found = {
             child
@@ -230,12 +245,21 @@ def _bare_folders(root: Path, listed: set[str], inner: set[str]) -> Iterator[str
         }
         if not found:
             return
-        answer = _git(
-            root, "check-ignore", "-z", "--stdin", stdin="\0".join(found), codes=(0, 1)
-        ).split("\0")
-        todo = found - set(answer)
+        asked = "\0".join(f"./{path}" for path in found)  # a bare ":(x" would be git's magic
+        answer = _git(root, "check-ignore", "-z", "--stdin", stdin=asked, codes=(0, 1))
+        todo = found - {path.removeprefix("./") for path in answer.split("\0")}
         known |= found
         yield from todo
+
+
+def _reached(root: Path, folders: set[str]) -> set[str]:
+    """Return those that are no symbolic link by now, nor below one: git looks into no link."""
+    reached = {"."}
+    for folder in sorted(folders - reached):  # parents first
+        above = folder.rpartition("/")[0] or "."
+        if above in reached and not os.path.islink(f"{root}/{folder}"):  # noqa: PTH114 (many)
+            reached.add(folder)
+    return reached
 
 
 def _subfolders(root: Path, folder: str) -> list[str]:
@@ -300,7 +324,16 @@ def _hides_itself(folder: Path) -> bool:
 
 def _patterns(file: Path) -> GitIgnoreSpec | None:
     try:
-        text = file.read_text(encoding="utf-8", errors="surrogateescape")
+        text = file.read_text(encoding="utf-8-sig", errors="surrogateescape")
     except OSError:
         return None
-    return GitIgnoreSpec.from_lines(text.splitlines())
+    return GitIgnoreSpec.from_lines(line for line in text.split("\n") if _is_pattern(line))
+
+
+def _is_pattern(line: str) -> bool:
+    """Whether a line can be understood; git passes over one that cannot."""
+    try:
+        GitIgnoreSpec.from_lines([line])
+    except (ValueError, re.error):
+        return False
+    return True

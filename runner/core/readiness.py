@@ -105,7 +105,8 @@ def _program(spec: Spec, node: Node, facts: Facts) -> List[Problem]:
             Problem(
                 node.name,
                 f"cluster.project: there is no folder {facts.project}",
-                "copy the code there, or set cluster.project to where it is on the hosts",
+                "set cluster.project to where the code is on the hosts, or leave it out and set "
+                "cluster.deploy=auto to have it pushed",
             )
         )
     elif not facts.script_exists:

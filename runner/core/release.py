@@ -109,7 +109,7 @@ class Manifest:
         everything += [file.path for file in self.files]
         everything += [link.path for link in self.links]
         for path in everything:
-            if path != posixpath.normpath(path) or path.startswith(("/", "..")) or path == ".":
+            if any(part in ("", ".", "..") for part in path.split("/")):
                 yield f"{path!r} is no path within a release"
             elif posixpath.dirname(path) not in folders:
                 yield f"the folder of {path!r} is not in the manifest"

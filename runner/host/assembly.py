@@ -57,7 +57,7 @@ class Assembly:
         os.makedirs(self._code, mode=0o700)
         for folder in self.manifest.folders:
             os.mkdir(os.path.join(self._code, folder.path), 0o700)
-        known = known_contents(os.path.dirname(self._final))
+        known = yield from known_contents(os.path.dirname(self._final))
         done = 0
         for file in distinct(self.manifest):
             source = known.get((file.digest, stored_mode(file)))

@@ -212,10 +212,10 @@ class Link:
             known = self._known = collect(request)
         own = {name: known.environ[name] for name in OUR_ENV if name in known.environ}
         there = RunFolder(known.facts.workdir, request.run_id, request.node).root
-        facts = replace(known.facts, own_env=own, run_there=os.path.isdir(there))
-        self._receiving = Receiving(facts.workdir, self._reply)
-        if facts.release_held:
-            self._receiving.hold(request.release)
+        self._receiving = Receiving(known.facts.workdir, self._reply)
+        whole = known.facts.release_held and self._receiving.hold(request.release)
+        there_now = os.path.isdir(there)
+        facts = replace(known.facts, own_env=own, run_there=there_now, release_held=whole)
         self._reply("facts", {"id": frame.data["id"], "facts": encode(facts), **_clocks()})
 
     def _hold(self, frame: Frame) -> None:

@@ -33,8 +33,8 @@ class Receiving:
         self.drop()
         encoded = zlib.decompress(frame.payload)
         assembly = Assembly(self._workdir, encoded)
-        if releases.held(self._workdir, assembly.name):
-            self._keep(frame, assembly.name, new=False)
+        if releases.held(self._workdir, assembly.name) and self.hold(assembly.name):
+            self._reply("stored", {"id": frame.data["id"], "new": False})
             return
         self._assembly = assembly
         with self._dropping():
@@ -59,24 +59,23 @@ class Receiving:
         with self._dropping():
             yield from self._assembly.finish()
             releases.prune(self._workdir, int(frame.data["keep"]), self._assembly.name)
-            self._keep(frame, self._assembly.name, new=True)
+            if not self.hold(self._assembly.name):
+                raise ValueError("another deploy removed it at once; raise deploy.keep")
+            self._reply("stored", {"id": frame.data["id"], "new": True})
         self._assembly = None
 
-    def hold(self, name: str) -> None:
-        """Keep a release from being removed while this link lives."""
+    def hold(self, name: str) -> bool:
+        """Keep a release from being removed while this link lives; False when it is gone."""
         if self._hold is not None:
             os.close(self._hold)
         self._hold = releases.hold(self._workdir, name)
+        return self._hold is not None
 
     def drop(self) -> None:
         """Leave nothing of an unfinished release."""
         if self._assembly is not None:
             self._assembly.abandon()
             self._assembly = None
-
-    def _keep(self, frame: Frame, name: str, *, new: bool) -> None:
-        self.hold(name)
-        self._reply("stored", {"id": frame.data["id"], "new": new})
 
     @contextlib.contextmanager
     def _dropping(self) -> Iterator[None]:

@@ -11,6 +11,7 @@ import contextlib
 import fcntl
 import json
 import os
+import re
 import secrets
 import shutil
 import stat
@@ -27,10 +28,16 @@ SEAL = 1_000_000_000
 MANIFEST, STORE = "manifest", ".store"
 ASIDE = ".new"
 
+_LEFT = re.compile(r"\.[^.]+\.(.+)\.(\d+)(?:\.broken|\.old)?" + re.escape(ASIDE))
+"""What an assembly leaves that was killed: whose, on which host, under which pid."""
+
 _OVER = tuple(state.value for state in State if state.terminal)
 
 Steps = Generator[None, None, None]
 """Long work in small steps, so that whoever does it can answer in between."""
+
+LOOKS = 1000
+"""Files that are looked at in one step: on a network disk each may take a millisecond."""
 
 STEP = 4 << 20
 """Bytes that are read or written in one step."""
@@ -78,14 +85,22 @@ def sealed(path: str, file: File) -> bool:
 
 
 def hold(workdir: str, name: str) -> Optional[int]:
-    """Keep a release from being removed, for as long as the descriptor returned is open."""
+    """Keep a release from being removed, for as long as the descriptor returned is open.
+
+    None when there is none, or when it is being removed.
+    """
+    folder = release_folder(workdir, name)
     try:
-        descriptor = os.open(release_folder(workdir, name), os.O_RDONLY | os.O_DIRECTORY)
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     except OSError:
         return None
     with contextlib.suppress(OSError):  # a network disk may have no locks: then records must do
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    return descriptor
+    with contextlib.suppress(OSError):
+        if os.path.samestat(os.fstat(descriptor), os.stat(folder)):
+            return descriptor
+    os.close(descriptor)  # it was removed while we took hold of it
+    return None
 
 
 def store_name(workdir: str) -> str:
@@ -184,12 +199,15 @@ def names(folder: str) -> List[str]:
         return []
 
 
-def known_contents(parent: str) -> Dict[Tuple[str, int], str]:
+def known_contents(parent: str) -> Generator[None, None, Dict[Tuple[str, int], str]]:
     """Return where contents of earlier releases lie, by digest and stored mode, if still sealed."""
     known: Dict[Tuple[str, int], str] = {}
     for name in names(parent):
         manifest = None if name.startswith(".") else load(os.path.join(parent, name))
-        for file in manifest.files if manifest else ():
+        yield
+        for count, file in enumerate(manifest.files if manifest else ()):
+            if count % LOOKS == 0:
+                yield
             key = (file.digest, stored_mode(file))
             path = os.path.join(parent, name, CODE, file.path)
             if key not in known and sealed(path, file):
@@ -201,9 +219,10 @@ def remove_stale(parent: str) -> None:
     """Remove what processes of this host left that were killed while they assembled."""
     host = os.uname().nodename
     for name in names(parent):
-        if not (name.startswith(".") and name.endswith(ASIDE)):
+        found = _LEFT.fullmatch(name)
+        if found is None or found.group(1) != host:
             continue
-        stem = name[: -len(ASIDE)].replace(".broken", "").replace(".old", "")
-        owner, _, pid = stem.partition(".")[2].partition(".")[2].rpartition(".")
-        if owner == host and pid.isdigit() and not os.path.exists(f"/proc/{pid}"):
+        pid = found.group(2)
+        # With our own number it is of somebody before us: we begin only now.
+        if pid == str(os.getpid()) or not os.path.exists(f"/proc/{pid}"):
             shutil.rmtree(os.path.join(parent, name), ignore_errors=True)

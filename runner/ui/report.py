@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import posixpath
+import textwrap
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -12,6 +13,9 @@ from runner.core.layout import CODE, RunFolder, release_folder
 from runner.core.plan import NodePlan, Plan
 from runner.core.verdict import Failure, NodeResult, RankResult, Verdict, describe_exit
 from runner.ui.names import fold_names
+
+WIDTH = 79
+"""Of our own sentences; tables and what ranks say take what they need."""
 
 TAIL_LINES = 12
 """Of what failed first; with the rest of the report they fit a screen of 24 rows."""
@@ -34,7 +38,15 @@ def opening(plan: Plan) -> str:
     ]
     width = max(len(names) for names, _ in rows)
     lines += [f"  {names:{width}}  {text}" for names, text in rows]
-    lines += [f"  note: {note}" for note in plan.notes]
+    for note in plan.notes:
+        lines += textwrap.wrap(
+            f"note: {note}",
+            WIDTH,
+            initial_indent="  ",
+            subsequent_indent="    ",
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
     return "\n".join(lines)
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
+from runner.core.verdict import describe_exit
 from runner.ui.names import fold_names
 from runner.ui.report import code_name
 
@@ -167,7 +167,7 @@ def _ended(answer: Answer) -> str:
     if answer.problem:
         return f": {answer.problem}"
     if answer.code is not None and answer.code < 0:
-        return f": killed by {signal.Signals(-answer.code).name}"
+        return f": {describe_exit(None, -answer.code).removeprefix('was ')}"
     return f": exit {answer.code}" if answer.code else ""
 
 

@@ -1,0 +1,3 @@
+"""fab -l shows what there is."""
+
+from runner.verbs import *  # noqa: F403

@@ -1,0 +1,89 @@
+"""What README and docs tell people to type works as it stands there."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.lab.lab import Lab, LabFactory
+from tests.lab.launching import ROOT
+
+PAGES = ("README.md", "docs/commands.md", "docs/troubleshooting.md")
+AS_CONFIGURED = 'mount --bind ~/ssh_config /etc/ssh/ssh_config && exec bash -c "$0"'
+"""OpenSSH takes no other home than that of the passwd file, so the names stand in /etc, for us."""
+
+TRAIN = """\
+import argparse, os
+parser = argparse.ArgumentParser()
+parser.add_argument("--lr", type=float, default=1.0)
+print("rank", os.environ["RANK"], "lr", parser.parse_args().lr)
+"""
+
+
+@pytest.fixture(scope="module")
+def gpus(lab_factory_for_session: LabFactory) -> Iterator[Lab]:
+    """Three hosts on which `python3` has torch, as the pages have it."""
+    path = f"{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin"
+    options = [f"SetEnv PATH={path}"]
+    with lab_factory_for_session(names=["gpu1", "gpu2", "gpu3"], sshd_options=options) as lab:
+        yield lab
+
+
+@pytest.fixture
+def stranger(gpus: Lab, tmp_path: Path) -> dict[str, str]:
+    """Somebody who can `ssh gpu1`, stands in a project of theirs, and has the environment."""
+    home, project = tmp_path / "home", tmp_path / "project"
+    (home / ".ssh").mkdir(parents=True)
+    project.mkdir()
+    (project / "train.py").write_text(TRAIN)
+    subprocess.run(["git", "init", "-q", str(project)], check=True)
+    (home / ".ssh" / "known_hosts").write_text(gpus.known_hosts.read_text())
+    (home / "ssh_config").write_text(
+        "".join(
+            f"Host {name}\n  HostName {host.address}\n  User root\n  IdentityFile {gpus.key}\n"
+            for name, host in gpus.hosts.items()
+        )
+    )
+    return {
+        "HOME": str(home),
+        "PWD": str(project),
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "PYTHONPATH": str(ROOT),
+    }
+
+
+def commands(page: str) -> list[str]:
+    """Return the lines of the page's `sh` blocks."""
+    blocks = re.findall(r"^```sh\n(.*?)^```", (ROOT / page).read_text(), re.DOTALL | re.MULTILINE)
+    return [line for block in blocks for line in block.splitlines() if line.strip()]
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("page", PAGES)
+def test_every_command_works(page: str, stranger: dict[str, str]) -> None:
+    """In order, each with exit code 0."""
+    lines = commands(page)
+    assert len(lines) >= 3
+    if not any("runner init" in line for line in lines):
+        lines.insert(0, next(line for line in commands("README.md") if "runner init" in line))
+    if page == "docs/commands.md":
+        lines.sort(key=lambda line: "runner init" not in line)
+    for line in lines:
+        done = subprocess.run(
+            ["unshare", "--mount", "bash", "-c", AS_CONFIGURED, line],
+            cwd=stranger["PWD"],
+            env=stranger,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=100,
+            check=False,
+        )
+        assert done.returncode == 0, f"{line}\n{done.stdout}\n{done.stderr}"
+        assert "Traceback" not in done.stderr

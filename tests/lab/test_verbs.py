@@ -1,0 +1,349 @@
+"""The verbs as a user types them, on real hosts: what they print, how they end, what they leave."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+import yaml
+
+from runner.init import FABFILE
+from tests.lab.lab import Lab, wait_until
+from tests.lab.launching import ROOT, Controller, Launcher, Result
+
+VERBS = ["config", "deploy", "exec", "explain", "init", "plan"]
+FAB = str(Path(sys.executable).with_name("fab"))
+AWKWARD = ["a b", "$HOME", "it's", '"quoted"', "", "*", "-x", "--cluster", "k=v", "a\nb", "--", "ü"]
+REFUSED = {
+    "verb": (["depoly"], "'depoly' is neither", "deploy"),
+    "flag": (["exec", "--nope", "--", "ls"], "'--nope'", "exec --help"),
+    "cluster": (["exec", "--cluster", "nope", "--", "ls"], "no cluster 'nope'", "looked in"),
+    "value": (["plan", "--cluster"], "cluster", "plan --help"),
+    "number": (["exec", "--timeout", "soon", "--", "ls"], "soon", "exec --help"),
+    "no time": (["exec", "--timeout", "-1", "--", "ls"], "-1", "--timeout"),
+    "no limit": (["exec", "--timeout", "nan", "--", "ls"], "nan", "--timeout"),
+    "command": (["exec"], "no command", "exec --cluster"),
+    "key": (["explain"], "key", "explain --help"),
+    "no such key": (["config", "cluster.backnd"], "cluster.backnd", "cluster.backend"),
+    "second subject": (["config", "task", "cluster"], "cluster", "config --help"),
+    "program": (["train.py"], "'train.py' is neither", "task.script=train.py"),
+}
+
+
+def fab(user: Launcher, *words: str) -> Result:
+    """Run `fab WORDS` where the user stands."""
+    with closing(Controller([FAB, *words], user.folder, user.env)) as controller:
+        return controller.wait(60)
+
+
+def on_lab_exec(user: Launcher, *words: str) -> Result:
+    """Run words on every host of the lab."""
+    return user("exec", "--cluster", "lab", "--", *words)
+
+
+def data(done: Result) -> dict[str, dict[str, object]]:
+    """What `exec --json` said of each host."""
+    found: dict[str, dict[str, object]] = json.loads(done.out)
+    return found
+
+
+def answer(out: str, code: int = 0, err: str = "", problem: str = "") -> dict[str, object]:
+    """What `exec --json` says of one host."""
+    return {"code": code, "out": out, "err": err, "problem": problem}
+
+
+def test_equal_answers_are_one_and_others_stand_apart(on_lab: Launcher) -> None:
+    """Folded by output and end, in the order of the YAML; exit 1 where one failed."""
+    same = on_lab_exec(on_lab, "echo", "same")
+    assert (same.code, same.out) == (0, "── node[1-4] (4) ──\nsame\n"), same
+    line = "if [ $(hostname) = node3 ]; then echo odd >&2; exit 3; fi; echo same"
+    mixed = on_lab_exec(on_lab, line)
+    assert mixed.code == 1, mixed
+    assert mixed.out == "── node[1-2,4] (3) ──\nsame\n── node3: exit 3 ──\nodd\n"
+    apart = on_lab_exec(on_lab, "hostname")
+    assert apart.code == 0, apart
+    assert apart.out == "".join(f"── node{n} ──\nnode{n}\n" for n in (1, 2, 3, 4))
+
+
+def test_streams_and_ends_are_told_apart_for_programs(lab: Lab, on_lab: Launcher) -> None:
+    """`--json` has code, output, errors and problem of every host, and nothing else."""
+    line = "echo out; echo err >&2; case $(hostname) in node2) exit 7;; node3) kill -9 $$;; esac"
+    done = on_lab("exec", line, "cluster=lab", "--json")
+    assert done.code == 1, done
+    codes = {"node1": 0, "node2": 7, "node3": -9, "node4": 0}
+    assert data(done) == {node: answer("out\n", codes[node], "err\n") for node in lab.hosts}
+
+
+def test_a_signal_without_a_name_is_an_answer_too(on_lab: Launcher) -> None:
+    """A real-time signal ends the command, not the verb."""
+    done = on_lab_exec(on_lab, "kill -35 $$")
+    assert done.code == 1, done
+    assert re.fullmatch(r"── node\[1-4\] \(4\): killed by [^\n]*35[^\n]* ──\n", done.out), done
+
+
+@pytest.mark.parametrize("way", ["runner", "fab"])
+def test_several_words_are_exact(lab: Lab, on_lab: Launcher, way: str) -> None:
+    """No shell sees them, here or there; flags of ours after `--` are the command's."""
+    (on_lab.folder / "fabfile.py").write_text(FABFILE)
+    script = "import json, sys; print(json.dumps(sys.argv[1:]))"
+    words = ["exec", "--cluster", "lab", "--json", "--", "python3", "-c", script, *AWKWARD]
+    done = fab(on_lab, *words) if way == "fab" else on_lab(*words)
+    assert done.code == 0, done
+    assert data(done).keys() == lab.hosts.keys()
+    for said in data(done).values():
+        assert json.loads(str(said["out"])) == AWKWARD
+
+
+@pytest.mark.parametrize("how", ["bare", "--", "fab --command"])
+def test_one_word_is_a_line_for_the_shell(lab: Lab, on_lab: Launcher, how: str) -> None:
+    """It has variables, pipes and an exit code, wherever it stands on the command line."""
+    (on_lab.folder / "fabfile.py").write_text(FABFILE)
+    line = 'A="x  y"; echo "$A" | tr x z; echo "$((1+2))" >&2; exit 4'
+    before, _, flag = how.rpartition(" ")
+    words = ["exec", "--cluster", "lab", "--json", *([] if how == "bare" else [flag]), line]
+    done = fab(on_lab, *words) if before else on_lab(*words)
+    assert done.code == 1, done
+    assert data(done) == dict.fromkeys(lab.hosts, answer("z  y\n", 4, "3\n"))
+
+
+def test_commands_have_the_environment_of_the_setup_and_no_input(
+    lab: Lab, on_lab: Launcher
+) -> None:
+    """What `cluster.setup` exports is there, and reading input ends at once."""
+    setup = 'cluster.setup=["export FROM_SETUP=yes"]'
+    done = on_lab(
+        "exec",
+        "--cluster",
+        "lab",
+        setup,
+        "--json",
+        'cat; echo "$FROM_SETUP"; [ "$(pwd)" = "$HOME" ] && echo at home',
+    )
+    assert done.code == 0, done
+    assert data(done) == dict.fromkeys(lab.hosts, answer("yes\nat home\n"))
+
+
+def test_long_output_is_whole_or_said_not_to_be(lab: Lab, on_lab: Launcher) -> None:
+    """3 MB of every host arrive; of 9 MB of one, the limit does, and that is said."""
+    done = on_lab("exec", "--cluster", "lab", "--json", "--", "seq -w 0 428570")
+    assert done.code == 0, done
+    whole = "".join(f"{number:06}\n" for number in range(428_571))
+    assert {node: said["out"] == whole for node, said in data(done).items()} == dict.fromkeys(
+        lab.hosts, True
+    )
+    words = ("--set", "cluster.only=[node1]", "--", "head", "-c", "9000000", "/dev/zero")
+    cut = on_lab("exec", "--cluster", "lab", "--json", *words)
+    said = data(cut)["node1"]
+    assert len(str(said["out"])) == 8 << 20
+    assert said["problem"] or cut.err, "dropped 600 kB without a word"
+
+
+def test_what_takes_too_long_is_killed_on_the_host(lab: Lab, on_lab: Launcher) -> None:
+    """With what it started in sessions of its own, and its output so far is shown."""
+    line = "trap '' TERM INT HUP; setsid sleep 600 & echo begun; sleep 600"
+    done = on_lab("exec", "--cluster", "lab", "--timeout", "1", "--", line)
+    assert done.code == 1, done
+    assert done.out == "── node[1-4] (4): did not end in time and was killed ──\nbegun\n"
+    assert done.seconds < 10
+    assert not [host for host in lab.hosts.values() if host.processes("sleep\x00600")]
+
+
+@pytest.mark.parametrize(
+    ("program", "signum", "code"),
+    [
+        ([sys.executable, "-m", "runner"], signal.SIGINT, 130),
+        ([sys.executable, "-m", "runner"], signal.SIGTERM, 143),
+        ([FAB], signal.SIGINT, 130),
+    ],
+    ids=["runner INT", "runner TERM", "fab INT"],
+)
+def test_ctrl_c_ends_it_on_every_host(
+    lab: Lab, on_lab: Launcher, program: list[str], signum: signal.Signals, code: int
+) -> None:
+    """Exit 130 (143 for SIGTERM) without a traceback, and nothing is left, not even daemons."""
+    (on_lab.folder / "fabfile.py").write_text(FABFILE)
+    line = "trap '' TERM INT HUP; setsid sleep 600 & sleep 600"
+    argv = [*program, "exec", "--cluster", "lab", "--", line]
+    with closing(Controller(argv, on_lab.folder, on_lab.env)) as running:
+        running.until(
+            lambda: all(len(host.processes("sleep\x00600")) == 2 for host in lab.hosts.values()),
+            "the command on every host",
+        )
+        running.send(signum)
+        done = running.wait(10)
+    assert done.code == code, done
+    assert "Traceback" not in done.err
+    wait_until(lambda: not lab.leftovers(), "the hosts to be idle")
+
+
+def test_a_host_that_falls_silent_is_lost_and_the_others_answer(lab: Lab, on_lab: Launcher) -> None:
+    """Exit 4, and whose answer is missing is said."""
+    line = "if [ $(hostname) = node3 ]; then sleep 600; fi; echo here"
+    running = on_lab.start("exec", "--cluster", "lab", "--set", "lost_s=2", "--", line)
+    running.until(lambda: lab["node3"].processes("sleep\x00600"), "the command on node3")
+    lab["node3"].unplug()
+    done = running.wait(30)
+    assert done.code == 4, done
+    assert re.fullmatch(
+        r"── node\[1-2,4\] \(3\) ──\nhere\n── node3: lost: [^\n]+ ──\n", done.out
+    ), done
+    lab["node3"].plug()
+    wait_until(lambda: not lab.leftovers(), "node3 to end it by itself", timeout=30)
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_be_understood_is_said_once_with_a_hint(launcher: Launcher, case: str) -> None:
+    """Exit 2, one message, one way on, and nothing on standard output."""
+    words, what, hint = REFUSED[case]
+    (launcher.folder / "train.py").touch()
+    done = launcher(*words)
+    assert (done.code, done.out) == (2, ""), done
+    assert "Traceback" not in done.err
+    message, *rest = done.err.splitlines()
+    assert message.startswith("error: ")
+    assert what in message
+    assert "error:" not in "".join(rest)
+    assert hint in done.err.partition("\n")[2] or hint in message
+
+
+def test_fab_refuses_what_is_wrong_as_we_do(launcher: Launcher) -> None:
+    """Our exit codes and messages come through Fabric."""
+    (launcher.folder / "fabfile.py").write_text(FABFILE)
+    done = fab(launcher, "exec", "--cluster", "nope", "--", "ls")
+    assert (done.code, done.out) == (2, ""), done
+    assert done.err.startswith("error: cluster=nope: there is no cluster 'nope'; ")
+    assert "Traceback" not in done.err
+
+
+@pytest.mark.parametrize("verb", [["exec", "--", "touch", "/tmp/ran"], ["deploy"]])
+def test_a_host_out_of_reach_is_exit_3(lab: Lab, on_lab: Launcher, verb: list[str]) -> None:
+    """It is named with what to change, and nothing is done on the others either."""
+    words = ["--cluster", "lab", "--set", "cluster.nodes.node2.port=23"]
+    done = on_lab(verb[0], *words, *verb[1:])
+    assert (done.code, done.out) == (3, ""), done
+    assert done.err.count("error: ") == 1
+    assert re.search(r"^error: node2: .*refused", done.err, re.MULTILINE), done
+    for host in lab.hosts.values():
+        assert host.sh("ls -A /tmp/ran ~/.runner 2>/dev/null || true") == ""
+
+
+def test_words_and_flags_say_the_same(on_lab: Launcher) -> None:
+    """`--set KEY=VALUE` and KEY=VALUE alone, any number of times."""
+    flags = on_lab(
+        "config", "--cluster", "lab", "--set=cluster.only=[node2,node3]", "--set", "lost_s=9"
+    )
+    words = ("cluster=lab", "cluster.only=[node2,node3]", "lost_s=9")
+    assert flags.code == 0, flags
+    assert on_lab("config", *words).out == flags.out
+    config = yaml.safe_load(flags.out)
+    assert config["lost_s"] == 9
+    assert config["cluster"]["only"] == ["node2", "node3"]
+    done = on_lab("exec", *words, "--json", "--", "hostname")
+    assert done.code == 0, done
+    assert data(done) == {node: answer(f"{node}\n") for node in ("node2", "node3")}
+
+
+def test_a_deploy_says_what_is_where(lab: Lab, on_lab: Launcher) -> None:
+    """For people and for programs; what a host has is not sent again."""
+    (on_lab.folder / "train.py").write_text("print('hi')\n")
+    first = on_lab("deploy", "--cluster", "lab")
+    assert first.code == 0, first
+    title, *rows = first.out.splitlines()
+    found = re.fullmatch(r"release ([0-9a-f]+): 2 files, [\d.]+ k?B", title)
+    assert found, first
+    assert len(rows) == 1
+    assert re.fullmatch(r"  node\[1-4\]  stored, [\d.]+ k?B sent", rows[0]), first
+    assert lab["node4"].sh(f"cat ~/.runner/releases/{found[1]}/code/train.py") == "print('hi')\n"
+    again = json.loads(on_lab("deploy", "--cluster", "lab", "--json").out)
+    assert again.keys() == {"release", "commit", "files", "size", "sent"}
+    assert (again["release"], again["commit"], again["files"]) == (found[1], "", 2)
+    assert again["sent"] == dict.fromkeys(lab.hosts)
+    for host in lab.hosts.values():
+        host.sh("chmod -R u+w ~/.runner; rm -rf ~/.runner")
+
+
+def test_a_plan_is_ready_to_paste_and_writes_nothing(lab: Lab, on_lab: Launcher) -> None:
+    """One command per host, the same for programs; offline it asks nobody."""
+    words = ("--cluster", "lab", "--set", "task=env", "--set", "run_id=one")
+    told = on_lab("plan", *words)
+    assert told.code == 0, told
+    assert [told.out.count(f"--node_rank={rank} ") for rank in range(5)] == [1, 1, 1, 1, 0]
+    assert told.out.count(f"--master_addr={lab['node1'].address} ") == 4
+    offline = on_lab("plan", *words, "--offline", "--json", "cluster.nodes.node1.port=23")
+    assert offline.code == 0, offline
+    plan = json.loads(offline.out)
+    assert [each["node"] for each in plan["nodes"]] == list(lab.hosts)
+    assert [each["ranks"] for each in plan["nodes"]] == [[0], [1], [2], [3]]
+    assert (plan["run_id"], plan["task"], plan["world_size"]) == ("one", "env", 4)
+    assert (plan["meeting"], plan["master_addr"]) == ("assumed", lab["node1"].address)
+    assert not (on_lab.folder / "runs").exists()
+    for host in lab.hosts.values():
+        assert host.sh("ls -A ~/.runner 2>/dev/null || true") == ""
+
+
+def test_the_configuration_composes_again(on_lab: Launcher) -> None:
+    """What `config` prints, used as the primary file, means the same; so does a part of it."""
+    words = ("cluster=lab", "task=env", "cluster.env.A=${oc.env:HOME}", "run_id=one")
+    first = on_lab("config", *words)
+    assert first.code == 0, first
+    head = (
+        "defaults: [runner_base, cluster: base, task: base, _self_,"
+        " override hydra/hydra_logging: none, override hydra/job_logging: none]\n"
+    )
+    again = on_lab.folder / "again"
+    (again / "cluster").mkdir(parents=True)
+    (again / "runner.yaml").write_text(head + first.out)
+    second = on_lab("config", "--config-dir", "again")
+    assert (second.code, second.out) == (0, first.out), second
+    (again / "runner.yaml").unlink()
+    part = on_lab("config", "cluster", *words)
+    assert yaml.safe_load(part.out) == yaml.safe_load(first.out)["cluster"]
+    (again / "cluster" / "part.yaml").write_text(f"defaults: [base]\n{part.out}")
+    flags = ("--config-dir=again", "--json", "--resolve")
+    third = json.loads(on_lab("config", "cluster", "cluster=part", *flags).out)
+    assert third["env"] == {"A": on_lab.env["HOME"]}
+    assert third["nodes"] == yaml.safe_load(part.out)["nodes"]
+
+
+def test_explain_names_file_and_line(on_lab: Launcher) -> None:
+    """The winner first, what it overrides below; the same for programs."""
+    file = on_lab.conf / "cluster" / "lab.yaml"
+    lines = file.read_text().splitlines()
+    at = next(n for n, line in enumerate(lines, start=1) if line.startswith("python:"))
+    plain = on_lab("explain", "cluster.python", "cluster=lab")
+    assert plain.code == 0, plain
+    key, *settings = plain.out.splitlines()
+    assert key == f"cluster.python: {sys.executable}"
+    assert settings == [
+        f"  conf/cluster/lab.yaml:{at}",
+        "  default (overridden: python3)",
+    ]
+    over = on_lab("explain", "cluster.python", "cluster=lab", "cluster.python=/mine", "--json")
+    (origin,) = json.loads(over.out)
+    assert origin.keys() == {"key", "value", "written", "settings", "problem"}
+    assert (origin["key"], origin["value"]) == ("cluster.python", "/mine")
+    assert [(each["where"], each["value"]) for each in origin["settings"]] == [
+        ("command line: cluster.python=/mine", "/mine"),
+        (f"conf/cluster/lab.yaml:{at}", sys.executable),
+        ("default", "python3"),
+    ]
+
+
+def test_help_and_list_name_every_verb(launcher: Launcher) -> None:
+    """In the repository itself, `fab -l` has all of them; each has help of its own."""
+    env = {**launcher.env, "PYTHONPATH": ""}
+    with closing(Controller([FAB, "-l", "-F", "json"], ROOT, env)) as controller:
+        listed = json.loads(controller.wait(30).out)["tasks"]
+    assert sorted(each["name"] for each in listed) == VERBS
+    for each in listed:
+        done = launcher(each["name"], "--help")
+        assert done.code == 0, done
+        title, empty, *flags = done.out.splitlines()
+        assert title.startswith(each["help"])
+        assert empty == ""
+        assert all(re.match(r"  --[a-z-]+(=[A-Z]+)? {2,}\S", flag) for flag in flags), done
