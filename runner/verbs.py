@@ -113,7 +113,10 @@ def deploy(
     config_dir: Sequence[str] | None = None,
     json_: bool = False,
 ) -> int:
-    """Push the code you stand in to every host; a launch does so by itself."""
+    """Push the code you stand in to every host.
+
+    A launch does so by itself, where a host lacks it.
+    """
     from runner.contact import contact
     from runner.control.snapshot import Snapshot
     from runner.core.readiness import storage_problems
@@ -163,7 +166,10 @@ def exec_(
     timeout: float = 600.0,
     json_: bool = False,
 ) -> int:
-    """Run a command on every host, equal answers folded: exec --cluster lab3 -- nvidia-smi -L."""
+    """Run a command on every host, equal answers folded.
+
+    Such as: exec --cluster lab3 -- nvidia-smi -L
+    """
     from runner.contact import contact
     from runner.control.remote import Execution
     from runner.core.readiness import setup_problems
@@ -202,7 +208,10 @@ def plan(
     offline: bool = False,
     json_: bool = False,
 ) -> int:
-    """Show what each host would be told, ready to paste; nothing is started or written."""
+    """Show what each host would be told, ready to paste.
+
+    Nothing is started, and nothing written anywhere.
+    """
     from runner.launch import rehearse
 
     composed = _composed(cluster, set_, config_dir)
@@ -274,7 +283,10 @@ def init(
     script: str = "",
     json_: bool = False,
 ) -> int:
-    """Write a cluster, a task and a fabfile here; asks for what no flag says."""
+    """Write the first YAML of a project, and a fabfile.
+
+    On a terminal it asks for what no flag says; a file that is there is kept.
+    """
     from runner.init import init as write
     from runner.launch import rehearse
 
@@ -370,7 +382,7 @@ def _as_flags(words: Sequence[str], context: ParserContext) -> Iterator[str]:
 
 def _help(verb: Task[Any], context: ParserContext) -> None:
     rows = [(flag.ljust(34), text) for flag, text in context.help_tuples()]
-    print((verb.__doc__ or "").strip())
+    print(inspect.getdoc(verb.body))
     print("\n".join(["", *(f"  {flag}  {text}" for flag, text in rows)]))
 
 

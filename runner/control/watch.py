@@ -162,6 +162,8 @@ class Watch:
         elif frame.kind == "going":
             node.going = True
             node.follower.start(session)
+        elif frame.kind == "working":
+            node.fed = time.monotonic()
         elif frame.kind == "refused":
             self._refused(node, str(frame.data["why"]))
         elif frame.kind == "closed":
@@ -247,7 +249,7 @@ class Watch:
         if not node.lost and silence > self.spec.lost_s:
             reason = f"nothing was heard from it for {silence:.0f} s"
             self._lose(node, reason, since=node.session.heard)
-        elif not node.going and not node.lost and now > self._began + START_S:
+        elif not node.going and not node.lost and now > node.fed + START_S:
             self._lose(node, f"its supervisor did not start within {START_S:.0f} s")
         elif node.ended:
             if not self._tell.console_full() and now - node.fed > DRAIN_S:

@@ -7,7 +7,7 @@ import os
 from typing import Dict, Iterator, Tuple
 
 from runner.core.layout import CODE, release_folder
-from runner.host.releases import MANIFEST, STEP, Steps, load
+from runner.host.releases import MANIFEST, STEP, Steps, load, sealed
 
 _FICLONE = 0x40049409
 """The ioctl that makes one file share the blocks of another (linux/fs.h)."""
@@ -17,7 +17,7 @@ def check_out(workdir: str, name: str, work: str) -> Steps:
     """Make a private copy of a release in the empty folder `work`.
 
     Raises:
-        ValueError: The release is not here.
+        ValueError: The release is not here, or no longer as it was stored.
         OSError: The copy cannot be written.
     """
     root = release_folder(workdir, name)
@@ -31,7 +31,10 @@ def check_out(workdir: str, name: str, work: str) -> Steps:
     done = 0
     for file in manifest.files:
         done += 4096
-        for count in _copy(os.path.join(code, file.path), os.path.join(work, file.path), file.mode):
+        source = os.path.join(code, file.path)
+        if not sealed(source, file):
+            raise ValueError(f"{source} is no longer as it was stored; start again to push it anew")
+        for count in _copy(source, os.path.join(work, file.path), file.mode):
             done += count
             if done > STEP:
                 done = 0

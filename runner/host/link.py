@@ -45,6 +45,8 @@ MAX_UNSENT = 4 << 20
 
 BUSY_S, IDLE_S = 0.02, 0.05
 READY_S = 20.0
+WORKING_S = 1.0
+"""How often the controller hears that something long goes on."""
 
 
 class Following:
@@ -94,7 +96,7 @@ class Link:
         self._shim_code = shim_code
         self._unpacker = Unpacker()
         self._unsent = bytearray()
-        self._heard = time.monotonic()
+        self._heard = self._told = time.monotonic()
         self._silence_s = SILENCE_S
         self._known: Optional[Collected] = None
         self._receiving: Optional[Receiving] = None
@@ -189,6 +191,9 @@ class Link:
         frame, steps = self._work
         try:
             next(steps)
+            if time.monotonic() > self._told + WORKING_S:
+                self._told = time.monotonic()
+                self._reply("working", {"id": frame.data["id"]})
         except StopIteration:
             self._work = None
         except Exception as error:  # noqa: BLE001 (the controller is told, whatever it is)

@@ -136,7 +136,10 @@ class Console:
                 self._show_overdue(descriptor)
 
     def _show_overdue(self, descriptor: int) -> None:
-        for (node, rank), torn in self._lines[descriptor].overdue(time.monotonic()):
+        lines, now = self._lines[descriptor], time.monotonic()
+        # Where a reader is slow, no more is fetched from the hosts.
+        lines.defer(now if self._waiting else max(w.idle_since for w in self._writers.values()))
+        for (node, rank), torn in lines.overdue(now):
             self._put_lines(node, rank, descriptor, torn)
 
     def _left(self, descriptor: int) -> None:

@@ -64,6 +64,11 @@ class Assembly:
                 torn.text, torn.begun = b"", True
         return found
 
+    def defer(self, until: float) -> None:
+        """Count no waiting before `until`: what is missing may have been there, but not fetched."""
+        for torn in self._torn.values():
+            torn.since = max(torn.since, until)
+
     def pending(self, now: float) -> list[tuple[tuple[str, int], bytes]]:
         """Return the newest form of every line that redraws itself or has waited long."""
         return [

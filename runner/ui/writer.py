@@ -23,7 +23,7 @@ class Writer:
 
     Every `every_s`, and never while it is held up in writing, it calls `tick`. What it is about
     to write goes through `frame`. When the reader has left it calls `left`, once, and writes no
-    more. When a wait took far longer than it should it calls `stopped`: so did we all.
+    more. `idle_since` is when it last had nothing left to write. When a wait took far longer than it should it calls `stopped`: so did we all.
     """
 
     def __init__(
@@ -37,6 +37,7 @@ class Writer:
     ) -> None:
         self.waiting = 0
         self.pieces = 0
+        self.idle_since = 0.0
         self._every_s, self._tick, self._left = every_s, tick, left
         self._frame, self._stopped = frame, stopped
         self._queue: queue.SimpleQueue[tuple[int, bytes] | None] = queue.SimpleQueue()
@@ -77,6 +78,8 @@ class Writer:
                 with self._lock:
                     self.waiting -= len(data)
                     self.pieces -= len(pieces)
+                    if not self.pieces:
+                        self.idle_since = time.monotonic()
             if time.monotonic() >= next_tick:
                 self._tick()
                 next_tick = time.monotonic() + self._every_s

@@ -141,7 +141,8 @@ def test_dry_run_contacts_hosts_and_leaves_nothing(lab: Lab, on_lab: Launcher) -
 def test_a_printed_command_runs_as_printed(lab: Lab, on_lab: Launcher) -> None:
     """What `dry_run=true` prints for a host can be pasted into a shell there."""
     done = on_lab.ranks("env=RANK", "cluster=lab", "cluster.only=[node2]", "dry_run=true")
-    block = done.out.partition("# node2\n")[2]
+    block = done.out.partition("\n# node2 ")[2].partition("\n")[2]
+    assert not on_lab("deploy", "--cluster", "lab").code
     assert "RANK=0" in lab["node2"].sh(block, timeout=60)
 
 

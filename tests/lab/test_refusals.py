@@ -74,7 +74,7 @@ CASES = {
         ("node[1-4]: cluster.project: there is no folder /no/such/folder",),
     ),
     "no script": Case(
-        ("task.script=no_such.py",), 3, ("node[1-4]: task.script: there is no no_such.py",)
+        ("task.script=/no/such.py",), 3, ("node[1-4]: task.script: there is no /no/such.py",)
     ),
     "too many gpus": Case(
         ("cluster.nodes.node2.gpus=2",),
@@ -186,13 +186,13 @@ def test_every_problem_of_every_host_is_told_at_once(lab: Lab, launcher: Launche
     """Not only the first."""
     lab.write_cluster(launcher.conf)
     done = launcher(
-        *("cluster=lab", "task.script=no_such.py", "cluster.nodes.node3.port=23"),
+        *("cluster=lab", "task.script=/no/such.py", "cluster.nodes.node3.port=23"),
         "cluster.nodes.node2.port=24",
     )
     assert done.code == 3, done
     assert "node2: " in done.err
     assert "node3: " in done.err
-    assert "node[1,4]: task.script: there is no no_such.py" in done.err
+    assert "node[1,4]: task.script: there is no /no/such.py" in done.err
 
 
 def test_a_silent_sshd_is_bounded(lab: Lab, launcher: Launcher) -> None:

@@ -1,0 +1,341 @@
+"""The wheel, installed where nothing else of ours is, in a project that has nothing to do with us.
+
+The environment has what the wheel depends on from the tests' own, by a `.pth` file: torch alone
+would take minutes to install.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import venv
+import zipfile
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from runner.init import FABFILE
+from tests.lab.lab import Lab
+from tests.lab.launching import ROOT, Controller, Result
+
+VERBS = ["config", "deploy", "exec", "explain", "init", "plan"]
+NODES = ["node1", "node2"]
+WAYS = [["python", "-m", "runner"], ["runner"], ["fab"]]
+PROJECT = {
+    "conf/config.yaml": "defaults: [_self_, {model: small}]\nlr: 0.1\ntask: classify\n",
+    "conf/model/small.yaml": "width: 8\n",
+    "conf/model/large.yaml": "width: 80\n",
+    "fabfile.py": FABFILE,
+    "train.py": """\
+import importlib.util
+import json
+import os
+import sys
+
+with open("conf/model/small.yaml") as file:
+    print(json.dumps([os.environ["RANK"], os.environ["WORLD_SIZE"], sys.argv[1:], file.read(),
+                      os.getcwd(), importlib.util.find_spec("runner") is None]))
+""",
+}
+
+
+def run(*argv: str | Path, cwd: Path, env: dict[str, str] | None = None) -> str:
+    """Run a program to its good end; return what it printed."""
+    words = list(map(str, argv))
+    done = subprocess.run(
+        words, cwd=cwd, env=env, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, f"{words}\n{done.stdout}{done.stderr}"
+    return done.stdout
+
+
+def hatchling(source: Path, target: Path, *kinds: str) -> None:
+    """Build distributions of a source tree into a folder."""
+    flags = [word for kind in kinds for word in ("-t", kind)]
+    run(sys.executable, "-m", "hatchling", "build", *flags, "-d", target, cwd=source)
+
+
+@dataclass(frozen=True)
+class Built:
+    """What is handed out: two wheels that must be the same, and the sdist one was made from."""
+
+    sdist: Path
+    wheel: Path
+    wheel_of_sdist: Path
+
+
+@dataclass(frozen=True)
+class Installed:
+    """A user with an environment of their own, who stands in a project of their own."""
+
+    site: Path
+    env: dict[str, str]
+    folder: Path
+
+    def __call__(self, program: str, *words: str, seconds: float = 60) -> Result:
+        """Run a program of the environment to its end."""
+        argv = [str(Path(self.env["VIRTUAL_ENV"], "bin", program)), *words]
+        with closing(Controller(argv, self.folder, self.env)) as controller:
+            return controller.wait(seconds)
+
+    def runner(self, *words: str) -> Result:
+        """Run `python -m runner WORDS`."""
+        return self("python", "-m", "runner", *words)
+
+    def files(self) -> dict[str, str]:
+        """What is in the project, but for git's own and the records of runs."""
+        paths = (path for path in self.folder.rglob("*") if path.is_file())
+        names = {path.relative_to(self.folder).as_posix(): path for path in paths}
+        return {
+            name: path.read_text()
+            for name, path in names.items()
+            if not name.startswith((".git/", "runs/"))
+        }
+
+
+@pytest.fixture(scope="session")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
+    """The wheel and the sdist, and the wheel that somebody else makes from that sdist."""
+    folder = tmp_path_factory.mktemp("built")
+    hatchling(ROOT, folder / "direct", "sdist", "wheel")
+    (sdist,) = folder.glob("direct/*.tar.gz")
+    run("tar", "-xzf", sdist, cwd=folder)
+    (source,) = folder.glob("runner-*")
+    hatchling(source, folder / "of_sdist", "wheel")
+    (wheel,), (other,) = folder.glob("direct/*.whl"), folder.glob("of_sdist/*.whl")
+    return Built(sdist, wheel, other)
+
+
+@pytest.fixture(scope="session")
+def environment(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A virtual environment with the wheel and what it needs, `fab` too."""
+    folder = tmp_path_factory.mktemp("environment") / "venv"
+    venv.create(folder, symlinks=True)
+    python = folder / "bin" / "python"
+    # Before the .pth file: pip would find the tests' own, editable runner, and remove it.
+    flags = ["--no-deps", "--no-index", "--no-compile", "--disable-pip-version-check", "--quiet"]
+    pip = [sys.executable, "-m", "pip", "--python", python]
+    run(*pip, "install", *flags, built.wheel_of_sdist, cwd=folder)
+    site = Path(
+        run(
+            python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", cwd=folder
+        ).strip()
+    )
+    (site / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    fab = (folder / "bin" / "runner").read_text().replace("runner.cli", "fabric.main")
+    fab = fab.replace("import entry", "import program").replace("entry()", "program.run()")
+    (folder / "bin" / "fab").write_text(fab)
+    (folder / "bin" / "fab").chmod(0o755)
+    return folder
+
+
+@pytest.fixture
+def user(environment: Path, tmp_path: Path) -> Installed:
+    """Somebody whose project has a `conf` for a Hydra application of their own."""
+    folder = tmp_path / "their project"
+    for name, text in PROJECT.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    home = tmp_path / "home"
+    home.mkdir()
+    (site,) = environment.glob("lib/python*/site-packages")
+    path = f"{environment}/bin:/usr/local/bin:/usr/bin:/bin"
+    env = {"HOME": str(home), "PATH": path, "LANG": "C.UTF-8", "VIRTUAL_ENV": str(environment)}
+    git = ("git", "-c", "user.name=a", "-c", "user.email=a@b")
+    run("git", "init", "-q", cwd=folder, env=env)
+    run("git", "add", ".", cwd=folder, env=env)
+    run(*git, "commit", "-qm", "first", cwd=folder, env=env)
+    return Installed(site, env, folder)
+
+
+@pytest.fixture
+def on_lab(lab: Lab, user: Installed) -> Iterator[Installed]:
+    """The same, with two hosts of the lab as their cluster, which never saw us."""
+    lab.write_cluster(user.folder / "conf", "mine", NODES)
+    _clear(lab)
+    yield user
+    _clear(lab)
+
+
+def _clear(lab: Lab) -> None:
+    for node in NODES:
+        lab[node].sh("chmod -R u+w ~/.runner 2>/dev/null; rm -rf ~/.runner")
+
+
+def ranks(done: Result) -> dict[tuple[str, str], list[object]]:
+    """What `train.py` printed, by node and rank."""
+    lines = [re.fullmatch(r"\[(\w+):(\d+)\] (.+)", line) for line in done.out.splitlines()]
+    return {(found[1], found[2]): json.loads(found[3]) for found in lines if found}
+
+
+def test_both_wheels_hold_the_same_and_all_of_it(built: Built) -> None:
+    """Every file of ours and no other, the YAML as runner/conf; the sdist makes the same."""
+    with zipfile.ZipFile(built.wheel) as direct, zipfile.ZipFile(built.wheel_of_sdist) as other:
+        files = {info.filename: info.CRC for info in direct.infolist()}
+        assert {info.filename: info.CRC for info in other.infolist()} == files
+    ours = {"runner": ROOT / "runner", "runner/conf": ROOT / "conf"}
+    wanted = {
+        f"{name}/{path.relative_to(folder).as_posix()}"
+        for name, folder in ours.items()
+        for path in folder.rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+    assert {"runner/conf/runner.yaml", "runner/conf/cluster/local.yaml", "runner/py.typed"} < wanted
+    assert {name for name in files if ".dist-info/" not in name} == wanted
+
+
+def test_the_sdist_holds_what_its_own_tests_need(built: Built) -> None:
+    """Somebody who packages it can run `make test` there."""
+    with tarfile.open(built.sdist) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    needed = ["pyproject.toml", "Makefile", "constraints.txt", ".ci/system", "fabfile.py"]
+    tests = [path.relative_to(ROOT) for path in (ROOT / "tests").rglob("*") if path.is_file()]
+    needed += [str(path) for path in tests if "__pycache__" not in path.parts]
+    assert [name for name in needed if name not in names] == []
+    assert not [name for name in names if name.endswith(".pyc") or name.startswith("runs")]
+
+
+def test_it_is_the_wheel_that_runs(user: Installed) -> None:
+    """Nothing of the repository can be imported, and the shipped YAML is the wheel's."""
+    probe = (
+        "import json, sys, runner, importlib.util, importlib.metadata as m;"
+        "from runner.config.folders import shipped;"
+        "print(json.dumps([runner.__file__, list(runner.__path__), str(shipped()), sys.path,"
+        " str(m.distribution('runner').locate_file('')), m.version('runner'),"
+        " runner.__version__, importlib.util.find_spec('tests') is None]))"
+    )
+    done = user("python", "-c", probe)
+    assert done.code == 0, done
+    file, package, conf, path, site, version, own, no_tests = json.loads(done.out)
+    assert file == f"{user.site}/runner/__init__.py"
+    assert package == [f"{user.site}/runner"]
+    assert conf == f"{user.site}/runner/conf"
+    assert not [each for each in path if each and Path(each).resolve() == ROOT]
+    assert (site.rstrip("/"), version, no_tests) == (str(user.site), own, True)
+    for program in (["python", "-m", "runner"], ["runner"]):
+        assert user(*program, "--version").out == f"runner {version}\n"
+
+
+@pytest.mark.parametrize("way", WAYS[:2], ids=" ".join)
+def test_dry_runs(lab: Lab, on_lab: Installed, way: list[str]) -> None:
+    """Offline asks nobody, otherwise the hosts are; neither writes anything anywhere."""
+    before = on_lab.files()
+    words = ("cluster=mine", "task.script=train.py", "task.args.lr=0.2")
+    offline = on_lab(*way, *words, "dry_run=offline", "cluster.nodes.node1.port=23")
+    asked = on_lab(*way, *words, "dry_run=true")
+    for done in (offline, asked):
+        assert done.code == 0, done
+        assert [done.out.count(f"--node_rank={rank} ") for rank in range(3)] == [1, 1, 0]
+        assert done.out.count("train.py --lr 0.2") == 2
+    assert f"--master_addr={lab['node1'].address} " in asked.out
+    assert on_lab.files() == before
+    assert not (on_lab.folder / "runs").exists()
+    assert all(lab[n].sh("ls -A ~/.runner 2>/dev/null || true") == "" for n in NODES)
+
+
+def test_a_local_run(user: Installed) -> None:
+    """Two ranks on this machine, in the project itself, of which only runs/ is new."""
+    before = user.files()
+    done = user.runner("task.script=train.py", "task.args.lr=0.2")
+    assert done.code == 0, done
+    args, width, here = ["--lr", "0.2"], PROJECT["conf/model/small.yaml"], str(user.folder)
+    assert ranks(done) == {
+        ("local", rank): [rank, "2", args, width, here, False] for rank in ("0", "1")
+    }
+    assert user.files() == before
+    assert done.result["state"] == "succeeded"
+    assert "/conf/config.yaml" not in done.err
+
+
+def test_a_run_on_hosts_brings_the_code(lab: Lab, on_lab: Installed) -> None:
+    """It is pushed by itself, and ranks run in a copy on their own host."""
+    before = on_lab.files()
+    done = on_lab.runner("cluster=mine", "task.script=train.py")
+    assert done.code == 0, done
+    said = ranks(done)
+    assert said.keys() == {("node1", "0"), ("node2", "1")}
+    for (node, rank), (own, world, args, width, folder, _) in said.items():
+        assert (own, world, args) == (rank, "2", [])
+        assert width == PROJECT["conf/model/small.yaml"]
+        assert str(folder).endswith(f"/.runner/runs/{done.folder.name}/{node}/work")
+        assert lab[node].sh("ls ~/.runner/releases/*/code/train.py").count("\n") == 1
+    assert on_lab.files() == before
+
+
+@pytest.mark.parametrize("way", WAYS, ids=" ".join)
+def test_every_verb(lab: Lab, on_lab: Installed, way: list[str]) -> None:
+    """As a module, as a program, and by the project's own fabfile; the project stays as it is."""
+    before = on_lab.files()
+    mine = ("--cluster", "mine")
+    deploy = on_lab(*way, "deploy", *mine, "--json")
+    assert deploy.code == 0, deploy
+    assert json.loads(deploy.out)["sent"].keys() == set(NODES)
+    assert re.fullmatch(r"[0-9a-f]{40}\+", json.loads(deploy.out)["commit"])
+    done = on_lab(*way, "exec", *mine, "--", "ls", ".runner/releases")
+    assert (done.code, done.err) == (0, ""), done
+    assert done.out == f"── node[1-2] (2) ──\n{json.loads(deploy.out)['release']}\n"
+    plan = on_lab(*way, "plan", *mine, "--set", "task.script=train.py", "--offline", "--json")
+    assert [each["ranks"] for each in json.loads(plan.out)["nodes"]] == [[0], [1]]
+    assert json.loads(plan.out)["release"] == json.loads(deploy.out)["release"]
+    config = on_lab(*way, "config", *mine, "--key", "cluster.nodes", "--json")
+    assert json.loads(config.out) == {n: {"host": lab[n].address} for n in NODES}
+    explain = on_lab(*way, "explain", *mine, "--key", "cluster.transport")
+    line = 1 + before["conf/cluster/mine.yaml"].splitlines().index("transport: ssh")
+    assert explain.out.startswith(f"cluster.transport: ssh\n  conf/cluster/mine.yaml:{line}\n")
+    explain = on_lab(*way, "explain", "--key", "cluster.nproc_per_node")
+    assert f"  {on_lab.site}/runner/conf/cluster/local.yaml:" in explain.out, explain
+    assert on_lab.files() == before
+    assert not (on_lab.folder / "runs").exists()
+
+
+@pytest.mark.parametrize("way", WAYS, ids=" ".join)
+def test_init_begins_a_project(user: Installed, way: list[str]) -> None:
+    """Its three files, none of the user's is touched, and what it says comes next works."""
+    if way != ["fab"]:
+        (user.folder / "fabfile.py").unlink()
+    before = user.files()
+    done = user(*way, "init", "--hosts", "gpu[1-2]", "--script", "train.py")
+    assert done.code == 0, done
+    after = user.files()
+    assert after["fabfile.py"] == FABFILE
+    new = {"conf/cluster/mine.yaml", "conf/task/train.yaml", "fabfile.py"}
+    assert after.keys() - before.keys() == new - before.keys()
+    assert before.items() <= after.items()
+    assert "python -m runner cluster=mine task=train dry_run=offline" in done.out
+    plan = user.runner("cluster=mine", "task=train", "dry_run=offline")
+    assert plan.code == 0, plan
+    assert [plan.out.count(f"--node_rank={rank} ") for rank in range(3)] == [1, 1, 0]
+
+
+def test_fab_lists_the_verbs(user: Installed) -> None:
+    """All of them and nothing else, each with one line that says what it does."""
+    done = user("fab", "-l", "--list-format=json")
+    assert done.code == 0, done
+    tasks = {task["name"]: task["help"] for task in json.loads(done.out)["tasks"]}
+    assert sorted(tasks) == VERBS
+    for text in tasks.values():
+        assert re.fullmatch(r"[A-Z][^\n]{20,99}\.", text), text
+    shown = user("fab", "-l").out
+    for name, text in tasks.items():
+        assert re.search(rf"^  {name} +{text.split()[0]} ", shown, re.MULTILINE), shown
+
+
+def test_the_projects_own_hydra_still_works(user: Installed) -> None:
+    """Our `conf` and theirs are two: their application composes theirs, with ours installed."""
+    app = (
+        "import hydra\n"
+        "@hydra.main(config_path='conf', config_name='config', version_base='1.3')\n"
+        "def main(cfg): print(cfg.lr, cfg.task, cfg.model.width)\n"
+        "main()\n"
+    )
+    (user.folder / "app.py").write_text(app)
+    no_files = ["hydra.output_subdir=null", "hydra.run.dir=.", "hydra/job_logging=none"]
+    done = user("python", "app.py", "model=large", *no_files)
+    assert (done.code, done.out) == (0, "0.1 classify 80\n"), done

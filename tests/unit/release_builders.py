@@ -1,0 +1,91 @@
+"""Releases for tests: a manifest, its contents, and how they are put into a store."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from runner.core.layout import CODE, release_folder
+from runner.core.release import File, Folder, Link, Manifest, release_hash
+from runner.host.assembly import Assembly
+
+
+@dataclass(frozen=True)
+class Made:
+    """A release, and the bytes of its files by digest."""
+
+    manifest: Manifest
+    contents: Mapping[str, bytes] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """Its hash."""
+        return release_hash(self.manifest.encode())
+
+    def code(self, workdir: Path) -> Path:
+        """Where its tree lies in a store."""
+        return Path(release_folder(str(workdir), self.name)) / CODE
+
+
+def release(
+    files: Mapping[str, bytes],
+    *,
+    modes: Mapping[str, int] | None = None,
+    folders: Mapping[str, int] | None = None,
+    links: Mapping[str, str] | None = None,
+) -> Made:
+    """A release with those files; the folders above them need not be named."""
+    above = {
+        parent
+        for path in files
+        for parent in map(str, list(Path(path).parents)[:-1])  # without "."
+    }
+    all_folders = {**dict.fromkeys(above, 0o755), **(folders or {})}
+    digests = {path: hashlib.sha256(data).hexdigest() for path, data in files.items()}
+    manifest = Manifest(
+        folders=tuple(Folder(path, all_folders[path]) for path in sorted(all_folders)),
+        files=tuple(
+            File(path, (modes or {}).get(path, 0o644), len(files[path]), digests[path])
+            for path in sorted(files)
+        ),
+        links=tuple(Link(path, (links or {})[path]) for path in sorted(links or {})),
+    )
+    return Made(manifest, {digests[path]: files[path] for path in files})
+
+
+def begun(workdir: Path, made: Made) -> Assembly:
+    """An assembly that says what is missing."""
+    assembly = Assembly(str(workdir), made.manifest.encode())
+    for _ in assembly.begin():
+        pass
+    return assembly
+
+
+def stream(assembly: Assembly, made: Made) -> bytes:
+    """What has to come for it."""
+    return b"".join(made.contents[file.digest] for file in assembly.missing)
+
+
+def store(workdir: Path, made: Made) -> list[str]:
+    """Put a release into a store; return the paths of what had to come."""
+    assembly = begun(workdir, made)
+    came = [file.path for file in assembly.missing]
+    assembly.feed(stream(assembly, made))
+    for _ in assembly.finish():
+        pass
+    return came
+
+
+def write_into(path: Path, data: bytes) -> None:
+    """Do what nobody should: write into a stored file."""
+    path.chmod(0o600)
+    path.write_bytes(data)
+    path.chmod(0o444)
+
+
+def left_in(workdir: Path) -> list[str]:
+    """What lies in the store of releases, unfinished ones too."""
+    return sorted(os.listdir(workdir / "releases"))
