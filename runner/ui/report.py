@@ -87,6 +87,8 @@ def _to_paste(plan: Plan, share: NodePlan) -> str:
     env = shell.assignments(share.env, references=plan.secrets)
     command = shell.line(share.command, paths=torchrun.args_at(share.command))
     before = [enter, *plan.setup] if plan.setup else [f"{enter} && \\"]
+    if share.order.release:  # there is no code yet when a launch runs the setup, at home
+        before = [*plan.setup, f"{enter} && \\"]
     return "\n".join([title, *before, f"{env} \\", command])
 
 

@@ -23,7 +23,8 @@ class Writer:
 
     Every `every_s`, and never while it is held up in writing, it calls `tick`. What it is about
     to write goes through `frame`. When the reader has left it calls `left`, once, and writes no
-    more. `idle_since` is when it last had nothing left to write. When a wait took far longer than it should it calls `stopped`: so did we all.
+    more. When a wait took far longer than it should it calls `stopped`: so did we all.
+    `idle_since` is when it last had nothing left to write.
     """
 
     def __init__(

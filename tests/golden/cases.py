@@ -10,7 +10,7 @@ from runner.core.facts import Facts, Python
 from runner.core.plan import Plan, build_plan
 from runner.core.release import Code
 from runner.core.secret import Secret
-from runner.core.spec import Node, PortRule, Spec, Task
+from runner.core.spec import Deploy, Node, PortRule, Spec, Task
 from runner.ui.report import rehearsal
 from tests.golden.builders import SHIPPED, TASKS_HASH, facts, interface, spec
 
@@ -24,6 +24,7 @@ class Case:
     name: str
     spec: Spec
     facts: Mapping[str, Facts] | None
+    code: Code | None = None
 
     def plan(self) -> Plan:
         """Return its plan."""
@@ -37,8 +38,8 @@ class Case:
         asked, told, assumed = self.spec, self.facts, list[str]()
         if told is None:
             asked, told, assumed = assume(asked)
-        tasks_hash = TASKS_HASH if asked.task.shipped else ""
-        return build_plan(asked, told, code=Code(tasks_hash=tasks_hash)), assumed
+        shipped = Code(tasks_hash=TASKS_HASH if asked.task.shipped else "")
+        return build_plan(asked, told, code=self.code or shipped), assumed
 
 
 def case(name: str, asked: Spec, *hosts: Facts) -> Case:
@@ -287,6 +288,21 @@ OTHER_PYTHONS = case(
         replace(host, python=Python(f"/opt/python{n}/bin/python", "3.11.7", "2.13.0+cpu"))
         for n, host in enumerate(_shared_rack(2, gpu_count=0), start=1)
     ),
+)
+
+PUSHED = Case(
+    "pushed",
+    spec(
+        *_rack_nodes(2),
+        task=Task("train", "script", "/home/ada/digits/train.py"),
+        setup=("module load cuda",),
+        deploy=Deploy(on=True),
+    ),
+    {
+        host.node: replace(host, project="", release_held=host.node == "gpu1")
+        for host in _shared_rack(2, gpu_count=1)
+    },
+    Code(release="0123456789abcdef", sub="exp/a b", script="../../train.py", commit=f"{7:040x}+"),
 )
 
 CASES = [value for value in globals().values() if isinstance(value, Case)]

@@ -122,6 +122,37 @@ def test_setup_lines_come_first(host: Host) -> None:
     assert env["BOTH"] == "lines"
 
 
+def test_pushed_code_is_copied_first(host: Host) -> None:
+    """The text works in a copy of the release, in the user's sub-folder, and may write there."""
+    code = host.home / ".runner" / "releases" / "0123456789abcdef" / "code" / "a b"
+    code.mkdir(parents=True)
+    (code / "train.py").touch(mode=0o444)
+    told = replace(
+        facts(
+            "gpu1",
+            "eth0 10.0.0.1/24",
+            python=replace(TORCH, executable=str(host.python)),
+            project="",
+            workdir=str(host.home / ".runner"),
+        ),
+        release_held=True,
+    )
+    plan = build_plan(
+        spec(
+            Node("gpu1", "10.0.0.1"), task=Task("t", "script", "train.py"), setup=("export A=$PWD",)
+        ),
+        {"gpu1": told},
+        code=Code(release="0123456789abcdef", sub="a b"),
+    )
+
+    _, env, cwd = host.paste(of_node(plan, "gpu1"), {})
+
+    work = Path(cwd)
+    assert work == host.home / ".runner" / "runs" / plan.run_id / "gpu1" / "work" / "a b"
+    assert (work / "train.py").stat().st_mode & 0o200
+    assert env["A"] != cwd
+
+
 def test_offline_text_leaves_homes_to_the_hosts(host: Host) -> None:
     """Where no host was asked, `~/` is expanded by the shell there: interpreter, folder, task."""
     asked: Spec = spec(Node("gpu1", "gpu1"), task=SHIPPED, python="~/venv/bin/python")

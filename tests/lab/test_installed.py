@@ -121,8 +121,8 @@ def environment(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Path:
     python = folder / "bin" / "python"
     # Before the .pth file: pip would find the tests' own, editable runner, and remove it.
     flags = ["--no-deps", "--no-index", "--no-compile", "--disable-pip-version-check", "--quiet"]
-    pip = [sys.executable, "-m", "pip", "--python", python]
-    run(*pip, "install", *flags, built.wheel_of_sdist, cwd=folder)
+    pip = [sys.executable, "-m", "pip", "--python", str(python), "install"]
+    run(*pip, *flags, built.wheel_of_sdist, cwd=folder)
     site = Path(
         run(
             python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", cwd=folder

@@ -13,7 +13,17 @@ from hypothesis import strategies as st
 from runner.core.release import File, Folder, Link, Manifest, distinct, release_hash
 from tests.unit.release_builders import release
 
-ODD = (" ", "-rf", "new\nline", "..data", "...", 'quo"te', "größe", os.fsdecode(b"\xff\xfe"), "a\\b")
+ODD = (
+    " ",
+    "-rf",
+    "new\nline",
+    "..data",
+    "...",
+    'quo"te',
+    "größe",
+    os.fsdecode(b"\xff\xfe"),
+    "a\\b",
+)
 """Names that are allowed, however odd."""
 
 

@@ -253,9 +253,7 @@ def host(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("mark", ["", ".old", ".broken"])
-def test_leftovers_of_the_dead_are_removed(
-    tmp_path: Path, host: str, gone: str, mark: str
-) -> None:
+def test_leftovers_of_the_dead_are_removed(tmp_path: Path, host: str, gone: str, mark: str) -> None:
     """A link that was killed leaves its part of a release for the next one to clear."""
     ours = f".0123456789abcdef.{host}.{os.getpid()}{mark}.new"
     dead = f".0123456789abcdef.{host}.{gone}{mark}.new"
