@@ -35,10 +35,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _verb(words: Sequence[str]) -> int:
     # Here, because a launch needs nothing of it.
-    from runner import verbs  # noqa: PLC0415
+    from runner import dispatch  # noqa: PLC0415
 
     try:
-        return verbs.run(words)
+        return dispatch.run(words)
     except RunnerError as error:
         return _told(error)
 
@@ -52,6 +52,8 @@ def entry() -> NoReturn:
             os.open(os.devnull, os.O_RDWR)
     sys.stdout = sys.stdout or open(1, "w", closefd=False)  # noqa: SIM115
     sys.stderr = sys.stderr or open(2, "w", closefd=False)  # noqa: SIM115
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         code = main()
         sys.stdout.flush()

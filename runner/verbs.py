@@ -10,7 +10,9 @@ import contextlib
 import functools
 import inspect
 import json
-import re
+import math
+import os
+import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -18,9 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from invoke.context import Context
-from invoke.exceptions import Exit, ParseError
-from invoke.parser.context import ParserContext
-from invoke.parser.parser import Parser
+from invoke.exceptions import Exit
 from invoke.tasks import Task, task
 
 from runner.config.folders import conf_folders, shipped
@@ -61,6 +61,9 @@ def _verb(name: str, **texts: str) -> Callable[[Callable[..., int]], Task[Any]]:
                 code = error.exit_code
             except KeyboardInterrupt:
                 code = 130
+            except BrokenPipeError:  # such as `| head`
+                os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+                code = 128 + signal.SIGPIPE
             if code:
                 raise Exit(code=code)
 
@@ -97,6 +100,16 @@ def _composed(
     for note in composed.notes:
         print(f"note: {note}", file=sys.stderr)
     return composed
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not (math.isfinite(seconds) and seconds > 0):
+        raise ConfigError([Problem("--timeout", f"must be a number of seconds, not {text!r}")])
+    return seconds
 
 
 def _storage_request(spec: Spec, release: str, node: Node) -> FactsRequest:
@@ -155,7 +168,7 @@ def deploy(
 @_verb(
     "exec",
     command="what to run, as one line for the shell; or after `--`, word by word",
-    timeout="seconds it may take",
+    timeout="seconds it may take, 600 unless given",
 )
 def exec_(
     _context: Context,
@@ -163,7 +176,7 @@ def exec_(
     cluster: str = "",
     set_: Sequence[str] | None = None,
     config_dir: Sequence[str] | None = None,
-    timeout: float = 600.0,
+    timeout: str = "600",
     json_: bool = False,
 ) -> int:
     """Run a command on every host, equal answers folded.
@@ -176,11 +189,12 @@ def exec_(
     from runner.ui import tables
     from runner.ui.console import open_console
 
-    words = _REST[:] or ([command] if command else [])
+    words = REST[:] or ([command] if command else [])
     if not words:
         hint = "such as: python -m runner exec --cluster lab3 -- nvidia-smi -L"
         raise ConfigError([Problem("exec", "there is no command to run", hint)])
     argv = ["/bin/sh", "-c", words[0]] if len(words) == 1 else words
+    limit_s = _seconds(timeout)
     composed = _composed(cluster, set_, config_dir)
     spec = composed.spec
     console = open_console(composed.ui, None, [node.name for node in spec.nodes])
@@ -191,7 +205,7 @@ def exec_(
         )
         console.phase("running")
         execution = Execution(hosts.sessions, hosts.inbox, spec.lost_s, console.state)
-        execution.run(argv, timeout)
+        execution.run(argv, limit_s)
     answers = [execution.answers[node.name] for node in spec.nodes]
     print(json.dumps(tables.as_data(answers)) if json_ else tables.answers(answers))
     if execution.signal:
@@ -215,6 +229,7 @@ def plan(
     from runner.launch import rehearse
 
     composed = _composed(cluster, set_, config_dir)
+    offline = offline or composed.dry_run is DryRun.OFFLINE
     dry_run = DryRun.OFFLINE if offline else DryRun.ON
     rehearse(replace(composed, dry_run=dry_run, notes=()), as_json=json_)
     return 0
@@ -315,84 +330,23 @@ VERBS: dict[str, Task[Any]] = {
 }
 """Every verb by the name it is called by."""
 
-_REST: list[str] = []
+REST: list[str] = []
 """The words after `--`."""
 
 
-def run(argv: Sequence[str]) -> int:
-    """Do what `python -m runner VERB …` asks for; return the exit code.
-
-    Raises:
-        ConfigError: The words cannot be understood.
-    """
-    name, *words = argv
-    if name not in VERBS:
-        raise ConfigError([_no_verb(name)])
-    words, _REST[:] = _split(words)
-    verb = VERBS[name]
-    context = ParserContext(name=name, aliases=(), args=verb.get_arguments())
-    if "--help" in words or "-h" in words:
-        _help(verb, context)
-        return 0
-    try:
-        parsed = Parser(contexts=[context]).parse_argv([name, *_as_flags(words, context)])
-    except ParseError as error:
-        hint = f"python -m runner {name} --help shows what there is"
-        raise ConfigError([Problem("command line", str(error).rstrip("!"), hint)]) from error
-    try:
-        verb.body(Context(), **parsed[0].as_kwargs)
-    except Exit as error:
-        return int(error.code)
-    return 0
-
-
-def _no_verb(name: str) -> Problem:
-    from runner.config.checks import nearest
-
-    what = f"{name!r} is neither KEY=VALUE nor a verb; there are {', '.join(VERBS)}"
-    hint = nearest(name, VERBS)
-    if Path(name).is_file():
-        hint = f"a program to run is task.script={name}"
-    return Problem("command line", what, hint or "python -m runner --help shows what there is")
-
-
-def _split(words: Sequence[str]) -> tuple[list[str], list[str]]:
+def split(words: Sequence[str]) -> tuple[list[str], list[str]]:
     """Return the words before and after `--`."""
     at = list(words).index("--") if "--" in words else len(words)
     return list(words[:at]), list(words[at + 1 :])
-
-
-def _as_flags(words: Sequence[str], context: ParserContext) -> Iterator[str]:
-    """Let words stand alone: KEY=VALUE is `--set KEY=VALUE`, another one the verb's own subject."""
-    subject = next((f"--{each}" for each in ("key", "command") if each in context.args), "")
-    value_of = ""
-    for word in words:
-        if word.startswith("-"):
-            arg = context.flags.get(word)
-            value_of = word if arg is not None and arg.takes_value else ""
-            yield word
-        elif value_of:
-            value_of = ""
-            yield word
-        elif re.match(r"[\w.+~@/]+=", word):
-            yield from ("--set", word)
-        else:
-            yield from (subject, word) if subject else (word,)
-
-
-def _help(verb: Task[Any], context: ParserContext) -> None:
-    rows = [(flag.ljust(34), text) for flag, text in context.help_tuples()]
-    print(inspect.getdoc(verb.body))
-    print("\n".join(["", *(f"  {flag}  {text}" for flag, text in rows)]))
 
 
 def _take_rest_from_fab() -> None:
     """Have `fab exec -- WORDS` mean our `exec`: Fabric would run WORDS by itself on `-H` hosts."""
     main = sys.modules.get("fabric.main")
     core = getattr(getattr(main, "program", None), "core", None)
-    before, rest = _split(sys.argv[1:])
+    before, rest = split(sys.argv[1:])
     if core is not None and rest and "exec" in before:
-        _REST[:] = rest
+        REST[:] = rest
         core.remainder = ""
 
 

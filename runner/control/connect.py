@@ -120,8 +120,8 @@ class Gathering:
             if session is None:
                 raise Interrupted(128 + frame.data["signal"])
             self._take(session, frame)
-        if self._problems:
-            every = [each for node in self._spec.nodes for each in self._wrong_with(node)]
+        every = [each for node in self._spec.nodes for each in self._wrong_with(node)]
+        if every:
             raise NotReady(list(dict.fromkeys(every)))  # our own side's stands at every node
         return self._facts
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import json
 import os
 import re
@@ -173,6 +174,12 @@ class Launcher:
         """The overrides for ranks without torch."""
         quoted = ",".join(json.dumps(word) for word in words)
         return [f"task.script={RANK}", "task.args_style=raw", f"task.args=[{quoted}]"]
+
+    def beside(self, folder: Path) -> Launcher:
+        """The same user, standing in another folder."""
+        other = copy.copy(self)
+        other.folder = folder
+        return other
 
     def close(self) -> None:
         """Kill what still runs."""

@@ -10,12 +10,13 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from tests.lab.lab import Host, Lab, LabFactory, wait_until
-from tests.lab.launching import PROGRAMS, Launcher
+from tests.lab.launching import PROGRAMS, Controller, Launcher
 
 RELEASES = "~/.runner/releases"
 
@@ -182,8 +183,7 @@ def test_ranks_stand_where_the_user_stands(project: Launcher) -> None:
     (project.folder / "tool.py").write_text(
         "import os, sys; print(open('here.txt').read(), os.getcwd(), sys.argv[0])"
     )
-    user = Launcher.__new__(Launcher)
-    user.__dict__ = {**project.__dict__, "folder": below}
+    user = project.beside(below)
     for script in ("../../tool.py", str(project.folder / "tool.py")):
         done = user("cluster=lab", f"task.script={script}", "cluster.only=[node1]")
         assert done.code == 0, done
@@ -209,64 +209,78 @@ def test_a_full_disk_leaves_earlier_releases_and_no_half_one(
         assert [name for name in releases(lab["node2"]) if name != ".store"] == before
 
 
-def test_a_cut_link_and_a_killed_controller_leave_no_half_release(
-    lab: Lab, project: Launcher
-) -> None:
-    """What was there stays, what was on its way is gone, and the next deploy completes."""
+def finished(host: Host) -> bool:
+    """Whether nothing unfinished lies in the store."""
+    return not [name for name in releases(host) if name.endswith("new")]
+
+
+def begin_push(lab: Lab, project: Launcher, *words: str) -> tuple[Controller, list[str]]:
+    """Start a long push beside an earlier release; return once it is on its way everywhere."""
     (project.folder / "small").write_text("small")
     assert project("deploy", "--cluster", "lab").code == 0
-    before = {name: whole(host) for name, host in lab.hosts.items()}
-    (project.folder / "big").write_bytes(os.urandom(150_000_000))
+    before = whole(lab["node1"])
+    (project.folder / "big").write_bytes(os.urandom(100_000_000))
+    pushing = project.start("deploy", "--cluster", "lab", *words)
+    pushing.until(
+        lambda: not any(finished(host) for host in lab.hosts.values()), "the push to begin", 30
+    )
+    return pushing, before
 
-    def under_way() -> bool:
-        return all(
-            host.sh(f"ls -A {RELEASES} | grep -c new || true").strip() == "1"
-            for host in lab.hosts.values()
-        )
 
-    pushing = project.start("deploy", "--cluster", "lab")
-    pushing.until(under_way, "a release on its way on every host", 30)
-    pushing.send(signal.SIGKILL)
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+def test_a_controller_that_ends_leaves_no_half_release(
+    lab: Lab, project: Launcher, how: signal.Signals
+) -> None:
+    """Killed or interrupted: the hosts are as before, and the next deploy completes."""
+    pushing, before = begin_push(lab, project)
+    pushing.send(how)
+    assert pushing.process.wait(20) == (130 if how == signal.SIGINT else -signal.SIGKILL)
     for name, host in lab.hosts.items():
-        wait_until(
-            lambda host=host, name=name: (
-                [n for n in releases(host) if n != ".store"] == before[name]
-            ),
-            f"{name} to be as before",
-            timeout=15,
-        )
-    pushing = project.start("deploy", "--cluster", "lab", "--set", "lost_s=3")
-    pushing.until(under_way, "a release on its way on every host", 30)
+        wait_until(partial(finished, host), f"{name} to tidy up", timeout=15)
+        assert whole(host) == before
+    assert project("deploy", "--cluster", "lab").code == 0
+
+
+def test_a_host_that_is_cut_off_is_named(lab: Lab, project: Launcher) -> None:
+    """Its cable, or its link alone: the others complete, and it does the next time."""
+    pushing, before = begin_push(lab, project, "--set", "lost_s=3")
     lab["node3"].unplug()
+    link = min(
+        process.pid for process in lab["node2"].processes() if " node2 v1" in process.cmdline
+    )
+    lab["node2"].kill(link)
     done = pushing.wait(60)
     assert done.code == 3, done
-    assert "error: node3: " in done.err
+    assert "error: node2: the connection to it broke while the code was pushed" in done.err
+    assert "error: node3: nothing was heard from it for" in done.err
+    assert before == whole(lab["node2"]) == whole(lab["node3"])
+    assert len(whole(lab["node1"])) == len(whole(lab["node4"])) == 2
     lab["node3"].plug()
-    (project.folder / "big").write_bytes(os.urandom(150_000_000))
-    pushing = project.start("deploy", "--cluster", "lab")
-    pushing.until(under_way, "a release on its way on every host", 30)
-    pushing.send(signal.SIGINT)
-    done = pushing.wait(20)
-    assert done.code == 130, done
-    assert project("deploy", "--cluster", "lab", seconds=120).code == 0
-    for host in lab.hosts.values():
-        wait_until(
-            lambda host=host: not [n for n in releases(host) if n.endswith("new")], "no rest"
-        )
+    assert project("deploy", "--cluster", "lab").code == 0
+    for name, host in lab.hosts.items():
+        wait_until(partial(finished, host), f"{name} to tidy up", timeout=60)
+        assert len(whole(host)) == 2
 
 
-def test_two_people_deploy_at_once(lab: Lab, project: Launcher) -> None:
-    """The same code and different code side by side; both end well, and all is whole."""
+def test_two_people_deploy_at_once(lab: Lab, project: Launcher, tmp_path: Path) -> None:
+    """The same code and other code side by side: all ends well, and all is whole."""
     for number in range(300):
         (project.folder / f"file{number}").write_text(f"{number}\n" * 500)
-    others = [project.start("deploy", "--cluster", "lab", "--json") for _ in range(3)]
-    ended = [other.wait() for other in others]
+    shutil.copytree(project.folder, tmp_path / "another", symlinks=True)
+    (tmp_path / "another" / "file7").write_text("changed")
+    theirs = project.beside(tmp_path / "another")
+    people = [project, project, theirs]
+    started = [each.start("deploy", "--cluster", "lab", "--json") for each in people]
+    ended = [each.wait() for each in started]
     assert [done.code for done in ended] == [0, 0, 0], ended
     names = {json.loads(done.out)["release"] for done in ended}
-    assert len(names) == 1
+    assert len(names) == 2
     for host in lab.hosts.values():
         assert set(whole(host)) == names
-        assert [name for name in releases(host) if name.endswith("new")] == []
+        assert finished(host)
+        for name in names:
+            code = f"{RELEASES}/{name}/code"
+            assert host.sh(f"cat {code}/file7") in {"changed", "7\n" * 500}
 
 
 def test_hosts_with_one_home_store_a_release_once(

@@ -119,15 +119,13 @@ def environment(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("environment") / "venv"
     venv.create(folder, symlinks=True)
     python = folder / "bin" / "python"
-    # Before the .pth file: pip would find the tests' own, editable runner, and remove it.
+    # The tests' own pip and nothing else of theirs: it would find their editable runner.
+    pip = tmp_path_factory.mktemp("pip")
+    (pip / "pip").symlink_to(Path(sysconfig.get_path("purelib")) / "pip")
     flags = ["--no-deps", "--no-index", "--no-compile", "--disable-pip-version-check", "--quiet"]
-    pip = [sys.executable, "-m", "pip", "--python", str(python), "install"]
-    run(*pip, *flags, built.wheel_of_sdist, cwd=folder)
-    site = Path(
-        run(
-            python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", cwd=folder
-        ).strip()
-    )
+    words = ["-m", "pip", "install", *flags, str(built.wheel_of_sdist)]
+    run(python, *words, cwd=folder, env={"PYTHONPATH": str(pip), "HOME": str(pip)})
+    (site,) = folder.glob("lib/python*/site-packages")
     (site / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
     fab = (folder / "bin" / "runner").read_text().replace("runner.cli", "fabric.main")
     fab = fab.replace("import entry", "import program").replace("entry()", "program.run()")

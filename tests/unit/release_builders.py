@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -88,4 +87,4 @@ def write_into(path: Path, data: bytes) -> None:
 
 def left_in(workdir: Path) -> list[str]:
     """What lies in the store of releases, unfinished ones too."""
-    return sorted(os.listdir(workdir / "releases"))
+    return sorted(path.name for path in (workdir / "releases").iterdir())

@@ -85,7 +85,7 @@ def test_writing_into_the_copy_changes_no_release(
 class AlwaysFalse(dict[tuple[int, int], bool]):
     """Disks that cannot clone."""
 
-    def get(self, *_: object) -> bool:  # type: ignore[override]
+    def get(self, *_: object) -> bool:
         """Say so."""
         return False
 
