@@ -65,7 +65,7 @@ def _wrong(name: str, what: str) -> ConfigError:
 def _plainly(name: str, said: str) -> str:
     """Return what Invoke says, in words of a command line."""
     if "positional" in said:
-        return f"{name} needs a word of its own, such as: {EXAMPLES[name]}"
+        return f"{name} needs a key, such as: {EXAMPLES[name]}"
     return said.rstrip("!")
 
 
@@ -88,12 +88,17 @@ def _as_flags(name: str, words: Sequence[str], context: ParserContext) -> Iterat
                 break
             expecting = ""
             yield word
-        elif re.match(r"[\w.+~@/]+=", word) and not (subject == "--command" and " " in word):
+        elif re.match(r"[\w.+~@/]+=", word) and not (subject == "--command" and _is_line(word)):
             yield from ("--set", word)
         else:
             yield from (subject, word) if subject else (word,)
     if expecting:
         raise _wrong(name, f"{expecting} needs a value")
+
+
+def _is_line(word: str) -> bool:
+    """Whether a word is a line of shell that begins by setting a variable."""
+    return re.match(r"\w+=.*\s", word) is not None
 
 
 def _help(verb: Task[Any], context: ParserContext) -> None:

@@ -108,7 +108,15 @@ def _seconds(text: str) -> float:
     except ValueError:
         seconds = 0.0
     if not (math.isfinite(seconds) and seconds > 0):
-        raise ConfigError([Problem("--timeout", f"must be a number of seconds, not {text!r}")])
+        raise ConfigError(
+            [
+                Problem(
+                    "--timeout",
+                    f"must be a number of seconds, not {text!r}",
+                    "such as --timeout 60",
+                )
+            ]
+        )
     return seconds
 
 

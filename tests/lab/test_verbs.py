@@ -25,7 +25,7 @@ REFUSED = {
     "flag": (["exec", "--nope", "--", "ls"], "'--nope'", "exec --help"),
     "cluster": (["exec", "--cluster", "nope", "--", "ls"], "no cluster 'nope'", "looked in"),
     "value": (["plan", "--cluster"], "cluster", "plan --help"),
-    "number": (["exec", "--timeout", "soon", "--", "ls"], "soon", "exec --help"),
+    "number": (["exec", "--timeout", "soon", "--", "ls"], "soon", "--timeout"),
     "no time": (["exec", "--timeout", "-1", "--", "ls"], "-1", "--timeout"),
     "no limit": (["exec", "--timeout", "nan", "--", "ls"], "nan", "--timeout"),
     "command": (["exec"], "no command", "exec --cluster"),
@@ -365,5 +365,5 @@ def test_help_and_list_name_every_verb(launcher: Launcher) -> None:
         done = launcher(each["name"], "--help")
         assert done.code == 0, done
         assert done.out.splitlines()[0] == each["help"]
-        assert re.search(r"^  --cluster=STRING {2,}\S", done.out, re.MULTILINE), done
+        assert re.search(r"^  --cluster=CLUSTER {2,}\S", done.out, re.MULTILINE), done
         assert re.search(r"^  --json {2,}\S", done.out, re.MULTILINE), done

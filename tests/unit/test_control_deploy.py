@@ -167,6 +167,10 @@ class Push:
         self.inbox.hosts.append(host)
         return host
 
+    def show(self, name: str, state: str) -> None:
+        """Remember what the user sees."""
+        self.states.setdefault(name, []).append(state)
+
     def run(self, keep: int = 3) -> Deployment:
         """Push to all of them."""
         hosts = [host for host in self.inbox.hosts if host not in self.beside]
@@ -176,10 +180,9 @@ class Push:
             self.snapshot,
             {host.node.name: host for host in hosts},
             self.inbox,
-            lambda name, state: self.states.setdefault(name, []).append(state),
+            self.show,
             self.beside,
         )
-        self.deployment = deployment
         deployment.run()
         return deployment
 
@@ -285,6 +288,26 @@ def test_host_that_takes_nothing_is_given_up(push: Push, monkeypatch: pytest.Mon
     assert push.problems() == ["dead: nothing was heard from it for 16 s"]
     assert dead.closed
     assert other.has(TREE)
+
+
+def test_host_that_has_the_release_may_be_silent(
+    push: Push, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who is lost after its part is found out by the launch, not taken for a failed push."""
+    done, other = push.host("done"), push.host("other")
+    store(done.workdir, TREE)
+
+    def last_words(name: str, state: str) -> None:
+        if (name, state) == ("done", "has the code"):
+            done.heard = done.sent = time.monotonic() - 16
+
+    monkeypatch.setattr(push, "show", last_words)
+
+    push.run()
+
+    assert done.heard < time.monotonic() - 15
+    assert other.has(TREE)
+    assert not done.closed
 
 
 @pytest.mark.parametrize("moment", ["manifest", "piece", "finish"])

@@ -195,13 +195,15 @@ def test_git_says_what_belongs_to_it(tmp_path: Path) -> None:
 
 def test_folder_that_became_a_link_is_one(tmp_path: Path) -> None:
     """What git tracks below it is elsewhere now, and nothing is pushed twice."""
-    make(tmp_path, "d/e/x", "d/y")
+    make(tmp_path, "d/e/x", "d/y", "d/empty/")
     git(tmp_path, "init", "-q")
     git(tmp_path, "add", ".")
     (tmp_path / "d").rename(tmp_path / "moved")
     (tmp_path / "d").symlink_to("moved")
 
-    assert told(survey(tmp_path)) == ["d@", "moved/", "moved/e/", "moved/e/x", "moved/y"]
+    assert told(survey(tmp_path)) == [
+        *("d@", "moved/", "moved/e/", "moved/e/x", "moved/empty/", "moved/y")
+    ]
 
 
 def test_runnerignore_leaves_out_what_git_tracks(tmp_path: Path) -> None:
@@ -238,11 +240,11 @@ def test_hook_of_another_repository_does_not_confuse(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Within a hook, git tells its children of its own repository."""
-    make(tmp_path / "other", "x")
     project = make(tmp_path / "project", "a.py")
-    git(tmp_path / "other", "init", "-q")
+    git(tmp_path, "init", "-q", "other")
     git(project, "init", "-q")
-    git(tmp_path / "other", "add", ".")
+    git(project, "add", ".")
+    rules(project, "*\n")
     monkeypatch.setenv("GIT_DIR", str(tmp_path / "other/.git"))
     monkeypatch.setenv("GIT_INDEX_FILE", str(tmp_path / "other/.git/index"))
 

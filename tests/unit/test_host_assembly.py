@@ -130,6 +130,17 @@ def test_wrong_bytes_are_refused(tmp_path: Path) -> None:
     assert left_in(tmp_path) == []
 
 
+def test_file_that_is_touched_while_stored_is_told(tmp_path: Path) -> None:
+    """Somebody who writes into an unfinished release ends it."""
+    assembly = begun(tmp_path, TREE)
+    assembly.feed(stream(assembly, TREE))
+    (path,) = tmp_path.glob("releases/.*/code/a")
+    write_into(path, b"ONE")
+
+    with pytest.raises(ValueError, match="a was changed while it was stored"):
+        finish(assembly)
+
+
 def test_too_much_is_refused(tmp_path: Path) -> None:
     """Bytes that belong to no file belong to some mistake."""
     assembly = begun(tmp_path, TREE)
