@@ -4,13 +4,15 @@
 
 On lab hosts (root, Linux), turn by turn: `python -m runner deploy`, one `rsync -a --delete` per
 host side by side, and one `tar | ssh tar` per host side by side, of the same 2,000 files of 20 MB
-(half text, half random bytes). Prints medians in seconds and the median of the ratios to rsync.
+(half text, half random bytes). Prints medians in seconds and the median of the ratios to rsync,
+for the whole command and, as "push", for what it adds to a launch that has its connections anyway.
 With `--gigabyte`: one file of 1 GB, and the most memory the controller had, against 20 MB.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import random
 import resource
@@ -47,7 +49,7 @@ def main() -> None:
             return
         project = Path(folder) / "project"
         fill(project)
-        print("hosts  scene      runner s  rsync s  tar s  runner/rsync (least to greatest)")
+        print("hosts  scene      runner s  push s  rsync s  tar s  ratios to rsync: runner, push")
         for count in options.hosts:
             for line in rows(lab, project, count, options.rounds):
                 print(line, flush=True)
@@ -68,7 +70,7 @@ def fill(project: Path) -> None:
 
 
 def rows(lab: Lab, project: Path, count: int, rounds: int) -> list[str]:
-    """Measure one number of hosts, in all three scenes."""
+    """Measure one number of hosts, in all scenes."""
     names = list(lab.hosts)[:count]
     commands = {way: command(way, lab, project, names) for way in WAYS}
     changed = project / "part7" / "file7"
@@ -80,23 +82,52 @@ def rows(lab: Lab, project: Path, count: int, rounds: int) -> list[str]:
             for way in WAYS[number % 3 :] + WAYS[: number % 3]:
                 if scene == "one file":
                     changed.write_text(f"{number} {way} {time.time()}")
-                seconds.setdefault((scene, way), []).append(timed(commands[way], project))
+                took, out = timed(commands[way], project)
+                seconds.setdefault((scene, way), []).append(took)
+                if way == "runner":
+                    seconds.setdefault((scene, "push"), []).append(json.loads(out)["seconds"])
     lines = []
     for scene in SCENES:
-        ours, rsyncs, tars = (seconds[scene, way] for way in WAYS)
-        ratios = sorted(our / their for our, their in zip(ours, rsyncs, strict=True))
+        ours, push, rsyncs, tars = (seconds[scene, way] for way in ("runner", "push", *WAYS[1:]))
         shown = "  ".join(
             f"{statistics.median(column):{width}.2f}"
-            for column, width in ((ours, 8), (rsyncs, 7), (tars, 5))
+            for column, width in ((ours, 8), (push, 6), (rsyncs, 7), (tars, 5))
         )
-        middle = statistics.median(ratios)
-        span = f"{middle:.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})"
-        lines.append(f"{count:5}  {scene:9}  {shown}  {span}")
+        lines.append(f"{count:5}  {scene:9}  {shown}  {ratio(ours, rsyncs)}, {ratio(push, rsyncs)}")
+    lines.append(
+        f"{count:5}  a launch with the release there: {launches(lab, project, names, rounds)}"
+    )
     return lines
 
 
-def timed(argv: Sequence[str], project: Path) -> float:
-    """Run a command to its end; return its seconds."""
+def ratio(ours: Sequence[float], theirs: Sequence[float]) -> str:
+    """Return the median of the ratios, and their span."""
+    ratios = sorted(our / their for our, their in zip(ours, theirs, strict=True))
+    return f"{statistics.median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})"
+
+
+def launches(lab: Lab, project: Path, names: Sequence[str], rounds: int) -> str:
+    """Return what a release that every host has adds to a launch, with the ranks' own copies."""
+    words = [sys.executable, "-m", "runner", *cluster_words(lab, project.parent, names)]
+    ways = {
+        "pushed": [*words, "task.command=true"],
+        "in place": [*words, "task.command=true", f"cluster.project={project.parent}"],
+    }
+    seconds: dict[str, list[float]] = {way: [] for way in ways}
+    timed(ways["pushed"], project)
+    for _ in range(rounds):
+        for way, argv in ways.items():
+            seconds[way].append(timed(argv, project)[0])
+        shutil.rmtree(project / "runs")
+    added = [one - other for one, other in zip(*seconds.values(), strict=True)]
+    return ", ".join(
+        [f"{way} {statistics.median(took):.2f} s" for way, took in seconds.items()]
+        + [f"added {statistics.median(added):.2f} s ({min(added):.2f} to {max(added):.2f})"]
+    )
+
+
+def timed(argv: Sequence[str], project: Path) -> tuple[float, str]:
+    """Run a command to its end; return its seconds, and what it printed."""
     began = time.monotonic()
     done = subprocess.run(
         argv,
@@ -110,13 +141,20 @@ def timed(argv: Sequence[str], project: Path) -> float:
     )
     if done.returncode != 0:
         sys.exit(f"{argv}: exit {done.returncode}\n{done.stdout}{done.stderr}")
-    return time.monotonic() - began
+    return time.monotonic() - began, done.stdout
 
 
 def command(way: str, lab: Lab, project: Path, names: Sequence[str]) -> list[str]:
     """Return one way to push `project` to the hosts `names`."""
     if way == "runner":
-        return [sys.executable, "-m", "runner", "deploy", *cluster(lab, project.parent, names)]
+        return [
+            sys.executable,
+            "-m",
+            "runner",
+            "deploy",
+            "--json",
+            *cluster_words(lab, project.parent, names),
+        ]
     ssh = f"ssh -F /dev/null -i {lab.key} -o UserKnownHostsFile={lab.known_hosts}"
     scripts: dict[str, Callable[[str], str]] = {
         "rsync": lambda host: f"rsync -a --delete --exclude=.git -e '{ssh}' ./ {host}:by_rsync &",
@@ -130,10 +168,10 @@ def command(way: str, lab: Lab, project: Path, names: Sequence[str]) -> list[str
     return ["bash", str(script)]
 
 
-def cluster(lab: Lab, folder: Path, names: Sequence[str]) -> list[str]:
+def cluster_words(lab: Lab, folder: Path, names: Sequence[str]) -> list[str]:
     """Write the cluster's YAML; return the words that choose it."""
     lab.write_cluster(folder, names=names)
-    return ["--cluster", "lab", "--config-dir", str(folder)]
+    return ["cluster=lab", "--config-dir", str(folder)]
 
 
 def gigabyte(lab: Lab, folder: Path) -> None:
@@ -145,10 +183,10 @@ def gigabyte(lab: Lab, folder: Path) -> None:
             for _ in range(size):
                 file.write(random.randbytes(1_000_000))
         argv = [
-            *(sys.executable, "-m", "runner", "deploy", "--set", "deploy.max_mb=2000"),
-            *cluster(lab, folder, list(lab.hosts)),
+            *(sys.executable, "-m", "runner", "deploy", "deploy.max_mb=2000"),
+            *cluster_words(lab, folder, list(lab.hosts)),
         ]
-        took = timed(argv, project)
+        took, _ = timed(argv, project)
         most = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss >> 10
         print(f"{len(lab.hosts)} hosts, {size:5} MB: {took:6.1f} s, at most {most} MiB of memory")
         shutil.rmtree(project)

@@ -14,6 +14,7 @@ import math
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -158,12 +159,15 @@ def deploy(
         facts = hosts.gather(
             lambda node: _storage_request(spec, snapshot.code.release, node), storage_problems
         )
+        began = time.monotonic()
         received = hosts.push(snapshot, facts)
+        seconds = time.monotonic() - began
     deployed = tables.Deployed(
         release=snapshot.code.release,
         commit=snapshot.code.commit,
         files=len(snapshot.manifest.files),
         size=snapshot.manifest.size,
+        seconds=seconds,
         sent={
             node.name: received[node.name].sent if node.name in received else None
             for node in spec.nodes

@@ -173,7 +173,7 @@ def _script(found: tree.Tree, here: Path, spec: Spec) -> str:
         what = f"{given} is outside of {found.root}, which is what is pushed"
         hint = "name it by an absolute path if it is on the hosts; or set cluster.deploy=never"
         raise ConfigError([Problem("task.script", what, hint)])
-    if name in found.files or name in found.links:
+    if any(name in kind for kind in (found.files, found.links, found.folders)):
         return os.path.relpath(found.root / name, here) if given.startswith("/") else ""
     if not path.exists():
         hint = "name it relative to the folder you stand in"

@@ -22,6 +22,7 @@ class Deployed:
         commit: The commit it was made from, "+" added when files differ; "" without git.
         files: How many files it has.
         size: Their bytes.
+        seconds: How long the hosts took that lacked it, from the offer to the last one's end.
         sent: Bytes sent, by node; None for one that had the release.
     """
 
@@ -29,6 +30,7 @@ class Deployed:
     commit: str
     files: int
     size: int
+    seconds: float
     sent: Mapping[str, int | None]
 
 

@@ -156,6 +156,7 @@ def test_failed_hashing_is_no_empty_release(project: Path, monkeypatch: pytest.M
         ("train.py", ""),
         ("./sub/eval.py", ""),
         ("link.py", ""),
+        ("sub", ""),  # Python runs its __main__.py
         ("{top}/sub/eval.py", "sub/eval.py"),
         ("/opt/on/the/hosts.py", ""),
     ],

@@ -14,16 +14,15 @@ from runner.core.errors import ConfigError
 
 
 @pytest.fixture(autouse=True)
-def plain_git(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def plain_git(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let nobody's own configuration of git decide."""
     for name in ("GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM"):
         monkeypatch.setenv(name, os.devnull)
-    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
 
 
 def git(folder: Path, *words: str) -> None:
     """Run git."""
-    who = ("-c", "user.name=a", "-c", "user.email=a@b", "-c", "protocol.file.allow=always")
+    who = ("-c", "user.name=a", "-c", "user.email=a@b", "-c", "init.templateDir=")
     subprocess.run(["git", *who, *words], cwd=folder, check=True, capture_output=True)
 
 
@@ -58,12 +57,11 @@ ODD = (":(glob)", ":!x", "-rf", " sp ", "new\nline", "a\\b", '"q"', "..data", "t
 
 def test_all_but_caches_is_pushed(tmp_path: Path) -> None:
     """Empty folders and links too; virtual environments and what hides itself are nobody's code."""
-    make(tmp_path, "a.py", "d/b.py", "empty/", "__pycache__/x", ".venv/x", ".hg/x", ".git/x")
+    make(tmp_path, "a.py", "d/b.py", "empty/", "__pycache__/x", ".venv/x", ".hg/x", ".svn/x")
     make(tmp_path, "env/pyvenv.cfg", "env/lib/x.py", "cache/x", "deep/er/empty/")
     rules(tmp_path / "cache", "# made by a tool\n*\n")
     (tmp_path / "link").symlink_to("d")
     (tmp_path / "dangling").symlink_to("/nowhere")
-    (tmp_path / ".git").rename(tmp_path / ".svn")
 
     assert told(survey(tmp_path)) == [
         *("a.py", "d/", "d/b.py", "dangling@", "deep/", "deep/er/", "deep/er/empty/"),

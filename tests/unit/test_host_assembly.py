@@ -42,7 +42,7 @@ def finish(assembly: Assembly) -> None:
         pass
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=10)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=5)
 @given(st.lists(st.integers(1, 40), min_size=1))
 def test_stream_may_be_cut_anywhere(tmp_path: Path, sizes: list[int]) -> None:
     """However the wire cuts it, every file arrives as it was."""

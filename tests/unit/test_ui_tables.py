@@ -43,6 +43,7 @@ def test_deploy_says_which_release_is_where() -> None:
         commit="abcdef0123456789abcdef0123456789abcdef01+",
         files=1234,
         size=2_500_000,
+        seconds=1.5,
         sent={"gpu1": 800_000, "gpu2": None, "gpu3": 800_000, "gpu4": 0},
     )
 
@@ -56,7 +57,7 @@ def test_deploy_says_which_release_is_where() -> None:
 
 def test_deploy_without_git_names_no_commit() -> None:
     """One file is no plural either."""
-    result = Deployed(release="0" * 16, commit="", files=1, size=1, sent={"a": None})
+    result = Deployed(release="0" * 16, commit="", files=1, size=1, seconds=0.0, sent={"a": None})
 
     assert tables.deployed(result) == f"release {'0' * 16}: 1 file, 1 B\n  a  had it"
 
