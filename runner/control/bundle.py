@@ -73,7 +73,7 @@ def boot_command(host_python: str, run_id: str, node: str) -> str:
     shown = shell.line([run_id, node])
     script = (
         f"command -v {python} >/dev/null 2>&1 || {{ echo runner-boot: no-python; exit 127; }}; "
-        f"exec {python} -I -c {shell.quote(_LOADER)} runner {shown} v{PROTOCOL}"
+        f"exec {python} -I -X utf8 -c {shell.quote(_LOADER)} runner {shown} v{PROTOCOL}"
     )
     return f"exec /bin/sh -c {shell.quote(script)}"
 

@@ -160,6 +160,7 @@ class Gathering:
         session = None
         try:
             session = self._reach.open(node, self.inbox)
+            self.sessions[node.name] = session  # from now on it is kept company
             request = self._request(node)
         except NotReady as error:
             self._problems[node.name] = error.problems[0]
@@ -176,7 +177,6 @@ class Gathering:
         session.request("facts", {"request": encode(request)})
         slow = request.setup_s if request.setup else 0.0
         self._deadlines[node.name] = time.monotonic() + BOOT_S + request.deadline_s + slow
-        self.sessions[node.name] = session
 
     def _give_up_late(self, waiting: set[str]) -> None:
         now = time.monotonic()

@@ -27,6 +27,7 @@ PIECE = 256 << 10
 SAMPLE = 16 << 10
 PING_S, REPORT_S = 2.0, 0.2
 IDLE_S, WAIT_S, SLICE_S = 0.05, 0.002, 0.02
+AGAIN = "what it had is whole; see if it is up (ssh, ping), and start again"
 WORTH = 0.9
 """A piece is sent compressed if that makes it smaller than this part of itself."""
 
@@ -149,7 +150,7 @@ class Deployment:
     def _fail(self, receiver: Receiver, what: str) -> None:
         name = receiver.session.node.name
         full = any(each in what for each in ("No space left", "quota exceeded"))
-        hint = "cluster.workdir chooses the disk" if full else ""
+        hint = "cluster.workdir chooses the disk" if full else AGAIN
         receiver.state, receiver.problem = "failed", Problem(name, what, hint)
         self._show(name, "failed")
         self._offer_again(receiver.store)

@@ -51,7 +51,10 @@ class Snapshot:
         found = tree.survey(here, leave_out)
         if found.size > spec.deploy.max_mb * MB:
             raise ConfigError([_too_much(found, spec.deploy.max_mb)])
-        script = _script(found, here, spec) if spec.pushes and spec.task.kind == "script" else ""
+        script = ""
+        if spec.pushes:
+            _check_place(found, here)
+            script = _script(found, here, spec) if spec.task.kind == "script" else ""
         return Snapshot(found, here, script)
 
     @property
@@ -156,6 +159,18 @@ def _too_much(found: tree.Tree, max_mb: int) -> Problem:
             [*rows, f"leave out what is no code: add it to {ignore}; or raise deploy.max_mb"]
         ),
     )
+
+
+def _check_place(found: tree.Tree, here: Path) -> None:
+    """Refuse a folder to stand in that the ranks will not have.
+
+    Raises:
+        ConfigError: It is ignored.
+    """
+    sub = _relative(here, found.root)
+    if sub != "." and sub not in found.folders:
+        what = f"{here} is ignored, so it is not pushed, and ranks cannot work there"
+        raise ConfigError([Problem("deploy", what, f"stand in another folder of {found.root}")])
 
 
 def _script(found: tree.Tree, here: Path, spec: Spec) -> str:

@@ -10,7 +10,7 @@ import os
 import re
 import stat
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
@@ -24,7 +24,7 @@ GIT_S = 60.0
 """How long one question to git may take: the first one in a huge tree reads all of it."""
 
 NEVER = (".git", ".hg", ".svn", "__pycache__", ".venv")
-"""Folders that are nobody's code; the last two may be told otherwise by git."""
+"""Folders that are nobody's code, unless git tracks something in them."""
 
 GITLINK = "160000"
 """The mode of a submodule in git's index."""
@@ -212,7 +212,8 @@ def _ask_git(tree: Tree, prefix: str) -> Iterator[str]:
     for line in filter(None, _git(root, "ls-files", "-z", "--stage").split("\0")):
         about, _, path = line.partition("\t")
         (inner.append if about.startswith(GITLINK) else listed.add)(path)
-    for path in filter(None, _git(root, "ls-files", "-zo", "--exclude-standard").split("\0")):
+    untracked = _git(root, "ls-files", "-zo", "--exclude-standard").split("\0")
+    for path in _code_of_somebody(untracked):
         if path.endswith("/"):  # a repository of its own that is no submodule
             inner.append(path.rstrip("/"))
         else:
@@ -230,6 +231,16 @@ def _ask_git(tree: Tree, prefix: str) -> Iterator[str]:
                 "(git submodule update --init)"
             )
     yield from (prefix + path for path in _bare_folders(root, listed, set(inner)))
+
+
+def _code_of_somebody(untracked: Iterable[str]) -> Iterator[str]:
+    """Leave out virtual environments and caches that nobody told git to ignore."""
+    paths = [path for path in untracked if path]
+    environments = {path.rpartition("/")[0] for path in paths if path.endswith("/pyvenv.cfg")}
+    for path in paths:
+        above = [str(parent) for parent in PurePosixPath(path).parents]
+        if not environments.intersection(above) and not set(NEVER).intersection(path.split("/")):
+            yield path
 
 
 def _bare_folders(root: Path, listed: set[str], inner: set[str]) -> Iterator[str]:

@@ -15,14 +15,16 @@ from runner.host.releases import (
     ASIDE,
     MANIFEST,
     STEP,
-    Steps,
     held,
     known_contents,
+    lock_folder,
     remove_stale,
+    remove_tree,
     seal,
     sealed,
     stored_mode,
 )
+from runner.host.work import Steps
 
 
 class Assembly:
@@ -42,7 +44,6 @@ class Assembly:
         self._final = release_folder(workdir, self.name)
         parent = releases_folder(workdir)
         os.makedirs(parent, mode=0o700, exist_ok=True)
-        remove_stale(parent)
         mark = f"{os.uname().nodename}.{os.getpid()}{ASIDE}"
         self._aside = os.path.join(parent, f".{self.name}.{mark}")
         self._code = os.path.join(self._aside, CODE)
@@ -51,10 +52,13 @@ class Assembly:
             self._places.setdefault(file.digest, []).append(file)
         self._next = 0
         self._writing: Optional[_Writing] = None
+        self._lock: Optional[int] = None
 
     def begin(self) -> Steps:
         """Make the folders, and take over what earlier releases have."""
+        yield from remove_stale(os.path.dirname(self._final))
         os.makedirs(self._code, mode=0o700)
+        self._lock = lock_folder(self._aside)
         for folder in self.manifest.folders:
             os.mkdir(os.path.join(self._code, folder.path), 0o700)
         known = yield from known_contents(os.path.dirname(self._final))
@@ -74,7 +78,7 @@ class Assembly:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         self._open_next()
 
-    def feed(self, data: bytes) -> None:
+    def feed(self, data: bytes) -> Steps:
         """Take the next bytes of the stream: the missing files one after the other.
 
         Raises:
@@ -88,6 +92,7 @@ class Assembly:
             view = self._writing.take(view)
             if not self._writing.left:
                 self._end_file()
+                yield
 
     def finish(self) -> Steps:
         """Complete the tree, verify it, and rename it to its place.
@@ -103,7 +108,7 @@ class Assembly:
         with open(os.path.join(self._aside, MANIFEST), "wb") as file:
             file.write(zlib.compress(self._encoded))
         yield from self._verify()
-        self._publish()
+        yield from self._publish()
 
     def abandon(self) -> None:
         """Leave nothing behind; harmless when it is done."""
@@ -111,6 +116,12 @@ class Assembly:
             self._writing.close()
             self._writing = None
         shutil.rmtree(self._aside, ignore_errors=True)
+        self._unlock()
+
+    def _unlock(self) -> None:
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
 
     def _take_over(self, source: str, file: File) -> bool:
         """Give a known content its place: as another name of the same file where the disk can."""
@@ -170,11 +181,12 @@ class Assembly:
             if not sealed(path, file):
                 raise ValueError(f"{file.path} was changed while it was stored")
 
-    def _publish(self) -> None:
+    def _publish(self) -> Steps:
         parent = os.path.dirname(self._final)
         for _ in range(2):
             try:
                 os.rename(self._aside, self._final)
+                self._unlock()
                 return
             except OSError as error:
                 if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
@@ -184,7 +196,7 @@ class Assembly:
                 return
             broken = f"{self._aside[: -len(ASIDE)]}.broken{ASIDE}"
             os.rename(self._final, broken)
-            shutil.rmtree(broken, ignore_errors=True)
+            yield from remove_tree(broken)
         raise ValueError(f"{self._final} is in the way")
 
 

@@ -7,7 +7,8 @@ import os
 from typing import Dict, Iterator, Tuple
 
 from runner.core.layout import CODE, release_folder
-from runner.host.releases import MANIFEST, STEP, Steps, load, sealed
+from runner.host.releases import MANIFEST, STEP, load, sealed
+from runner.host.work import Steps
 
 _FICLONE = 0x40049409
 """The ioctl that makes one file share the blocks of another (linux/fs.h)."""

@@ -15,7 +15,7 @@ import socket
 import sys
 import time
 from dataclasses import replace
-from typing import Any, Callable, Dict, Iterator, NoReturn, Optional, Tuple
+from typing import Any, Callable, Dict, Iterator, NoReturn, Optional
 
 from runner.core.codec import decode, encode
 from runner.core.facts import OUR_ENV, FactsRequest
@@ -30,8 +30,8 @@ from runner.host.facts import Collected, collect
 from runner.host.reading import Reader
 from runner.host.receiving import Receiving
 from runner.host.records import closed, prepare
-from runner.host.releases import Steps
 from runner.host.supervisor import HEARD, KILL, STOP
+from runner.host.work import Steps, Work
 
 SILENCE_S = 60.0
 """A link that hears nothing for so long has no controller any more, whatever TCP says.
@@ -45,8 +45,6 @@ MAX_UNSENT = 4 << 20
 
 BUSY_S, IDLE_S = 0.02, 0.05
 READY_S = 20.0
-WORKING_S = 1.0
-"""How often the controller hears that something long goes on."""
 
 
 class Following:
@@ -96,21 +94,21 @@ class Link:
         self._shim_code = shim_code
         self._unpacker = Unpacker()
         self._unsent = bytearray()
-        self._heard = self._told = time.monotonic()
+        self._heard = time.monotonic()
         self._silence_s = SILENCE_S
         self._known: Optional[Collected] = None
         self._receiving: Optional[Receiving] = None
         self._run: Optional[Following] = None
         self._execution: Optional[Execution] = None
-        self._work: Optional[Tuple[Frame, Steps]] = None
+        self._work = Work(self._reply, lambda frame, why: self._refuse(frame, _said(why)))
         self._handlers: Dict[str, Callable[[Frame], None]] = {
             "facts": self._facts,
             "hold": self._hold,
-            "manifest": lambda frame: self._begin(frame, self._asked_receiving().offered(frame)),
-            "piece": lambda frame: self._asked_receiving().piece(frame),
-            "finish": lambda frame: self._begin(frame, self._asked_receiving().finished(frame)),
+            "manifest": lambda frame: self._work.add(frame, self._asked_receiving().offered(frame)),
+            "piece": lambda frame: self._work.add(frame, self._asked_receiving().piece(frame)),
+            "finish": lambda frame: self._work.add(frame, self._asked_receiving().finished(frame)),
             "drop": lambda _: self._asked_receiving().drop(),
-            "go": lambda frame: self._begin(frame, self._go(frame)),
+            "go": lambda frame: self._work.add(frame, self._go(frame)),
             "adopt": self._adopt,
             "read": self._read,
             "say": self._say,
@@ -126,7 +124,7 @@ class Link:
         self._reply("hello", {"protocol": PROTOCOL, "pid": os.getpid(), **_clocks()})
         try:
             while time.monotonic() - self._heard < self._silence_s and self._wait():
-                self._go_on()
+                self._work.advance()
                 if self._execution is not None and len(self._unsent) < MAX_UNSENT:
                     self._execution.advance()
                 if self._run is not None:
@@ -134,7 +132,7 @@ class Link:
                     for data, payload in self._run.reader.answers(over=self._run.over):
                         self._reply("data", data, payload)
         finally:
-            self._give_up_work()
+            self._work.give_up("the controller left")
             if self._receiving is not None:
                 self._receiving.drop()
             if self._execution is not None:
@@ -145,7 +143,7 @@ class Link:
         idle = self._run is None or self._run.reader.idle
         patience = 0.0 if self._work else IDLE_S if idle else BUSY_S
         writable = [self._out] if self._unsent else []
-        readable = [self._in]
+        readable = [] if self._work.full else [self._in]
         if self._execution is not None and len(self._unsent) < MAX_UNSENT:
             readable += self._execution.pipes
         ready = select.select(readable, writable, [], patience)
@@ -153,6 +151,8 @@ class Link:
             if ready[1]:
                 sent = os.write(self._out, memoryview(self._unsent)[: 1 << 20])
                 del self._unsent[:sent]
+            if self._work.full:
+                self._heard = time.monotonic()  # we do not listen
             if self._in in ready[0]:
                 chunk = os.read(self._in, 1 << 18)
                 if not chunk:
@@ -176,34 +176,6 @@ class Link:
             handler(frame)
         except Exception as error:  # noqa: BLE001 (the controller is told, whatever it is)
             self._refuse(frame, _said(error))
-
-    def _begin(self, frame: Frame, steps: Steps) -> None:
-        """Do the work a request asks for in steps, between which we hear and answer."""
-        if self._work is not None:
-            steps.close()
-            raise RuntimeError("this link is busy with something else")
-        self._work = (frame, steps)
-        self._go_on()
-
-    def _go_on(self) -> None:
-        if self._work is None:
-            return
-        frame, steps = self._work
-        try:
-            next(steps)
-            if time.monotonic() > self._told + WORKING_S:
-                self._told = time.monotonic()
-                self._reply("working", {"id": frame.data["id"]})
-        except StopIteration:
-            self._work = None
-        except Exception as error:  # noqa: BLE001 (the controller is told, whatever it is)
-            self._work = None
-            self._refuse(frame, _said(error))
-
-    def _give_up_work(self) -> None:
-        if self._work is not None:
-            self._work[1].close()
-            self._work = None
 
     def _reply(self, kind: str, data: Dict[str, Any], payload: bytes = b"") -> None:
         self._unsent += Frame(kind, data, payload).pack()
@@ -292,10 +264,8 @@ class Link:
         self._following().reader.ask(frame.data)
 
     def _say(self, frame: Frame) -> None:
-        if self._work is not None:
-            go = self._work[0]
-            self._give_up_work()
-            self._refuse(go, "it was told to stop before its start")
+        if self._work:
+            self._work.give_up("it was told to stop before its start")
             return
         self._following().tell({"stop": STOP, "kill": KILL}[frame.data["word"]])
         self._reply("said", {"id": frame.data["id"]})

@@ -10,7 +10,7 @@ from typing import Any, Callable, Dict, Iterator, Optional
 from runner.core.wire import Frame
 from runner.host import releases
 from runner.host.assembly import Assembly
-from runner.host.releases import Steps
+from runner.host.work import Steps
 
 Reply = Callable[[str, Dict[str, Any]], None]
 
@@ -33,7 +33,8 @@ class Receiving:
         self.drop()
         encoded = zlib.decompress(frame.payload)
         assembly = Assembly(self._workdir, encoded)
-        if releases.held(self._workdir, assembly.name) and self.hold(assembly.name):
+        there = yield from releases.held_in_steps(self._workdir, assembly.name)
+        if there and self.hold(assembly.name):
             self._reply("stored", {"id": frame.data["id"], "new": False})
             return
         self._assembly = assembly
@@ -44,13 +45,13 @@ class Receiving:
             store = releases.store_name(self._workdir)
             self._reply("lacks", {"id": frame.data["id"], "store": store, "missing": missing})
 
-    def piece(self, frame: Frame) -> None:
+    def piece(self, frame: Frame) -> Steps:
         """The next bytes of the stream of missing files."""
         if self._assembly is None:
             return
         data = zlib.decompress(frame.payload) if frame.data.get("z") else frame.payload
         with self._dropping():
-            self._assembly.feed(data)
+            yield from self._assembly.feed(data)
 
     def finished(self, frame: Frame) -> Steps:
         """Everything came: store the release, and remove old ones but `keep`."""
@@ -58,7 +59,7 @@ class Receiving:
             raise RuntimeError("no release is being pushed")
         with self._dropping():
             yield from self._assembly.finish()
-            releases.prune(self._workdir, int(frame.data["keep"]), self._assembly.name)
+            yield from releases.prune(self._workdir, int(frame.data["keep"]), self._assembly.name)
             if not self.hold(self._assembly.name):
                 raise ValueError("another deploy removed it at once; raise deploy.keep")
             self._reply("stored", {"id": frame.data["id"], "new": True})

@@ -13,7 +13,6 @@ import json
 import os
 import re
 import secrets
-import shutil
 import stat
 import zlib
 from typing import Dict, Generator, List, Optional, Set, Tuple
@@ -21,6 +20,7 @@ from typing import Dict, Generator, List, Optional, Set, Tuple
 from runner.core.layout import CODE, release_folder, releases_folder
 from runner.core.release import File, Manifest, release_hash
 from runner.core.states import State
+from runner.host.work import Steps
 
 SEAL = 1_000_000_000
 """The modification time of every stored file, in seconds since the epoch."""
@@ -33,9 +33,6 @@ _LEFT = re.compile(r"\.[^.]+\.(.+)\.(\d+)(?:\.broken|\.old)?" + re.escape(ASIDE)
 
 _OVER = tuple(state.value for state in State if state.terminal)
 
-Steps = Generator[None, None, None]
-"""Long work in small steps, so that whoever does it can answer in between."""
-
 LOOKS = 1000
 """Files that are looked at in one step: on a network disk each may take a millisecond."""
 
@@ -45,17 +42,30 @@ STEP = 4 << 20
 
 def held(workdir: str, name: str) -> bool:
     """Whether the release is here, whole and as it was stored."""
+    steps = held_in_steps(workdir, name)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return bool(end.value)
+
+
+def held_in_steps(workdir: str, name: str) -> Generator[None, None, bool]:
+    """Return what `held` does."""
     root = release_folder(workdir, name)
     manifest = load(root)
     if manifest is None:
         return False
     code = os.path.join(root, CODE)
+    for count, file in enumerate(manifest.files):
+        if count % LOOKS == 0:
+            yield
+        if not sealed(os.path.join(code, file.path), file):
+            return False
     try:
-        return (
-            all(sealed(os.path.join(code, file.path), file) for file in manifest.files)
-            and all(os.readlink(os.path.join(code, e.path)) == e.target for e in manifest.links)
-            and all(os.path.isdir(os.path.join(code, each.path)) for each in manifest.folders)
-        )
+        return all(
+            os.readlink(os.path.join(code, each.path)) == each.target for each in manifest.links
+        ) and all(os.path.isdir(os.path.join(code, each.path)) for each in manifest.folders)
     except OSError:
         return False
 
@@ -103,6 +113,25 @@ def hold(workdir: str, name: str) -> Optional[int]:
     return None
 
 
+def lock_folder(path: str) -> Optional[int]:
+    """Mark a folder as in somebody's hands, for as long as the descriptor returned is open.
+
+    None where the disk has no locks.
+
+    Raises:
+        BlockingIOError: It is in somebody else's.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(descriptor)
+        if isinstance(error, BlockingIOError):
+            raise
+        return None
+    return descriptor
+
+
 def store_name(workdir: str) -> str:
     """Return the name of this store: hosts that share the disk read the same one."""
     folder = releases_folder(workdir)
@@ -134,40 +163,66 @@ def seal(path: str, file: File) -> None:
     os.utime(path, (SEAL, SEAL))
 
 
-def prune(workdir: str, keep: int, current: str) -> List[str]:
+def prune(workdir: str, keep: int, current: str) -> Generator[None, None, List[str]]:
     """Remove the oldest releases but `keep`, `current` and those in use; return their names."""
     parent = releases_folder(workdir)
-    ages = []
-    for name in names(parent):
-        with contextlib.suppress(OSError):
-            if not name.startswith(".") and name != current:
-                ages.append((os.stat(os.path.join(parent, name, MANIFEST)).st_mtime, name))
-    old = [name for _, name in sorted(ages, reverse=True)[keep:]]
+    others = [name for name in names(parent) if not name.startswith(".") and name != current]
+    others.sort(key=lambda name: _last_use(os.path.join(parent, name)), reverse=True)
+    old = others[keep:]
     used = _used_by_runs(workdir) if old else set()
-    return [name for name in old if name not in used and _remove(parent, name)]
+    removed = []
+    for name in old:
+        aside = "" if name in used else _set_aside(parent, name)
+        if aside:
+            removed.append(name)
+            yield from remove_tree(aside)
+    return removed
 
 
-def _remove(parent: str, name: str) -> bool:
-    """Remove one release unless somebody holds it."""
+def _last_use(root: str) -> float:
+    """Return when a release was used last; one without a manifest is of no use."""
+    try:
+        return os.stat(os.path.join(root, MANIFEST)).st_mtime
+    except OSError:
+        return 0.0
+
+
+def remove_tree(path: str) -> Steps:
+    """Remove a folder; what cannot be removed stays."""
+    for folder, folders, files in os.walk(path, topdown=False):
+        for count, name in enumerate([*files, *folders]):
+            if count % LOOKS == 0:
+                yield
+            entry = os.path.join(folder, name)
+            with contextlib.suppress(OSError):
+                if name in folders and not os.path.islink(entry):
+                    os.rmdir(entry)
+                else:
+                    os.unlink(entry)
+    with contextlib.suppress(OSError):
+        os.rmdir(path)
+
+
+def _set_aside(parent: str, name: str) -> str:
+    """Take one release out of its place, unless somebody holds it; return where it is then."""
     path = os.path.join(parent, name)
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     except OSError:
-        return False
+        return ""
     try:
         with contextlib.suppress(OSError):
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                return False
+                return ""
         aside = os.path.join(parent, f".{name}.{os.uname().nodename}.{os.getpid()}.old{ASIDE}")
         os.rename(path, aside)
     except OSError:
-        return False
+        return ""
     finally:
         os.close(descriptor)
-    shutil.rmtree(aside, ignore_errors=True)
-    return True
+    return aside
 
 
 def _used_by_runs(workdir: str) -> Set[str]:
@@ -215,7 +270,7 @@ def known_contents(parent: str) -> Generator[None, None, Dict[Tuple[str, int], s
     return known
 
 
-def remove_stale(parent: str) -> None:
+def remove_stale(parent: str) -> Steps:
     """Remove what processes of this host left that were killed while they assembled."""
     host = os.uname().nodename
     for name in names(parent):
@@ -224,5 +279,12 @@ def remove_stale(parent: str) -> None:
             continue
         pid = found.group(2)
         # With our own number it is of somebody before us: we begin only now.
-        if pid == str(os.getpid()) or not os.path.exists(f"/proc/{pid}"):
-            shutil.rmtree(os.path.join(parent, name), ignore_errors=True)
+        if pid != str(os.getpid()) and os.path.exists(f"/proc/{pid}"):
+            continue
+        try:  # in another container of the same name the pid may be alive
+            lock = lock_folder(os.path.join(parent, name))
+        except OSError:
+            continue
+        yield from remove_tree(os.path.join(parent, name))
+        if lock is not None:
+            os.close(lock)

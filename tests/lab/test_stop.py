@@ -123,7 +123,7 @@ def test_a_killed_link_loses_the_host_but_not_the_proof(
 ) -> None:
     """The run is stopped, and the host is asked again over a new link."""
     controller = begin("daemon", "deaf")
-    link = find(lab, "node2", f"{sys.executable} -I -c", "runner", "node2")
+    link = find(lab, "node2", f"{sys.executable} -I -X utf8 -c", "runner", "node2")
     lab["node2"].kill(link.pid)
     done = controller.wait(40)
     assert done.code == 4, done

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 from runner.core.layout import CODE, release_folder
 from runner.core.release import File, Folder, Link, Manifest, release_hash
 from runner.host.assembly import Assembly
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -55,11 +58,20 @@ def release(
     return Made(manifest, {digests[path]: files[path] for path in files})
 
 
+def done(steps: Generator[None, None, T]) -> T:
+    """Do all the steps; return their result."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+
+
 def begun(workdir: Path, made: Made) -> Assembly:
     """An assembly that says what is missing."""
     assembly = Assembly(str(workdir), made.manifest.encode())
-    for _ in assembly.begin():
-        pass
+    done(assembly.begin())
     return assembly
 
 
@@ -72,9 +84,8 @@ def store(workdir: Path, made: Made) -> list[str]:
     """Put a release into a store; return the paths of what had to come."""
     assembly = begun(workdir, made)
     came = [file.path for file in assembly.missing]
-    assembly.feed(stream(assembly, made))
-    for _ in assembly.finish():
-        pass
+    done(assembly.feed(stream(assembly, made)))
+    done(assembly.finish())
     return came
 
 

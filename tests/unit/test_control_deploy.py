@@ -27,7 +27,7 @@ from runner.core.wire import Frame, Unpacker
 from runner.host.receiving import Receiving
 from runner.host.releases import held
 from tests.golden.builders import spec
-from tests.unit.release_builders import Made, left_in, release, store
+from tests.unit.release_builders import Made, done, left_in, release, store
 
 
 class Host(Session):
@@ -105,7 +105,7 @@ class Host(Session):
             for _ in ends[frame.kind](frame):
                 pass
         elif frame.kind == "piece":
-            self._end.piece(frame)
+            done(self._end.piece(frame))
         elif frame.kind == "drop":
             self._end.drop()
 

@@ -21,6 +21,7 @@ from runner.host.releases import STORE, held
 from tests.unit.release_builders import (
     Made,
     begun,
+    done,
     left_in,
     release,
     store,
@@ -51,7 +52,7 @@ def test_stream_may_be_cut_anywhere(tmp_path: Path, sizes: list[int]) -> None:
     rest = stream(assembly, TREE)
     while rest:
         for size in sizes:
-            assembly.feed(rest[:size])
+            done(assembly.feed(rest[:size]))
             rest = rest[size:]
     finish(assembly)
 
@@ -91,9 +92,9 @@ def test_nothing_is_left_of_what_was_given_up(tmp_path: Path, steps: int) -> Non
         elif number == 1:
             list(begin)
         elif number == 2:
-            assembly.feed(stream(assembly, TREE)[:5])
+            done(assembly.feed(stream(assembly, TREE)[:5]))
         elif number == 3:
-            assembly.feed(stream(assembly, TREE)[5:])
+            done(assembly.feed(stream(assembly, TREE)[5:]))
         else:
             next(end, None)
 
@@ -110,7 +111,7 @@ def test_nothing_is_left_of_what_was_given_up(tmp_path: Path, steps: int) -> Non
 def test_unfinished_release_is_never_seen(tmp_path: Path) -> None:
     """Until its last byte is verified there is no release of that name."""
     assembly = begun(tmp_path, TREE)
-    assembly.feed(stream(assembly, TREE))
+    done(assembly.feed(stream(assembly, TREE)))
 
     assert not TREE.code(tmp_path).exists()
     finish(assembly)
@@ -124,7 +125,7 @@ def test_wrong_bytes_are_refused(tmp_path: Path) -> None:
     wrong[-1] ^= 1
 
     with pytest.raises(ValueError, match="d/b arrived as something else"):
-        assembly.feed(bytes(wrong))
+        done(assembly.feed(bytes(wrong)))
     assembly.abandon()
 
     assert left_in(tmp_path) == []
@@ -133,7 +134,7 @@ def test_wrong_bytes_are_refused(tmp_path: Path) -> None:
 def test_file_that_is_touched_while_stored_is_told(tmp_path: Path) -> None:
     """Somebody who writes into an unfinished release ends it."""
     assembly = begun(tmp_path, TREE)
-    assembly.feed(stream(assembly, TREE))
+    done(assembly.feed(stream(assembly, TREE)))
     (path,) = tmp_path.glob("releases/.*/code/a")
     write_into(path, b"ONE")
 
@@ -146,13 +147,13 @@ def test_too_much_is_refused(tmp_path: Path) -> None:
     assembly = begun(tmp_path, TREE)
 
     with pytest.raises(ValueError, match="more came than was missing"):
-        assembly.feed(stream(assembly, TREE) + b"!")
+        done(assembly.feed(stream(assembly, TREE) + b"!"))
 
 
 def test_too_little_is_refused(tmp_path: Path) -> None:
     """A stream that ended early is no release."""
     assembly = begun(tmp_path, TREE)
-    assembly.feed(stream(assembly, TREE)[:-1])
+    done(assembly.feed(stream(assembly, TREE)[:-1]))
 
     with pytest.raises(ValueError, match="the stream ended within d/b"):
         finish(assembly)
@@ -250,7 +251,7 @@ def test_two_at_once_make_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert len(left_in(tmp_path)) == 2
 
     for assembly in (first, second):
-        assembly.feed(stream(assembly, TREE))
+        done(assembly.feed(stream(assembly, TREE)))
     finish(second)
     inode = TREE.code(tmp_path).stat().st_ino
     finish(first)
@@ -263,7 +264,8 @@ def test_two_at_once_make_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 def test_leftover_of_our_own_number_is_no_obstacle(tmp_path: Path) -> None:
     """After a power cut the same pid may come again."""
     first = begun(tmp_path, TREE)
-    first.feed(stream(first, TREE)[:5])
+    done(first.feed(stream(first, TREE)[:5]))
+    first._unlock()  # as the kernel does
 
     store(tmp_path, TREE)
 

@@ -13,7 +13,7 @@ import pytest
 from runner.core.layout import RunFolder
 from runner.core.states import State
 from runner.host import releases
-from tests.unit.release_builders import Made, left_in, release, store, write_into
+from tests.unit.release_builders import Made, done, left_in, release, store, write_into
 
 TREE = release({"a": b"one", "d/b": b"two"}, folders={"empty": 0o755}, links={"l": "d/b"})
 
@@ -120,7 +120,7 @@ def test_oldest_go(tmp_path: Path, kept: list[Made]) -> None:
     """`deploy.keep` older ones stay beside the current one."""
     oldest, older, current = (each.name for each in kept)
 
-    assert releases.prune(str(tmp_path), 1, current) == [oldest]
+    assert done(releases.prune(str(tmp_path), 1, current)) == [oldest]
     assert left_in(tmp_path) == sorted([older, current])
 
 
@@ -128,7 +128,7 @@ def test_current_one_stays_however_old(tmp_path: Path, kept: list[Made]) -> None
     """Going back to earlier code does not remove it."""
     oldest, *newer = (each.name for each in kept)
 
-    assert sorted(releases.prune(str(tmp_path), 0, oldest)) == sorted(newer)
+    assert sorted(done(releases.prune(str(tmp_path), 0, oldest))) == sorted(newer)
     assert left_in(tmp_path) == [oldest]
 
 
@@ -139,7 +139,7 @@ def test_release_of_a_run_stays_until_its_end(
     """Also on a network disk, where locks may mean nothing."""
     run_with(tmp_path, kept[0], state.value)
 
-    removed = releases.prune(str(tmp_path), 0, kept[2].name)
+    removed = done(releases.prune(str(tmp_path), 0, kept[2].name))
 
     assert (kept[0].name not in removed) is not state.terminal
 
@@ -148,7 +148,7 @@ def test_unreadable_record_keeps_nothing(tmp_path: Path, kept: list[Made]) -> No
     """A torn state of some old run does not end a deploy."""
     run_with(tmp_path, kept[0], "running").write_text("{")
 
-    assert kept[0].name in releases.prune(str(tmp_path), 0, kept[2].name)
+    assert kept[0].name in done(releases.prune(str(tmp_path), 0, kept[2].name))
 
 
 def test_held_release_is_not_removed(tmp_path: Path, kept: list[Made]) -> None:
@@ -157,9 +157,9 @@ def test_held_release_is_not_removed(tmp_path: Path, kept: list[Made]) -> None:
     descriptor = releases.hold(str(tmp_path), first)
     assert descriptor is not None
 
-    assert releases.prune(str(tmp_path), 0, kept[2].name) == [kept[1].name]
+    assert done(releases.prune(str(tmp_path), 0, kept[2].name)) == [kept[1].name]
     os.close(descriptor)
-    assert releases.prune(str(tmp_path), 0, kept[2].name) == [first]
+    assert done(releases.prune(str(tmp_path), 0, kept[2].name)) == [first]
 
 
 def test_two_may_hold_one_release(tmp_path: Path, kept: list[Made]) -> None:
@@ -200,7 +200,7 @@ def test_disk_without_locks_is_no_obstacle(
     descriptor = releases.hold(str(tmp_path), kept[0].name)
     assert descriptor is not None
     os.close(descriptor)
-    assert len(releases.prune(str(tmp_path), 0, kept[2].name)) == 2
+    assert len(done(releases.prune(str(tmp_path), 0, kept[2].name))) == 2
 
 
 def test_store_has_one_name(tmp_path: Path) -> None:
@@ -266,7 +266,7 @@ def test_leftovers_of_the_dead_are_removed(tmp_path: Path, host: str, gone: str,
     for name in (ours, dead, *others):
         (tmp_path / name / "code").mkdir(parents=True)
 
-    releases.remove_stale(str(tmp_path))
+    done(releases.remove_stale(str(tmp_path)))
 
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(others)
 
