@@ -116,9 +116,10 @@ class Launch:
         """
         try:
             facts = self._gather()
-            if self._snapshot:
-                self._contact.push(self._snapshot, facts)
-            return self._launch(build_plan(self.spec, facts, code=self._code), facts)
+            plan = build_plan(self.spec, facts, code=self._code)
+            if self._snapshot and self._contact.push(self._snapshot, facts):
+                plan = build_plan(self.spec, facts, code=self._code)
+            return self._launch(plan, facts)
         finally:
             self._close()
 

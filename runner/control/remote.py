@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from runner.control.session import Inbox, Session
 from runner.core.wire import Frame
 
-LIMIT = 1 << 20
+LIMIT = 4 << 20
 """Bytes kept of what one host prints; the rest is dropped, and that is said."""
 
 DROPPED = b"\n[the rest of its output is dropped]\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -126,6 +127,7 @@ def test_pushed_code_is_copied_first(host: Host) -> None:
     """The text works in a copy of the release, in the user's sub-folder, and may write there."""
     code = host.home / ".runner" / "releases" / "0123456789abcdef" / "code" / "a b"
     code.mkdir(parents=True)
+    shutil.rmtree(host.home / ".runner" / "runs", ignore_errors=True)
     (code / "train.py").touch(mode=0o444)
     told = replace(
         facts(
