@@ -28,6 +28,8 @@ of the last run is still there."""
 def main(argv: Sequence[str] | None = None) -> int:
     """Do what the command line says; return the exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
+    if words[:1] == ["help"]:
+        words[0] = "--help"
     if words and "=" not in words[0] and not words[0].startswith("-"):
         return _verb(words)
     return compose_and(words, _launch)
@@ -167,7 +169,10 @@ class _Parser(argparse.ArgumentParser):
         hint = "python -m runner --help shows what there is"
         if message.startswith("unrecognized arguments: --"):
             key = re.split("[= ]", message.partition("--")[2], maxsplit=1)[0].replace("-", "_")
-            hint = f"settings are written KEY=VALUE, such as {key}=...; {hint}"
+            hint = (
+                f"settings are written KEY=VALUE: {key}=..., or task.args.{key}=... for an "
+                f"argument of the program; {hint}"
+            )
         raise ConfigError([Problem("command line", message, hint)])
 
 

@@ -41,7 +41,10 @@ def run(argv: Sequence[str]) -> int:
     try:
         parsed = Parser(contexts=[context]).parse_argv(flags)
     except ParseError as error:
-        raise _wrong(name, _plainly(name, str(error))) from error
+        what = _plainly(name, str(error))
+        if name == "exec":
+            what += "; the command comes after `--`"
+        raise _wrong(name, what) from error
     try:
         verb.body(Context(), **parsed[0].as_kwargs)
     except Exit as error:

@@ -150,6 +150,8 @@ def deploy(
     if not spec.deploy.on:
         what = f"cluster {spec.cluster} takes no code: it is in {spec.project} on its hosts"
         hint = "cluster.deploy=auto without cluster.project pushes it"
+        if not cluster and not any(word.startswith("cluster=") for word in set_ or ()):
+            hint = "which cluster? python -m runner deploy --cluster NAME"
         raise ConfigError([Problem("cluster.deploy", what, hint)])
     snapshot = Snapshot.take(spec, Path.cwd(), composed.run_dir)
     console = open_console(composed.ui, None, [node.name for node in spec.nodes])
@@ -167,7 +169,7 @@ def deploy(
         commit=snapshot.code.commit,
         files=len(snapshot.manifest.files),
         size=snapshot.manifest.size,
-        seconds=seconds,
+        seconds=round(seconds, 3),
         sent={
             node.name: received[node.name].sent if node.name in received else None
             for node in spec.nodes

@@ -161,7 +161,8 @@ def _unreadable_override(error: OverrideParseException) -> Problem:
     key, equals, value = word.partition("=")
     if not equals:
         what = "neither KEY=VALUE nor a flag"
-        return Problem(word, what, "python -m runner --help shows what there is")
+        hint = "python -m runner --help shows what there is"
+        return Problem(word, what, f"task.script={word}" if Path(word).is_file() else hint)
     if "[" in key:
         what = "a key cannot be a range"
         return Problem(word, what, "set one node, or edit the YAML")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from runner.core.facts import Facts, Gpu, Python
+from runner.core.plan import ASSUMED
 from runner.core.spec import Node, Spec
 
 PORT = 29500
@@ -35,7 +36,7 @@ def _facts(spec: Spec, node: Node) -> Facts:
         node=node.name,
         python=Python(executable=spec.python, torch="assumed", torch_cuda="assumed"),
         gpus=tuple(Gpu(index) for index in indices),
-        gpu_source="assumed",
+        gpu_source=ASSUMED,
         held_port=spec.master_port.first or PORT,
         workdir=spec.workdir,
         project=spec.project,

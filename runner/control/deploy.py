@@ -27,6 +27,10 @@ PIECE = 256 << 10
 SAMPLE = 16 << 10
 PING_S, REPORT_S = 2.0, 0.2
 IDLE_S, WAIT_S, SLICE_S = 0.05, 0.002, 0.02
+ROOM = (
+    "free some there: what ended runs left is in its runs folder, and deploy.keep=0 removes all "
+    "older releases\nor set cluster.workdir to another disk"
+)
 AGAIN = "what it had is whole; see if it is up (ssh, ping), and start again"
 WORTH = 0.9
 """A piece is sent compressed if that makes it smaller than this part of itself."""
@@ -96,6 +100,7 @@ class Deployment:
         self._spec, self._snapshot, self._inbox, self._show = spec, snapshot, inbox, show
         self.receivers = {name: Receiver(session) for name, session in sessions.items()}
         self._contents = distinct(snapshot.manifest)
+        self._bounds = {"keep": spec.deploy.keep}
         self._offer = zlib.compress(snapshot.encoded, 1)
         self._stream: Iterator[int] | None = None
         self._next_ping = self._next_report = 0.0
@@ -108,7 +113,7 @@ class Deployment:
             Interrupted: The user asked us to end.
         """
         for receiver in self._all:
-            receiver.session.request("manifest", payload=self._offer)
+            receiver.session.request("manifest", self._bounds, self._offer)
         while not all(receiver.over for receiver in self._all):
             self._take_next(IDLE_S if self._stream is None else 0.0 if self._go_on() else WAIT_S)
             self._look_after()
@@ -150,7 +155,7 @@ class Deployment:
     def _fail(self, receiver: Receiver, what: str) -> None:
         name = receiver.session.node.name
         full = any(each in what for each in ("No space left", "quota exceeded"))
-        hint = "cluster.workdir chooses the disk" if full else AGAIN
+        hint = ROOM if full else AGAIN
         receiver.state, receiver.problem = "failed", Problem(name, what, hint)
         self._show(name, "failed")
         self._offer_again(receiver.store)
@@ -160,7 +165,7 @@ class Deployment:
         for receiver in self._all:
             if store and receiver.store == store and receiver.state == "shared":
                 receiver.state = "offered"
-                receiver.session.request("manifest", payload=self._offer)
+                receiver.session.request("manifest", self._bounds, self._offer)
 
     def _look_after(self) -> None:
         now = time.monotonic()
@@ -222,7 +227,7 @@ class Deployment:
             for receiver in group.receivers:
                 if receiver.state == "receiving":
                     receiver.state = "storing"
-                    receiver.session.request("finish", {"keep": self._spec.deploy.keep})
+                    receiver.session.request("finish", self._bounds)
 
     def _report(self) -> None:
         now = time.monotonic()

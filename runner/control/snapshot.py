@@ -15,6 +15,8 @@ from runner.core.spec import Spec
 
 CHUNK = 256 << 10
 MB = 1_000_000
+WORTH_SAYING = 200
+"""What is less than such a part of the whole is not worth a line."""
 
 
 class Snapshot:
@@ -150,13 +152,22 @@ def _changed(path: str, why: str = "") -> Problem:
 
 def _too_much(found: tree.Tree, max_mb: int) -> Problem:
     sizes = {path: each.st_size for path, each in found.files.items()}
-    rows = [f"{size / MB:10.1f} MB  {path}" for path, size in tree.largest(sizes)]
+    rows = [
+        f"{size / MB:10.1f} MB  {path}"
+        for path, size in tree.largest(sizes)
+        if size * WORTH_SAYING >= found.size
+    ]
     ignore = f".gitignore (if git does not track it) or {tree.OURS}" if found.git else tree.OURS
     return Problem(
         "deploy.max_mb",
         f"{found.root} has {found.size / MB:.1f} MB to push, more than {max_mb} MB; most of it is:",
         "\n".join(
-            [*rows, f"leave out what is no code: add it to {ignore}; or raise deploy.max_mb"]
+            [
+                *rows,
+                f"leave out what is no code: add it to {ignore}",
+                "the ranks do not see it then: put data on the hosts, and name it absolutely",
+                "or raise deploy.max_mb",
+            ]
         ),
     )
 
@@ -191,16 +202,13 @@ def _script(found: tree.Tree, here: Path, spec: Spec) -> str:
     if any(name in kind for kind in (found.files, found.links, found.folders)):
         return os.path.relpath(found.root / name, here) if given.startswith("/") else ""
     if not path.exists():
-        hint = "name it relative to the folder you stand in"
+        hint = "it is named relative to the folder you stand in"
         near = [other for other in found.files if PurePosixPath(other).name == path.name]
         if near:
             hint = f"there is {', '.join(os.path.relpath(found.root / n, here) for n in near[:3])}"
         raise ConfigError([Problem("task.script", f"there is no {given} in {here}", hint)])
     what = f"{given} is here, but it is ignored, so it is not pushed to the hosts"
-    which = (
-        "git check-ignore -v " + given if found.git else f"see {' and '.join(tree.IGNORE_FILES)}"
-    )
-    raise ConfigError([Problem("task.script", what, which)])
+    raise ConfigError([Problem("task.script", what, tree.who_ignores(found, name))])
 
 
 def _relative(path: Path, root: Path) -> str:

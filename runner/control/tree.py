@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import stat
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping
@@ -81,6 +82,17 @@ def survey(here: Path, leave_out: Path | None = None) -> Tree:
         if not hidden:
             _take(tree, path, ours)
     return tree
+
+
+def who_ignores(tree: Tree, path: str) -> str:
+    """Return where to look for the line that leaves a path out."""
+    ours = _patterns(tree.root / OURS)
+    if ours and ours.match_file(path):
+        return f"{tree.root / OURS} leaves it out"
+    if tree.git:
+        root, name = shlex.quote(str(tree.root)), shlex.quote(path)
+        return f"this says why: git -C {root} check-ignore -v {name}"
+    return f"a {' or '.join(IGNORE_FILES)} on the way to it leaves it out"
 
 
 def commit(root: Path) -> str:

@@ -304,7 +304,9 @@ class Watch:
         if self._signals == 1:
             self._stop_all("interrupted", signum)
             grace = f"{self.spec.grace_s:g} s"
-            self._tell.say(f"stopping: up to {grace} to end by itself; Ctrl-C again ends it now")
+            self._tell.say(
+                f"stopping: the ranks have up to {grace} to end; Ctrl-C again kills them now"
+            )
             return
         self._deadline = time.monotonic() + LADDER_S
         if self._signals > ENOUGH:

@@ -24,6 +24,9 @@ they can write down how their ranks ended."""
 
 NO_CODE = Code()
 
+ASSUMED = "assumed"
+"""The `gpu_source` of a host that was not asked."""
+
 NAMED = 3
 """So many nodes a note names one by one."""
 
@@ -134,7 +137,7 @@ def build_plan(
         secrets=tuple(spec.secrets),
         release=code.release,
         commit=code.commit,
-        notes=_notes(spec, gpus, deaf) + _unpushed(facts, code),
+        notes=_notes(spec, facts, gpus, deaf) + _unpushed(spec, facts, code),
     )
 
 
@@ -188,27 +191,40 @@ def _backend(
         return "", Problem(
             where="cluster.backend",
             what=f"nccl needs a GPU per rank, and {short[0]} has {len(gpus[short[0]])} "
-            f"for {nproc[short[0]]} ranks",
-            hint="set cluster.backend=gloo, or fewer ranks with "
-            f"cluster.nodes.{short[0]}.nproc_per_node",
+            f"for {nproc[short[0]]} rank{'' if nproc[short[0]] == 1 else 's'}",
+            hint="set cluster.backend=gloo"
+            + (
+                f", or fewer ranks with cluster.nodes.{short[0]}.nproc_per_node"
+                if gpus[short[0]]
+                else ""
+            ),
         )
     return spec.backend, None
 
 
-def _notes(spec: Spec, gpus: Mapping[str, Tuple[int, ...]], deaf: Sequence[str]) -> Tuple[str, ...]:
+def _notes(
+    spec: Spec,
+    facts: Mapping[str, Facts],
+    gpus: Mapping[str, Tuple[int, ...]],
+    deaf: Sequence[str],
+) -> Tuple[str, ...]:
     single = [node.name for node in spec.nodes if not gpus[node.name] and node.nproc is None]
     notes = []
     if single:
         each = "1 rank" if len(single) == 1 else "1 rank each"
         more = "cluster.nproc_per_node sets more"
-        notes.append(f"no GPU on {_some(single)}: {each} on the CPU ({more})")
+        if facts[single[0]].gpu_source == ASSUMED:
+            notes.append(f"the GPUs of {_some(single)} are found at launch: {each} is shown here")
+        else:
+            notes.append(f"no GPU on {_some(single)}: {each} on the CPU ({more})")
     if deaf:
         notes.append(f"GPUs, but a torch built without CUDA, on {_some(deaf)}: gloo is used")
     return tuple(notes)
 
 
-def _unpushed(facts: Mapping[str, Facts], code: Code) -> Tuple[str, ...]:
-    lacking = [name for name, told in facts.items() if code.release and not told.release_held]
+def _unpushed(spec: Spec, facts: Mapping[str, Facts], code: Code) -> Tuple[str, ...]:
+    names = [node.name for node in spec.nodes]
+    lacking = [name for name in names if code.release and not facts[name].release_held]
     if not lacking:
         return ()
     return (f"release {code.release} is not on {_some(lacking)} yet: a launch pushes it first",)

@@ -20,6 +20,7 @@ def problems_of(spec: Spec, node: Node, facts: Facts) -> List[Problem]:
     return [
         *_python(node, facts),
         *storage_problems(node, facts),
+        *_room(node, facts),
         *_program(spec, node, facts),
         *_gpus(node, facts),
         *_port(spec, node, facts),
@@ -76,13 +77,20 @@ def storage_problems(node: Node, facts: Facts) -> List[Problem]:
     if facts.workdir_error:
         what = f"cluster.workdir: {facts.workdir_error}"
         return [Problem(node.name, what, "set cluster.workdir")]
+    return []
+
+
+def _room(node: Node, facts: Facts) -> List[Problem]:
+    if facts.workdir_error:
+        return []
     if facts.disk_free is not None and facts.disk_free < MIN_DISK_BYTES:
         return [
             Problem(
                 node.name,
                 f"cluster.workdir: {facts.workdir} has {facts.disk_free >> 20} MiB free, "
                 f"a run needs {MIN_DISK_BYTES >> 20} MiB and room for its logs",
-                "free some, or set cluster.workdir to another disk",
+                f"free some: what ended runs left is in {facts.workdir}/runs, and a deploy with "
+                "deploy.keep=0 removes older releases\nor set cluster.workdir to another disk",
             )
         ]
     return []

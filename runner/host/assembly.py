@@ -72,11 +72,17 @@ class Assembly:
             if done > STEP:
                 done = 0
                 yield
-        free = os.statvfs(self._aside)
-        needed = sum(file.size for file in self.missing)
-        if needed > free.f_bavail * free.f_frsize:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         self._open_next()
+
+    @property
+    def lacks_room(self) -> str:
+        """Why what is missing will not fit on the disk, "" if it will."""
+        disk = os.statvfs(self._aside)
+        free, needed = disk.f_bavail * disk.f_frsize, sum(file.size for file in self.missing)
+        if needed <= free:
+            return ""
+        megabytes = f"{needed / 1e6:.1f} MB are needed, {free / 1e6:.1f} MB are free"
+        return f"{os.strerror(errno.ENOSPC)}: {megabytes}"
 
     def feed(self, data: bytes) -> Steps:
         """Take the next bytes of the stream: the missing files one after the other.

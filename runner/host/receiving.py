@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import zlib
 from typing import Any, Callable, Dict, Iterator, Optional
@@ -40,6 +41,10 @@ class Receiving:
         self._assembly = assembly
         with self._dropping():
             yield from assembly.begin()
+            if assembly.lacks_room:  # what `keep` allows to go goes now, and not at the end
+                yield from releases.prune(self._workdir, int(frame.data["keep"]), assembly.name)
+            if assembly.lacks_room:
+                raise OSError(errno.ENOSPC, assembly.lacks_room, self._workdir)
             place = {file.path: index for index, file in enumerate(assembly.manifest.files)}
             missing = [place[file.path] for file in assembly.missing]
             store = releases.store_name(self._workdir)

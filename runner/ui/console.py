@@ -34,8 +34,8 @@ NOBODY_READS = (
 def open_console(ui: str, ranks: frozenset[int] | None, nodes: Sequence[str]) -> Console:
     """Return the console that suits where our words go: `ui` is "auto" or "plain".
 
-    The live one is for a terminal on standard error. Ranks' output then goes there too if standard
-    output is the same terminal, and plainly to standard output if that is a pipe or a file.
+    The live one is for a terminal that both standard output and standard error are: a pipe may
+    lead to the same terminal (`| tee`), where our area and its lines would be in each other's way.
     """
     if ui == "plain" or not _lively():
         return Console(ranks)
@@ -47,7 +47,7 @@ def open_console(ui: str, ranks: frozenset[int] | None, nodes: Sequence[str]) ->
 def _lively() -> bool:
     if os.environ.get("TERM", "dumb") in ("dumb", "") or not os.isatty(ERR):
         return False
-    return not os.isatty(OUT) or os.path.samestat(*map(os.fstat, (OUT, ERR)))
+    return os.isatty(OUT) and os.path.samestat(*map(os.fstat, (OUT, ERR)))
 
 
 class Console:

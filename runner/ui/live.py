@@ -7,7 +7,6 @@ stops or takes over there finds a terminal in order.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -134,8 +133,8 @@ class LiveConsole(Console):
     def finish_ranks(self, deadline_s: float = 0.0) -> None:
         """Write ranks' last lines, and take the area away for good."""
         with self._lock:
-            for descriptor in self._on_screen:
-                for (node, rank), torn in self._lines[descriptor].finish():
+            for descriptor, lines in self._lines.items():
+                for (node, rank), torn in lines.finish():
                     self._put_lines(node, rank, descriptor, torn)
             self._put_held(self._folding.flush())
         self._area.end()
@@ -145,16 +144,7 @@ class LiveConsole(Console):
     def _open_writers(self) -> dict[int, Writer]:
         frame, forget = self._screen.frame, self._screen.forget
         screen = Writer(console.ERR, RHYTHM_S, self._tick, self._left, frame, forget)
-        if os.isatty(console.OUT):
-            self._on_screen = [console.OUT, console.ERR]
-            return {console.OUT: screen, console.ERR: screen}
-        self._on_screen = [console.ERR]
-        out = Writer(console.OUT, console.TICK_S, self._tick_out, self._left)
-        return {console.OUT: out, console.ERR: screen}
-
-    def _tick_out(self) -> None:
-        with self._lock:
-            self._show_overdue(console.OUT)
+        return {console.OUT: screen, console.ERR: screen}
 
     def _tick(self) -> None:
         now = time.monotonic()
@@ -176,22 +166,17 @@ class LiveConsole(Console):
             before = {}
         self._unfinished = {
             (*key, descriptor): before.get((*key, descriptor)) or bare(text)
-            for descriptor in self._on_screen
-            for key, text in self._lines[descriptor].pending(now)
+            for descriptor, lines in self._lines.items()
+            for key, text in lines.pending(now)
         }
         self._area.live(
             [(Source(node, rank), text) for (node, rank, _), text in self._unfinished.items()]
         )
 
     def _left(self, descriptor: int) -> None:
-        with contextlib.suppress(OSError):
-            if descriptor == console.OUT and console.OUT not in self._on_screen:
-                self._writers[console.ERR].put(console.ERR, console.NOBODY_READS)
+        """There is no other place to say that nobody reads."""
 
     def _put_lines(self, node: str, rank: int, descriptor: int, lines: bytes) -> None:
-        if descriptor not in self._on_screen:
-            super()._put_lines(node, rank, descriptor, lines)
-            return
         source, now = Source(node, rank), time.monotonic()
         lines = self._paint.clean(lines)
         if self._folds and self._folding.takes(lines, now):

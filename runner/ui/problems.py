@@ -13,8 +13,13 @@ def render(problems: Iterable[Problem]) -> str:
     """Return one `error:` paragraph per problem."""
     groups: dict[tuple[str, str], list[Problem]] = {}
     for problem in problems:
-        groups.setdefault((problem.what, problem.hint), []).append(problem)
+        groups.setdefault((problem.what, _without_example(problem.hint)), []).append(problem)
     return "\n".join(f"error: {_merged(group)}" for group in groups.values())
+
+
+def _without_example(hint: str) -> str:
+    """Return a hint but for the command to try by hand, which names one host."""
+    return "\n".join(line for line in hint.split("\n") if not line.startswith("try by hand:"))
 
 
 def _merged(group: list[Problem]) -> Problem:

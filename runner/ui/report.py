@@ -74,7 +74,7 @@ def _to_paste(plan: Plan, share: NodePlan) -> str:
     ours = share.cwd.startswith(run.root + "/")
     title, enter = f"# {share.node}", f"cd {folder}"
     if share.order.release:
-        title += " (a launch works in a copy of the release, too)"
+        title += " (in a copy of the release, as in a launch)"
         code = posixpath.join(release_folder(share.order.workdir, share.order.release), CODE)
         work = shell.path(run.work)
         enter = (
@@ -118,6 +118,10 @@ def ending(
     ]
     lines.append(f"run {plan.run_id} {verdict.state} after {_duration(verdict.seconds)}")
     lines.append(f"  logs: {folder}/logs")
+    if plan.release:
+        order = plan.nodes[0].order
+        work = RunFolder(order.workdir, plan.run_id, "NODE").work
+        lines.append(f"  files the ranks wrote: {work} on each host")
     return "\n".join(lines)
 
 

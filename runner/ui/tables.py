@@ -96,7 +96,7 @@ def deployed(result: Deployed) -> str:
     """Return which release is where."""
     plural = "" if result.files == 1 else "s"
     what = f"{result.files:,} file{plural}, {megabytes(result.size)}"
-    title = f"{code_name(result.release, result.commit)}: {what}"
+    title = f"{code_name(result.release, result.commit)}\n  {what}"
     rows = [
         (fold_names(names), "had it" if sent is None else f"stored, {megabytes(sent)} sent")
         for sent, names in _grouped(result.sent.items(), lambda item: item[1], lambda item: item[0])

@@ -325,7 +325,8 @@ WORDS = {
         ["--foo"],
         (
             "command line: unrecognized arguments: --foo\n"
-            "    settings are written KEY=VALUE, such as foo=...; "
+            "    settings are written KEY=VALUE: foo=..., or task.args.foo=... for an argument "
+            "of the program; "
             "python -m runner --help shows what there is"
         ),
     ),

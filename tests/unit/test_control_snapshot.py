@@ -62,6 +62,7 @@ def test_manifest_is_what_is_there(project: Path) -> None:
 def test_same_code_is_the_same_release(project: Path) -> None:
     """Times do not count, content does."""
     first = Snapshot.take(asked(), project)
+    assert first.manifest.files  # it is read by now
     os.utime(project / "train.py", (0, 0))
     second = Snapshot.take(asked(), project)
     assert first.code == second.code
@@ -202,7 +203,7 @@ def test_ignored_script_is_told(project: Path) -> None:
     problem = refused(asked(), project)
 
     assert "it is ignored" in problem.what
-    assert problem.hint == "see .gitignore and .runnerignore"
+    assert problem.hint == "a .gitignore or .runnerignore on the way to it leaves it out"
 
 
 def test_script_outside_of_the_project_is_told(project: Path) -> None:
@@ -232,4 +233,5 @@ def test_too_much_is_told_with_what_it_is(project: Path) -> None:
     assert problem.where == "deploy.max_mb"
     assert problem.what == (f"{project} has 3.0 MB to push, more than 2 MB; most of it is:")
     assert problem.hint.split("\n")[0] == "       3.0 MB  weights.bin"
-    assert ".runnerignore; or raise deploy.max_mb" in problem.hint
+    assert "add it to .runnerignore\n" in problem.hint
+    assert problem.hint.endswith("or raise deploy.max_mb")

@@ -48,7 +48,8 @@ def test_deploy_says_which_release_is_where() -> None:
     )
 
     assert tables.deployed(result).split("\n") == [
-        f"{code_name(result.release, result.commit)}: 1,234 files, 2.5 MB",
+        code_name(result.release, result.commit),
+        "  1,234 files, 2.5 MB",
         "  gpu[1,3]  stored, 800.0 kB sent",
         "  gpu2      had it",
         "  gpu4      stored, 0 B sent",
@@ -59,7 +60,7 @@ def test_deploy_without_git_names_no_commit() -> None:
     """One file is no plural either."""
     result = Deployed(release="0" * 16, commit="", files=1, size=1, seconds=0.0, sent={"a": None})
 
-    assert tables.deployed(result) == f"release {'0' * 16}: 1 file, 1 B\n  a  had it"
+    assert tables.deployed(result) == f"release {'0' * 16}\n  1 file, 1 B\n  a  had it"
 
 
 def test_equal_answers_are_one() -> None:
