@@ -14,65 +14,13 @@ import yaml
 from runner.config.build import expand
 from runner.config.folders import conf_folders, shipped
 from runner.core.errors import ConfigError, Interrupted, Problem
+from runner.templates import CLUSTER, FABFILE, TASK
 
 EXAMPLES = "gpu1 gpu2"
 YES = ("y", "yes")
 LAST_PORT = 65535
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 SCRIPTS = ("train.py", "main.py")
-FABFILE = '"""fab -l shows what there is."""\nfrom runner.verbs import *  # noqa: F403\n'
-CLUSTER = """\
-# The machines of cluster {cluster}: python -m runner cluster={cluster} task={task}
-defaults: [base]
-
-# In rank order. A name is what ssh knows, unless `host` says otherwise; gpu[01-16] makes sixteen.
-# More keys of a node: addr, user, port, gpus, nproc_per_node, env, transport, interface.
-nodes:
-{nodes}
-
-# The interpreter that has torch, on the hosts.
-python: {python}
-
-# How to log in. What is null here is as your ~/.ssh/config says.
-ssh:
-  user: {user}
-  #port: null
-  #key: null               # a private key, such as ~/.ssh/id_ed25519
-  #jump: null              # a host to go through, or a list of them
-  #host_keys: strict       # strict: unknown hosts are refused; accept-new: they are learnt
-
-# The rest has defaults, which are these.
-#gpus_per_node: auto       # auto: all of them; or a number
-#nproc_per_node: auto      # ranks on a node; auto: one per GPU, one without GPUs
-#backend: auto             # auto: nccl where every node has a GPU per rank, else gloo
-#master: null              # the node of rank 0; null: the first
-#master_port: auto         # auto: a free one; or 29500-29600, where a firewall needs it
-#exclude: []               # nodes to leave out, such as [gpu3, "gpu[10-12]"]
-#setup: []                 # lines for bash before the task, such as [module load cuda]
-#deploy: auto              # auto: the code you stand in is pushed; never: it is on the hosts
-#project: null             # the code's folder on the hosts, where it is there: nothing is pushed
-#workdir: ~/.runner        # where runs are kept on the hosts
-#env: {{}}                   # environment of all ranks, such as {{NCCL_DEBUG: INFO}}
-#secrets: []               # names to take from your environment, never written anywhere
-"""
-TASK = """\
-# Task {task}: python -m runner cluster={cluster} task={task}
-defaults: [base]
-
-# A Python file, relative to the folder you stand in. In its place: module (such as package.train),
-# or command for what is not Python.
-script: {script}
-
-# Its arguments. true makes a flag alone, a list several values, null leaves one out.
-# For one run: task.args.lr=0.2
-#args: {{lr: 0.1, epochs: 3}}  # --lr 0.1 --epochs 3
-#args_style: argparse      # hydra: lr=0.1 epochs=3; raw: a list of words
-
-# The rest has defaults, which are these.
-#env: {{}}                   # environment of the ranks; DIST_BACKEND, RANK and the like are set
-#nodes: []                 # the nodes to use, such as [gpu1, "gpu[03-08]"]; []: all
-#nnodes: null              # how many of them; null: all
-"""
 
 
 @dataclass(frozen=True)
@@ -108,6 +56,7 @@ def init(
     task: str = "train",
     hosts: Sequence[str] = (),
     user: str = "",
+    key: str = "",
     python: str = "",
     script: str = "",
     ask: bool,
@@ -117,8 +66,10 @@ def init(
     Args:
         cluster: The name of the cluster's file.
         task: The name of the task's file.
-        hosts: Names, ranges, or user@address:port; several in a word are parted by commas.
+        hosts: Names, ranges, or user@address:port, with a name of your own as NAME=ADDRESS;
+            several in a word are parted by commas.
         user: The login name.
+        key: The private key to log in with.
         python: The interpreter on the hosts.
         script: The program, relative to here.
         ask: Whether a person is there to ask for what is not given.
@@ -133,8 +84,9 @@ def init(
     task_file = Path("conf", "task", f"{task}.yaml")
     files = (cluster_file, task_file, Path("fabfile.py"))
     kept = tuple(file for file in files if file.exists() or file.is_symlink())
-    given = {"hosts": " ".join(hosts), "user": user, "python": python, "script": script}
-    known = {"hosts", "user", "python"} if cluster_file in kept else set()
+    given = {"hosts": " ".join(hosts), "user": user, "key": key}
+    given |= {"python": python, "script": script}
+    known = {"hosts", "user", "key", "python"} if cluster_file in kept else set()
     known |= {"script"} if task_file in kept else set()
     answers, try_now = _answers(given, known, ask=ask)
     texts = {
@@ -180,14 +132,16 @@ def _answers(
 
 def _questions() -> dict[str, Question]:
     program = next((name for name in SCRIPTS if Path(name).is_file()), "")
-    machines = "The machines: names, ranges such as gpu[01-04], or user@address:port"
+    machines = "The machines: names, gpu[01-04], user@address:port, or NAME=ADDRESS"
     user = "The login name there; empty: as your ~/.ssh/config says"
+    key = "A private key to log in with; empty: as your ~/.ssh/config says"
     python = "The interpreter that has torch, on the hosts"
     script = "The program to train with, a file here"
     none = "" if program else f"; empty: {SCRIPTS[0]}, as an example"
     return {
         "hosts": Question("--hosts", f"{machines}; empty: {EXAMPLES}, as examples", "", nodes_of),
         "user": Question("--user", user, "", _user),
+        "key": Question("--key", key, "", _key),
         "python": Question("--python", python, "python3", _interpreter),
         "script": Question("--script", script + none, program, _script),
     }
@@ -218,8 +172,13 @@ def nodes_of(text: str) -> dict[str, dict[str, str | int]]:
     machines: set[tuple[str, str]] = set()
     # Commas and spaces part hosts, but not those within brackets.
     for number, word in enumerate(filter(None, re.split(r"[,\s]+(?![^\[]*\])", text)), start=1):
-        user, address, port = _parts(word)
-        name = _name(address, number, taken)
+        own, equals, machine = word.rpartition("=")
+        if equals and not NAME.fullmatch(own):
+            raise _wrong("--hosts", f"{word!r}: {own!r} is no name for a node")
+        user, address, port = _parts(machine)
+        if own and "[" in address and ":" not in address:
+            raise _wrong("--hosts", f"{word!r} gives one name to many machines")
+        name = own or _name(address, number, taken)
         members = _members(word, name)
         here = {(each if name == address else address, port) for each in members}
         if len(here) < len(members) or here & machines or set(members) & taken:
@@ -294,6 +253,11 @@ def _user(text: str, flag: str = "--user") -> None:
         raise _wrong(flag, f"{text!r} is no login name")
 
 
+def _key(text: str) -> None:
+    if not text.isprintable() or not Path(text).expanduser().is_file():
+        raise _wrong("--key", f"there is no file {text}")
+
+
 def _interpreter(text: str) -> None:
     if not text.isprintable() or not text.strip() or text == "???":
         raise _wrong("--python", f"{text!r} is no path of one line")
@@ -360,6 +324,7 @@ def _cluster_yaml(cluster: str, task: str, answers: Mapping[str, str]) -> str:
         nodes="\n".join(nodes),
         python=scalar(answers["python"] or "python3"),
         user=scalar(answers["user"]) if answers["user"] else "null",
+        key=scalar(answers["key"]) if answers["key"] else "null",
     )
 
 

@@ -235,15 +235,18 @@ def test_questions_have_defaults(
 ) -> None:
     """Enter takes what is shown; what is not legal is asked again."""
     (here / "main.py").touch()
-    asked = answers("gpu1 gpu1", "gpu[1-2],ada@gpu9:22", "", "", "nope.py", "", "maybe", "")
+    asked = answers(
+        "gpu1 gpu1", "gpu[1-2],far=ada@gpu9:22", "", "nope", "", "", "nope.py", "", "maybe", ""
+    )
     outcome = init(ask=True)
     assert outcome.try_now
     assert [re.findall(r"\[([^\]]*)\]: $", each) for each in asked] == [
-        *([], [], [], ["python3"], ["main.py"], ["main.py"], ["yes"], ["yes"]),
+        *([], [], [], [], [], ["python3"], ["main.py"], ["main.py"], ["yes"], ["yes"]),
     ]
     spec = composed().spec
-    assert [node.name for node in spec.nodes] == ["gpu1", "gpu2", "gpu9"]
+    assert [node.name for node in spec.nodes] == ["gpu1", "gpu2", "far"]
     assert (spec.task.target, spec.python, spec.ssh.user) == ("main.py", "python3", None)
+    assert [node.host for node in spec.nodes] == ["gpu1", "gpu2", "gpu9"]
     assert "there is no file 'nope.py' here" in capsys.readouterr().out
 
 
@@ -251,20 +254,20 @@ def test_only_what_is_not_known_is_asked(here: Path, answers: Callable[..., list
     """Neither what a flag says, nor what is in a file that stays."""
     (here / "conf/task").mkdir(parents=True)
     (here / TASK).write_text("defaults: [base]\nscript: x.py\n")
-    asked = answers("ada", "~/py", "n")
+    asked = answers("ada", "", "~/py", "n")
     outcome = init(hosts=["gpu1"], ask=True)
-    assert [each.split()[1] for each in asked] == ["login", "interpreter", "the"]
+    assert [each.split()[1] for each in asked] == ["login", "private", "interpreter", "the"]
     assert not outcome.try_now
     assert (composed().spec.ssh.user, composed().spec.python) == ("ada", "~/py")
 
 
 @pytest.mark.parametrize("stop", [KeyboardInterrupt, EOFError])
-@pytest.mark.parametrize("after", range(5))
+@pytest.mark.parametrize("after", range(6))
 def test_who_has_enough_leaves_nothing(
     stop: type[BaseException], after: int, here: Path, answers: Callable[..., list[str]]
 ) -> None:
     """Ctrl-C and Ctrl-D at any question."""
-    asked = answers(*["", "", "", ""][:after], stop)
+    asked = answers(*["", "", "", "", ""][:after], stop)
     with pytest.raises(Interrupted, match="interrupted") as caught:
         init(ask=True)
     assert caught.value.exit_code == 130

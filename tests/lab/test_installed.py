@@ -21,7 +21,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.init import FABFILE
+from runner.templates import FABFILE
 from tests.lab.lab import Lab
 from tests.lab.launching import ROOT, Controller, Result
 

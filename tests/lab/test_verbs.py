@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from runner.init import FABFILE
+from runner.templates import FABFILE
 from tests.lab.lab import Lab, wait_until
 from tests.lab.launching import ROOT, Controller, Launcher, Result
 
