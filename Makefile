@@ -31,8 +31,10 @@ unit: $(VENV)/.test  ## the fast tests only
 lab: $(VENV)/.test system  ## the tests on real hosts only
 	$(BIN)/python -m pytest tests/lab $(ARGS)
 
-bench: $(VENV)/.test system  ## launch latency against hand-written ssh + torchrun
+bench: $(VENV)/.test system  ## launch, deploy and logs against ssh, rsync and tar
 	$(BIN)/python -m benchmarks.launch $(ARGS)
+	$(BIN)/python -m benchmarks.deploy
+	$(BIN)/python -m benchmarks.logs
 
 clean:  ## remove the environment and caches
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache

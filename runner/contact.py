@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import queue
 import signal
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
@@ -17,6 +18,9 @@ from runner.core.facts import Facts, FactsRequest
 from runner.core.spec import Node, Spec
 from runner.core.wire import Frame
 from runner.ui.console import Console
+
+SETTLE_S = 2.0
+"""How long our last words wait for a console that is busy with the ranks'."""
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -45,15 +49,21 @@ class Contact:
         self.sessions = gathering.sessions
         return gathering.run()
 
-    def push(self, snapshot: Snapshot, facts: dict[str, Facts]) -> dict[str, Receiver]:
+    def push(
+        self, snapshot: Snapshot, facts: dict[str, Facts], *, verify: bool = False
+    ) -> dict[str, Receiver]:
         """Bring the code to every host that lacks it; mark it as held in `facts`.
+
+        With `verify`, hosts that have it read all of it once more.
 
         Raises:
             NotReady: With every problem of every host.
             Interrupted: By a signal.
         """
         lacking = {
-            name: self.sessions[name] for name, told in facts.items() if not told.release_held
+            name: self.sessions[name]
+            for name, told in facts.items()
+            if verify or not told.release_held
         }
         if not lacking:
             return {}
@@ -99,5 +109,11 @@ def contact(spec: Spec, console: Console) -> Iterator[Contact]:
         try:
             yield made
         finally:
+            console.close(after(SETTLE_S))
             made.close()
-            console.close()
+
+
+def after(seconds: float) -> Callable[[], bool]:
+    """Return a question whose answer turns to yes after so long."""
+    end = time.monotonic() + seconds
+    return lambda: time.monotonic() >= end

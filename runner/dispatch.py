@@ -32,6 +32,8 @@ def run(argv: Sequence[str]) -> int:
     if name not in VERBS:
         raise ConfigError([_no_verb(name)])
     words, REST[:] = split(words)
+    if REST and name != "exec":
+        raise _wrong(name, f"{name} takes no words after `--`")
     verb = VERBS[name]
     context = ParserContext(name=name, aliases=(), args=verb.get_arguments())
     if "--help" in words or "-h" in words:

@@ -8,11 +8,10 @@ import os
 import queue
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from runner.contact import Contact, signals_to
+from runner.contact import SETTLE_S, Contact, after, signals_to
 from runner.control import bundle
 from runner.control.assume import assume
 from runner.control.connect import launch_request
@@ -34,8 +33,6 @@ from runner.ui import report
 from runner.ui.console import open_console
 
 HOLD_S = 10.0
-SETTLE_S = 2.0
-"""How long our last words wait for a console that is busy with the ranks'."""
 
 
 def run(composed: Composed) -> int:
@@ -47,12 +44,13 @@ def run(composed: Composed) -> int:
     if composed.dry_run is not DryRun.OFF:
         rehearse(composed)
         return 0
+    snapshot = snapshot_of(composed)
     store = RunStore(composed.run_dir)
     store.reserve()
     inbox: Inbox = queue.SimpleQueue()
     try:
         with signals_to(inbox):
-            return Launch(composed, store, inbox).run()
+            return Launch(composed, snapshot, store, inbox).run()
     except RunnerError:
         store.abandon()
         raise
@@ -72,9 +70,10 @@ def rehearse(composed: Composed, *, as_json: bool = False) -> None:
         plan = build_plan(spec, facts, code=_code(spec, snapshot_of(composed)))
         plan = replace(plan, meeting="assumed")
     else:
+        snapshot = snapshot_of(composed)
         inbox: Inbox = queue.SimpleQueue()
         with signals_to(inbox):
-            plan = Launch(composed, RunStore(composed.run_dir), inbox).plan()
+            plan = Launch(composed, snapshot, RunStore(composed.run_dir), inbox).plan()
     print(json.dumps(encode(plan)) if as_json else report.rehearsal(plan, assumed))
 
 
@@ -98,12 +97,14 @@ def _code(spec: Spec, snapshot: Snapshot | None) -> Code:
 class Launch:
     """One run, with its connections, its record and its console."""
 
-    def __init__(self, composed: Composed, store: RunStore, inbox: Inbox) -> None:
+    def __init__(
+        self, composed: Composed, snapshot: Snapshot | None, store: RunStore, inbox: Inbox
+    ) -> None:
         self.spec: Spec = composed.spec
         self._composed = composed
         self._store = store
         self._inbox = inbox
-        self._snapshot = snapshot_of(composed)
+        self._snapshot = snapshot
         names = [node.name for node in self.spec.nodes]
         self._console = open_console(composed.ui, composed.console_ranks, names)
         self._contact = Contact(self.spec, self._console, inbox)
@@ -135,7 +136,7 @@ class Launch:
             self._close()
 
     def _close(self) -> None:
-        self._console.close(_after(SETTLE_S))
+        self._console.close(after(SETTLE_S))
         self._contact.close()
 
     def _gather(self) -> dict[str, Facts]:
@@ -229,7 +230,7 @@ class Launch:
             disconnect_s=self.spec.disconnect_s,
         )
         self._console.verdict(text)
-        give_up = self._interrupted if verdict.exit_code == 0 else _after(SETTLE_S)
+        give_up = self._interrupted if verdict.exit_code == 0 else after(SETTLE_S)
         self._console.close(give_up)
 
     def _interrupted(self) -> bool:
@@ -240,9 +241,3 @@ class Launch:
                 if sender is None:
                     return True
         return False
-
-
-def _after(seconds: float) -> Callable[[], bool]:
-    """Return a question whose answer turns to yes after so long."""
-    end = time.monotonic() + seconds
-    return lambda: time.monotonic() >= end

@@ -162,7 +162,7 @@ def deploy(
             lambda node: _storage_request(spec, snapshot.code.release, node), storage_problems
         )
         began = time.monotonic()
-        received = hosts.push(snapshot, facts)
+        received = hosts.push(snapshot, facts, verify=True)
         seconds = time.monotonic() - began
     deployed = tables.Deployed(
         release=snapshot.code.release,
@@ -171,7 +171,7 @@ def deploy(
         size=snapshot.manifest.size,
         seconds=round(seconds, 3),
         sent={
-            node.name: received[node.name].sent if node.name in received else None
+            node.name: received[node.name].sent if received[node.name].new else None
             for node in spec.nodes
         },
     )
@@ -204,6 +204,9 @@ def exec_(
     from runner.ui.console import open_console
 
     words = REST[:] or ([command] if command else [])
+    if REST and command:
+        what = f"two commands: {command!r}, and the words after `--`"
+        raise ConfigError([Problem("exec", what, "give one of them")])
     if not words:
         hint = "such as: python -m runner exec --cluster lab3 -- nvidia-smi -L"
         raise ConfigError([Problem("exec", "there is no command to run", hint)])
@@ -222,9 +225,7 @@ def exec_(
         execution.run(argv, limit_s)
     answers = [execution.answers[node.name] for node in spec.nodes]
     print(json.dumps(tables.as_data(answers)) if json_ else tables.answers(answers))
-    if execution.signal:
-        return 128 + execution.signal
-    return tables.exit_code(answers)
+    return tables.exit_code(answers, execution.signal)
 
 
 @_verb("plan", offline="ask no host: show what can be known from here")

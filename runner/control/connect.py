@@ -12,7 +12,7 @@ from dataclasses import replace
 from runner.control import bundle
 from runner.control.session import Inbox, Session
 from runner.core.codec import decode, encode
-from runner.core.errors import Interrupted, NotReady, Problem
+from runner.core.errors import Interrupted, NotReady, Problem, RunnerError
 from runner.core.facts import Facts, FactsRequest
 from runner.core.release import Code
 from runner.core.spec import Node, Spec
@@ -157,26 +157,33 @@ class Gathering:
 
     def _connect(self, node: Node) -> None:
         self._show(node.name, "connecting")
-        session = None
         try:
             session = self._reach.open(node, self.inbox)
-            self.sessions[node.name] = session  # from now on it is kept company
-            request = self._request(node)
         except NotReady as error:
-            self._problems[node.name] = error.problems[0]
-            self._show(node.name, "not reached" if session is None else "failed")
-            if session is not None:
-                session.close()
+            self._fail(node, error.problems[0], "not reached")
             return
         except Exception as error:  # noqa: BLE001 (whatever it is, nobody shall wait for this node)
             what = f"could not be reached: {type(error).__name__}: {error}"
-            self._problems[node.name] = Problem(node.name, what)
-            self._show(node.name, "failed")
+            self._fail(node, Problem(node.name, what, "this is a bug of the runner"), "failed")
+            return
+        self.sessions[node.name] = session  # from now on it is kept company
+        try:
+            request = self._request(node)
+        except RunnerError as error:  # of our own side, such as a file that cannot be read
+            self._fail(node, error.problems[0], "failed")
+            return
+        except Exception as error:  # noqa: BLE001 (as above)
+            what = f"could not be prepared: {type(error).__name__}: {error}"
+            self._fail(node, Problem("deploy", what, "this is a bug of the runner"), "failed")
             return
         session.request("ping")
         session.request("facts", {"request": encode(request)})
         slow = request.setup_s if request.setup else 0.0
         self._deadlines[node.name] = time.monotonic() + BOOT_S + request.deadline_s + slow
+
+    def _fail(self, node: Node, problem: Problem, state: str) -> None:
+        self._problems[node.name] = problem
+        self._show(node.name, state)
 
     def _give_up_late(self, waiting: set[str]) -> None:
         now = time.monotonic()

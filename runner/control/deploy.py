@@ -46,6 +46,7 @@ class Receiver:
         state: offered, waiting, receiving, storing, stored; shared (somebody else of the same
             disk receives), failed.
         store: Which store it keeps releases in; hosts that share a disk have the same.
+        again: Whether it was offered the release once more, after a host of its store had it.
         queued: Bytes of the stream queued for it so far, of `total`.
         total: Bytes it lacks.
         sent: What `queued` is on the wire, compressed.
@@ -57,6 +58,7 @@ class Receiver:
     lacks: frozenset[str] | None = None
     state: str = "offered"
     store: str = ""
+    again: bool = False
     queued: int = 0
     total: int = 0
     sent: int = 0
@@ -102,6 +104,8 @@ class Deployment:
         self._contents = distinct(snapshot.manifest)
         self._bounds = {"keep": spec.deploy.keep}
         self._offer = zlib.compress(snapshot.encoded, 1)
+        self._offer_head = Frame("manifest", {"id": 0, **self._bounds}, self._offer).head()
+        self._lacks: dict[tuple[int, ...], frozenset[str]] = {}
         self._stream: Iterator[int] | None = None
         self._next_ping = self._next_report = 0.0
 
@@ -113,7 +117,7 @@ class Deployment:
             Interrupted: The user asked us to end.
         """
         for receiver in self._all:
-            receiver.session.request("manifest", self._bounds, self._offer)
+            receiver.session.share(self._offer_head, self._offer)
         while not all(receiver.over for receiver in self._all):
             self._take_next(IDLE_S if self._stream is None else 0.0 if self._go_on() else WAIT_S)
             self._look_after()
@@ -139,13 +143,18 @@ class Deployment:
             return
         if frame.kind == "lacks":
             files = self._snapshot.manifest.files
-            receiver.lacks = frozenset(files[index].digest for index in frame.data["missing"])
-            receiver.store = str(frame.data["store"]) or session.node.name
+            missing = tuple(frame.data["missing"])  # many hosts lack the same
+            if missing not in self._lacks:
+                self._lacks[missing] = frozenset(files[index].digest for index in missing)
+            receiver.lacks = self._lacks[missing]
+            # A name that was copied with a disk's image is no sign of one disk.
+            own = receiver.again or not frame.data["store"]
+            receiver.store = session.node.name if own else str(frame.data["store"])
             receiver.state = "waiting"
         elif frame.kind == "stored":
             receiver.state, receiver.new = "stored", bool(frame.data["new"])
             self._show(session.node.name, "has the code")
-            self._offer_again(receiver.store)
+            self._offer_again(receiver.store, stored=True)
         elif frame.kind == "refused":
             self._fail(receiver, f"could not store the code: {frame.data['why']}")
         elif frame.kind == "closed":
@@ -158,14 +167,14 @@ class Deployment:
         hint = ROOM if full else AGAIN
         receiver.state, receiver.problem = "failed", Problem(name, what, hint)
         self._show(name, "failed")
-        self._offer_again(receiver.store)
+        self._offer_again(receiver.store, stored=False)
 
-    def _offer_again(self, store: str) -> None:
+    def _offer_again(self, store: str, *, stored: bool) -> None:
         """One host of a shared disk is done: the others see whether it did it for all."""
         for receiver in self._all:
             if store and receiver.store == store and receiver.state == "shared":
-                receiver.state = "offered"
-                receiver.session.request("manifest", self._bounds, self._offer)
+                receiver.state, receiver.again = "offered", stored
+                receiver.session.share(self._offer_head, self._offer)
 
     def _look_after(self) -> None:
         now = time.monotonic()
@@ -214,6 +223,8 @@ class Deployment:
             _Group(lacks, [each for each in leaders if each.lacks == lacks])
             for lacks in {each.lacks for each in leaders if each.lacks is not None}
         ]
+        for receiver in leaders:
+            receiver.queued = 0
         for group in groups:
             group.total = sum(file.size for file in self._contents if file.digest in group.lacks)
         for file in self._contents:

@@ -102,7 +102,7 @@ class Snapshot:
                     yield chunk
                 left = left or len(opened.read(1))
         except OSError as error:
-            raise NotReady([_changed(file.path, error.strerror or "")]) from error
+            raise NotReady([_unreadable(file.path, error)]) from error
         if left or digest.hexdigest() != file.digest:
             raise NotReady([_changed(file.path)])
 
@@ -129,7 +129,7 @@ class Snapshot:
             self._encoded = self._manifest.encode()
         except OSError as error:
             path = os.path.relpath(os.fsdecode(error.filename or found.root), found.root)
-            self._error = NotReady([_changed(path, error.strerror or "")])
+            self._error = NotReady([_unreadable(path, error)])
         except BaseException as error:  # noqa: BLE001 (an empty release must not pass for this one)
             self._error = error
 
@@ -145,9 +145,14 @@ class Snapshot:
         return File(path, after.st_mode & 0o777, after.st_size, digest.hexdigest())
 
 
-def _changed(path: str, why: str = "") -> Problem:
-    what = f"{path} changed while it was read{f': {why}' if why else ''}"
+def _changed(path: str) -> Problem:
+    what = f"{path} changed while it was read"
     return Problem("deploy", what, f"start again; or leave it out: add /{path} to {tree.OURS}")
+
+
+def _unreadable(path: str, error: OSError) -> Problem:
+    what = f"{path} cannot be read: {error.strerror}"
+    return Problem("deploy", what, f"mend that, or leave it out: add /{path} to {tree.OURS}")
 
 
 def _too_much(found: tree.Tree, max_mb: int) -> Problem:

@@ -21,6 +21,9 @@ from runner.core.errors import ConfigError, Problem
 
 OURS = ".runnerignore"
 IGNORE_FILES = (".gitignore", OURS)
+MANY = 200_000
+"""Files and folders that no project has, but a folder of data may."""
+
 GIT_S = 60.0
 """How long one question to git may take: the first one in a huge tree reads all of it."""
 
@@ -77,7 +80,11 @@ def survey(here: Path, leave_out: Path | None = None) -> Tree:
     found = _ask_git(tree, "") if tree.git else _walk(tree, "", ())
     ours = _patterns(tree.root / OURS)
     outside = _below(leave_out, tree.root)
-    for path in found:
+    for count, path in enumerate(found):
+        if count == MANY:
+            what = f"{tree.root} has more than {MANY:,} files and folders to push"
+            hint = f"leave out what is no code ({' or '.join(IGNORE_FILES)})"
+            raise ConfigError([Problem("deploy", what, hint)])
         hidden = outside is not None and PurePosixPath(path).is_relative_to(outside)
         if not hidden:
             _take(tree, path, ours)

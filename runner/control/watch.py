@@ -189,8 +189,11 @@ class Watch:
         if node.going:
             self._lose(node, why)
             return
-        self.refused = True
         node.ended = node.settled = True
+        if self._stopping:
+            self._note(node.share.node, Ended(State.STOPPED, why))
+            return
+        self.refused = True
         self._note(node.share.node, Ended(State.FAILED, f"could not start: {why}"))
         self._stop_all(f"{node.share.node} could not start: {why}")
 

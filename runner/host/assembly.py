@@ -7,15 +7,17 @@ import hashlib
 import os
 import shutil
 import zlib
-from typing import Dict, List, Optional
+from typing import Dict, Generator, List, Optional
 
 from runner.core.layout import CODE, release_folder, releases_folder
 from runner.core.release import File, Manifest, distinct, release_hash
+from runner.host.copying import copy_file
 from runner.host.releases import (
     ASIDE,
     MANIFEST,
     STEP,
-    held,
+    digest_of,
+    held_in_steps,
     known_contents,
     lock_folder,
     remove_stale,
@@ -65,14 +67,14 @@ class Assembly:
         done = 0
         for file in distinct(self.manifest):
             source = known.get((file.digest, stored_mode(file)))
-            if source is None or not self._take_over(source, file):
+            if source is None or not (yield from self._take_over(source, file)):
                 self.missing.append(file)
                 continue
             done += file.size + 4096
             if done > STEP:
                 done = 0
                 yield
-        self._open_next()
+        yield from self._turn_over()
 
     @property
     def lacks_room(self) -> str:
@@ -97,7 +99,7 @@ class Assembly:
                 raise ValueError("more came than was missing")
             view = self._writing.take(view)
             if not self._writing.left:
-                self._end_file()
+                yield from self._turn_over()
                 yield
 
     def finish(self) -> Steps:
@@ -129,61 +131,52 @@ class Assembly:
             os.close(self._lock)
             self._lock = None
 
-    def _take_over(self, source: str, file: File) -> bool:
+    def _take_over(self, source: str, file: File) -> Generator[None, None, bool]:
         """Give a known content its place: as another name of the same file where the disk can."""
         target = os.path.join(self._code, file.path)
         try:
             os.link(source, target)
         except OSError:
             try:
-                shutil.copyfile(source, target)
-                seal(target, file)
+                yield from self._copy(source, file)
             except FileNotFoundError:  # removed by somebody's `deploy.keep`
                 return False
-        return self._spread(file)
+        yield from self._spread(file)
+        return True
 
-    def _spread(self, file: File) -> bool:
+    def _copy(self, source: str, file: File) -> Steps:
+        target = os.path.join(self._code, file.path)
+        for _ in copy_file(source, target, stored_mode(file)):
+            yield
+        seal(target, file)
+
+    def _spread(self, file: File) -> Steps:
         """Copy a file that is here to the other places with the same content."""
         first = os.path.join(self._code, file.path)
         for other in self._places[file.digest]:
             if other is not file:
-                target = os.path.join(self._code, other.path)
-                shutil.copyfile(first, target)
-                seal(target, other)
-        return True
+                yield from self._copy(first, other)
 
-    def _open_next(self) -> None:
-        while self._writing is None and self._next < len(self.missing):
+    def _turn_over(self) -> Steps:
+        """End the file that is complete, and open the next one."""
+        while self._writing is None or not self._writing.left:
+            if self._writing is not None:
+                writing, self._writing = self._writing, None
+                writing.end()
+                yield from self._spread(writing.file)
+            if self._next == len(self.missing):
+                return
             file = self.missing[self._next]
             self._next += 1
             self._writing = _Writing(file, os.path.join(self._code, file.path))
-            if not file.size:
-                self._end_file()
-
-    def _end_file(self) -> None:
-        writing, self._writing = self._writing, None
-        if writing is not None:
-            writing.end()
-            self._spread(writing.file)
-        self._open_next()
 
     def _verify(self) -> Steps:
         """Read back all that was not hashed as it came."""
         came = {id(file) for file in self.missing}
-        done = 0
         for file in self.manifest.files:
             path = os.path.join(self._code, file.path)
-            if id(file) not in came:
-                digest = hashlib.sha256()
-                with open(path, "rb") as stored:
-                    while chunk := stored.read(STEP):
-                        digest.update(chunk)
-                        done += len(chunk)
-                        if done > STEP:
-                            done = 0
-                            yield
-                if digest.hexdigest() != file.digest:
-                    raise ValueError(f"{file.path} is not what it was in an earlier release")
+            if id(file) not in came and (yield from digest_of(path)) != file.digest:
+                raise ValueError(f"{file.path} is not what it was in an earlier release")
             if not sealed(path, file):
                 raise ValueError(f"{file.path} was changed while it was stored")
 
@@ -197,7 +190,7 @@ class Assembly:
             except OSError as error:
                 if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
                     raise
-            if held(os.path.dirname(parent), self.name):  # somebody else was quicker
+            if (yield from held_in_steps(os.path.dirname(parent), self.name)):  # by somebody else
                 self.abandon()
                 return
             broken = f"{self._aside[: -len(ASIDE)]}.broken{ASIDE}"

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
-from typing import Dict, Iterator, Tuple
 
 from runner.core.layout import CODE, release_folder
+from runner.host.copying import copy_file
 from runner.host.releases import MANIFEST, STEP, load, sealed
 from runner.host.work import Steps
-
-_FICLONE = 0x40049409
-"""The ioctl that makes one file share the blocks of another (linux/fs.h)."""
 
 
 def check_out(workdir: str, name: str, work: str) -> Steps:
@@ -35,7 +31,7 @@ def check_out(workdir: str, name: str, work: str) -> Steps:
         source = os.path.join(code, file.path)
         if not sealed(source, file):
             raise ValueError(f"{source} is no longer as it was stored; start again to push it anew")
-        for count in _copy(source, os.path.join(work, file.path), file.mode):
+        for count in copy_file(source, os.path.join(work, file.path), file.mode):
             done += count
             if done > STEP:
                 done = 0
@@ -44,38 +40,3 @@ def check_out(workdir: str, name: str, work: str) -> Steps:
         os.symlink(link.target, os.path.join(work, link.path))
     for folder in reversed(manifest.folders):
         os.chmod(os.path.join(work, folder.path), folder.mode)
-
-
-def _copy(source: str, target: str, mode: int) -> Iterator[int]:
-    """Copy a file, as a clone where the disk can; yield how many bytes at a time."""
-    from_fd = os.open(source, os.O_RDONLY)
-    try:
-        to_fd = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        try:
-            yield from _copy_bytes(from_fd, to_fd)
-            os.fchmod(to_fd, mode)
-        finally:
-            os.close(to_fd)
-    finally:
-        os.close(from_fd)
-
-
-_CLONES: Dict[Tuple[int, int], bool] = {}
-"""Whether files of one disk can be cloned to another, by the numbers of both."""
-
-
-def _copy_bytes(from_fd: int, to_fd: int) -> Iterator[int]:
-    disks = (os.fstat(from_fd).st_dev, os.fstat(to_fd).st_dev)
-    if _CLONES.get(disks, True):
-        try:
-            fcntl.ioctl(to_fd, _FICLONE, from_fd)
-        except OSError:
-            _CLONES[disks] = False
-        else:
-            _CLONES[disks] = True
-            return
-    while True:
-        count = os.sendfile(to_fd, from_fd, None, STEP)
-        if not count:
-            return
-        yield count

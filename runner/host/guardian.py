@@ -58,6 +58,8 @@ def _detached(
         lock = doorway.lock()
         if lock is None:
             raise RuntimeError("this run has a supervisor here already")
+        if closed(folder, order):  # by another link, while ours still copied the code
+            raise RuntimeError("this run was ended before its start")
         os.set_inheritable(lock, False)
         _guard(folder, order, environ, doorway, held, report)
     except BaseException as error:  # noqa: BLE001 (whatever it is, the link must hear of it)

@@ -114,6 +114,7 @@ class Link:
             "say": self._say,
             "ping": self._ping,
             "exec": self._exec,
+            "kill": lambda _: self._execution.kill() if self._execution else None,
         }
 
     def serve(self) -> None:

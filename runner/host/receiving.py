@@ -34,7 +34,7 @@ class Receiving:
         self.drop()
         encoded = zlib.decompress(frame.payload)
         assembly = Assembly(self._workdir, encoded)
-        there = yield from releases.held_in_steps(self._workdir, assembly.name)
+        there = yield from releases.verified(self._workdir, assembly.name)
         if there and self.hold(assembly.name):
             self._reply("stored", {"id": frame.data["id"], "new": False})
             return

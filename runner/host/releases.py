@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
 import json
 import os
 import re
@@ -70,6 +71,32 @@ def held_in_steps(workdir: str, name: str) -> Generator[None, None, bool]:
         return False
 
 
+def verified(workdir: str, name: str) -> Generator[None, None, bool]:
+    """Whether the release is here and every file has the content it should have.
+
+    What has not loses its seal, so that it is taken for missing from now on.
+    """
+    there = yield from held_in_steps(workdir, name)
+    manifest = load(release_folder(workdir, name)) if there else None
+    good = manifest is not None
+    for file in manifest.files if manifest else ():
+        path = os.path.join(release_folder(workdir, name), CODE, file.path)
+        if (yield from digest_of(path)) != file.digest:
+            good = False
+            os.utime(path)
+    return good
+
+
+def digest_of(path: str) -> Generator[None, None, str]:
+    """Return the sha256 of a file."""
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        while chunk := file.read(STEP):
+            digest.update(chunk)
+            yield
+    return digest.hexdigest()
+
+
 def load(root: str) -> Optional[Manifest]:
     """Return the manifest of the release in that folder, None if it is not the one it should be."""
     try:
@@ -104,8 +131,13 @@ def hold(workdir: str, name: str) -> Optional[int]:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     except OSError:
         return None
-    with contextlib.suppress(OSError):  # a network disk may have no locks: then records must do
+    try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        return None
+    except OSError:  # a network disk may have no locks: then the records of runs must do
+        pass
     with contextlib.suppress(OSError):
         if os.path.samestat(os.fstat(descriptor), os.stat(folder)):
             return descriptor

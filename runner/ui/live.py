@@ -179,7 +179,8 @@ class LiveConsole(Console):
     def _put_lines(self, node: str, rank: int, descriptor: int, lines: bytes) -> None:
         source, now = Source(node, rank), time.monotonic()
         lines = self._paint.clean(lines)
-        if self._folds and self._folding.takes(lines, now):
+        behind = self._writers[console.ERR].waiting > 0  # what is held then would pile up
+        if self._folds and not behind and self._folding.takes(lines, now):
             self._folding.add(source, descriptor, lines, now)
             return
         self._put_held(self._folding.flush())

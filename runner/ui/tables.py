@@ -42,6 +42,8 @@ class Answer(Protocol):
     out: bytearray
     err: bytearray
     problem: str
+    dropped: bool
+    unproven: bool
 
 
 class Setting(Protocol):
@@ -133,22 +135,25 @@ def as_data(given: Iterable[Answer]) -> dict[str, Any]:
             "out": each.out.decode(errors="replace"),
             "err": each.err.decode(errors="replace"),
             "problem": each.problem,
+            "dropped": each.dropped,
         }
         for each in given
     }
 
 
-def exit_code(given: Iterable[Answer]) -> int:
-    """Return ours: 5 for what could not be killed, 4 for a lost host, 1 for a failure."""
-    codes = [0]
+def exit_code(given: Iterable[Answer], signum: int = 0) -> int:
+    """Return ours: 5 for what may be left of a stop, 4 for a lost host, 1 for a failure."""
+    codes = [128 + signum if signum else 0]
     for each in given:
-        if each.problem.startswith("cannot be killed"):
-            codes.append(5)
-        elif each.problem.startswith("lost"):
-            codes.append(4)
-        elif each.code != 0 or each.problem:
-            codes.append(1)
+        lost = each.problem.startswith("lost")
+        if each.unproven and (signum or not lost):
+            return NOT_STOPPED
+        if not signum:
+            codes.append(LOST if lost else int(each.code != 0 or bool(each.problem)))
     return max(codes)
+
+
+LOST, NOT_STOPPED = 4, 5
 
 
 def origins(found: Iterable[Origin]) -> str:
@@ -173,9 +178,13 @@ def _ended(answer: Answer) -> str:
     return f": exit {answer.code}" if answer.code else ""
 
 
+DROPPED = "[the rest of its output is dropped]"
+
+
 def _text(answer: Answer) -> str:
     both = (bytes(answer.out), bytes(answer.err))
-    return "\n".join(part.decode(errors="replace").rstrip("\n") for part in both if part)
+    parts = [part.decode(errors="replace").rstrip("\n") for part in both if part]
+    return "\n".join(parts + [DROPPED] * answer.dropped)
 
 
 K = TypeVar("K", bound=Hashable)

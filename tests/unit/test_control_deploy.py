@@ -74,8 +74,12 @@ class Host(Session):
         return len(self.asked)
 
     def share(self, head: bytes, payload: bytes) -> None:
-        """Queue a piece."""
+        """Queue a piece, or the offer."""
         (frame,) = Unpacker().feed(head + payload)
+        if frame.kind != "piece":
+            self.asked.append(frame.kind)
+            self._coming.append((frame, 0))
+            return
         self.pieces.append(frame.payload)
         self.unsent += len(payload)
         self.most = max(self.most, self.unsent)

@@ -86,10 +86,10 @@ def test_file_is_read_in_chunks(project: Path, monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize(
     ("content", "why"),
     [
-        (b"y" * 1000, ""),
-        (b"x" * 999, ""),
-        (b"x" * 1001, ""),
-        (None, ": No such file or directory"),
+        (b"y" * 1000, "changed while it was read"),
+        (b"x" * 999, "changed while it was read"),
+        (b"x" * 1001, "changed while it was read"),
+        (None, "cannot be read: No such file or directory"),
     ],
     ids=["other", "shorter", "longer", "gone"],
 )
@@ -104,7 +104,7 @@ def test_change_after_hashing_is_told(project: Path, content: bytes | None, why:
     with pytest.raises(NotReady) as caught:
         list(snapshot.read(file))
     (problem,) = caught.value.problems
-    assert problem.what == f"sub/eval.py changed while it was read{why}"
+    assert problem.what == f"sub/eval.py {why}"
     assert "add /sub/eval.py to .runnerignore" in problem.hint
 
 
@@ -115,7 +115,7 @@ def test_file_that_vanishes_before_hashing_is_told(project: Path) -> None:
 
     with pytest.raises(NotReady) as caught:
         Snapshot(found, project, "").manifest  # noqa: B018 (it waits)
-    assert caught.value.problems[0].what.startswith("train.py changed while it was read: No such")
+    assert caught.value.problems[0].what.startswith("train.py cannot be read: No such")
 
 
 def test_file_that_grows_while_hashed_is_told(

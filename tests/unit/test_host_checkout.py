@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.host import checkout
+from runner.host import copying
 from runner.host.checkout import check_out
 from runner.host.releases import MANIFEST, held
 from tests.unit.release_builders import Made, release, store, write_into
@@ -72,7 +72,7 @@ def test_writing_into_the_copy_changes_no_release(
     tmp_path: Path, work: Path, monkeypatch: pytest.MonkeyPatch, cloning: bool
 ) -> None:
     """A program that writes beside itself writes into its own run, on any disk."""
-    monkeypatch.setattr(checkout, "_CLONES", {} if cloning else AlwaysFalse())
+    monkeypatch.setattr(copying, "_CLONES", {} if cloning else AlwaysFalse())
     store(tmp_path, TREE)
     copy(tmp_path, TREE, work)
 
@@ -94,8 +94,9 @@ def test_big_release_is_copied_in_steps(
     tmp_path: Path, work: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A link answers pings and hears a stop while it copies."""
-    monkeypatch.setattr(checkout, "STEP", 1000)
-    monkeypatch.setattr(checkout, "_CLONES", AlwaysFalse())
+    monkeypatch.setattr(copying, "CHUNK", 1000)
+    monkeypatch.setattr("runner.host.checkout.STEP", 1000)
+    monkeypatch.setattr(copying, "_CLONES", AlwaysFalse())
     made = release({str(number): bytes([number]) * 3000 for number in range(3)})
     store(tmp_path, made)
 

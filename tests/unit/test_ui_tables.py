@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 
@@ -111,7 +111,7 @@ def test_end_is_told_in_words(given: Answer, title: str) -> None:
         ([answer("a", 7), answer("b", None, problem="lost: x")], 4),
         (
             [
-                answer("a", -9, problem="cannot be killed: process 7"),
+                replace(answer("a", -9, problem="cannot be killed: process 7"), unproven=True),
                 answer("b", 0, problem="lost"),
             ],
             5,
@@ -123,13 +123,22 @@ def test_worst_host_decides_the_exit_code(given: list[Answer], code: int) -> Non
     assert tables.exit_code(given) == code
 
 
+def test_interrupted_command_is_130_if_nothing_is_left() -> None:
+    """What may be left somewhere is 5, and beats all."""
+    lost = replace(answer("b", None, problem="lost: x"), unproven=True)
+
+    assert tables.exit_code([answer("a", -9)], signal.SIGINT) == 130
+    assert tables.exit_code([answer("a", -9), lost], signal.SIGINT) == 5
+    assert tables.exit_code([answer("a", 0), lost]) == 4
+
+
 def test_program_gets_every_answer() -> None:
     """Nothing is folded, and any byte can be printed."""
     data = tables.as_data([answer("a", 1, b"\xff\n", b"no"), answer("b", None, problem="lost: x")])
 
     assert json.loads(json.dumps(data)) == {
-        "a": {"code": 1, "out": "�\n", "err": "no", "problem": ""},
-        "b": {"code": None, "out": "", "err": "", "problem": "lost: x"},
+        "a": {"code": 1, "out": "�\n", "err": "no", "problem": "", "dropped": False},
+        "b": {"code": None, "out": "", "err": "", "problem": "lost: x", "dropped": False},
     }
 
 

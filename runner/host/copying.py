@@ -1,0 +1,47 @@
+"""Copying files in steps, as clones where the disk can."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from typing import Dict, Generator, Tuple
+
+CHUNK = 4 << 20
+
+_FICLONE = 0x40049409
+"""The ioctl that makes one file share the blocks of another (linux/fs.h)."""
+
+_CLONES: Dict[Tuple[int, int], bool] = {}
+"""Whether files of one disk can be cloned to another, by the numbers of both."""
+
+
+def copy_file(source: str, target: str, mode: int) -> Generator[int, None, None]:
+    """Copy a file to a place where nothing is yet; yield how many bytes at a time."""
+    from_fd = os.open(source, os.O_RDONLY)
+    try:
+        to_fd = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        try:
+            if not _cloned(from_fd, to_fd):
+                while True:
+                    count = os.sendfile(to_fd, from_fd, None, CHUNK)
+                    if not count:
+                        break
+                    yield count
+            os.fchmod(to_fd, mode)
+        finally:
+            os.close(to_fd)
+    finally:
+        os.close(from_fd)
+
+
+def _cloned(from_fd: int, to_fd: int) -> bool:
+    disks = (os.fstat(from_fd).st_dev, os.fstat(to_fd).st_dev)
+    if not _CLONES.get(disks, True):
+        return False
+    try:
+        fcntl.ioctl(to_fd, _FICLONE, from_fd)
+    except OSError:
+        _CLONES[disks] = False
+    else:
+        _CLONES[disks] = True
+    return _CLONES[disks]
