@@ -203,7 +203,7 @@ def _refused_value(
     files: Files,
 ) -> Problem:
     """Return the problem of a value the schema refuses, in a file or on the command line."""
-    key = str(cause.full_key or "")
+    key = str(cause.full_key or "") or _being_merged(cause)
     config = re.match(r"In '([^']+)'", str(error))
     file = _being_read(error)
     if file:
@@ -221,9 +221,13 @@ def _refused_value(
     text = _lowered(_first_line(cause))
     for pattern, plain in REFUSALS.items():
         text = re.sub(pattern, plain, text, flags=re.IGNORECASE)
-    hint = "whether code is pushed is cluster.deploy: auto or never" if key == "deploy" else ""
-    return Problem(where, text, hint)
+    return Problem(where, text, KEY_HINTS.get(key, ""))
 
+
+KEY_HINTS = {
+    "cluster.nodes": "such as nodes: {gpu1: {}, gpu2: {host: 192.168.1.110}}",
+    "deploy": "whether code is pushed is cluster.deploy: auto or never",
+}
 
 REFUSALS = {
     r"value ('.*') of type .* converted to Integer": r"must be a whole number, not \1",
@@ -235,6 +239,16 @@ REFUSALS = {
     r"(cannot merge|merge error).*": "a list stands for a mapping here, or a mapping for a list",
 }
 """OmegaConf's words for a value of the wrong type, and ours."""
+
+
+def _being_merged(error: BaseException) -> str:
+    """Return the key OmegaConf was merging: only the frames of its merge know."""
+    keys = [
+        frame.f_locals.get("key")
+        for frame, _ in traceback.walk_tb(error.__traceback__)
+        if frame.f_code.co_name == "_map_merge"
+    ]
+    return ".".join(key for key in keys if isinstance(key, str))
 
 
 def _being_read(error: BaseException) -> Path | None:

@@ -386,7 +386,10 @@ FILES = {
     "null": ("python:\n", ["conf/cluster/bad.yaml:1: cluster.python: must not be null"]),
     "no mapping": (
         "nodes: [a]\n",
-        ["conf/cluster/bad.yaml: a list stands for a mapping here, or a mapping for a list"],
+        [
+            "conf/cluster/bad.yaml:1: cluster.nodes: a list stands for a mapping here",
+            "    such as nodes: {gpu1: {}, gpu2: {host: 192.168.1.110}}",
+        ],
     ),
     "no YAML mapping": (
         "3\n",
