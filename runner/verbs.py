@@ -7,118 +7,25 @@ and `--set KEY=VALUE`, which are the words `cluster=NAME` and `KEY=VALUE` of a l
 from __future__ import annotations
 
 import contextlib
-import functools
-import inspect
 import json
-import math
-import os
-import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
 from invoke.context import Context
-from invoke.exceptions import Exit
-from invoke.tasks import Task, task
+from invoke.tasks import Task
 
-from runner.config.folders import conf_folders, shipped
 from runner.core.codec import encode
-from runner.core.composed import Composed, DryRun
-from runner.core.errors import ConfigError, Problem, RunnerError
+from runner.core.composed import DryRun
+from runner.core.errors import ConfigError, Problem
 from runner.core.facts import FactsRequest
 from runner.core.spec import Node, Spec
-from runner.ui.problems import render
+from runner.verb import composed_of, composer_of, span, verb, words_of
 
-if TYPE_CHECKING:
-    from runner.config.compose import Composer
-
-__all__ = ["config", "deploy", "exec_", "explain", "init", "plan"]
-
-COMMON = {
-    "cluster": "the cluster: a file in conf/cluster, yours or a shipped one",
-    "set_": "KEY=VALUE as in a launch, such as task=train; may be given again",
-    "config_dir": "look for YAML in this folder first; may be given again",
-    "json_": "print what a program can read",
-}
-
-
-_task = cast("Callable[..., Task[Any]]", task)  # its own types know no Task
-
-
-def _verb(name: str, **texts: str) -> Callable[[Callable[..., int]], Task[Any]]:
-    """Make a function a task of Fabric's, with our messages and exit codes."""
-
-    def wrap(body: Callable[..., int]) -> Task[Any]:
-        @functools.wraps(body)
-        def told(context: Context, *args: Any, **options: Any) -> None:
-            try:
-                code = body(context, *args, **options)
-            except RunnerError as error:
-                if error.problems:
-                    print(render(error.problems), file=sys.stderr)
-                code = error.exit_code
-            except KeyboardInterrupt:
-                code = 130
-            except BrokenPipeError:  # such as `| head`
-                os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-                code = 128 + signal.SIGPIPE
-            if code:
-                raise Exit(code=code)
-
-        words = {**COMMON, **texts}
-        parameters = inspect.signature(body).parameters
-        return _task(
-            told,
-            name=name,
-            auto_shortflags=False,
-            iterable=[each for each in ("set_", "config_dir", "hosts") if each in parameters],
-            help={each: words[each] for each in parameters if each in words},
-        )
-
-    return wrap
-
-
-@contextlib.contextmanager
-def _composer(config_dir: Sequence[str] | None) -> Iterator[Composer]:
-    from runner.config.compose import open_composer
-
-    with open_composer(conf_folders(config_dir or ()), shipped()) as composer:
-        yield composer
-
-
-def _words(cluster: str, set_: Sequence[str] | None) -> list[str]:
-    return [*([f"cluster={cluster}"] if cluster else []), *(set_ or ())]
-
-
-def _composed(
-    cluster: str, set_: Sequence[str] | None, config_dir: Sequence[str] | None
-) -> Composed:
-    with _composer(config_dir) as composer:
-        composed = composer.compose(_words(cluster, set_))
-    for note in composed.notes:
-        print(f"note: {note}", file=sys.stderr)
-    return composed
-
-
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if not (math.isfinite(seconds) and seconds > 0):
-        raise ConfigError(
-            [
-                Problem(
-                    "--timeout",
-                    f"must be a number of seconds, not {text!r}",
-                    "such as --timeout 60",
-                )
-            ]
-        )
-    return seconds
+__all__ = ["clean", "config", "deploy", "exec_", "explain", "init", "plan"]
 
 
 def _storage_request(spec: Spec, release: str, node: Node) -> FactsRequest:
@@ -127,7 +34,7 @@ def _storage_request(spec: Spec, release: str, node: Node) -> FactsRequest:
     )
 
 
-@_verb("deploy")
+@verb("deploy")
 def deploy(
     _context: Context,
     cluster: str = "",
@@ -145,7 +52,7 @@ def deploy(
     from runner.ui import tables
     from runner.ui.console import open_console
 
-    composed = _composed(cluster, set_, config_dir)
+    composed = composed_of(cluster, set_, config_dir)
     spec = composed.spec
     if not spec.deploy.on:
         what = f"cluster {spec.cluster} takes no code: it is in {spec.project} on its hosts"
@@ -179,10 +86,10 @@ def deploy(
     return 0
 
 
-@_verb(
+@verb(
     "exec",
     command="what to run, as one line for the shell; or after `--`, word by word",
-    timeout="seconds it may take, 600 unless given",
+    timeout="how long it may take: 90, 10m, 2h; 10m unless given",
 )
 def exec_(
     _context: Context,
@@ -190,7 +97,7 @@ def exec_(
     cluster: str = "",
     set_: Sequence[str] | None = None,
     config_dir: Sequence[str] | None = None,
-    timeout: str = "600",
+    timeout: str = "10m",
     json_: bool = False,
 ) -> int:
     """Run a command on every host, equal answers folded.
@@ -211,8 +118,10 @@ def exec_(
         hint = "such as: python -m runner exec --cluster lab3 -- nvidia-smi -L"
         raise ConfigError([Problem("exec", "there is no command to run", hint)])
     argv = ["/bin/sh", "-c", words[0]] if len(words) == 1 else words
-    limit_s = _seconds(timeout)
-    composed = _composed(cluster, set_, config_dir)
+    limit_s = span("--timeout", timeout)
+    if not limit_s:
+        raise ConfigError([Problem("--timeout", "must be more than 0", "such as --timeout 60")])
+    composed = composed_of(cluster, set_, config_dir)
     spec = composed.spec
     console = open_console(composed.ui, None, [node.name for node in spec.nodes])
     with contact(spec, console) as hosts:
@@ -228,7 +137,45 @@ def exec_(
     return tables.exit_code(answers, execution.signal)
 
 
-@_verb("plan", offline="ask no host: show what can be known from here")
+@verb(
+    "clean",
+    older_than="what ended or was used so long ago: 7d, 12h, 30m; 7d unless given",
+    dry_run="remove nothing, only say what would go",
+)
+def clean(
+    _context: Context,
+    cluster: str = "",
+    set_: Sequence[str] | None = None,
+    config_dir: Sequence[str] | None = None,
+    older_than: str = "7d",
+    dry_run: bool = False,
+    json_: bool = False,
+) -> int:
+    """Remove old runs and releases from every host.
+
+    With their logs and what the ranks wrote there; never what is in use.
+    """
+    from runner.contact import contact
+    from runner.control.asking import Asking
+    from runner.core.readiness import storage_problems
+    from runner.ui import tables
+    from runner.ui.console import open_console
+
+    bounds = {"older_than_s": span("--older-than", older_than), "dry_run": dry_run}
+    composed = composed_of(cluster, set_, config_dir)
+    spec = composed.spec
+    console = open_console(composed.ui, None, [node.name for node in spec.nodes])
+    with contact(spec, console) as hosts:
+        hosts.gather(lambda node: _storage_request(spec, "", node), storage_problems)
+        console.phase("cleaning")
+        asking = Asking(hosts.sessions, hosts.inbox, spec.lost_s, console.state)
+        cleaned = asking.run("clean", bounds, answer="cleaned")
+    gone = {node.name: tables.Cleaned.of(cleaned[node.name]) for node in spec.nodes}
+    print(json.dumps(encode(gone)) if json_ else tables.cleaned(gone, dry_run=dry_run))
+    return 0
+
+
+@verb("plan", offline="ask no host: show what can be known from here")
 def plan(
     _context: Context,
     cluster: str = "",
@@ -243,14 +190,14 @@ def plan(
     """
     from runner.launch import rehearse
 
-    composed = _composed(cluster, set_, config_dir)
+    composed = composed_of(cluster, set_, config_dir)
     offline = offline or composed.dry_run is DryRun.OFFLINE
     dry_run = DryRun.OFFLINE if offline else DryRun.ON
     rehearse(replace(composed, dry_run=dry_run, notes=()), as_json=json_)
     return 0
 
 
-@_verb(
+@verb(
     "config",
     key="only what stands below this key",
     resolve="with every ${...} replaced by what it stands for",
@@ -265,8 +212,8 @@ def config(
     json_: bool = False,
 ) -> int:
     """Print the whole configuration, or a part of it."""
-    with _composer(config_dir) as composer:
-        text = composer.yaml(_words(cluster, set_), key, resolve=resolve)
+    with composer_of(config_dir) as composer:
+        text = composer.yaml(words_of(cluster, set_), key, resolve=resolve)
     if json_:
         import yaml
 
@@ -275,7 +222,7 @@ def config(
     return 0
 
 
-@_verb("explain", key="such as cluster.python; everything below it is told")
+@verb("explain", key="such as cluster.python; everything below it is told")
 def explain(
     _context: Context,
     key: str,
@@ -287,13 +234,13 @@ def explain(
     """Say which file or word set a value, and what it overrides."""
     from runner.ui import tables
 
-    with _composer(config_dir) as composer:
-        origins = composer.origins(_words(cluster, set_), key)
+    with composer_of(config_dir) as composer:
+        origins = composer.origins(words_of(cluster, set_), key)
     print(json.dumps(encode(origins)) if json_ else tables.origins(origins))
     return 0
 
 
-@_verb(
+@verb(
     "init",
     cluster="the name of the new cluster's file",
     task_="the name of the new task's file",
@@ -338,13 +285,13 @@ def init(
         data = {"written": outcome.written, "kept": outcome.kept}
         print(json.dumps({name: [str(path) for path in paths] for name, paths in data.items()}))
     if outcome.try_now:
-        composed = _composed("", outcome.words, ())
+        composed = composed_of("", outcome.words, ())
         rehearse(replace(composed, dry_run=DryRun.OFFLINE), as_json=False)
     return 0
 
 
 VERBS: dict[str, Task[Any]] = {
-    each.name: each for each in (deploy, exec_, plan, config, explain, init)
+    each.name: each for each in (deploy, exec_, plan, config, explain, clean, init)
 }
 """Every verb by the name it is called by."""
 

@@ -28,8 +28,8 @@ SAMPLE = 16 << 10
 PING_S, REPORT_S = 2.0, 0.2
 IDLE_S, WAIT_S, SLICE_S = 0.05, 0.002, 0.02
 ROOM = (
-    "free some there: what ended runs left is in its runs folder, and deploy.keep=0 removes all "
-    "older releases\nor set cluster.workdir to another disk"
+    "python -m runner clean --older-than 1h removes what ended runs left, deploy.keep=0 all older "
+    "releases\nor set cluster.workdir to another disk"
 )
 AGAIN = "what it had is whole; see if it is up (ssh, ping), and start again"
 WORTH = 0.9

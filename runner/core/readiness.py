@@ -20,7 +20,7 @@ def problems_of(spec: Spec, node: Node, facts: Facts) -> List[Problem]:
     return [
         *_python(node, facts),
         *storage_problems(node, facts),
-        *_room(node, facts),
+        *_room(spec, node, facts),
         *_program(spec, node, facts),
         *_gpus(node, facts),
         *_port(spec, node, facts),
@@ -80,7 +80,7 @@ def storage_problems(node: Node, facts: Facts) -> List[Problem]:
     return []
 
 
-def _room(node: Node, facts: Facts) -> List[Problem]:
+def _room(spec: Spec, node: Node, facts: Facts) -> List[Problem]:
     if facts.workdir_error:
         return []
     if facts.disk_free is not None and facts.disk_free < MIN_DISK_BYTES:
@@ -89,8 +89,8 @@ def _room(node: Node, facts: Facts) -> List[Problem]:
                 node.name,
                 f"cluster.workdir: {facts.workdir} has {facts.disk_free >> 20} MiB free, "
                 f"a run needs {MIN_DISK_BYTES >> 20} MiB and room for its logs",
-                f"free some: what ended runs left is in {facts.workdir}/runs, and a deploy with "
-                "deploy.keep=0 removes older releases\nor set cluster.workdir to another disk",
+                f"python -m runner clean --cluster {spec.cluster} --older-than 1h removes what "
+                "ended runs left\nor set cluster.workdir to another disk",
             )
         ]
     return []

@@ -43,7 +43,8 @@ def kill_all(
         empty = 0 if left else empty + 1
         passed = time.monotonic() - began
         spared = witnesses if passed < WITNESS_S else _NOBODY
-        killed |= proc.send(set(left) - spared, signal.SIGKILL)
+        # Parents first, as they come: a shell that outlives its child talks about it.
+        killed |= proc.send([pid for pid in left if pid not in spared], signal.SIGKILL)
         if left and passed > KILL_S:
             return killed - set(left), tuple(sorted(left))
         if killed.issuperset(set(left) - spared):  # nobody new: give the kernel a moment

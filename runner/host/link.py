@@ -24,6 +24,7 @@ from runner.core.order import Order
 from runner.core.wire import MAGIC, PROTOCOL, Frame, Unpacker
 from runner.host import guardian, ports, proc, tasks
 from runner.host.checkout import check_out
+from runner.host.cleaning import clean
 from runner.host.doorway import Doorway
 from runner.host.execution import Execution
 from runner.host.facts import Collected, collect
@@ -114,6 +115,7 @@ class Link:
             "say": self._say,
             "ping": self._ping,
             "exec": self._exec,
+            "clean": lambda frame: self._work.add(frame, self._clean(frame)),
             "kill": lambda _: self._execution.kill() if self._execution else None,
         }
 
@@ -275,6 +277,13 @@ class Link:
         if self._run is not None:
             self._run.tell(HEARD)
         self._reply("pong", {"id": frame.data["id"], **_clocks()})
+
+    def _clean(self, frame: Frame) -> Steps:
+        ask, workdir = frame.data, self._asked().facts.workdir
+        gone = yield from clean(
+            workdir, ask["node"], float(ask["older_than_s"]), dry_run=bool(ask["dry_run"])
+        )
+        self._reply("cleaned", {"id": ask["id"], **gone})
 
     def _exec(self, frame: Frame) -> None:
         """Run a command as the task would be: in the environment that the setup lines left."""

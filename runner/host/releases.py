@@ -204,11 +204,20 @@ def prune(workdir: str, keep: int, current: str) -> Generator[None, None, List[s
     used = _used_by_runs(workdir) if old else set()
     removed = []
     for name in old:
-        aside = "" if name in used else _set_aside(parent, name)
+        aside = "" if name in used else set_aside(parent, name)
         if aside:
             removed.append(name)
             yield from remove_tree(aside)
     return removed
+
+
+def unused(workdir: str, before: float) -> List[str]:
+    """Return the releases that no run names and nobody used since a moment in time."""
+    parent = releases_folder(workdir)
+    there = [name for name in names(parent) if not name.startswith(".")]
+    old = [name for name in there if _last_use(os.path.join(parent, name)) < before]
+    used = _used_by_runs(workdir) if old else set()
+    return sorted(name for name in old if name not in used)
 
 
 def _last_use(root: str) -> float:
@@ -235,7 +244,7 @@ def remove_tree(path: str) -> Steps:
         os.rmdir(path)
 
 
-def _set_aside(parent: str, name: str) -> str:
+def set_aside(parent: str, name: str) -> str:
     """Take one release out of its place, unless somebody holds it; return where it is then."""
     path = os.path.join(parent, name)
     try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
 
 from runner.core.verdict import describe_exit
@@ -32,6 +32,52 @@ class Deployed:
     size: int
     seconds: float
     sent: Mapping[str, int | None]
+
+
+@dataclass(frozen=True)
+class Cleaned:
+    """What is gone from one host, or would be.
+
+    Attributes:
+        runs: Their ids.
+        releases: Their hashes.
+        kept: Runs that are old enough, and in use.
+        size: Bytes on its disk.
+    """
+
+    runs: tuple[str, ...]
+    releases: tuple[str, ...]
+    kept: tuple[str, ...]
+    size: int
+
+    @staticmethod
+    def of(told: Mapping[str, Any]) -> Cleaned:
+        """Return what a host said."""
+        return Cleaned(
+            tuple(told["runs"]), tuple(told["releases"]), tuple(told["kept"]), int(told["bytes"])
+        )
+
+
+def cleaned(gone: Mapping[str, Cleaned], *, dry_run: bool) -> str:
+    """Return what went from where, hosts with the same as one; the names when nothing did yet."""
+    lines = []
+    for each, names in _grouped(
+        gone.items(), lambda item: replace(item[1], size=0), lambda item: item[0]
+    ):
+        what = f"{_some(each.runs, 'run')} and {_some(each.releases, 'release')}"
+        verb = "would go" if dry_run else "removed"
+        kept = f"; in use: {', '.join(each.kept)}" if each.kept else ""
+        size = megabytes(sum(gone[name].size for name in names))
+        freed = f"{size}{' in all' if len(names) > 1 else ''}"
+        lines.append(f"{fold_names(names)}: {what} {verb}, {freed}{kept}")
+        if dry_run:
+            lines += [f"  run {name}" for name in each.runs]
+            lines += [f"  release {name}" for name in each.releases]
+    return "\n".join(lines)
+
+
+def _some(names: Sequence[str], noun: str) -> str:
+    return f"{len(names) or 'no'} {noun}{'' if len(names) == 1 else 's'}"
 
 
 class Answer(Protocol):

@@ -25,7 +25,7 @@ from runner.templates import FABFILE
 from tests.lab.lab import Lab
 from tests.lab.launching import ROOT, Controller, Result
 
-VERBS = ["config", "deploy", "exec", "explain", "init", "plan"]
+VERBS = ["clean", "config", "deploy", "exec", "explain", "init", "plan"]
 NODES = ["node1", "node2"]
 WAYS = [["python", "-m", "runner"], ["runner"], ["fab"]]
 PROJECT = {

@@ -17,7 +17,7 @@ from runner.templates import FABFILE
 from tests.lab.lab import Lab, wait_until
 from tests.lab.launching import ROOT, Controller, Launcher, Result
 
-VERBS = ["config", "deploy", "exec", "explain", "init", "plan"]
+VERBS = ["clean", "config", "deploy", "exec", "explain", "init", "plan"]
 FAB = str(Path(sys.executable).with_name("fab"))
 AWKWARD = ["a b", "$HOME", "it's", '"quoted"', "", "*", "-x", "--cluster", "k=v", "a\nb", "--", "ü"]
 REFUSED = {

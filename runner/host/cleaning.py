@@ -1,0 +1,112 @@
+"""Removing what ended runs and unused releases left on this host."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import stat
+import time
+from typing import Any, Dict, Generator, Optional, Tuple
+
+from runner.core.layout import RunFolder, release_folder, releases_folder
+from runner.core.states import State
+from runner.host import proc, releases
+from runner.host.doorway import Doorway
+from runner.host.work import Steps
+
+UNSETTLED_S = 3600.0
+"""So long a run without an end on record may be about to start."""
+
+_OVER = frozenset(state.value for state in State if state.terminal)
+
+
+def clean(
+    workdir: str, node: str, older_than_s: float, *, dry_run: bool
+) -> Generator[None, None, Dict[str, Any]]:
+    """Remove runs of this node that ended, and releases that were used last, so long ago.
+
+    Hosts that share a disk each look after their own part of a run. What is in use stays, however
+    old: a run whose supervisor lives, or that left a process; a release that a run or a launch
+    names.
+
+    Returns:
+        The names of the `runs` and `releases` that are gone (or would be), their `bytes` on disk,
+        and in `kept` the runs that are old enough and still in use.
+    """
+    before = time.time() - older_than_s
+    gone: Dict[str, Any] = {"runs": [], "releases": [], "kept": [], "bytes": 0}
+    for run_id in sorted(releases.names(os.path.join(workdir, "runs"))):
+        root = RunFolder(workdir, run_id, node).root
+        ended, last = _last_sign(root)
+        if last is None or last > before:
+            continue
+        if _in_use(run_id, node) or (not ended and last > time.time() - UNSETTLED_S):
+            gone["kept"].append(run_id)
+            continue
+        gone["runs"].append(run_id)
+        gone["bytes"] += yield from _size(root)
+        if not dry_run:
+            yield from remove(root)
+            with contextlib.suppress(OSError):  # other nodes of one disk have their parts there
+                os.rmdir(os.path.dirname(root))
+    for name in releases.unused(workdir, before):
+        aside = release_folder(workdir, name)
+        if not dry_run:
+            aside = releases.set_aside(releases_folder(workdir), name)
+        if aside:
+            gone["releases"].append(name)
+            gone["bytes"] += yield from _size(aside)
+        if aside and not dry_run:
+            yield from releases.remove_tree(aside)
+    return gone
+
+
+def remove(root: str) -> Steps:
+    """Remove a run's folder, also what its ranks made read-only."""
+    for folder, folders, _ in os.walk(root):
+        for name in folders:
+            path = os.path.join(folder, name)
+            with contextlib.suppress(OSError):
+                if not os.path.islink(path):
+                    os.chmod(path, 0o700)
+        yield
+    yield from releases.remove_tree(root)
+
+
+def _last_sign(root: str) -> Tuple[bool, Optional[float]]:
+    """Return whether a run has an end on record, and when it last changed its state, if ever."""
+    path = os.path.join(root, "state.json")
+    try:
+        with open(path, encoding="utf-8") as file:
+            ended = json.load(file)["state"] in _OVER
+        return ended, os.stat(path).st_mtime
+    except (OSError, ValueError, KeyError):
+        pass
+    with contextlib.suppress(OSError):
+        return False, os.stat(root).st_mtime
+    return False, None
+
+
+def _in_use(run_id: str, node: str) -> bool:
+    """Whether a supervisor or a guardian of it lives, or a process with its mark."""
+    doorway = Doorway(run_id, node)
+    if os.path.exists(doorway.lock_path):
+        lock = doorway.lock()
+        if lock is None:
+            return True
+        os.close(lock)
+    return bool(proc.marked({f"RUNNER_RUN_ID={run_id}", f"RUNNER_NODE={node}"}))
+
+
+def _size(root: str) -> Generator[None, None, int]:
+    """Return the bytes a folder takes on the disk; what another release has too is not counted."""
+    total = 0
+    for folder, _, files in os.walk(root):
+        for name in files:
+            with contextlib.suppress(OSError):
+                found = os.lstat(os.path.join(folder, name))
+                if not stat.S_ISDIR(found.st_mode) and found.st_nlink == 1:
+                    total += found.st_blocks * 512
+        yield
+    return total

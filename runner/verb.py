@@ -1,0 +1,113 @@
+"""What all verbs share: how one is made, its common flags, its messages and exit codes."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import os
+import re
+import signal
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+from invoke.context import Context
+from invoke.exceptions import Exit
+from invoke.tasks import Task, task
+
+from runner.config.folders import conf_folders, shipped
+from runner.core.composed import Composed
+from runner.core.errors import ConfigError, Problem, RunnerError
+from runner.ui.problems import render
+
+if TYPE_CHECKING:
+    from runner.config.compose import Composer
+
+COMMON = {
+    "cluster": "the cluster: a file in conf/cluster, yours or a shipped one",
+    "set_": "KEY=VALUE as in a launch, such as task=train; may be given again",
+    "config_dir": "look for YAML in this folder first; may be given again",
+    "json_": "print what a program can read",
+}
+
+
+_task = cast("Callable[..., Task[Any]]", task)  # its own types know no Task
+
+
+def verb(name: str, **texts: str) -> Callable[[Callable[..., int]], Task[Any]]:
+    """Make a function a task of Fabric's, with our messages and exit codes."""
+
+    def wrap(body: Callable[..., int]) -> Task[Any]:
+        @functools.wraps(body)
+        def told(context: Context, *args: Any, **options: Any) -> None:
+            try:
+                code = body(context, *args, **options)
+            except RunnerError as error:
+                if error.problems:
+                    print(render(error.problems), file=sys.stderr)
+                code = error.exit_code
+            except KeyboardInterrupt:
+                code = 130
+            except BrokenPipeError:  # such as `| head`
+                os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+                code = 128 + signal.SIGPIPE
+            if code:
+                raise Exit(code=code)
+
+        words = {**COMMON, **texts}
+        parameters = inspect.signature(body).parameters
+        return _task(
+            told,
+            name=name,
+            auto_shortflags=False,
+            iterable=[each for each in ("set_", "config_dir", "hosts") if each in parameters],
+            help={each: words[each] for each in parameters if each in words},
+        )
+
+    return wrap
+
+
+@contextlib.contextmanager
+def composer_of(config_dir: Sequence[str] | None) -> Iterator[Composer]:
+    """Offer the composer that looks into those folders first."""
+    from runner.config.compose import open_composer
+
+    with open_composer(conf_folders(config_dir or ()), shipped()) as composer:
+        yield composer
+
+
+def words_of(cluster: str, set_: Sequence[str] | None) -> list[str]:
+    """Return the words of a launch that the common flags stand for."""
+    return [*([f"cluster={cluster}"] if cluster else []), *(set_ or ())]
+
+
+def composed_of(
+    cluster: str, set_: Sequence[str] | None, config_dir: Sequence[str] | None
+) -> Composed:
+    """Compose what the common flags ask for, and say what a user should hear.
+
+    Raises:
+        ConfigError: With every problem.
+    """
+    with composer_of(config_dir) as composer:
+        composed = composer.compose(words_of(cluster, set_))
+    for note in composed.notes:
+        print(f"note: {note}", file=sys.stderr)
+    return composed
+
+
+UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+def span(flag: str, text: str) -> float:
+    """Read a time span in seconds: a number of them, or one with a unit.
+
+    Raises:
+        ConfigError: It is none.
+    """
+    found = re.fullmatch(r"(\d{1,9}(?:\.\d+)?)([smhd]?)", text)
+    if not found:
+        hint = f"such as {flag} 7d, {flag} 12h, {flag} 30m"
+        raise ConfigError([Problem(flag, f"must be a time span, not {text!r}", hint)])
+    return float(found[1]) * UNITS[found[2]]

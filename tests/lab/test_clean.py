@@ -1,0 +1,104 @@
+"""Removing what ended runs left on real hosts, and nothing that is in use."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from tests.lab.lab import Lab, LabFactory
+from tests.lab.launching import Launcher, Result
+
+NOW = ("--older-than", "0")
+
+
+def runs(lab: Lab, node: str) -> set[str]:
+    """The runs that lie on a host."""
+    return set(lab[node].sh("ls ~/.runner/runs 2>/dev/null || true").split())
+
+
+def clean(launcher: Launcher, *words: str) -> Result:
+    """Run the verb, which has to succeed."""
+    done = launcher("clean", "--cluster", "lab", *words)
+    assert done.code == 0, done
+    return done
+
+
+@pytest.fixture
+def on_bare_lab(lab: Lab, on_lab: Launcher) -> Iterator[Launcher]:
+    """A user on hosts where nothing was run before."""
+    for host in lab.hosts.values():
+        host.sh("rm -rf ~/.runner")
+    yield on_lab
+    for host in lab.hosts.values():
+        host.sh("chmod -R u+w ~/.runner 2>/dev/null; rm -rf ~/.runner")
+
+
+def test_ended_runs_go_and_what_is_in_use_stays(lab: Lab, on_bare_lab: Launcher) -> None:
+    """However old it is said to be: a run that is on, and the release it works with."""
+    user = on_bare_lab
+    (user.folder / "frozen").mkdir()
+    (user.folder / "frozen" / "file").write_text("x" * 100_000)
+    (user.folder / "frozen").chmod(0o555)
+    ended = [user.ranks("print=hi", "cluster=lab") for _ in range(2)]
+    assert [done.code for done in ended] == [0, 0], ended
+    gone = {done.folder.name for done in ended}
+    (user.folder / "new").write_text("another release")
+    words = user.rank_words("print=up", "wait=/dev/shm/go", "print=done")
+    running = user.start("cluster=lab", *words)
+    running.until_printed("up", times=4)
+    kept = running.run_id
+    used = json.loads((running.folder / "plan.json").read_text())["release"]
+
+    assert "no runs and no releases removed" in clean(user).out
+    shown = clean(user, *NOW, "--dry-run")
+    assert shown.out.startswith("node[1-4]: 2 runs and 1 release would go, ")
+    assert f"in use: {kept}" in shown.out
+    assert runs(lab, "node1") == gone | {kept}
+    told = json.loads(clean(user, *NOW, "--json").out)
+
+    for name, host in lab.hosts.items():
+        assert set(told[name]["runs"]) == gone
+        assert told[name]["size"] > 200_000
+        assert runs(lab, name) == {kept}
+        assert host.sh("ls ~/.runner/releases").split() == [used]
+        host.sh("touch /dev/shm/go")
+    done = running.wait()
+    assert done.code == 0, done
+    assert done.out.count("done") == 4
+    for host in lab.hosts.values():
+        host.sh("rm /dev/shm/go")
+    assert "1 run and 1 release removed" in clean(user, *NOW).out
+    assert all(runs(lab, name) == set() for name in lab.hosts)
+    (user.folder / "frozen").chmod(0o755)
+
+
+def test_a_run_that_died_without_a_word_goes_when_it_is_old(
+    lab: Lab, on_bare_lab: Launcher
+) -> None:
+    """After a power cut no record has an end; a young one may be about to start."""
+    running = on_bare_lab.start(
+        "cluster=lab", "cluster.only=[node1]", *on_bare_lab.rank_words("print=up", "sleep=600")
+    )
+    running.until_printed("up")
+    lab["node1"].power_off()
+    running.wait(60)
+    lab["node1"].power_on()
+    assert f"in use: {running.run_id}" in clean(on_bare_lab, *NOW).out
+    lab["node1"].sh(f"touch -d '2 hours ago' ~/.runner/runs/{running.run_id}/node1/state.json")
+    assert "node1: 1 run and " in clean(on_bare_lab, *NOW).out
+    assert runs(lab, "node1") == set()
+
+
+def test_hosts_of_one_disk_clean_their_own_part(
+    lab_factory: LabFactory, launcher: Launcher
+) -> None:
+    """And together leave nothing."""
+    with lab_factory(n=3, shared_home=True) as lab:
+        lab.write_cluster(launcher.conf)
+        assert launcher.ranks("print=hi", "cluster=lab").code == 0
+        told = json.loads(clean(launcher, *NOW, "--json").out)
+        assert all(len(said["runs"]) == 1 for said in told.values())
+        assert sum(len(said["releases"]) for said in told.values()) == 1
+        assert runs(lab, "node1") == set()
