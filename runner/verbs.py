@@ -10,22 +10,36 @@ import contextlib
 import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from invoke.context import Context
 from invoke.tasks import Task
 
 from runner.core.codec import encode
-from runner.core.composed import DryRun
+from runner.core.composed import Composed, DryRun
 from runner.core.errors import ConfigError, Problem
 from runner.core.facts import FactsRequest
 from runner.core.spec import Node, Spec
 from runner.verb import composed_of, composer_of, span, verb, words_of
 
+if TYPE_CHECKING:
+    from runner.contact import Contact
+
 __all__ = ["clean", "config", "deploy", "exec_", "explain", "init", "plan"]
+
+
+@contextlib.contextmanager
+def _hosts_of(composed: Composed) -> Iterator[Contact]:
+    """Offer contact with the hosts of a verb, on a console for it."""
+    from runner.contact import contact
+    from runner.ui.console import open_console
+
+    names = [node.name for node in composed.spec.nodes]
+    with contact(composed.spec, open_console(composed.ui, None, names)) as hosts:
+        yield hosts
 
 
 def _storage_request(spec: Spec, release: str, node: Node) -> FactsRequest:
@@ -46,11 +60,9 @@ def deploy(
 
     A launch does so by itself, where a host lacks it.
     """
-    from runner.contact import contact
     from runner.control.snapshot import Snapshot
     from runner.core.readiness import storage_problems
     from runner.ui import tables
-    from runner.ui.console import open_console
 
     composed = composed_of(cluster, set_, config_dir)
     spec = composed.spec
@@ -61,10 +73,9 @@ def deploy(
             hint = "which cluster? python -m runner deploy --cluster NAME"
         raise ConfigError([Problem("cluster.deploy", what, hint)])
     snapshot = Snapshot.take(spec, Path.cwd(), composed.run_dir)
-    console = open_console(composed.ui, None, [node.name for node in spec.nodes])
-    with contact(spec, console) as hosts:
+    with _hosts_of(composed) as hosts:
         for note in snapshot.notes:
-            console.say(f"note: {note}")
+            hosts.console.say(f"note: {note}")
         facts = hosts.gather(
             lambda node: _storage_request(spec, snapshot.code.release, node), storage_problems
         )
@@ -104,11 +115,9 @@ def exec_(
 
     Such as: exec --cluster lab3 -- nvidia-smi -L
     """
-    from runner.contact import contact
     from runner.control.remote import Execution
     from runner.core.readiness import setup_problems
     from runner.ui import tables
-    from runner.ui.console import open_console
 
     words = REST[:] or ([command] if command else [])
     if REST and command:
@@ -123,14 +132,13 @@ def exec_(
         raise ConfigError([Problem("--timeout", "must be more than 0", "such as --timeout 60")])
     composed = composed_of(cluster, set_, config_dir)
     spec = composed.spec
-    console = open_console(composed.ui, None, [node.name for node in spec.nodes])
-    with contact(spec, console) as hosts:
+    with _hosts_of(composed) as hosts:
         hosts.gather(
             lambda node: replace(_storage_request(spec, "", node), setup=spec.setup),
             setup_problems,
         )
-        console.phase("running")
-        execution = Execution(hosts.sessions, hosts.inbox, spec.lost_s, console.state)
+        hosts.console.phase("running")
+        execution = Execution(hosts.sessions, hosts.inbox, spec.lost_s, hosts.console.state)
         execution.run(argv, limit_s)
     answers = [execution.answers[node.name] for node in spec.nodes]
     print(json.dumps(tables.as_data(answers)) if json_ else tables.answers(answers))
@@ -155,20 +163,17 @@ def clean(
 
     With their logs and what the ranks wrote there; never what is in use.
     """
-    from runner.contact import contact
     from runner.control.asking import Asking
     from runner.core.readiness import storage_problems
     from runner.ui import tables
-    from runner.ui.console import open_console
 
     bounds = {"older_than_s": span("--older-than", older_than), "dry_run": dry_run}
     composed = composed_of(cluster, set_, config_dir)
     spec = composed.spec
-    console = open_console(composed.ui, None, [node.name for node in spec.nodes])
-    with contact(spec, console) as hosts:
+    with _hosts_of(composed) as hosts:
         hosts.gather(lambda node: _storage_request(spec, "", node), storage_problems)
-        console.phase("cleaning")
-        asking = Asking(hosts.sessions, hosts.inbox, spec.lost_s, console.state)
+        hosts.console.phase("cleaning")
+        asking = Asking(hosts.sessions, hosts.inbox, spec.lost_s, hosts.console.state)
         cleaned = asking.run("clean", bounds, answer="cleaned")
     gone = {node.name: tables.Cleaned.of(cleaned[node.name]) for node in spec.nodes}
     print(json.dumps(encode(gone)) if json_ else tables.cleaned(gone, dry_run=dry_run))
