@@ -42,10 +42,8 @@ def _hosts_of(composed: Composed) -> Iterator[Contact]:
         yield hosts
 
 
-def _storage_request(spec: Spec, release: str, node: Node) -> FactsRequest:
-    return FactsRequest(
-        node=node.name, python="", workdir=spec.workdir, release=release, hosts_only=True
-    )
+def _storage_request(spec: Spec, node: Node) -> FactsRequest:
+    return FactsRequest(node=node.name, workdir=spec.workdir, hosts_only=True)
 
 
 @verb("deploy")
@@ -76,9 +74,7 @@ def deploy(
     with _hosts_of(composed) as hosts:
         for note in snapshot.notes:
             hosts.console.say(f"note: {note}")
-        facts = hosts.gather(
-            lambda node: _storage_request(spec, snapshot.code.release, node), storage_problems
-        )
+        facts = hosts.gather(lambda node: _storage_request(spec, node), storage_problems)
         began = time.monotonic()
         received = hosts.push(snapshot, facts, verify=True)
         seconds = time.monotonic() - began
@@ -134,7 +130,7 @@ def exec_(
     spec = composed.spec
     with _hosts_of(composed) as hosts:
         hosts.gather(
-            lambda node: replace(_storage_request(spec, "", node), setup=spec.setup),
+            lambda node: replace(_storage_request(spec, node), setup=spec.setup),
             setup_problems,
         )
         hosts.console.phase("running")
@@ -171,7 +167,7 @@ def clean(
     composed = composed_of(cluster, set_, config_dir)
     spec = composed.spec
     with _hosts_of(composed) as hosts:
-        hosts.gather(lambda node: _storage_request(spec, "", node), storage_problems)
+        hosts.gather(lambda node: _storage_request(spec, node), storage_problems)
         hosts.console.phase("cleaning")
         asking = Asking(hosts.sessions, hosts.inbox, spec.lost_s, hosts.console.state)
         cleaned = asking.run("clean", bounds, answer="cleaned")

@@ -56,7 +56,7 @@ class Asking:
             now = time.monotonic()
             if now >= next_ping:
                 next_ping = now + PING_S
-                self._look_after(now)
+                self._look_after()
         if self._problems:
             raise NotReady(list(self._problems.values()))
         return self._answers
@@ -79,12 +79,11 @@ class Asking:
         elif frame.kind == "closed":
             self._fail(name, f"the connection to it broke: {frame.data['reason']}")
 
-    def _look_after(self, now: float) -> None:
+    def _look_after(self) -> None:
         for name in self._waiting():
             session = self._sessions[name]
-            silence = now - max(session.heard, session.sent)
-            if silence > self._lost_s:
-                self._fail(name, f"nothing was heard from it for {silence:.0f} s")
+            if session.silence > self._lost_s:
+                self._fail(name, f"nothing was heard from it for {session.silence:.0f} s")
             else:
                 session.request("ping")
 

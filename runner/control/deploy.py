@@ -184,7 +184,7 @@ class Deployment:
                 if not session.closed:
                     session.request("ping")
         for receiver in self._all:
-            silence = now - max(receiver.session.heard, receiver.session.sent)
+            silence = receiver.session.silence
             if not receiver.over and silence > self._spec.lost_s:
                 receiver.session.close()
                 self._fail(receiver, f"nothing was heard from it for {silence:.0f} s")

@@ -85,11 +85,10 @@ class Execution:
     def _look_after(self, now: float, deadline: float) -> None:
         for name, session in self._sessions.items():
             answer = self.answers[name]
-            silence = now - max(session.heard, session.sent)
             if answer.over:
                 continue
-            if silence > self._lost_s:
-                self._lose(answer, f"nothing was heard from it for {silence:.0f} s")
+            if session.silence > self._lost_s:
+                self._lose(answer, f"nothing was heard from it for {session.silence:.0f} s")
             elif now > deadline:
                 self._lose(answer, "it did not say in time that the command has ended")
             else:

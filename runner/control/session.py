@@ -75,6 +75,11 @@ class Session:
         return mono + self._clock.offset
 
     @property
+    def silence(self) -> float:
+        """Seconds since the other side said or took anything."""
+        return time.monotonic() - max(self.heard, self.sent)
+
+    @property
     def closed(self) -> bool:
         """Whether the wire has ended."""
         return self._closed.is_set()

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import stat
 import time
 from typing import Any, Dict, Generator, Optional, Tuple
 
 from runner.core.layout import RunFolder, release_folder, releases_folder
-from runner.core.states import State
 from runner.host import proc, releases
 from runner.host.doorway import Doorway
+from runner.host.records import read_state
 from runner.host.work import Steps
 
 UNSETTLED_S = 3600.0
 """So long a run without an end on record may be about to start."""
-
-_OVER = frozenset(state.value for state in State if state.terminal)
 
 
 def clean(
@@ -37,8 +34,9 @@ def clean(
     before = time.time() - older_than_s
     gone: Dict[str, Any] = {"runs": [], "releases": [], "kept": [], "bytes": 0}
     for run_id in sorted(releases.names(os.path.join(workdir, "runs"))):
-        root = RunFolder(workdir, run_id, node).root
-        ended, last = _last_sign(root)
+        folder = RunFolder(workdir, run_id, node)
+        root = folder.root
+        ended, last = _last_sign(folder)
         if last is None or last > before:
             continue
         if _in_use(run_id, node) or (not ended and last > time.time() - UNSETTLED_S):
@@ -74,17 +72,13 @@ def remove(root: str) -> Steps:
     yield from releases.remove_tree(root)
 
 
-def _last_sign(root: str) -> Tuple[bool, Optional[float]]:
+def _last_sign(folder: RunFolder) -> Tuple[bool, Optional[float]]:
     """Return whether a run has an end on record, and when it last changed its state, if ever."""
-    path = os.path.join(root, "state.json")
-    try:
-        with open(path, encoding="utf-8") as file:
-            ended = json.load(file)["state"] in _OVER
-        return ended, os.stat(path).st_mtime
-    except (OSError, ValueError, KeyError):
-        pass
+    state = read_state(folder)
     with contextlib.suppress(OSError):
-        return False, os.stat(root).st_mtime
+        if state is not None:
+            return state.terminal, os.stat(folder.state).st_mtime
+        return False, os.stat(folder.root).st_mtime
     return False, None
 
 

@@ -170,10 +170,7 @@ def _run(
 def _let_go(keep: Set[int]) -> None:
     """Keep no descriptor of the link: its channel ends when it does."""
     null = os.open(os.devnull, os.O_RDWR)
-    for number in map(int, os.listdir("/proc/self/fd")):
-        if number > 2 and number not in keep | {null}:
-            with contextlib.suppress(OSError):
-                os.close(number)
+    proc.close_all_but(keep | {null})
     for number in (0, 1, 2):
         os.dup2(null, number)
 

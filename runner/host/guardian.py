@@ -146,13 +146,7 @@ def _redirect(log: str, keep: Set[int]) -> None:
     os.dup2(null, 0)
     os.dup2(file, 1)
     os.dup2(file, 2)
-    for name in os.listdir("/proc/self/fd"):
-        descriptor = int(name)
-        if descriptor > 2 and descriptor not in keep:
-            try:
-                os.close(descriptor)
-            except OSError:
-                continue
+    proc.close_all_but(keep)
     sys.stdout = sys.stderr = open(2, "w", buffering=1, closefd=False, encoding="utf-8")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import signal
@@ -75,6 +76,14 @@ def send(pids: Iterable[int], signum: int) -> Set[int]:
         except (ProcessLookupError, PermissionError):
             continue
     return reached
+
+
+def close_all_but(keep: AbstractSet[int]) -> None:
+    """Close every descriptor of this process but `keep` and the standard streams."""
+    for number in map(int, os.listdir("/proc/self/fd")):
+        if number > 2 and number not in keep:
+            with contextlib.suppress(OSError):
+                os.close(number)
 
 
 def become_subreaper() -> None:

@@ -68,7 +68,7 @@ class Journal:
         self._folder = folder
         self._order = order
         self._seq = 1 + max((event.seq for event in read_events(folder)), default=0)
-        self.state = _read_state(folder) or State.STARTING
+        self.state = read_state(folder) or State.STARTING
         self.failed = ""
 
     def append(
@@ -159,7 +159,8 @@ def _state_text(state: State) -> str:
     return json.dumps({"state": state.value, "pid": os.getpid(), "wall": time.time()}) + "\n"
 
 
-def _read_state(folder: RunFolder) -> Optional[State]:
+def read_state(folder: RunFolder) -> Optional[State]:
+    """Return the state on record, None when there is none that can be read."""
     try:
         with open(folder.state, encoding="utf-8") as file:
             return State(json.load(file)["state"])

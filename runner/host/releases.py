@@ -18,9 +18,9 @@ import stat
 import zlib
 from typing import Dict, Generator, List, Optional, Set, Tuple
 
-from runner.core.layout import CODE, release_folder, releases_folder
+from runner.core.layout import CODE, RunFolder, release_folder, releases_folder
 from runner.core.release import File, Manifest, release_hash
-from runner.core.states import State
+from runner.host.records import read_state
 from runner.host.work import Steps
 
 SEAL = 1_000_000_000
@@ -31,8 +31,6 @@ ASIDE = ".new"
 
 _LEFT = re.compile(r"\.[^.]+\.(.+)\.(\d+)(?:\.broken|\.old)?" + re.escape(ASIDE))
 """What an assembly leaves that was killed: whose, on which host, under which pid."""
-
-_OVER = tuple(state.value for state in State if state.terminal)
 
 LOOKS = 1000
 """Files that are looked at in one step: on a network disk each may take a millisecond."""
@@ -247,41 +245,38 @@ def remove_tree(path: str) -> Steps:
 def set_aside(parent: str, name: str) -> str:
     """Take one release out of its place, unless somebody holds it; return where it is then."""
     path = os.path.join(parent, name)
+    aside = os.path.join(parent, f".{name}.{os.uname().nodename}.{os.getpid()}.old{ASIDE}")
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        lock = lock_folder(path)
     except OSError:
         return ""
     try:
-        with contextlib.suppress(OSError):
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return ""
-        aside = os.path.join(parent, f".{name}.{os.uname().nodename}.{os.getpid()}.old{ASIDE}")
         os.rename(path, aside)
     except OSError:
         return ""
     finally:
-        os.close(descriptor)
+        if lock is not None:
+            os.close(lock)
     return aside
 
 
 def _used_by_runs(workdir: str) -> Set[str]:
     """Return the releases of runs that are not over, on any host that shares this disk."""
     runs = os.path.join(workdir, "runs")
-    folders = (
-        os.path.join(runs, run, node) for run in names(runs) for node in names(f"{runs}/{run}")
-    )
-    return {_release_of(folder) for folder in folders}
+    return {
+        _release_of(RunFolder(workdir, run, node))
+        for run in names(runs)
+        for node in names(os.path.join(runs, run))
+    }
 
 
-def _release_of(folder: str) -> str:
+def _release_of(folder: RunFolder) -> str:
     """Return the release of a run on one host, "" when it is over."""
+    state = read_state(folder)
+    if state is None or state.terminal:
+        return ""
     try:
-        with open(os.path.join(folder, "state.json"), encoding="utf-8") as file:
-            if json.load(file)["state"] in _OVER:
-                return ""
-        with open(os.path.join(folder, "order.json"), encoding="utf-8") as file:
+        with open(folder.order, encoding="utf-8") as file:
             return str(json.load(file)["release"])
     except (OSError, ValueError, KeyError):
         return ""
