@@ -6,7 +6,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 ARGS   ?=
 
-.PHONY: help run test check unit lab bench clean system
+.PHONY: help run test check unit lab bench chaos clean system
 .DEFAULT_GOAL := help
 
 help:  ## what there is
@@ -31,10 +31,15 @@ unit: $(VENV)/.test  ## the fast tests only
 lab: $(VENV)/.test system  ## the tests on real hosts only
 	$(BIN)/python -m pytest tests/lab $(ARGS)
 
-bench: $(VENV)/.test system  ## launch, deploy and logs against ssh, rsync and tar
+bench: $(VENV)/.test system  ## launch, deploy, logs, ends and cost, against ssh, rsync, tar and torchrun
 	$(BIN)/python -m benchmarks.launch $(ARGS)
 	$(BIN)/python -m benchmarks.deploy
 	$(BIN)/python -m benchmarks.logs
+	$(BIN)/python -m benchmarks.ends
+	$(BIN)/python -m benchmarks.cost
+
+chaos: $(VENV)/.test system  ## 1,000 random kills, cuts and power failures of runs on real hosts
+	$(BIN)/python -m tests.lab.chaos --events 1000 $(ARGS)
 
 clean:  ## remove the environment and caches
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache

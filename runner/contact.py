@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import getpass
+import os
 import queue
 import signal
+import socket
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -13,8 +16,12 @@ from runner.control.connect import Gathering, Reach
 from runner.control.deploy import Deployment, Receiver
 from runner.control.session import Inbox, Session
 from runner.control.snapshot import Snapshot
+from runner.control.stopping import Callbacks
+from runner.control.watch import Watch
 from runner.core.errors import Problem
+from runner.core.events import Event
 from runner.core.facts import Facts, FactsRequest
+from runner.core.plan import Plan
 from runner.core.spec import Node, Spec
 from runner.core.wire import Frame
 from runner.ui.console import Console
@@ -49,6 +56,22 @@ class Contact:
         self.sessions = gathering.sessions
         return gathering.run()
 
+    def gather_some(
+        self, request: Callable[[Node], FactsRequest]
+    ) -> tuple[dict[str, Facts], dict[str, Problem]]:
+        """Connect to every host at once; return the facts of some, and what kept the others.
+
+        Raises:
+            Interrupted: By a signal.
+        """
+        self.console.phase("connecting")
+        gathering = Gathering(
+            self.spec, self.reach, self.inbox, request, lambda _, __: [], self.console.state
+        )
+        facts, problems = gathering.some()
+        self.sessions = {name: gathering.sessions[name] for name in facts}
+        return facts, problems
+
     def push(
         self, snapshot: Snapshot, facts: dict[str, Facts], *, verify: bool = False
     ) -> dict[str, Receiver]:
@@ -77,11 +100,44 @@ class Contact:
             facts[name] = replace(facts[name], release_held=True)
         return deployment.receivers
 
+    def watch(
+        self,
+        plan: Plan,
+        log: Callable[[str, str, str, int, bytes], None] = lambda *_: None,
+        record: Callable[[Event], None] = lambda _: None,
+    ) -> Watch:
+        """Return a watch over a run of these hosts that tells the console how it goes.
+
+        Args:
+            plan: The run.
+            log: Takes (node, source, stream, offset, bytes) of each log.
+            record: Takes each event.
+        """
+        console = self.console
+        callbacks = Callbacks(
+            record=record,
+            log=log,
+            say=console.say,
+            phase=console.phase,
+            state=console.state,
+            console_full=lambda: console.full,
+            mute=console.mute,
+        )
+        return Watch(self.spec, plan, self.reach, self.sessions, self.inbox, callbacks)
+
     def close(self) -> None:
         """End every connection."""
         for session in list(self.sessions.values()):  # threads may still be connecting
             session.close()
         self.reach.close()
+
+
+def whoami() -> str:
+    """Return who we are, as user@machine."""
+    user = str(os.getuid())
+    with contextlib.suppress(KeyError, OSError):  # a user without a name
+        user = getpass.getuser()
+    return f"{user}@{socket.gethostname()}"
 
 
 @contextlib.contextmanager

@@ -6,29 +6,38 @@ import contextlib
 import json
 import os
 import queue
+import secrets
+import signal
 import sys
 import time
+import zlib
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from runner.contact import SETTLE_S, Contact, after, signals_to
+from runner.contact import SETTLE_S, Contact, after, signals_to, whoami
 from runner.control import bundle
+from runner.control.again import Again
 from runner.control.assume import assume
 from runner.control.connect import launch_request
-from runner.control.session import Inbox
+from runner.control.session import Inbox, Session
 from runner.control.snapshot import Snapshot
 from runner.control.store import RunStore
-from runner.control.watch import Callbacks, Watch
+from runner.control.watch import Watch
 from runner.core.codec import encode
 from runner.core.composed import Composed, DryRun
 from runner.core.errors import NotReady, Problem, RunnerError
 from runner.core.facts import Facts
-from runner.core.layout import PROGRAM
+from runner.core.fetch import OUTPUT
+from runner.core.layout import PROGRAM, log_name
 from runner.core.plan import Plan, build_plan
 from runner.core.readiness import problems_of
 from runner.core.release import Code
+from runner.core.seen import RunInfo
 from runner.core.spec import Spec
 from runner.core.verdict import Verdict, fold
+from runner.core.wire import Frame
+from runner.home import fetch
 from runner.ui import report
 from runner.ui.console import open_console
 
@@ -77,18 +86,20 @@ def rehearse(composed: Composed, *, as_json: bool = False) -> None:
     print(json.dumps(encode(plan)) if as_json else report.rehearsal(plan, assumed))
 
 
-def snapshot_of(composed: Composed) -> Snapshot | None:
-    """Begin a snapshot of the user's code if the run needs one.
+def snapshot_of(composed: Composed) -> Snapshot | Again | None:
+    """Begin a snapshot of the user's code if the run needs one, or find that of a past run.
 
     Raises:
-        ConfigError: It cannot be pushed.
+        ConfigError: It cannot be pushed, or is not to be had.
     """
+    if composed.recorded:
+        return Again(composed.recorded, composed.spec, Path.cwd(), composed.run_dir)
     if not composed.spec.pushes:
         return None
     return Snapshot.take(composed.spec, Path.cwd(), composed.run_dir)
 
 
-def _code(spec: Spec, snapshot: Snapshot | None) -> Code:
+def _code(spec: Spec, snapshot: Snapshot | Again | None) -> Code:
     if snapshot is not None:
         return snapshot.code
     return Code(tasks_hash=bundle.shipped_tasks().hash) if spec.task.shipped else Code()
@@ -98,12 +109,18 @@ class Launch:
     """One run, with its connections, its record and its console."""
 
     def __init__(
-        self, composed: Composed, snapshot: Snapshot | None, store: RunStore, inbox: Inbox
+        self,
+        composed: Composed,
+        snapshot: Snapshot | Again | None,
+        store: RunStore,
+        inbox: Inbox,
     ) -> None:
         self.spec: Spec = composed.spec
         self._composed = composed
         self._store = store
         self._inbox = inbox
+        self._began = 0.0
+        self._attempt_number = 0
         self._snapshot = snapshot
         names = [node.name for node in self.spec.nodes]
         self._console = open_console(composed.ui, composed.console_ranks, names)
@@ -117,8 +134,9 @@ class Launch:
         """
         try:
             facts = self._gather()
+            snapshot = self._to_push(facts)
             plan = build_plan(self.spec, facts, code=self._code)
-            if self._snapshot and self._contact.push(self._snapshot, facts):
+            if snapshot and self._contact.push(snapshot, facts):
                 plan = build_plan(self.spec, facts, code=self._code)
             return self._launch(plan, facts)
         finally:
@@ -131,7 +149,9 @@ class Launch:
             RunnerError: There is none.
         """
         try:
-            return build_plan(self.spec, self._gather(), code=self._code)
+            facts = self._gather()
+            self._to_push(facts)
+            return build_plan(self.spec, facts, code=self._code)
         finally:
             self._close()
 
@@ -141,85 +161,131 @@ class Launch:
 
     def _gather(self) -> dict[str, Facts]:
         """Say what there is to say, and ask every host."""
-        for note in (*self._composed.notes, *(self._snapshot.notes if self._snapshot else ())):
+        left_out = self._snapshot.notes if isinstance(self._snapshot, Snapshot) else ()
+        for note in (*self._composed.notes, *left_out):
             self._console.say(f"note: {note}")
         return self._contact.gather(
             lambda node: launch_request(self.spec, node, self._code),
             lambda node, told: problems_of(self.spec, node, told),
         )
 
+    def _to_push(self, facts: dict[str, Facts]) -> Snapshot | None:
+        if isinstance(self._snapshot, Again):
+            return self._snapshot.to_push(facts)
+        return self._snapshot
+
     @property
     def _code(self) -> Code:
         return _code(self.spec, self._snapshot)
 
     def _launch(self, plan: Plan, facts: dict[str, Facts]) -> int:
-        try:
+        with self._writing():
             self._store.create(self._composed.config_yaml)
             self._store.write_plan(plan)
-        except OSError as error:
-            what = f"cannot write in {self._store.folder}: {error.strerror}"
-            raise NotReady([Problem("run_dir", what, "free some space, or set run_dir")]) from error
-        began, began_wall = time.monotonic(), time.time()
-        watch = self._attempt(plan, facts, {})
+        began, self._began = time.monotonic(), time.time()
+        watch = self._attempt(plan, facts)
         if watch.may_retry and not self.spec.master_port.fixed:
-            port = self._another_port(watch)
+            port, hub_port = self._other_ports(watch)
             if port and not watch.interrupted:
                 self._console.say("trying once more with another port")
                 master = self.spec.master.name
-                facts = {**facts, master: replace(facts[master], held_port=port)}
+                facts = {**facts, master: replace(facts[master], held_port=port, hub_port=hub_port)}
                 plan = build_plan(self.spec, facts, code=self._code, attempt=1)
-                self._store.write_plan(plan)
-                watch = self._attempt(plan, facts, watch.events_offsets)
+                with self._writing():
+                    self._store.write_plan(plan)
+                watch = self._attempt(plan, facts)
+        if watch.left:
+            return self._left(plan, watch)
         verdict = fold(plan, watch.observed, time.monotonic() - began)
         if watch.refused:
             verdict = replace(verdict, state="failed", exit_code=max(3, verdict.exit_code))
-        self._store.write_result(plan, verdict, began_wall)
+        self._store.write_result(plan, verdict, self._began)
         if self._store.failed:
             self._console.say(f"{self._store.failed}; the hosts have every log, in their workdir")
-        self._report(plan, verdict)
+        fetched = self._fetch(plan) if not watch.interrupted else ""
+        self._report(plan, verdict, fetched)
         return verdict.exit_code
 
-    def _attempt(self, plan: Plan, facts: dict[str, Facts], offsets: dict[str, int]) -> Watch:
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Say what is wrong with our disk before anything starts that it could not record."""
+        try:
+            yield
+        except OSError as error:
+            what = f"cannot write in {self._store.folder}: {error.strerror}"
+            raise NotReady([Problem("run_dir", what, "free some space, or set run_dir")]) from error
+
+    def _fetch(self, plan: Plan) -> str:
+        """Bring home what the task declares as its outputs; return what came of it."""
+        if not plan.outputs or not self.spec.pull_outputs:
+            return ""
+        self._store.release()
+        return fetch(self._contact, plan.run_id, self._store.folder, (OUTPUT,))
+
+    def _attempt(self, plan: Plan, facts: dict[str, Facts]) -> Watch:
+        self._attempt_number = plan.attempt
         self._console.say(report.opening(plan))
-        callbacks = Callbacks(
-            record=self._store.append,
-            log=self._log,
-            say=self._console.say,
-            phase=self._console.phase,
-            state=self._console.state,
-            console_full=lambda: self._console.full,
-            mute=self._console.mute,
-        )
-        watch = Watch(
-            self.spec, plan, self._contact.reach, self._contact.sessions, self._inbox, callbacks
-        )
+        watch = self._contact.watch(plan, self._log, self._store.append)
         tasks = bundle.shipped_tasks() if self.spec.task.shipped else None
-        watch.start(facts, tasks, offsets)
-        watch.run()
+        watch.start(facts, tasks, self._record(plan), secrets.token_hex(16))
+        watch.run(detach=self.spec.detach)
         return watch
 
-    def _another_port(self, watch: Watch) -> int:
-        """Have the master reserve another port; 0 when it cannot."""
-        rule = self.spec.master_port
-        session = self._contact.sessions[self.spec.master.name]
-        number = session.request("hold", {"first": rule.first, "last": rule.last})
-        deadline = time.monotonic() + HOLD_S
-        while time.monotonic() < deadline:
-            with contextlib.suppress(queue.Empty):
-                sender, frame = self._inbox.get(timeout=0.1)
-                if sender is None:
-                    watch.interrupt(int(frame.data["signal"]))
-                    return 0
-                if sender is session and frame.data.get("id") == number:
-                    return int(frame.data.get("port", 0))
+    def _left(self, plan: Plan, watch: Watch) -> int:
+        """Say how the run can be found again; return the exit code."""
+        if watch.hung_up:  # there is nobody to read it
+            return 128 + signal.SIGHUP
+        self._console.finish_ranks(SETTLE_S)
+        self._console.verdict(report.leaving(plan, kept=watch.kept))
         return 0
 
-    def _log(self, node: str, source: str, stream: str, data: bytes) -> None:
-        self._store.append_log(node, f"{source}.{stream}", data)
+    def _record(self, plan: Plan) -> bytes:
+        """Return what every host is to have on record of the whole run, packed."""
+        info = RunInfo(
+            run_id=plan.run_id,
+            cluster=plan.cluster,
+            task=plan.task,
+            by=whoami(),
+            began=self._began,
+            nodes=len(plan.nodes),
+            world_size=plan.world_size,
+            gpus={share.node: len(share.gpus) for share in plan.nodes if share.gpus},
+            attempt=plan.attempt,
+        )
+        told = {"info": encode(info), "plan": encode(plan), "config": self._composed.config_yaml}
+        return zlib.compress(json.dumps(told).encode())
+
+    def _other_ports(self, watch: Watch) -> tuple[int, int]:
+        """Have the master reserve other ports, the store's and the hub's; 0 when it cannot."""
+        rule = self.spec.master_port
+        session = self._contact.sessions[self.spec.master.name]
+        number = session.request(
+            "hold", {"first": rule.first, "last": rule.last, "hub": len(self.spec.nodes) > 1}
+        )
+        deadline = time.monotonic() + HOLD_S
+        later: list[tuple[Session | None, Frame]] = []
+        try:
+            while time.monotonic() < deadline:
+                with contextlib.suppress(queue.Empty):
+                    sender, frame = self._inbox.get(timeout=0.1)
+                    if sender is None:
+                        watch.interrupt(int(frame.data["signal"]))
+                        return 0, 0
+                    if sender is session and frame.data.get("id") == number:
+                        told = frame.data
+                        return int(told.get("port", 0)), int(told.get("hub_port", 0))
+                    later.append((sender, frame))
+            return 0, 0
+        finally:
+            for each in later:
+                self._inbox.put(each)
+
+    def _log(self, node: str, source: str, stream: str, offset: int, data: bytes) -> None:
+        self._store.write_log(node, log_name(self._attempt_number, source, stream), offset, data)
         if source != PROGRAM:
             self._console.show(node, int(source.rpartition("_")[2]), stream, data)
 
-    def _report(self, plan: Plan, verdict: Verdict) -> None:
+    def _report(self, plan: Plan, verdict: Verdict, fetched: str) -> None:
         self._console.finish_ranks(SETTLE_S)
         folder = os.path.relpath(self._store.folder)
         text = report.ending(
@@ -229,7 +295,7 @@ class Launch:
             self._store.tail,
             disconnect_s=self.spec.disconnect_s,
         )
-        self._console.verdict(text)
+        self._console.verdict("\n".join(filter(None, (fetched, text))))
         give_up = self._interrupted if verdict.exit_code == 0 else after(SETTLE_S)
         self._console.close(give_up)
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import json
 import os
 import re
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from invoke.context import Context
@@ -97,17 +99,36 @@ def composed_of(
     return composed
 
 
+def composed_for(
+    run: str, cluster: str, set_: Sequence[str] | None, config_dir: Sequence[str] | None
+) -> Composed:
+    """Compose the cluster that a verb about a run asks: the one that is named, or the run's own.
+
+    That is on record in the folder one stands in, for the run that is named, or for the latest.
+
+    Raises:
+        ConfigError: With every problem.
+    """
+    if not cluster and not any(word.startswith("cluster=") for word in set_ or ()):
+        plan = Path("runs", run or "latest", "plan.json")
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            cluster = str(json.loads(plan.read_text(encoding="utf-8"))["cluster"])
+        where = f"on {cluster}, like {plan.parent}" if cluster else "on this machine, cluster=local"
+        print(f"note: {where}; --cluster NAME asks another", file=sys.stderr)
+    return composed_of(cluster, set_, config_dir)
+
+
 UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
-def span(flag: str, text: str) -> float:
-    """Read a time span in seconds: a number of them, or one with a unit.
+def span(flag: str, text: str, *, bare: bool = True) -> float:
+    """Read a time span in seconds: one with a unit, or a `bare` number of seconds.
 
     Raises:
         ConfigError: It is none.
     """
     found = re.fullmatch(r"(\d{1,9}(?:\.\d+)?)([smhd]?)", text)
-    if not found:
+    if not found or not (found[2] or bare or not float(found[1])):
         hint = f"such as {flag} 7d, {flag} 12h, {flag} 30m"
         raise ConfigError([Problem(flag, f"must be a time span, not {text!r}", hint)])
     return float(found[1]) * UNITS[found[2]]

@@ -23,12 +23,27 @@ from runner.core.composed import Composed, DryRun
 from runner.core.errors import ConfigError, Problem
 from runner.core.facts import FactsRequest
 from runner.core.spec import Node, Spec
+from runner.runs import VERBS as RUN_VERBS
+from runner.runs import attach, logs, ps, pull, stop
 from runner.verb import composed_of, composer_of, span, verb, words_of
 
 if TYPE_CHECKING:
     from runner.contact import Contact
 
-__all__ = ["clean", "config", "deploy", "exec_", "explain", "init", "plan"]
+__all__ = [
+    "attach",
+    "clean",
+    "config",
+    "deploy",
+    "exec_",
+    "explain",
+    "init",
+    "logs",
+    "plan",
+    "ps",
+    "pull",
+    "stop",
+]
 
 
 @contextlib.contextmanager
@@ -163,7 +178,7 @@ def clean(
     from runner.core.readiness import storage_problems
     from runner.ui import tables
 
-    bounds = {"older_than_s": span("--older-than", older_than), "dry_run": dry_run}
+    bounds = {"older_than_s": span("--older-than", older_than, bare=False), "dry_run": dry_run}
     composed = composed_of(cluster, set_, config_dir)
     spec = composed.spec
     with _hosts_of(composed) as hosts:
@@ -292,7 +307,8 @@ def init(
 
 
 VERBS: dict[str, Task[Any]] = {
-    each.name: each for each in (deploy, exec_, plan, config, explain, clean, init)
+    **{each.name: each for each in (deploy, exec_, plan, config, explain, clean, init)},
+    **RUN_VERBS,
 }
 """Every verb by the name it is called by."""
 

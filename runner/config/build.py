@@ -23,6 +23,7 @@ PROGRAM_KEYS = ("module", "script", "command")
 TRANSPORTS = ("ssh", "local")
 BACKENDS = ("auto", "nccl", "gloo")
 DEPLOYS = ("auto", "never")
+PULLS = ("auto", "never")
 HOST_KEYS = ("strict", "accept-new")
 
 
@@ -78,11 +79,13 @@ def build(asked: Asked, problems: list[Problem]) -> tuple[Spec, dict[str, Any]]:
         project=_project(check, cluster["project"], asked),
         workdir=check.line("cluster.workdir", cluster["workdir"]),
         deploy=_deploy(check, values),
+        pull_outputs=check.choice("outputs.pull", values["outputs"]["pull"], PULLS) == "auto",
         env=env,
         secrets=secrets,
         grace_s=check.seconds("stop.grace_s", values["stop"]["grace_s"]),
         lost_s=check.seconds("lost_s", values["lost_s"]),
-        disconnect_s=check.seconds("disconnect_s", values["disconnect_s"]),
+        disconnect_s=_disconnect_s(check, values),
+        detach=bool(values["detach"]),
     )
     run_dir = Path(check.line("run_dir", values["run_dir"])).expanduser()
     dry_run = check.choice("dry_run", scalar(values["dry_run"]), [d.value for d in DryRun])
@@ -95,6 +98,13 @@ def build(asked: Asked, problems: list[Problem]) -> tuple[Spec, dict[str, Any]]:
     if problems:
         raise ConfigError(problems)
     return spec, options
+
+
+def _disconnect_s(check: Checker, values: Mapping[str, Any]) -> float:
+    """Return how long a run goes on without a controller; 0 for ever."""
+    seconds = check.seconds("disconnect_s", values["disconnect_s"])
+    keep = check.choice("on_disconnect", values["on_disconnect"], ("stop", "keep")) == "keep"
+    return 0.0 if keep else seconds
 
 
 def program_name(task: Mapping[str, Any]) -> str:
@@ -380,6 +390,7 @@ def _task(check: Checker, asked: Asked) -> Task:
         target=target,
         args=(*words, *arguments(check, task["args"], task["args_style"])),
         env=check.env("task.env", task["env"]),
+        outputs=check.outputs("task.outputs", task["outputs"]),
     )
 
 

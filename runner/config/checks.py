@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
+from runner.core import outputs
 from runner.core.errors import Problem
 from runner.core.spec import PortRule
 
@@ -145,6 +146,18 @@ class Checker:
         if not all(texts) or any("\0" in str(text) for text in texts):
             self.wrong(where, f"must be a list of texts, not {value!r}")
         return tuple(filter(None, texts))
+
+    def outputs(self, where: str, value: object) -> tuple[str, ...]:
+        """Read paths, or patterns of them, below the working folder of the ranks."""
+        if value == "" or (isinstance(value, list) and "" in value):
+            self.wrong(where, "a path is empty", "such as results/*.pt; [] for none")
+            return ()
+        patterns = self.words(where, value)
+        for pattern in patterns:
+            if problem := outputs.problem_of(pattern):
+                hint = "it is relative to where the ranks run, such as results/*.pt"
+                self.wrong(where, f"{pattern!r} {problem}", hint)
+        return patterns
 
     def gpus(self, where: str, value: object) -> tuple[int | None, tuple[int, ...]]:
         """Read how many GPUs, or which ones."""

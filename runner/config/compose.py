@@ -15,16 +15,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from hydra import initialize_config_dir
+from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
 from hydra.core.plugins import Plugins
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
 
+from runner.config import rerun
 from runner.config.arguments import hydra_value
-from runner.config.build import PROGRAM_KEYS, Asked, build, program_name
+from runner.config.build import Asked, build, program_name
 from runner.config.explain import Files, explain, plain
 from runner.config.schema import Runner, register, strangers
 from runner.core.composed import Composed
@@ -39,8 +42,29 @@ if TYPE_CHECKING:
 
 PRIMARY = "runner"
 NODES = "cluster.nodes."
-PROGRAMS = frozenset(f"task.{key}" for key in PROGRAM_KEYS)
 RANGED = re.compile(r"^(\+{0,2}(?:cluster\.(?:only|exclude)|task\.nodes)=)([^'\"]*)$")
+
+
+@dataclasses.dataclass(frozen=True)
+class _Begun:
+    """What Hydra is given for some words.
+
+    Attributes:
+        primary: The config to begin with.
+        overrides: The words as Hydra wants them.
+        parsed: The same, read.
+        past: The run that is to be done again, whose record `primary` is.
+    """
+
+    primary: str
+    overrides: list[str]
+    parsed: list[Override]
+    past: rerun.Past | None = None
+
+    @property
+    def keys(self) -> set[str]:
+        """The keys and groups the words speak of."""
+        return {each.key_or_group for each in self.parsed}
 
 
 class _UserFolders(SearchPathPlugin):
@@ -71,6 +95,7 @@ class Composer:
 
     def __init__(self, files: Files) -> None:
         self._files = files
+        self._run_ids: set[str] = set()
 
     @property
     def _hydra(self) -> Hydra:
@@ -86,11 +111,11 @@ class Composer:
             ConfigError: With every problem.
         """
         with self._explained(words):
-            overrides = _prepared(words)
-            config = self._hydra.compose_config(PRIMARY, overrides, RunMode.RUN)
+            begun = self._begin(words)
+            config = self._composed(begun)
             HydraConfig.instance().set_config(config)
             hydra = config.hydra
-            return self._finish(_without_hydra(config), hydra, words)
+            return self._finish(_without_hydra(config), hydra, words, begun)
 
     def sweep(self, words: Sequence[str]) -> list[Composed]:
         """Compose every run of a `--multirun`, before any of them is started.
@@ -102,16 +127,16 @@ class Composer:
         def compose(config: DictConfig) -> Composed | ConfigError:
             hydra = HydraConfig.get()
             try:
-                return self._finish(config, hydra, list(hydra.overrides.task))
+                return self._finish(config, hydra, list(hydra.overrides.task), begun)
             except ConfigError as error:
                 return error
 
         with self._explained(words), tempfile.TemporaryDirectory() as folder:
-            overrides = _prepared(words)
+            begun = self._begin(words)
             # Hydra's sweepers write there; each of our runs has a record of its own.
-            overrides.append(f"hydra.sweep.dir={hydra_value(folder)}")
+            overrides = [*begun.overrides, f"hydra.sweep.dir={hydra_value(folder)}"]
             batches = self._hydra.multirun(
-                PRIMARY, compose, overrides, with_log_configuration=False
+                begun.primary, compose, overrides, with_log_configuration=False
             )
             results = [job.return_value for batch in batches for job in batch]
         errors = [result for result in results if isinstance(result, ConfigError)]
@@ -130,24 +155,26 @@ class Composer:
         Raises:
             ConfigError: It cannot be composed, or there is no such key.
         """
-        from runner.config.layers import layers  # noqa: PLC0415
+        from runner.config.layers import layers, of_record  # noqa: PLC0415
         from runner.config.origins import Tracer  # noqa: PLC0415
 
         with self._explained(words):
-            overrides = _prepared(words)
-            config = self._hydra.compose_config(PRIMARY, overrides, RunMode.RUN)
+            begun = self._begin(words)
+            config = self._composed(begun)
             defaults = self._hydra.config_loader.compute_defaults_list(
-                PRIMARY, overrides, RunMode.RUN
+                begun.primary, begun.overrides, RunMode.RUN
             )
             roots = [
                 Path(source.path)
                 for source in config.hydra.runtime.config_sources
                 if source.schema == "file"
             ]
-            typed = dict(zip(overrides[len(overrides) - len(words) :], words, strict=True))
+            typed = dict(zip(begun.overrides[-len(words) :], words, strict=True)) if words else {}
             lines = [(str(each.input_line), each) for each in defaults.config_overrides]
             settings = [(typed.get(line, line), each) for line, each in lines]
-            sources = layers(defaults.defaults, roots, settings)
+            past = begun.past
+            record = {begun.primary: of_record(past.where, past.kept(begun.keys))} if past else {}
+            sources = layers(defaults.defaults, roots, settings, record)
             return Tracer(_without_hydra(config), sources).origins(key)
 
     def yaml(self, words: Sequence[str], key: str = "", *, resolve: bool = False) -> str:
@@ -159,7 +186,7 @@ class Composer:
         from runner.config.origins import as_yaml  # noqa: PLC0415
 
         with self._explained(words):
-            config = self._hydra.compose_config(PRIMARY, _prepared(words), RunMode.RUN)
+            config = self._composed(self._begin(words))
             return as_yaml(_without_hydra(config), key, resolve=resolve)
 
     def show(
@@ -173,13 +200,13 @@ class Composer:
             ConfigError: It cannot be composed, or has no such part.
         """
         with self._explained(words or ()):
-            overrides = _prepared(words or ())
+            begun = self._begin(words or ())
             if words is not None:
                 # For our words where something is wrong: Hydra would print its own.
-                self._hydra.compose_config(PRIMARY, overrides, RunMode.RUN)
-            args = argparse.Namespace(overrides=overrides, resolve=False)
+                self._composed(begun)
+            args = argparse.Namespace(overrides=begun.overrides, resolve=False)
             try:
-                question(self._hydra, PRIMARY, args)
+                question(self._hydra, begun.primary, args)
             except SystemExit as error:
                 raise ConfigError([]) from error  # Hydra has said why.
 
@@ -195,37 +222,82 @@ class Composer:
                 raise
             raise ConfigError([explain(error, self._files, words)]) from error
 
-    def _finish(self, config: DictConfig, hydra: HydraConf, words: Sequence[str]) -> Composed:
+    def _begin(self, words: Sequence[str]) -> _Begun:
+        """Read the words, and find what they say on record.
+
+        A program given without `task=` stands alone: nothing of the default task is kept.
+
+        Raises:
+            ConfigError: There is no such record.
+        """
+        overrides = [RANGED.sub(_quote_ranges, word) for word in words]
+        begun = _Begun(PRIMARY, overrides, OverridesParser.create().parse_overrides(overrides))
+        name = rerun.named(begun.parsed)
+        if name is not None:
+            past = rerun.find(name, Path.cwd())
+            self._files.named[rerun.CONFIG] = past.where
+            node = past.primary(begun.keys, self._files.shipped / f"{PRIMARY}.yaml")
+            ConfigStore.instance().store(rerun.CONFIG, node)
+            return dataclasses.replace(begun, primary=rerun.CONFIG, past=past)
+        programs = [o for o in begun.parsed if o.key_or_group in rerun.PROGRAMS]
+        if "task" not in begun.keys and any(o.value() is not None for o in programs):
+            return dataclasses.replace(begun, overrides=["task=base", *overrides])
+        return begun
+
+    def _composed(self, begun: _Begun) -> DictConfig:
+        return self._hydra.compose_config(begun.primary, begun.overrides, RunMode.RUN)
+
+    def _finish(
+        self, config: DictConfig, hydra: HydraConf, words: Sequence[str], begun: _Begun
+    ) -> Composed:
         """Check what Hydra composed, and turn it into plain data."""
+        past, replaced = begun.past, rerun.replaces_program(begun.parsed)
         chosen = {
             group: f"{group}/{option}"
             for group, option in hydra.runtime.choices.items()
             if isinstance(option, str) and not group.startswith("hydra/")
         }
-        configs = [PRIMARY, *sorted(chosen.values())]
+        configs = [begun.primary, *sorted(chosen.values())]
         if OmegaConf.get_type(config) is not Runner:
             where = str(self._files.find(PRIMARY)[0])
             raise ConfigError([Problem(where, "its defaults list must begin with runner_base")])
         task = chosen.get("task", "").removeprefix("task/")
         name = task if task not in ("", "base") else program_name(plain(config.task, "task", []))
-        if not OmegaConf.is_interpolation(config, "run_id") and config.run_id is None:
-            config.run_id = new_run_id(name)
         cluster = chosen.get("cluster", "cluster").removeprefix("cluster/")
+        if past:
+            config.rerun = past.planned.run_id
+            cluster = cluster if "cluster" in chosen else past.planned.cluster
+            name = name if replaced else past.planned.task
+        if not OmegaConf.is_interpolation(config, "run_id") and config.run_id is None:
+            config.run_id = self._another_run_id(name)
         with self._located(configs, words):
             values = _resolved(config)
-            paths, declared = self._node_overrides([*hydra.overrides.hydra, *hydra.overrides.task])
+            given = [*hydra.overrides.hydra, *hydra.overrides.task]
+            paths, declared = self._node_overrides(given, begun)
             cwd = str(Path.cwd())
             asked = Asked(values, cluster, name, cwd, os.environ, paths, declared)
-            spec, options = build(asked, list(strangers(values)))
+            problems = list(strangers(values))
+            if past is None and values.get(rerun.KEY) is not None:
+                problems.append(rerun.misplaced(values[rerun.KEY]))
+            spec, options = build(asked, problems)
+        recorded, notes = past.again(spec, words, same=not replaced) if past else (None, ())
         return Composed(
             spec=spec,
             config_yaml=OmegaConf.to_yaml(config, resolve=False),
             sources=tuple(self._files.sources(configs)),
-            notes=tuple(self._files.shadows(configs)),
+            notes=(*notes, *self._files.shadows(configs)),
             task_option=task,
             overrides=tuple(words),
+            recorded=recorded,
             **options,
         )
+
+    def _another_run_id(self, name: str) -> str:
+        """Make a run id that no other run of a sweep has: in a long one, chance would see to it."""
+        while (made := new_run_id(name)) in self._run_ids:
+            pass
+        self._run_ids.add(made)
+        return made
 
     @contextlib.contextmanager
     def _located(self, configs: Sequence[str], words: Sequence[str]) -> Iterator[None]:
@@ -241,7 +313,7 @@ class Composer:
             ) from error
 
     def _node_overrides(
-        self, overrides: Sequence[str]
+        self, overrides: Sequence[str], begun: _Begun
     ) -> tuple[list[tuple[str, ...]], list[str] | None]:
         """Return the paths below `cluster.nodes` that are set, and the entries they may speak of.
 
@@ -254,7 +326,7 @@ class Composer:
             return [], None
         changes = {o.input_line for o in ours if not o.is_add() and not o.is_force_add()}
         rest = [word for word in overrides if word not in changes]
-        nodes = self._hydra.compose_config(PRIMARY, rest, RunMode.RUN).cluster.nodes
+        nodes = self._composed(dataclasses.replace(begun, overrides=rest)).cluster.nodes
         paths = [tuple(o.key_or_group.removeprefix(NODES).split(".")) for o in ours]
         return paths, list(nodes) if isinstance(nodes, DictConfig) else []
 
@@ -263,20 +335,6 @@ def _without_hydra(config: DictConfig) -> DictConfig:
     with open_dict(config):
         del config["hydra"]
     return config
-
-
-def _prepared(words: Sequence[str]) -> list[str]:
-    """Return overrides as Hydra wants them.
-
-    A program given without `task=` stands alone: nothing of the default task is kept.
-    """
-    overrides = [RANGED.sub(_quote_ranges, word) for word in words]
-    parsed = OverridesParser.create().parse_overrides(overrides)
-    groups = {o.key_or_group for o in parsed}
-    programs = [o for o in parsed if o.key_or_group in PROGRAMS and o.value() is not None]
-    if not programs or "task" in groups:
-        return overrides
-    return ["task=base", *overrides]
 
 
 def _quote_ranges(match: re.Match[str]) -> str:

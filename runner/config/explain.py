@@ -28,14 +28,20 @@ from runner.core.errors import Problem
 
 
 class Files:
-    """The YAML files of some folders: the first folder that has a file wins."""
+    """The YAML files of some folders: the first folder that has a file wins.
+
+    `named` are those of another name, or in another place, than their config.
+    """
 
     def __init__(self, folders: Sequence[Path], shipped: Path) -> None:
         self.folders = folders
-        self._shipped = shipped
+        self.shipped = shipped
+        self.named: dict[str, Path] = {}
 
     def find(self, config: str) -> list[Path]:
         """Return the files of this name, the one that wins first."""
+        if config in self.named:
+            return [self.named[config]]
         files = (folder / f"{config}.yaml" for folder in self.folders)
         return [file for file in files if file.is_file()]
 
@@ -48,9 +54,9 @@ class Files:
     def shadows(self, configs: Sequence[str]) -> Iterator[str]:
         """Yield which of `configs` came from a file that hides another."""
         for config in configs:
-            chosen, *hidden = self.find(config) or [self._shipped]
+            chosen, *hidden = self.find(config) or [self.shipped]
             if hidden:
-                ours = self._shipped / f"{config}.yaml"
+                ours = self.shipped / f"{config}.yaml"
                 names = ["the shipped one" if file == ours else str(file) for file in hidden]
                 yield f"{config}: {chosen} (shadows {' and '.join(names)})"
 

@@ -74,7 +74,10 @@ class Default(Protocol):
 
 
 def layers(
-    defaults: Sequence[Default], roots: Sequence[Path], overrides: Sequence[tuple[str, Override]]
+    defaults: Sequence[Default],
+    roots: Sequence[Path],
+    overrides: Sequence[tuple[str, Override]],
+    records: Mapping[str, Layer],
 ) -> list[Layer]:
     """Return everything that sets values, the last one wins.
 
@@ -82,9 +85,23 @@ def layers(
         defaults: The configs that were merged, in order.
         roots: The folders of YAML, the first that has a file wins.
         overrides: What the command line sets, with the words as they were typed.
+        records: What stands for configs of those names: records of runs.
     """
-    found = [_of_config(each, roots) for each in defaults if each.config_path]
+    found = [
+        records.get(each.config_path) or _of_config(each, roots)
+        for each in defaults
+        if each.config_path
+    ]
     return [layer for layer in found if layer] + [_of_word(*pair) for pair in overrides]
+
+
+def of_record(file: Path, content: Any) -> Layer:
+    """Return what a recorded configuration says, or the part of it that counts."""
+    try:
+        lines = dict(_lines(file))
+    except OSError:  # it was found on a host
+        lines = {}
+    return Layer(shown(file), normal(content), lines)
 
 
 def _of_config(default: Default, roots: Sequence[Path]) -> Layer | None:

@@ -111,6 +111,10 @@ With `--multirun`, values joined by commas make a run of each combination, one a
 python -m runner --multirun cluster=mine task=train task.args.lr=0.1,0.01
 ```
 
+`rerun=RUN_ID`, such as `rerun=latest`, takes what is on record of a past run in place of all files:
+its configuration, and the release it ran. Words change it (`rerun=latest task.args.lr=0.02`), and a
+`cluster=` or `task=` replaces that whole section.
+
 ## Ranges of nodes
 
 `gpu[01-16]` names sixteen machines, `rack[1-2]n[1-8]` sixteen others. Ranges may stand below

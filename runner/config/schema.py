@@ -158,6 +158,11 @@ class TaskConfig:
         "argparse", "hydra makes `lr=0.1` of it; raw keeps words", "argparse, hydra or raw"
     )
     env: Any = doc(dict, "environment of the ranks, over the cluster's and the node's", ENV)
+    outputs: Any = doc(
+        list,
+        "what to bring home of what ranks leave where they run; of a folder all; `**`: any folders",
+        "list of paths or patterns such as results/*.pt",
+    )
     nodes: Any = doc(list, "the nodes to use; empty: all of the cluster", MEMBERS)
     nnodes: Any = doc(
         None, "how many nodes to use, the first ones; null: all", "number from 1, or null"
@@ -170,6 +175,17 @@ class Deploy:
 
     max_mb: int = doc(200, "more than this many megabytes are refused", "whole number from 1")
     keep: int = doc(3, "so many old releases stay on the hosts", "whole number from 0")
+
+
+@dataclass
+class Outputs:
+    """What comes home of what a task leaves: `task.outputs` says what that is."""
+
+    pull: str = doc(
+        "auto",
+        "auto fetches it at the end of a run that was watched; never: `pull` does when it is asked",
+        "auto or never",
+    )
 
 
 @dataclass
@@ -203,13 +219,21 @@ class Runner:
         "up to 63 of a-z, 0-9 and '-', or null",
     )
     run_dir: str = doc("runs/${run_id}", "the record of the run on this machine", PATH)
+    rerun: str | None = doc(
+        None,
+        "a past run again, as recorded, with the code it ran with; on the command line only",
+        "name of a run in runs, latest, path of its folder, or null",
+    )
     ui: str = doc("auto", "plain: lines only, as for a file", "auto or plain")
     deploy: Deploy = doc(Deploy, "bounds of what is pushed", "see below")
+    outputs: Outputs = doc(Outputs, "what comes home of what a task leaves", "see below")
     stop: Stop = doc(Stop, "how a run is ended", "see below")
     lost_s: float = doc(15.0, "after this silence a host counts as lost", SECONDS)
     disconnect_s: float = doc(
-        15.0, "hosts that hear nothing of us for so long stop the run themselves", SECONDS
+        600.0, "when no host has heard of us for so long, they stop the run themselves", SECONDS
     )
+    on_disconnect: str = doc("stop", "keep: the run goes on without us, for ever", "stop or keep")
+    detach: bool = doc(False, "return once every rank runs; the run goes on", "true or false")
     logs: Logs = doc(Logs, "what is shown of the ranks' output", "see below")
 
 
@@ -220,6 +244,7 @@ SECTIONS: Mapping[str, type] = {
     "cluster.ssh": SshConfig,
     "task": TaskConfig,
     "deploy": Deploy,
+    "outputs": Outputs,
     "stop": Stop,
     "logs": Logs,
 }

@@ -33,7 +33,7 @@ class Reach:
     """How machines of one spec are reached; makes transports when they are first needed."""
 
     def __init__(self, spec: Spec, note: Callable[[str], None]) -> None:
-        self._spec = spec
+        self.spec = spec
         self._note = note
         self._made: dict[str, Transport] = {}
         self._lock = threading.Lock()
@@ -44,7 +44,7 @@ class Reach:
         Raises:
             NotReady: It cannot be reached.
         """
-        command = bundle.boot_command(self._spec.host_python, self._spec.run_id, node.name)
+        command = bundle.boot_command(self.spec.host_python, self.spec.run_id, node.name)
         session = Session(node, self.transport(node.transport).open(node, command), inbox)
         session.send_raw(bundle.host_code())
         return session
@@ -67,7 +67,7 @@ class Reach:
             return LocalTransport()
         from runner.transport.ssh import SshTransport
 
-        return SshTransport(self._spec.ssh, notes=self._note)
+        return SshTransport(self.spec.ssh, notes=self._note)
 
 
 class Gathering:
@@ -107,6 +107,19 @@ class Gathering:
 
         Raises:
             NotReady: With every problem of every host, if one could not be reached or asked.
+            Interrupted: By a signal.
+        """
+        facts, _ = self.some()
+        every = [each for node in self._spec.nodes for each in self._wrong_with(node)]
+        if every:
+            raise NotReady(list(dict.fromkeys(every)))  # our own side's stands at every node
+        return facts
+
+    def some(self) -> tuple[dict[str, Facts], dict[str, Problem]]:
+        """Return the facts of those that could be asked, and what kept the others.
+
+        Raises:
+            Interrupted: By a signal.
         """
         waiting = {node.name for node in self._spec.nodes}
         self._connect_all()
@@ -120,10 +133,7 @@ class Gathering:
             if session is None:
                 raise Interrupted(128 + frame.data["signal"])
             self._take(session, frame)
-        every = [each for node in self._spec.nodes for each in self._wrong_with(node)]
-        if every:
-            raise NotReady(list(dict.fromkeys(every)))  # our own side's stands at every node
-        return self._facts
+        return self._facts, self._problems
 
     def _ping(self) -> None:
         """Keep those company that have answered, however long the others take."""
@@ -225,6 +235,7 @@ def launch_request(spec: Spec, node: Node, code: Code) -> FactsRequest:
         tasks_hash=code.tasks_hash,
         release=code.release,
         hold_port=master,
+        hold_hub=master and len(spec.nodes) > 1,
         port_first=spec.master_port.first if master else 0,
         port_last=spec.master_port.last if master else 0,
     )

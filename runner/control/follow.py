@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
 
 from runner.control.session import Session
 from runner.core.events import Event, parse
@@ -26,6 +28,7 @@ class _File:
     source: str
     stream: str
     offset: int = 0
+    begun: bool = False
     done: bool = False
 
 
@@ -34,19 +37,30 @@ class Follower:
 
     Args:
         share: The node's share of the plan.
-        sink: Takes (source, stream, bytes) of the logs, in order per file.
-        events_offset: Where this attempt's events begin.
+        sink: Takes (source, stream, offset, bytes) of the logs, in order per file.
+        logs: Whether to follow the logs too, or the events only.
+        begin: Where each log begins: `tail` lines before its end, or `since` so many seconds ago;
+            empty for its first byte.
+        ranks: The ranks whose logs are wanted; None for all, and the program's.
     """
 
     def __init__(
-        self, share: NodePlan, sink: Callable[[str, str, bytes], None], events_offset: int = 0
+        self,
+        share: NodePlan,
+        sink: Callable[[str, str, int, bytes], None],
+        *,
+        logs: bool = True,
+        begin: Mapping[str, float] = MappingProxyType({}),
+        ranks: Container[int] | None = None,
     ) -> None:
         self._attempt = share.order.attempt
         self._sink = sink
-        self._events = _File("events", "", events_offset)
-        sources = [PROGRAM, *map(rank_source, share.ranks)]
-        logs = (_File(source, stream) for source, stream in itertools.product(sources, STREAMS))
-        self._files = [self._events, *logs]
+        self._begin = begin
+        self._events = _File("events", "")
+        chosen = [rank for rank in share.ranks if ranks is None or rank in ranks]
+        sources = [*([PROGRAM] if ranks is None else []), *map(rank_source, chosen)] if logs else []
+        logs_ = (_File(source, stream) for source, stream in itertools.product(sources, STREAMS))
+        self._files = [self._events, *logs_]
         self._asked: dict[int, _File] = {}
         self._held_back: list[_File] = []
         self._torn = b""
@@ -55,11 +69,6 @@ class Follower:
     def done(self) -> bool:
         """Whether every file is here to its end."""
         return all(file.done for file in self._files)
-
-    @property
-    def events_offset(self) -> int:
-        """How far the events were read."""
-        return self._events.offset
 
     def start(self, session: Session) -> None:
         """Ask for every file, from where we are; also after a new link."""
@@ -70,13 +79,21 @@ class Follower:
                 self._ask(session, file)
 
     def take(
-        self, session: Session, number: int, chunk: bytes, *, eof: bool, hold_back: bool
+        self,
+        session: Session,
+        number: int,
+        offset: int,
+        chunk: bytes,
+        *,
+        eof: bool,
+        hold_back: bool,
     ) -> Iterator[Event]:
         """Take an answer; yield the events in it.
 
         Args:
             session: Where to ask on.
             number: The id of the read that is answered.
+            offset: Where in the file the chunk begins.
             chunk: What was read.
             eof: Whether the file ends here.
             hold_back: Whether to ask for more logs only at `resume`.
@@ -84,12 +101,12 @@ class Follower:
         file = self._asked.pop(number, None)
         if file is None:
             return
-        file.offset += len(chunk)
-        file.done = eof
+        file.offset = offset + len(chunk)
+        file.begun, file.done = True, eof
         if file is self._events:
             yield from self._parse(chunk)
         elif chunk:
-            self._sink(file.source, file.stream, chunk)
+            self._sink(file.source, file.stream, offset, chunk)
         if not eof and hold_back and file is not self._events:
             self._held_back.append(file)
         elif not eof:
@@ -102,7 +119,13 @@ class Follower:
             self._ask(session, file)
 
     def _ask(self, session: Session, file: _File) -> None:
-        where = {"source": file.source, "stream": file.stream, "attempt": self._attempt}
+        where: dict[str, Any] = {
+            "source": file.source,
+            "stream": file.stream,
+            "attempt": self._attempt,
+        }
+        if file is not self._events and not file.begun:
+            where.update(self._begin)
         number = session.request("read", {**where, "offset": file.offset, "n": CHUNK})
         self._asked[number] = file
 
@@ -110,4 +133,6 @@ class Follower:
         *lines, self._torn = (self._torn + chunk).split(b"\n")
         for line in lines:
             with contextlib.suppress(ValueError):  # torn by a full disk or a power cut
-                yield parse(line.decode())
+                event = parse(line.decode())
+                if event.attempt == self._attempt:
+                    yield event

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
-import queue
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from runner.control.listening import listen
 from runner.control.session import Inbox, Session
 from runner.core.wire import Frame
 
 LIMIT = 4 << 20
 """Bytes kept of what one host prints; the rest is dropped, and that is said."""
 
-PING_S = 2.0
 MARGIN_S = 15.0
 """What a host may take beyond the command's own limit to end it."""
 
@@ -72,48 +70,34 @@ class Execution:
         for name, session in self._sessions.items():
             session.request("exec", {"argv": list(words), "limit_s": timeout_s})
             self._show(name, "running")
-        deadline = time.monotonic() + timeout_s + MARGIN_S
-        next_ping = 0.0
-        while not all(answer.over for answer in self.answers.values()):
-            with contextlib.suppress(queue.Empty):
-                self._take(*self._inbox.get(timeout=0.1))
-            now = time.monotonic()
-            if now >= next_ping:  # however much one of them prints
-                next_ping = now + PING_S
-                self._look_after(now, min(deadline, self._give_up_at))
+        self._give_up_at = time.monotonic() + timeout_s + MARGIN_S
+        listen(self._inbox, self._waiting, self._lost_s, self._take, self._lose, self._interrupt)
 
-    def _look_after(self, now: float, deadline: float) -> None:
-        for name, session in self._sessions.items():
-            answer = self.answers[name]
-            if answer.over:
-                continue
-            if session.silence > self._lost_s:
-                self._lose(answer, f"nothing was heard from it for {session.silence:.0f} s")
-            elif now > deadline:
-                self._lose(answer, "it did not say in time that the command has ended")
-            else:
-                session.request("ping")
+    def _waiting(self) -> dict[str, Session]:
+        """Return those where it has not ended; too late for them, none."""
+        if time.monotonic() > self._give_up_at:
+            for name in self._running():
+                self._lose(name, "it did not say in time that the command has ended")
+        return self._running()
 
-    def _lose(self, answer: Answer, why: str) -> None:
+    def _running(self) -> dict[str, Session]:
+        return {n: each for n, each in self._sessions.items() if not self.answers[n].over}
+
+    def _lose(self, name: str, why: str) -> None:
+        answer = self.answers[name]
         answer.problem, answer.unproven = f"lost: {why}; the command may go on there", True
-        self._show(answer.node, "lost")
+        self._show(name, "lost")
 
     def _interrupt(self, signum: int) -> None:
         """Have every host end it; a second time, wait for none of them."""
-        self._give_up_at = time.monotonic() + (0 if self.signal else KILL_S)
+        patience_s = 0 if self.signal else KILL_S
+        self._give_up_at = min(self._give_up_at, time.monotonic() + patience_s)
         self.signal = signum
-        for name, session in self._sessions.items():
-            if not self.answers[name].over:
-                session.request("kill")
+        for session in self._running().values():
+            session.request("kill")
 
-    def _take(self, session: Session | None, frame: Frame) -> None:
-        if session is None:
-            self._interrupt(int(frame.data["signal"]))
-            return
-        name = session.node.name
+    def _take(self, name: str, frame: Frame) -> None:
         answer = self.answers[name]
-        if answer.over:
-            return
         if frame.kind == "output":
             kept = answer.out if frame.data["stream"] == "out" else answer.err
             room = max(0, LIMIT - len(kept))
@@ -125,8 +109,6 @@ class Execution:
         elif frame.kind == "refused":
             answer.problem = f"cannot be started: {frame.data['why']}"
             self._show(name, "failed")
-        elif frame.kind == "closed":
-            self._lose(answer, f"the connection broke: {frame.data['reason']}")
 
     def _ended(self, answer: Answer, told: Mapping[str, Any]) -> None:
         answer.code = told.get("code")

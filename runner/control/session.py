@@ -18,6 +18,15 @@ from runner.transport.base import Channel
 
 MAX_BANNER = 64 << 10
 
+SLICE = 64 << 10
+"""Bytes that are handed on at once: how far a long push is, is known after each."""
+
+DRIFT_S = 0.05
+"""What two clocks may drift apart in the life of a session without being set anew."""
+
+BULK = 1 << 10
+"""Less than this is taken by a wire that leads nowhere, too, and says nothing of the other side."""
+
 Inbox = queue.SimpleQueue[tuple["Session | None", Frame]]
 """A SimpleQueue: signal handlers put into it too (session None), and its put is reentrant."""
 
@@ -28,9 +37,10 @@ class Session:
     Attributes:
         node: Where it leads.
         heard: When anything came in last, on our monotonic clock.
-        sent: When the other side last took anything from us.
+        sent: When it last took so much that somebody must be there who takes it.
         unsent: Bytes queued that it has not taken yet.
         banner: What came before the first frame.
+        met: Whether our code runs at the other end.
     """
 
     def __init__(self, node: Node, channel: Channel, inbox: Inbox) -> None:
@@ -38,6 +48,7 @@ class Session:
         self.heard = self.sent = time.monotonic()
         self.unsent = 0
         self.banner = b""
+        self.met = False
         self._channel = channel
         self._inbox = inbox
         self._outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
@@ -76,7 +87,7 @@ class Session:
 
     @property
     def silence(self) -> float:
-        """Seconds since the other side said or took anything."""
+        """Seconds since the other side said anything, or took anything of size."""
         return time.monotonic() - max(self.heard, self.sent)
 
     @property
@@ -115,6 +126,7 @@ class Session:
             banner, magic, rest = seen.partition(MAGIC)
             self.banner = banner[-MAX_BANNER:]
             if magic:
+                self.met = True
                 self.heard = time.monotonic()
                 return rest
             if not chunk:
@@ -129,10 +141,13 @@ class Session:
     def _write(self) -> None:
         try:
             while (data := self._outbox.get()) is not None:
-                self._channel.send(data)
-                self.sent = time.monotonic()
-                with self._lock:
-                    self.unsent -= len(data)
+                for start in range(0, len(data), SLICE):
+                    part = data[start : start + SLICE]
+                    self._channel.send(part)
+                    if len(part) >= BULK:
+                        self.sent = time.monotonic()
+                    with self._lock:
+                        self.unsent -= len(part)
         except OSError:
             return  # the reader says so
 
@@ -157,6 +172,7 @@ class Clock:
             if self._best == float("inf"):
                 self.offset = now - mono
             return
-        if now - asked < self._best:
-            self._best = now - asked
-            self.offset = (now + asked) / 2 - mono
+        trip, offset = now - asked, (now + asked) / 2 - mono
+        # Outside of what both trips allow, one of the clocks stood still: a machine was suspended.
+        if trip < self._best or abs(offset - self.offset) > (trip + self._best) / 2 + DRIFT_S:
+            self._best, self.offset = trip, offset

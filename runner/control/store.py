@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from runner.core.codec import encode
 from runner.core.errors import ConfigError, Problem
-from runner.core.events import Event
+from runner.core.events import Event, parse
 from runner.core.plan import Plan
 from runner.core.verdict import Verdict
 
@@ -23,6 +25,10 @@ class RunStore:
         self.logs = folder / "logs"
         self.failed = ""
         self._made: list[Path] = []
+        self._sizes: dict[Path, int] = {}
+        self._known: set[tuple[Any, ...]] = set()
+        self._lock = -1
+        self._torn = False
         self._ignore = folder.parent / ".gitignore"
 
     def reserve(self) -> None:
@@ -64,12 +70,52 @@ class RunStore:
             OSError: It cannot be written.
         """
         self.logs.mkdir(mode=0o700)
+        self._lock = os.open(self.folder, os.O_RDONLY | os.O_CLOEXEC)
+        fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # until this process ends
         self._write("config.yaml", config_yaml)
         latest = self.folder.parent / "latest"
         if latest.is_symlink() or not latest.exists():
             aside = self.folder.parent / f".latest.{os.getpid()}"
             aside.symlink_to(self.folder.name)
             aside.replace(latest)
+
+    def join(self, config_yaml: str, plan: Plan) -> bool:
+        """Go on with the record of a run that is followed again, or begin one.
+
+        Returns:
+            Whether it is ours to write: not while somebody else follows the run in this folder, or
+            where it cannot be written.
+        """
+        try:
+            if not self.folder.exists():
+                self.reserve()
+                self.create(config_yaml)
+                self.write_plan(plan)
+            if self._lock < 0:
+                self._lock = os.open(self.folder, os.O_RDONLY | os.O_CLOEXEC)
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except (OSError, ConfigError):
+            return False
+        self._known = {_name(parsed) for parsed in self._events()}
+        return True
+
+    def _events(self) -> Iterator[Event]:
+        with contextlib.suppress(OSError):
+            for line in (self.folder / "events.jsonl").read_text(errors="replace").splitlines():
+                with contextlib.suppress(ValueError):
+                    yield parse(line)
+
+    def append_once(self, event: Event) -> None:
+        """Record what happened, unless it is on record."""
+        if _name(event) not in self._known:
+            self._known.add(_name(event))
+            self.append(event)
+
+    def release(self) -> None:
+        """Let others write here: we have written all we know."""
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
 
     def write_plan(self, plan: Plan) -> None:
         """Record what every host will be told; before it is told.
@@ -78,6 +124,11 @@ class RunStore:
             OSError: It cannot be written.
         """
         self._write_json("plan.json", encode(plan))
+
+    @property
+    def ended(self) -> bool:
+        """Whether it is on record how it ended."""
+        return (self.folder / "result.json").exists()
 
     def write_result(self, plan: Plan, verdict: Verdict, began: float) -> None:
         """Record how it ended; `began` in seconds since 1970."""
@@ -89,11 +140,25 @@ class RunStore:
 
     def append(self, event: Event) -> None:
         """Record what happened."""
-        self._append(self.folder / "events.jsonl", event.line().encode())
+        line = event.line().encode()
+        self._torn = not self._append(
+            self.folder / "events.jsonl", b"\n" + line if self._torn else line
+        )
 
-    def append_log(self, node: str, name: str, data: bytes) -> None:
-        """Append to one stream of one node."""
-        self._append(self.logs / node / name, data)
+    def write_log(self, node: str, name: str, offset: int, data: bytes) -> None:
+        """Add a piece of one stream of one node: what we have is always a beginning of it.
+
+        What is there already is not written twice, and nothing is written beyond a gap.
+        """
+        path = self.logs / node / name
+        have = self._sizes.get(path)
+        if have is None:
+            have = _size(path)
+        if offset <= have < offset + len(data):
+            whole = self._append(path, data[have - offset :])
+            # After a part of it, what comes next is beyond a gap; `pull` fills that.
+            have = offset + len(data) if whole else _size(path)
+        self._sizes[path] = have
 
     def tail(self, node: str, name: str, lines: int) -> list[str]:
         """Return the last lines of one stream."""
@@ -106,14 +171,20 @@ class RunStore:
         rows = text.rstrip().split("\n")[-lines:]
         return [row.rstrip("\r").rpartition("\r")[2] for row in rows]  # of a progress bar, its last
 
-    def _append(self, path: Path, data: bytes) -> None:
-        """Append, or note in `failed` why not: a full disk here must not end a run elsewhere."""
+    def _append(self, path: Path, data: bytes) -> bool:
+        """Append, or note in `failed` why not: a full disk here must not end a run elsewhere.
+
+        Returns:
+            Whether all of it was written.
+        """
         try:
-            path.parent.mkdir(mode=0o700, exist_ok=True)
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             with path.open("ab") as file:
                 file.write(data)
         except OSError as error:
             self.failed = self.failed or f"cannot write {path}: {error.strerror}"
+            return False
+        return True
 
     def _write_json(self, name: str, data: Any) -> None:
         self._write(name, json.dumps(data, indent=1) + "\n")
@@ -122,3 +193,15 @@ class RunStore:
         aside = self.folder / f".{name}.new"
         aside.write_text(text, encoding="utf-8")
         aside.replace(self.folder / name)
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def _name(event: Event) -> tuple[Any, ...]:
+    """Return what tells an event from all others of its run."""
+    return event.node, event.attempt, event.seq, type(event.body)

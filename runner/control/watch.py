@@ -1,90 +1,68 @@
-"""One attempt while it is on: send the orders, follow, keep contact, stop all when one fails.
+"""One attempt while it is on: send the orders or join, follow, keep contact, stop all if one fails.
 
-One thread, one inbox. Nothing here waits for a host without a deadline, and a host that is lost
-is asked over a new connection to end its part before it is named as unproven.
+One thread, one inbox. A broken wire changes nothing for the ranks: it is opened again, and every
+file goes on at its byte.
 """
 
 from __future__ import annotations
 
 import contextlib
 import queue
-import threading
+import signal
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Container, Mapping
+from types import MappingProxyType
+from typing import Any
 
 from runner.control.bundle import Tasks
 from runner.control.connect import Reach
+from runner.control.contacted import Away, NodeWatch, Reopener
 from runner.control.follow import Follower
 from runner.control.session import Inbox, Session
+from runner.control.stopping import Callbacks, Chronicle, Stop
+from runner.control.vigil import Vigil
 from runner.core.codec import encode
 from runner.core.events import (
+    Apart,
     Body,
+    Cause,
     Ended,
     Event,
-    HostLost,
     HostSilent,
+    Joined,
+    Kept,
+    PeerLost,
     PortTaken,
     ProgramExited,
     RankExited,
     RankStarted,
-    StopAsked,
+    Stopping,
 )
+from runner.core.exits import describe_exit
 from runner.core.facts import Facts
-from runner.core.plan import NodePlan, Plan
+from runner.core.plan import Plan
 from runner.core.spec import Spec
 from runner.core.states import State
-from runner.core.verdict import Observed, describe_exit
+from runner.core.verdict import Observed
 from runner.core.wire import Frame
 
-START_S = 30.0
-"""How long a host may take from its order to a running supervisor."""
-
 TICK_S = 0.05
+JOIN_S = 15.0
+"""How long hosts may take to say whether they reach each other (see `host.touch.APART_S`)."""
 
-ENOUGH = 2
-"""After so many signals the user wants no more logs either."""
-
-PING_S = 2.0
-"""The longest time between two pings; short limits on silence make it shorter."""
-
-LADDER_S = 12.0
-"""What the hosts' own ladder may take beyond the grace (`host.ending.KILL_S`, and a margin)."""
-
-DRAIN_S = 5.0
-"""How long a host that has ended may take to send the next piece of its logs."""
-
-
-@dataclass
-class NodeWatch:
-    """What is known of one node of the attempt."""
-
-    share: NodePlan
-    session: Session
-    follower: Follower
-    going: bool = False
-    ended: bool = False
-    lost: bool = False
-    settled: bool = False
-    fed: float = field(default_factory=time.monotonic)
-    started: set[int] = field(default_factory=set)
-
-
-@dataclass(frozen=True)
-class Callbacks:
-    """Where a watch reports to: the record, the logs, and the person."""
-
-    record: Callable[[Event], None]
-    log: Callable[[str, str, str, bytes], None]
-    say: Callable[[str], None]
-    phase: Callable[[str], None]
-    state: Callable[[str, str], None]
-    console_full: Callable[[], bool]
-    mute: Callable[[], None]
+KEEP_S = 2.0
+"""How long the hosts may take to confirm that they need nobody."""
 
 
 class Watch:
-    """One attempt of a run, from its orders to nothing left."""
+    """One attempt of a run, from its orders to nothing left.
+
+    Attributes:
+        started: Whether every rank runs, or ran.
+        on_interrupt: Says of a signal whether it shall stop the run; None for any.
+        left: Whether the user left, and the run goes on.
+        hung_up: Whether it was the user's terminal that left.
+    """
 
     def __init__(
         self,
@@ -96,89 +74,184 @@ class Watch:
         callbacks: Callbacks,
     ) -> None:
         self.spec, self.plan = spec, plan
-        self.observed: list[Observed] = []
-        self.port_taken = False
-        self.refused = False
-        self._reach, self._inbox, self._tell = reach, inbox, callbacks
+        self.port_taken = self.refused = False
+        self.started = self.left = self.hung_up = False
+        self._inbox, self._tell = inbox, callbacks
         self._sessions = sessions
         self._nodes: dict[str, NodeWatch] = {}
-        self._stopping = False
-        self._signals = 0
-        self._deadline = float("inf")
-        self._next_ping = self._next_tick = 0.0
-        self._seq = 0
-        self._announced = False
+        self._chronicle = Chronicle(spec.run_id, plan.attempt, callbacks.record)
+        self._stop = Stop(spec, self._nodes, callbacks, self._chronicle)
+        self._vigil = Vigil(
+            spec, self._nodes, Reopener(reach, inbox), self._stop, self._chronicle, callbacks
+        )
+        self._reopened = False
+        self._next_tick = 0.0
+        self._leave_at = float("inf")
+        self._started_at = 0.0
+        self._began = time.monotonic()
+        self.on_interrupt: Callable[[int], bool] | None = None
 
     def start(
-        self,
-        facts: Mapping[str, Facts],
-        tasks: Tasks | None,
-        events_offsets: Mapping[str, int],
+        self, facts: Mapping[str, Facts], tasks: Tasks | None, record: bytes, token: str
     ) -> None:
-        """Send every host its order."""
+        """Send every host its order.
+
+        Args:
+            facts: Of every node.
+            tasks: The shipped tasks, if the run is of one.
+            record: What every host is to have on record of the whole run, packed.
+            token: The secret by which the supervisors know each other.
+        """
         secrets = {name: secret.reveal() for name, secret in self.spec.secrets.items()}
-        for share in self.plan.nodes:
-            name = share.node
-            sink = self._sink(name)
-            follower = Follower(share, sink, events_offsets.get(name, 0))
-            self._nodes[name] = NodeWatch(share, self._sessions[name], follower)
+        self._meet(logs=True)
+        head = Frame("record", {}, record).head()
+        for name, node in self._nodes.items():
+            session = self._sessions[name]
+            session.share(head, record)
             missing = tasks if tasks and not facts[name].tasks_held else None
-            data = {"order": encode(share.order), "secrets": secrets}
+            data = {"order": encode(node.share.order), "secrets": secrets, "token": token}
             if missing:
                 data["tasks"] = missing.header()
-            self._sessions[name].request("go", data, missing.payload if missing else b"")
-        self._began = time.monotonic()
+            session.request("go", data, missing.payload if missing else b"")
         self._tell.phase("starting")
-        for name, node in self._nodes.items():
+        for name in self._nodes:
             self._tell.state(name, "starting")
-            if node.session.closed:
-                self._lose(node, "the connection to it broke before it got its order")
 
-    def run(self) -> None:
-        """Return when every host has settled: ended with its logs here, lost, or silent."""
-        while not all(node.settled for node in self._nodes.values()):
+    def join(
+        self,
+        *,
+        logs: bool = True,
+        begin: Mapping[str, float] = MappingProxyType({}),
+        ranks: Container[int] | None = None,
+        observe: bool = False,
+    ) -> None:
+        """Follow a run that is on, or over; hosts without a session are tried again and again.
+
+        To `observe` is to change nothing: such a reader stops no run, and keeps none alive.
+        `logs`, `begin` and `ranks` are those of the `Follower`.
+        """
+        self._vigil.fresh, self._vigil.acts = False, not observe
+        self._meet(logs=logs, begin=begin, ranks=ranks)
+        self._tell.phase("joining")
+        for node in self._nodes.values():
+            if node.session is None:
+                node.away = Away("it could not be reached", node.heard)
+                self._tell.state(node.name, "not reached")
+            else:
+                self._adopt(node, node.session)
+
+    def run(self, *, detach: bool = False) -> None:
+        """Return when every host has settled: ended with its logs here, lost, or silent.
+
+        Or, to `detach`, once every rank runs and the hosts know what they need of us.
+        """
+        while not all(node.settled for node in self._nodes.values()) and not self.left:
             with contextlib.suppress(queue.Empty):
                 self._take(*self._inbox.get(timeout=TICK_S))
             if time.monotonic() >= self._next_tick:
                 self._next_tick = time.monotonic() + TICK_S
-                self._tick()
+                self._vigil.tick()
+            leaving = self._leave_at < float("inf")
+            if detach and not leaving and self._in_touch_all and self._stop.wanted is None:
+                self.detach()
+            elif leaving and (self.kept or time.monotonic() >= self._leave_at):
+                self.leave()
+
+    def leave(self) -> None:
+        """Have `run` return, and the run go on."""
+        self.left = True
+
+    def detach(self) -> None:
+        """Leave once the hosts know that the run is to go on without any controller."""
+        self._leave_at = time.monotonic() + KEEP_S
+        for node in self._nodes.values():
+            if node.there and not node.kept:
+                node.there.request("say", {"word": "keep"})
 
     @property
-    def events_offsets(self) -> dict[str, int]:
-        """How far each host's events were read, for the next attempt."""
-        return {name: node.follower.events_offset for name, node in self._nodes.items()}
+    def _in_touch_all(self) -> bool:
+        """Whether every rank runs, and every host has reached the hub, or said that it cannot."""
+        if not self.started:
+            return False
+        settled = all(node.joined or node.apart for node in self._nodes.values())
+        waited = time.monotonic() - self._started_at > JOIN_S
+        return settled or waited or len(self._nodes) == 1
+
+    @property
+    def kept(self) -> bool:
+        """Whether the run goes on wherever we go."""
+        keeps = (not node.share.order.disconnect_s for node in self._nodes.values())
+        return all(keeps) or all(node.kept or node.ended for node in self._nodes.values())
+
+    def _meet(self, *, logs: bool, **chosen: Any) -> None:
+        by_name = {node.name: node for node in self.spec.nodes}
+        self._began = time.monotonic()
+        for share in self.plan.nodes:
+            name = share.node
+            follower = Follower(share, self._sink(name), logs=logs, **chosen)
+            session = self._sessions.get(name)
+            self._nodes[name] = NodeWatch(share, by_name[name], follower, session)
 
     # What comes in
 
     def _take(self, session: Session | None, frame: Frame) -> None:
         if session is None:
-            self.interrupt(int(frame.data["signal"]))
+            self._told_by_user(frame)
             return
-        node = self._nodes[session.node.name]
-        if session is not node.session:
+        node = self._nodes.get(session.node.name)
+        if node is None:
             return
-        if frame.kind == "data":
-            self._data(node, frame)
+        if frame.kind == "opened":
+            self._reopened = True
+            self._sessions[node.name] = node.session = session
+            self._adopt(node, session)
+        elif session is not node.session:
+            return
+        elif frame.kind == "data":
+            self._data(node, session, frame)
         elif frame.kind == "going":
-            node.going = True
-            node.follower.start(session)
+            self._going(node, session)
         elif frame.kind == "working":
             node.fed = time.monotonic()
         elif frame.kind == "refused":
             self._refused(node, str(frame.data["why"]))
         elif frame.kind == "closed":
-            self._lose(node, f"the connection to it broke: {frame.data['reason']}")
+            self._vigil.part(node, f"the connection to it broke: {frame.data['reason']}")
 
-    def _data(self, node: NodeWatch, frame: Frame) -> None:
+    def _adopt(self, node: NodeWatch, session: Session) -> None:
+        claim = self._vigil.fresh and not node.going
+        session.request(
+            "adopt",
+            {"order": encode(node.share.order), "claim": claim, "quiet": not self._vigil.acts},
+        )
+        session.request("ping")
+        self._stop.say_to(session)
+
+    def _going(self, node: NodeWatch, session: Session) -> None:
+        if node.away is not None:
+            away, node.away = node.away, None
+            node.back, node.before = time.monotonic(), away
+            if self._vigil.fresh or away.tries:
+                apart = time.monotonic() - away.since
+                self._tell.say(f"{node.name}: connected again after {apart:.0f} s")
+            self._tell.state(node.name, node.progress)
+        node.going = True
+        node.fed = time.monotonic()
+        node.follower.start(session)
+
+    def _data(self, node: NodeWatch, session: Session, frame: Frame) -> None:
+        if "error" in frame.data:
+            self._tell.say(f"{node.name}: the end of a log cannot be read: {frame.data['error']}")
         hold_back = self._tell.console_full()
         for event in node.follower.take(
-            node.session,
+            session,
             frame.data["id"],
+            frame.data["offset"],
             frame.payload,
             eof=frame.data["eof"],
             hold_back=hold_back,
         ):
-            self._happened(node, event)
+            self._happened(node, session, event)
         node.fed = time.monotonic()
         if node.follower.done:
             node.settled = True
@@ -186,27 +259,32 @@ class Watch:
     def _refused(self, node: NodeWatch, why: str) -> None:
         if node.settled:
             return
-        if node.going:
-            self._lose(node, why)
+        if node.going:  # its folder is gone
+            self._vigil.lose(node, why)
+            node.settled = True
             return
         node.ended = node.settled = True
-        if self._stopping:
-            self._note(node.share.node, Ended(State.STOPPED, why))
-            return
-        self.refused = True
-        self._note(node.share.node, Ended(State.FAILED, f"could not start: {why}"))
-        self._stop_all(f"{node.share.node} could not start: {why}")
+        if node.there:  # in case it begins all the same
+            node.there.request("say", {"word": "stop", "reason": why, "cause": Cause.PEER.value})
+        if not self._vigil.fresh:
+            self._tell.say(f"{node.name}: {why}")
+            self._chronicle.note(node.name, HostSilent(why))
+        elif self._stop.wanted is not None:
+            self._chronicle.note(node.name, Ended(State.STOPPED, why))
+        else:
+            self.refused = True
+            self._chronicle.note(node.name, Ended(State.FAILED, f"could not start: {why}"))
+            self._stop_all(f"{node.name} could not start: {why}")
 
-    def _happened(self, node: NodeWatch, event: Event) -> None:
-        self.observed.append(Observed(node.session.to_controller_clock(event.mono), event))
-        self._tell.record(event)
-        name, body = node.share.node, event.body
+    def _happened(self, node: NodeWatch, session: Session, event: Event) -> None:
+        self._chronicle.heard(session.to_controller_clock(event.mono), event)
+        name, body = node.name, event.body
         if isinstance(body, RankStarted):
             node.started.add(body.rank)
-            self._tell.state(name, _started(node))
+            self._tell.state(name, node.progress)
             self._announce()
         elif isinstance(body, RankExited) and not body.ok:
-            how = describe_exit(body.code, body.signal)
+            how = body.error or describe_exit(body.code, body.signal)
             self._stop_all(f"rank {body.rank} on {name} {how}")
         elif isinstance(body, ProgramExited) and (body.error or body.code != 0):
             how = body.error or f"torchrun {describe_exit(body.code, body.signal)}"
@@ -214,79 +292,49 @@ class Watch:
         elif isinstance(body, PortTaken):
             self.port_taken = True
             self._stop_all(f"port {body.port} on {name} was taken")
+        elif isinstance(body, Stopping):
+            self._stop_all(body.reason, cause=body.cause)
         elif isinstance(body, Ended):
-            node.ended = True
-            self._tell.state(name, "ended")
-            if all(other.ended for other in self._nodes.values()):
-                self._tell.phase("fetching the last of the logs")
-            if body.state in (State.FAILED, State.STUCK):
-                self._stop_all(f"the run failed on {name}")
+            self._ended(node, body)
+        else:
+            self._in_touch(node, body)
+
+    def _in_touch(self, node: NodeWatch, body: Body) -> None:
+        """Take in what supervisors say of each other."""
+        if isinstance(body, Joined):
+            node.joined = True
+            self._nodes[self.plan.nodes[0].node].joined = True
+        elif isinstance(body, Apart):
+            node.apart = True
+            self._tell.say(
+                f"{node.name} cannot reach {body.reason}; if it fails, only this process can stop "
+                "the others: open that port between the nodes, or set cluster.master_port"
+            )
+        elif isinstance(body, Kept):
+            node.kept = True
+        elif isinstance(body, PeerLost):
+            peer = self._nodes[body.peer]
+            if not peer.ended:
+                peer.lost = True
+                self._tell.state(body.peer, "lost")
+            self._stop_all(f"lost {body.peer}: {body.reason}")
+
+    def _ended(self, node: NodeWatch, body: Ended) -> None:
+        node.ended = True
+        self._tell.state(node.name, "ended")
+        if all(other.ended for other in self._nodes.values()):
+            self._tell.phase("fetching the last of the logs")
+        if body.state in (State.FAILED, State.STUCK):
+            self._stop_all(f"the run failed on {node.name}")
 
     def _announce(self) -> None:
         everyone = all(len(n.started) == len(n.share.ranks) for n in self._nodes.values())
-        if everyone and not self._announced:
-            self._announced = True
+        if everyone and not self.started:
+            self.started, self._started_at = True, time.monotonic()
             self._tell.phase("running")
-            took = time.monotonic() - self._began
-            self._tell.say(f"every rank started after {took:.1f} s")
-
-    # Keeping contact
-
-    def _tick(self) -> None:
-        now = time.monotonic()
-        if now >= self._next_ping:
-            self._next_ping = now + min(PING_S, self.spec.lost_s / 5, self.spec.disconnect_s / 5)
-            for node in self._nodes.values():
-                if not node.session.closed:
-                    node.session.request("ping")
-        if not self._tell.console_full():
-            for node in self._nodes.values():
-                node.follower.resume(node.session)
-        for node in self._nodes.values():
-            self._check(node, now)
-
-    def _check(self, node: NodeWatch, now: float) -> None:
-        if node.settled:
-            return
-        silence = now - max(node.session.heard, self._began)
-        if not node.lost and silence > self.spec.lost_s:
-            reason = f"nothing was heard from it for {silence:.0f} s"
-            self._lose(node, reason, since=node.session.heard)
-        elif not node.going and not node.lost and now > node.fed + START_S:
-            self._lose(node, f"its supervisor did not start within {START_S:.0f} s")
-        elif node.ended:
-            if not self._tell.console_full() and now - node.fed > DRAIN_S:
-                node.settled = True
-                self._tell.say(f"{node.share.node}: the last of its logs did not arrive")
-        elif now > self._deadline:
-            node.settled = True
-            self._note(node.share.node, HostSilent("it did not say that nothing is left"))
-
-    def _lose(self, node: NodeWatch, reason: str, since: float | None = None) -> None:
-        """A host was lost: stop the others, and try to end its part over a new connection."""
-        if node.settled or node.lost:
-            return
-        if node.ended:
-            node.settled = True
-            return
-        node.lost = True
-        self._tell.state(node.share.node, "lost")
-        self._note(node.share.node, HostLost(reason), since)
-        node.session.close()
-        self._stop_all(f"lost {node.share.node}: {reason}")
-        threading.Thread(target=self._rescue, args=(node,), daemon=True, name="rescue").start()
-
-    def _rescue(self, node: NodeWatch) -> None:
-        """Open a new link (in a thread of its own), and let the inbox know it."""
-        spec_node = node.session.node
-        try:
-            session = self._reach.open(spec_node, self._inbox)
-        except Exception:  # noqa: BLE001 (it cannot be asked, for whatever reason)
-            node.settled = True
-            return
-        node.session = self._sessions[spec_node.name] = session
-        session.request("adopt", {"order": encode(node.share.order)})
-        session.request("say", {"word": "kill" if self._signals > 1 else "stop"})
+            if self._vigil.fresh:
+                took = time.monotonic() - self._began
+                self._tell.say(f"every rank started after {took:.1f} s")
 
     # Stopping
 
@@ -294,72 +342,59 @@ class Watch:
     def may_retry(self) -> bool:
         """Whether a taken port is all that kept this attempt from its start."""
         ended = all(node.ended for node in self._nodes.values())
-        return self.port_taken and ended and not self.refused and not self.interrupted
+        whole = not self.refused and not self._reopened  # a new link has asked no facts
+        return self.port_taken and ended and whole and not self.interrupted
 
     @property
     def interrupted(self) -> bool:
         """Whether the user asked for the end."""
-        return self._signals > 0
+        return self._stop.signals > 0
+
+    @property
+    def observed(self) -> list[Observed]:
+        """What happened, on our clock."""
+        return self._chronicle.observed
+
+    def stop_for(self, reason: str) -> None:
+        """Stop everything because the user asked for it elsewhere than by a signal."""
+        self._stop_all(reason, cause=Cause.USER)
+
+    def seconds(self, began: float) -> float:
+        """Return how long the run took or takes, `began` being in seconds since 1970."""
+        if all(node.ended for node in self._nodes.values()):
+            ends = [seen.event.wall for seen in self.observed if isinstance(seen.event.body, Ended)]
+            return max(0.0, max(ends) - began)
+        return max(0.0, time.time() - began)
+
+    def _told_by_user(self, frame: Frame) -> None:
+        if frame.kind == "answer":
+            word = frame.data["word"]
+            if word == "stop":
+                self.stop_for("told to stop by its user")
+            elif word == "detach":
+                self.detach()
+            else:
+                self.leave()
+        elif self.on_interrupt is None or self.on_interrupt(int(frame.data["signal"])):
+            self.interrupt(int(frame.data["signal"]))
 
     def interrupt(self, signum: int) -> None:
-        """Stop everything for the user; a second time, at once."""
-        self._signals += 1
-        if self._signals == 1:
-            self._stop_all("interrupted", signum)
-            grace = f"{self.spec.grace_s:g} s"
-            self._tell.say(
-                f"stopping: the ranks have up to {grace} to end; Ctrl-C again kills them now"
-            )
+        """Stop everything for the user; a second time, at once.
+
+        A terminal that was closed asks for nothing: the run goes on, until `disconnect_s`, if
+        all of it has begun.
+        """
+        if signum == signal.SIGHUP and (self.started or not self._vigil.fresh):
+            self.hung_up = True
+            self.leave()
             return
-        self._deadline = time.monotonic() + LADDER_S
-        if self._signals > ENOUGH:
-            self._leave_logs()
-        for node in self._nodes.values():
-            if not node.ended and not node.session.closed:
-                node.session.request("say", {"word": "kill"})
-        waiting = [name for name, node in self._nodes.items() if not node.ended]
-        self._tell.say(f"killing what is left on {', '.join(waiting) or 'no node'}")
+        self._stop.by_signal(signum)
 
-    def _leave_logs(self) -> None:
-        """Fetch no more of what ended hosts wrote; the stop itself is never abandoned."""
-        for name, node in self._nodes.items():
-            if node.ended and not node.settled:
-                node.settled = True
-                self._tell.say(f"{name}: the rest of its logs stays there, in cluster.workdir")
+    def _stop_all(self, reason: str, cause: Cause = Cause.PEER) -> None:
+        if self._vigil.acts:
+            self._stop.begin(reason, cause=cause)
 
-    def _stop_all(self, reason: str, signum: int = 0) -> None:
-        if signum:
-            self._note("", StopAsked(reason, signum))
-        if self._stopping:
-            return
-        self._stopping = True
-        self._tell.phase("stopping")
-        for name, node in self._nodes.items():
-            if not node.ended and not node.lost:
-                self._tell.state(name, "stopping")
-        self._tell.mute()
-        if not signum:
-            self._note("", StopAsked(reason))
-            self._tell.say(f"{reason}; stopping the rest")
-        self._deadline = time.monotonic() + self.spec.grace_s + LADDER_S
-        for node in self._nodes.values():
-            if not node.ended and not node.session.closed:
-                node.session.request("say", {"word": "stop"})
-
-    def _note(self, name: str, body: Body, since: float | None = None) -> None:
-        """Record what the controller itself saw or did, about the node `name`, now or `since`."""
-        now = time.monotonic()
-        mono = now if since is None else since
-        wall = time.time() - (now - mono)
-        self._seq += 1
-        event = Event(self.spec.run_id, name, self.plan.attempt, self._seq, wall, mono, body)
-        self.observed.append(Observed(mono, event))
-        self._tell.record(event)
-
-    def _sink(self, name: str) -> Callable[[str, str, bytes], None]:
-        return lambda source, stream, data: self._tell.log(name, source, stream, data)
-
-
-def _started(node: NodeWatch) -> str:
-    there, all_of_them = len(node.started), len(node.share.ranks)
-    return "running" if there == all_of_them else f"{there} of {all_of_them} ranks"
+    def _sink(self, name: str) -> Callable[[str, str, int, bytes], None]:
+        return lambda source, stream, offset, data: self._tell.log(
+            name, source, stream, offset, data
+        )

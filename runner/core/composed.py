@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import FrozenSet, Optional, Tuple
 
+from runner.core.release import Code
 from runner.core.spec import Spec
 
 
@@ -16,6 +17,19 @@ class DryRun(str, enum.Enum):
     OFF = "false"
     ON = "true"
     OFFLINE = "offline"
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """The code of a past run that is to run once more, and no other.
+
+    Attributes:
+        run_id: The past run.
+        code: What travelled with it.
+    """
+
+    run_id: str
+    code: Code
 
 
 @dataclass(frozen=True)
@@ -33,6 +47,7 @@ class Composed:
         notes: What the user should hear: files that shadow others, a task set aside.
         task_option: The name of the task's YAML file.
         overrides: The words of the command line.
+        recorded: The code it has to run with, where it is a past run again.
     """
 
     spec: Spec
@@ -45,3 +60,4 @@ class Composed:
     notes: Tuple[str, ...] = ()
     task_option: str = ""
     overrides: Tuple[str, ...] = ()
+    recorded: Optional[Recorded] = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import json
 from dataclasses import dataclass
 from typing import Any, Dict, Optional, Tuple, Type, Union
@@ -11,15 +12,24 @@ from runner.core.states import State
 
 VERSION = 1
 
-TOLD, HURRIED = "told to stop", "told to end at once"
-"""Reasons of a supervisor that are nobody's fault."""
+
+class Cause(enum.Enum):
+    """Who wanted a run to stop."""
+
+    USER = "user"
+    """Somebody asked for it."""
+    PEER = "peer"
+    """It failed elsewhere."""
+    OWN = "own"
+    """Something of this host's own, which the reason tells."""
 
 
 @dataclass(frozen=True)
 class ProgramStarted:
-    """The supervisor started the program (torchrun)."""
+    """The supervisor started the program (torchrun), in a `cgroup` of its own if it could."""
 
     pid: int
+    cgroup: str = ""
 
 
 @dataclass(frozen=True)
@@ -69,9 +79,10 @@ class PortTaken:
 
 @dataclass(frozen=True)
 class Stopping:
-    """The supervisor began to end what is left of the run."""
+    """The supervisor began to end what is left of the run, because of a `cause`."""
 
     reason: str
+    cause: Cause = Cause.OWN
 
 
 @dataclass(frozen=True)
@@ -87,6 +98,31 @@ class Ended:
     killed: int = 0
     survivors: Tuple[int, ...] = ()
     proven: bool = True
+
+
+@dataclass(frozen=True)
+class Joined:
+    """The supervisor is in touch with the hub: from now on one's failure ends all."""
+
+
+@dataclass(frozen=True)
+class Apart:
+    """The supervisor cannot reach the hub, and goes on trying."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class PeerLost:
+    """The supervisor heard no more of the node `peer`, or lost the connection to it."""
+
+    peer: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Kept:
+    """The run goes on without a controller from now on."""
 
 
 @dataclass(frozen=True)
@@ -119,6 +155,10 @@ Body = Union[
     PortTaken,
     Stopping,
     Ended,
+    Joined,
+    Apart,
+    PeerLost,
+    Kept,
     StopAsked,
     HostLost,
     HostSilent,
@@ -132,6 +172,10 @@ KINDS: Dict[str, Type[Any]] = {
     "port_taken": PortTaken,
     "stopping": Stopping,
     "ended": Ended,
+    "joined": Joined,
+    "apart": Apart,
+    "peer_lost": PeerLost,
+    "kept": Kept,
     "stop_asked": StopAsked,
     "host_lost": HostLost,
     "host_silent": HostSilent,

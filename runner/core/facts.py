@@ -31,10 +31,12 @@ class FactsRequest:
         tasks_hash: The content hash of our shipped tasks; "" when the task is a user's.
         release: The hash of the release the run is to work in; "" for none.
         hold_port: Whether to reserve the master's port here.
+        hold_hub: Whether to reserve a port for the supervisors' hub as well.
         port_first: The first port allowed; 0 for any.
         port_last: The last port allowed.
         deadline_s: How long one slow tool may take before it is left out.
         hosts_only: Whether to leave out what only a launch needs: interpreter and GPUs.
+        gpus: Whether to look at the GPUs all the same.
         setup_s: How long the setup lines may take.
     """
 
@@ -48,9 +50,11 @@ class FactsRequest:
     tasks_hash: str = ""
     release: str = ""
     hold_port: bool = False
+    hold_hub: bool = False
     port_first: int = 0
     port_last: int = 0
     hosts_only: bool = False
+    gpus: bool = False
     deadline_s: float = 15.0
     setup_s: float = 120.0
 
@@ -142,6 +146,7 @@ class Facts:
         reached_at: The address of its own by which we came (SSH_CONNECTION), "" when local.
         cores: CPU cores a process of ours may use (affinity and cgroup quota).
         held_port: The port reserved for the master, 0 when none was asked for or free.
+        hub_port: The one reserved for the supervisors' hub, likewise.
         port_error: Why no port could be reserved.
         workdir: Absolute.
         workdir_error: Why no file can be written below it.
@@ -153,6 +158,7 @@ class Facts:
         tasks_held: Whether the shipped tasks of that hash are there.
         release_held: Whether the release is there, whole.
         shm_free: Bytes free in /dev/shm.
+        logind_kills: The setting by which logind kills at logout what a run leaves, "" for none.
         own_env: What `setup` or the host itself sets of the variables in `OUR_ENV`.
         limits: Soft resource limits by name ("nofile", "memlock", "nproc"); -1 is unlimited.
         seconds: How long each part of the answer took.
@@ -171,6 +177,7 @@ class Facts:
     reached_at: str = ""
     cores: int = 1
     held_port: int = 0
+    hub_port: int = 0
     port_error: str = ""
     workdir: str = ""
     workdir_error: str = ""
@@ -182,6 +189,7 @@ class Facts:
     tasks_held: bool = False
     release_held: bool = False
     shm_free: Optional[int] = None
+    logind_kills: str = ""
     own_env: Dict[str, str] = field(default_factory=dict)
     limits: Dict[str, int] = field(default_factory=dict)
     seconds: Dict[str, float] = field(default_factory=dict)

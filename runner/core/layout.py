@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import posixpath
+import re
 
-FORMAT = 1
-"""Version of the run folder on the hosts."""
+FORMAT = 2
+"""Version of the run folder on the hosts; 1 had no `run.json`, `plan.json`, `config.yaml`."""
 
 PROGRAM = "program"
 """The stem of the files of the program itself (torchrun), beside `rank_R`."""
@@ -16,6 +17,25 @@ CODE = "code"
 STREAMS = ("out", "err")
 
 
+RUN_ID, NODE = (re.compile(pattern) for pattern in (r"[a-z0-9][a-z0-9-]*", r"\w[\w.-]*"))
+
+
+def is_run_id(text: object) -> bool:
+    """Whether it can be a run's name, and so that of a folder."""
+    return isinstance(text, str) and RUN_ID.fullmatch(text) is not None
+
+
+def folder_of(workdir: str, run_id: object, node: object) -> RunFolder:
+    """Return the folder of a run that somebody names.
+
+    Raises:
+        ValueError: That is no run's name, or no node's.
+    """
+    if not is_run_id(run_id) or not isinstance(node, str) or not NODE.fullmatch(node):
+        raise ValueError(f"{run_id!r} of {node!r} is no run")
+    return RunFolder(workdir, str(run_id), node)
+
+
 class RunFolder:
     """One run on one host: `WORKDIR/runs/RUN_ID/NODE`."""
 
@@ -23,10 +43,15 @@ class RunFolder:
         self.root = posixpath.join(workdir, "runs", run_id, node)
         self.format = posixpath.join(self.root, "format")
         self.order = posixpath.join(self.root, "order.json")
+        self.info = posixpath.join(self.root, "run.json")
+        self.plan = posixpath.join(self.root, "plan.json")
+        self.config = posixpath.join(self.root, "config.yaml")
         self.state = posixpath.join(self.root, "state.json")
+        self.keeper = posixpath.join(self.root, "keeper.json")
         self.events = posixpath.join(self.root, "events.jsonl")
         self.log = posixpath.join(self.root, "supervisor.log")
         self.ballast = posixpath.join(self.root, "ballast")
+        self.last_ballast = posixpath.join(self.root, "ballast.last")
         self.work = posixpath.join(self.root, "work")
         self.shim = posixpath.join(self.root, "rank")
         self.shim_code = posixpath.join(self.root, "rank.py")
@@ -35,9 +60,22 @@ class RunFolder:
         """The folder of one start."""
         return posixpath.join(self.root, f"attempt_{number}")
 
+    def sizes(self, number: int) -> str:
+        """How long the logs of one start were, and when: a line of JSON every few seconds."""
+        return posixpath.join(self.attempt(number), "sizes.jsonl")
+
     def stream(self, attempt: int, source: str, stream: str) -> str:
         """The log file of `source` ("rank_3" or `PROGRAM`), `stream` "out" or "err"."""
         return posixpath.join(self.attempt(attempt), f"{source}.{stream}")
+
+
+def log_name(attempt: int, source: str, stream: str) -> str:
+    """Where a log lies below its node's folder in the controller's record.
+
+    Each is a file of its own there, so that it is always a beginning of the host's.
+    """
+    name = f"{source}.{stream}"
+    return posixpath.join(f"attempt_{attempt}", name) if attempt else name
 
 
 def rank_source(rank: int) -> str:

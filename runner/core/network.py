@@ -115,6 +115,11 @@ def _useless(address: Address) -> bool:
     return address.is_loopback or address.is_link_local or address.is_unspecified
 
 
+def is_numeric(address: str) -> bool:
+    """Whether it is an address, and not a name."""
+    return _parse(address) is not None
+
+
 def _parse(text: str) -> Optional[Address]:
     try:
         return ip_address(text)

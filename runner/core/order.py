@@ -3,7 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Dict, Tuple
+from typing import Dict, Optional, Tuple
+
+
+@dataclass(frozen=True)
+class Hub:
+    """Where the supervisors of one attempt keep in touch, so that one's failure ends all.
+
+    Attributes:
+        node: The node whose supervisor listens: the master.
+        addr: Its address on the training network.
+        port: Its TCP port.
+        members: How many other nodes there are.
+        lost_s: Seconds of silence after which a node counts as lost.
+    """
+
+    node: str
+    addr: str
+    port: int
+    members: int = 0
+    lost_s: float = 15.0
 
 
 @dataclass(frozen=True)
@@ -26,7 +45,8 @@ class Order:
         release: The release to copy into the run's `work` first; "" for none.
         hold_port: The port kept from others until the program listens on it; 0 for none.
         grace_s: Seconds between TERM and KILL.
-        disconnect_s: Seconds without a controller after which the run is stopped.
+        disconnect_s: Seconds without a controller after which the run is stopped; 0 for never.
+        hub: How it keeps in touch with the other nodes; None where there is no other.
     """
 
     run_id: str
@@ -44,4 +64,5 @@ class Order:
     release: str = ""
     hold_port: int = 0
     grace_s: float = 15.0
-    disconnect_s: float = 15.0
+    disconnect_s: float = 600.0
+    hub: Optional[Hub] = None

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import posixpath
 from dataclasses import dataclass
-from typing import Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from runner.core import network, torchrun
 from runner.core.errors import NotReady, Problem
 from runner.core.facts import Facts
 from runner.core.layout import RunFolder, tasks_folder
-from runner.core.order import Order
+from runner.core.order import Hub, Order
 from runner.core.readiness import problems_of, visible_gpus
 from runner.core.release import Code
 from runner.core.spec import Node, Spec
@@ -37,6 +37,7 @@ class NodePlan:
 
     Attributes:
         node: Its name in the YAML.
+        host: How it is logged in to.
         command: The plain command, as a person would type it there.
         env: The environment of that command; what differs from the host's own.
         cwd: Its working directory.
@@ -47,6 +48,7 @@ class NodePlan:
     """
 
     node: str
+    host: str
     command: Tuple[str, ...]
     env: Dict[str, str]
     cwd: str
@@ -62,7 +64,8 @@ class Plan:
 
     `meeting` is why the ranks meet at `master_addr`; `setup` runs on every node first; `secrets`
     are names, never values; `release` and `commit` say which code runs, "" where it is the hosts'
-    own; `notes` are decisions worth saying aloud.
+    own, `sub` and `script` where in it (see `Code`), and `tasks_hash` which shipped tasks;
+    `outputs` is what the task leaves to be fetched; `notes` are decisions worth saying aloud.
     """
 
     run_id: str
@@ -79,6 +82,10 @@ class Plan:
     secrets: Tuple[str, ...] = ()
     release: str = ""
     commit: str = ""
+    sub: str = ""
+    script: str = ""
+    tasks_hash: str = ""
+    outputs: Tuple[str, ...] = ()
     notes: Tuple[str, ...] = ()
 
     def of(self, node: str) -> NodePlan:
@@ -118,7 +125,9 @@ def build_plan(
     ranks = _ranks(spec.nodes, nproc)
     port = facts[spec.master.name].held_port
     route = network.derived_address(spec.nodes, facts) if addr == spec.master.addr else addr
-    meeting = _Meeting(addr, route, port, len(spec.nodes), backend, code, attempt)
+    numeric = addr if network.is_numeric(addr) else route
+    hub = _hub(spec, numeric or addr, facts[spec.master.name].hub_port)
+    meeting = _Meeting(addr, route, port, len(spec.nodes), backend, code, attempt, hub)
     return Plan(
         run_id=spec.run_id,
         cluster=spec.cluster,
@@ -137,6 +146,10 @@ def build_plan(
         secrets=tuple(spec.secrets),
         release=code.release,
         commit=code.commit,
+        sub=code.sub,
+        script=code.script,
+        tasks_hash=code.tasks_hash,
+        outputs=spec.task.outputs,
         notes=_notes(spec, facts, gpus, deaf) + _unpushed(spec, facts, code),
     )
 
@@ -160,6 +173,13 @@ class _Meeting:
     backend: str
     code: Code
     attempt: int
+    hub: Optional[Hub]
+
+
+def _hub(spec: Spec, addr: str, port: int) -> Optional[Hub]:
+    if len(spec.nodes) == 1 or not port:
+        return None
+    return Hub(spec.master.name, addr, port, len(spec.nodes) - 1, spec.lost_s)
 
 
 def _ranks(nodes: Sequence[Node], nproc: Mapping[str, int]) -> Dict[str, Tuple[int, ...]]:
@@ -219,7 +239,23 @@ def _notes(
             notes.append(f"no GPU on {_some(single)}: {each} on the CPU ({more})")
     if deaf:
         notes.append(f"GPUs, but a torch built without CUDA, on {_some(deaf)}: gloo is used")
-    return tuple(notes)
+    return (*notes, *_logind(spec, facts))
+
+
+def _logind(spec: Spec, facts: Mapping[str, Facts]) -> Iterator[str]:
+    """Name the hosts where a run dies with the connection that started it."""
+    ways: Dict[Tuple[str, str], List[str]] = {}
+    for node in spec.nodes:
+        found = facts[node.name]
+        if found.logind_kills:
+            ways.setdefault((found.logind_kills, found.user), []).append(node.name)
+    for (setting, user), names in ways.items():
+        there = "there" if len(names) == 1 else "on them"
+        yield (
+            f"logind on {_some(names)} kills what you leave running when you log out ({setting}): "
+            f"a run that outlives its connection would die {there}; an administrator can set "
+            f"KillUserProcesses=no, or KillExcludeUsers={user}"
+        )
 
 
 def _unpushed(spec: Spec, facts: Mapping[str, Facts], code: Code) -> Tuple[str, ...]:
@@ -267,6 +303,7 @@ def _node_plan(
         plumbing["PYTHON_EXEC"] = folder.shim
     return NodePlan(
         node=node.name,
+        host=node.host,
         command=start + torchrun.program(spec.task, script),
         env=env,
         cwd=cwd,
@@ -290,6 +327,7 @@ def _node_plan(
             hold_port=meeting.port if index == 0 else 0,
             grace_s=spec.grace_s,
             disconnect_s=spec.disconnect_s,
+            hub=meeting.hub,
         ),
     )
 

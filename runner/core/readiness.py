@@ -24,6 +24,7 @@ def problems_of(spec: Spec, node: Node, facts: Facts) -> List[Problem]:
         *_program(spec, node, facts),
         *_gpus(node, facts),
         *_port(spec, node, facts),
+        *_logout(spec, node, facts),
     ]
 
 
@@ -150,3 +151,18 @@ def _port(spec: Spec, node: Node, facts: Facts) -> List[Problem]:
         return []
     hint = "set cluster.master_port to another port, a range such as 29500-29600, or auto"
     return [Problem(node.name, f"cluster.master_port: {facts.port_error}", hint)]
+
+
+def _logout(spec: Spec, node: Node, facts: Facts) -> List[Problem]:
+    """A run that nobody stays logged in for must outlive the log-in that started it."""
+    if not facts.logind_kills or (spec.disconnect_s and not spec.detach):
+        return []
+    what = (
+        "logind would kill the run as soon as its launch has logged out again "
+        f"({facts.logind_kills})"
+    )
+    hint = (
+        f"have KillUserProcesses=no, or KillExcludeUsers={facts.user}, set there; or stay: leave "
+        "out detach=true and on_disconnect=keep"
+    )
+    return [Problem(node.name, what, hint)]

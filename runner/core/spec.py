@@ -102,6 +102,7 @@ class Task:
         target: The module's dotted name, the script's path, or the program.
         args: Its arguments as the program shall see them, before torchrun's templates.
         env: Environment of the ranks, over the cluster's.
+        outputs: What it leaves in its working folder to be fetched: paths, or patterns of them.
     """
 
     name: str
@@ -109,6 +110,7 @@ class Task:
     target: str
     args: Tuple[str, ...] = ()
     env: Dict[str, str] = field(default_factory=dict)
+    outputs: Tuple[str, ...] = ()
 
     @property
     def shipped(self) -> str:
@@ -136,11 +138,13 @@ class Spec:
         project: The folder of the code on the hosts.
         workdir: Where runs and releases are kept on the hosts.
         deploy: What is pushed there first.
+        pull_outputs: Whether what the task leaves is fetched at the end.
         env: Environment of all ranks (`pass_env` included).
         secrets: Environment of the ranks that is never written anywhere.
         grace_s: Seconds between TERM and KILL.
         lost_s: Seconds of silence after which a host counts as lost.
-        disconnect_s: Seconds without a controller after which a supervisor stops its run.
+        disconnect_s: Seconds without a controller after which supervisors stop the run; 0: never.
+        detach: Whether to leave once every rank runs; from then on none is needed.
     """
 
     run_id: str
@@ -156,11 +160,13 @@ class Spec:
     project: str = "."
     workdir: str = "~/.runner"
     deploy: Deploy = Deploy()
+    pull_outputs: bool = True
     env: Dict[str, str] = field(default_factory=dict)
     secrets: Dict[str, Secret] = field(default_factory=dict)
     grace_s: float = 15.0
     lost_s: float = 15.0
-    disconnect_s: float = 15.0
+    disconnect_s: float = 600.0
+    detach: bool = False
 
     @property
     def pushes(self) -> bool:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import signal
 from dataclasses import dataclass, field, replace
-from typing import Dict, Iterable, List, Optional, Tuple
+from typing import Dict, Iterable, List, Mapping, Optional, Tuple
 
 from runner.core.events import (
-    HURRIED,
-    TOLD,
+    Cause,
     Ended,
     Event,
     HostLost,
+    PeerLost,
     PortTaken,
     ProgramExited,
     RankExited,
@@ -19,8 +19,12 @@ from runner.core.events import (
     StopAsked,
     Stopping,
 )
+from runner.core.exits import describe_exit
 from runner.core.plan import Plan
 from runner.core.states import State
+
+SAME_S = 1.0
+"""The death of a supervisor and what others see of it lie no further apart."""
 
 SUCCEEDED, FAILED, STOPPED, LOST, STUCK = "succeeded", "failed", "stopped", "lost", "stuck"
 
@@ -93,13 +97,13 @@ def fold(plan: Plan, observed: Iterable[Observed], seconds: float) -> Verdict:
     nodes = {share.node: NodeResult() for share in plan.nodes}
     ranks = {rank: RankResult(share.node) for share in plan.nodes for rank in share.ranks}
     failures: List[Tuple[float, Failure, int]] = []
-    stop: Optional[Tuple[float, int]] = None
-    asked = False
+    consequences: List[Tuple[float, Failure, int]] = []
+    told = _told(history)
+    hub = plan.nodes[0].node if any(name == plan.nodes[0].node for name, _ in told) else ""
+    stop = _stop(history)
     for seen in history:
         name, body = seen.event.node, seen.event.body
-        if isinstance(body, StopAsked) and body.signal and stop is None:
-            stop = (seen.at, body.signal)
-        elif isinstance(body, RankExited):
+        if isinstance(body, RankExited):
             ranks[body.rank] = RankResult(name, body.code, body.signal, body.max_rss, started=True)
         elif isinstance(body, RankStarted):
             ranks[body.rank] = replace(ranks[body.rank], started=True)
@@ -113,10 +117,12 @@ def fold(plan: Plan, observed: Iterable[Observed], seconds: float) -> Verdict:
                 survivors=body.survivors,
                 note=body.reason,
             )
-        asked = asked or isinstance(body, StopAsked)
-        failure = _failure(seen.event)
-        if failure and not (asked and isinstance(body, Stopping)):
+        failure = _failure(seen.event, hub)
+        if failure and not _told_before(seen.event, told):
             failures.append((seen.at, *failure))
+        elif failure:
+            consequences.append((seen.at, *failure))
+    failures = failures or consequences
     succeeded = all(result.code == 0 for result in ranks.values())
     first = _first(failures, stop, succeeded)
     lost = {f.node for _, f, code in failures if code == _LOST_CODE}
@@ -137,10 +143,52 @@ def fold(plan: Plan, observed: Iterable[Observed], seconds: float) -> Verdict:
     )
 
 
+def _stop(history: Iterable[Observed]) -> Optional[Tuple[float, int]]:
+    """Return when the user wanted the end, and by which signal; one said elsewhere counts as INT.
+
+    Which of the two was first is no matter of clocks: ours knows the signal.
+    """
+    asked = [
+        (seen.at, seen.event.body.signal)
+        for seen in history
+        if isinstance(seen.event.body, StopAsked) and seen.event.body.signal
+    ]
+    told = [
+        (seen.at, int(signal.SIGINT))
+        for seen in history
+        if isinstance(seen.event.body, Stopping) and seen.event.body.cause is Cause.USER
+    ]
+    if not asked and not told:
+        return None
+    return min(asked + told)[0], (asked or told)[0][1]
+
+
+def _told(history: Iterable[Observed]) -> Dict[Tuple[str, int], float]:
+    """Return when each node heard that the others stop, on its own clock."""
+    told: Dict[Tuple[str, int], float] = {}
+    for seen in history:
+        event, body = seen.event, seen.event.body
+        if isinstance(body, Stopping) and body.cause is not Cause.OWN:
+            told.setdefault((event.node, event.attempt), event.mono)
+    return told
+
+
+def _told_before(event: Event, told: Mapping[Tuple[str, int], float]) -> bool:
+    """Whether a program or a rank ended when its host was stopping it already.
+
+    One host's clock tells that exactly; between two hosts it may be off by more than the
+    milliseconds that a stop takes from one to the other.
+    """
+    if not isinstance(event.body, (RankExited, ProgramExited)):
+        return False
+    return event.mono >= told.get((event.node, event.attempt), float("inf"))
+
+
 _FAILED_CODE, _LOST_CODE = 1, 4
 
 
-def _failure(event: Event) -> Optional[Tuple[Failure, int]]:
+def _failure(event: Event, hub: str) -> Optional[Tuple[Failure, int]]:
+    """Return what went wrong by an event; `hub` is that of the run, if it lived to be stopped."""
     body = event.body
     if isinstance(body, RankExited) and not body.ok:
         what = body.error or describe_exit(body.code, body.signal)
@@ -152,12 +200,15 @@ def _failure(event: Event) -> Optional[Tuple[Failure, int]]:
         holder = f" (process {body.pids[0]})" if body.pids else ""
         what = f"port {body.port}, reserved for the ranks' meeting, was taken{holder}"
         return Failure(event.node, None, what), _FAILED_CODE
-    if (isinstance(body, Stopping) and body.reason not in (TOLD, HURRIED)) or (
+    if (isinstance(body, Stopping) and body.cause is Cause.OWN) or (
         isinstance(body, Ended) and body.state is State.FAILED and body.reason
     ):  # the host's own doing: its supervisor heard of no controller, or died
         return Failure(event.node, None, body.reason), _FAILED_CODE
-    if isinstance(body, HostLost):
-        return Failure(event.node, None, body.reason), _LOST_CODE
+    if isinstance(body, (HostLost, PeerLost)):
+        node, what = body.peer if isinstance(body, PeerLost) else event.node, body.reason
+        if node == hub and event.node != hub:  # it was well, and who says so was cut off
+            node, what = event.node or hub, f"out of touch with {hub}: {what}"
+        return Failure(node, None, what), _LOST_CODE
     return None
 
 
@@ -173,7 +224,19 @@ def _first(
             return None
         if succeeded and code == _FAILED_CODE:
             continue
-        return failure, code
+        lost = code == _LOST_CODE
+        return (_own_word(failures, at, failure) if lost else None) or (failure, code)
+    return None
+
+
+def _own_word(
+    failures: List[Tuple[float, Failure, int]], at: float, first: Failure
+) -> Optional[Tuple[Failure, int]]:
+    """What a host said itself at the moment when others lost it: its supervisor died."""
+    for when, failure, code in failures:
+        own = failure.node == first.node and failure.rank is None and code == _FAILED_CODE
+        if own and abs(when - at) < SAME_S:
+            return failure, code
     return None
 
 
@@ -195,13 +258,3 @@ def _consequences(ranks: Dict[int, RankResult], first: Optional[Failure]) -> int
         for rank, result in ranks.items()
         if rank != first.rank and (result.code not in (0, None) or result.signal)
     )
-
-
-def describe_exit(code: Optional[int], signum: Optional[int]) -> str:
-    """Say an exit in words: "exited with 3", "was killed by SIGKILL"."""
-    if signum:
-        try:
-            return f"was killed by {signal.Signals(signum).name}"
-        except ValueError:
-            return f"was killed by signal {signum}"
-    return "ended unseen" if code is None else f"exited with {code}"

@@ -6,12 +6,13 @@ import contextlib
 import os
 import stat
 import time
-from typing import Any, Dict, Generator, Optional, Tuple
+from typing import Any, Dict, Generator, Iterator, Optional, Tuple
 
+from runner.core.events import ProgramStarted
 from runner.core.layout import RunFolder, release_folder, releases_folder
-from runner.host import proc, releases
+from runner.host import cgroup, keeper, proc, releases
 from runner.host.doorway import Doorway
-from runner.host.records import read_state
+from runner.host.records import read_events, read_state
 from runner.host.work import Steps
 
 UNSETTLED_S = 3600.0
@@ -39,12 +40,14 @@ def clean(
         ended, last = _last_sign(folder)
         if last is None or last > before:
             continue
-        if _in_use(run_id, node) or (not ended and last > time.time() - UNSETTLED_S):
+        if _in_use(folder, run_id, node) or (not ended and last > time.time() - UNSETTLED_S):
             gone["kept"].append(run_id)
             continue
         gone["runs"].append(run_id)
         gone["bytes"] += yield from _size(root)
         if not dry_run:
+            for left in _cgroups(folder):
+                left.remove()
             yield from remove(root)
             with contextlib.suppress(OSError):  # other nodes of one disk have their parts there
                 os.rmdir(os.path.dirname(root))
@@ -72,6 +75,14 @@ def remove(root: str) -> Steps:
     yield from releases.remove_tree(root)
 
 
+def _cgroups(folder: RunFolder) -> Iterator[cgroup.Cgroup]:
+    """Yield those on record; an end without witnesses, or of a stuck process, leaves one."""
+    for event in read_events(folder):
+        if isinstance(event.body, ProgramStarted):
+            path = event.body.cgroup
+            yield cgroup.recorded(path, event.run_id, event.node, event.attempt)
+
+
 def _last_sign(folder: RunFolder) -> Tuple[bool, Optional[float]]:
     """Return whether a run has an end on record, and when it last changed its state, if ever."""
     state = read_state(folder)
@@ -82,14 +93,16 @@ def _last_sign(folder: RunFolder) -> Tuple[bool, Optional[float]]:
     return False, None
 
 
-def _in_use(run_id: str, node: str) -> bool:
-    """Whether a supervisor or a guardian of it lives, or a process with its mark."""
-    doorway = Doorway(run_id, node)
-    if os.path.exists(doorway.lock_path):
-        lock = doorway.lock()
-        if lock is None:
-            return True
-        os.close(lock)
+def _in_use(folder: RunFolder, run_id: str, node: str) -> bool:
+    """Whether a supervisor or a guardian of it lives, or a process with its mark or its cgroup."""
+    if Doorway(run_id, node).held or keeper.keepers(folder):
+        return True
+    state = read_state(folder)
+    ended = state is not None and state.terminal
+    if not ended and keeper.elsewhere(folder) and keeper.silence(folder) < UNSETTLED_S:
+        return True  # it is another machine's to say
+    if any(left.pids() for left in _cgroups(folder)):
+        return True
     return bool(proc.marked({f"RUNNER_RUN_ID={run_id}", f"RUNNER_NODE={node}"}))
 
 

@@ -125,7 +125,9 @@ def _keep(
     except BaseException:  # noqa: BLE001 (whatever it is, the controller must hear of it)
         told = {"error": traceback.format_exc()}
     try:
-        _, survivors = kill_all(lambda: proc.descendants(os.getpid()), reap_all)
+        _, survivors = kill_all(
+            lambda: proc.descendants(os.getpid()), reap_all, gone=proc.childless
+        )
         os.write(pipes["report"], json.dumps({**told, "survivors": list(survivors)}).encode())
     finally:
         os._exit(0)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import socket
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, Dict, Iterator, List, Optional, Tuple
+from typing import Any, Dict, Iterator, List, Tuple
 
 from runner.core.facts import Facts, FactsRequest
-from runner.host import gpus, interpreter, machine, network, ports, probes, setup
+from runner.host import gpus, interpreter, logind, machine, network, ports, probes, setup
 
 
 @dataclass
@@ -20,12 +19,12 @@ class Collected:
     Attributes:
         facts: What the controller is told.
         environ: The environment the task shall run in: ours, as the setup lines left it.
-        held: The socket that reserves the master's port, bound; whoever called closes it.
+        held: The sockets that reserve the master's ports, bound; whoever called closes them.
     """
 
     facts: Facts
     environ: Dict[str, str]
-    held: Optional[socket.socket] = None
+    held: ports.Held = ports.NOTHING_HELD
 
 
 def collect(request: FactsRequest) -> Collected:
@@ -47,7 +46,9 @@ def _collect(request: FactsRequest, children: List[probes.Child]) -> Collected:
     facts = _start_of(request)
     environ = dict(os.environ)
     seconds: Dict[str, float] = {}
-    devices = [] if request.hosts_only else gpus.start(environ, request.deadline_s)
+    devices = (
+        [] if request.hosts_only and not request.gpus else gpus.start(environ, request.deadline_s)
+    )
     children += devices
     if request.setup:
         shell = setup.start(request.setup, environ, facts.project, request.setup_s)
@@ -62,6 +63,8 @@ def _collect(request: FactsRequest, children: List[probes.Child]) -> Collected:
     children.append(folders)
     if request.hosts_only:
         probes.gather(children)
+        devs, source = gpus.result(devices)
+        facts = replace(facts, gpus=devs, gpu_source=source)
         return Collected(replace(facts, **machine.surveyed(folders, request)), environ)
     python = _expanded(request.python, facts.home)
     asked = interpreter.start(python, environ, facts.project, request.deadline_s)
@@ -96,22 +99,24 @@ def _expanded(python: str, home: str) -> str:
     return machine.absolute(python, home) if python.startswith("~/") else python
 
 
-def _look(
-    request: FactsRequest, seconds: Dict[str, float]
-) -> Tuple[Dict[str, Any], Optional[socket.socket]]:
-    """Return the facts that the kernel tells at once, and the reserved port's socket."""
+def _look(request: FactsRequest, seconds: Dict[str, float]) -> Tuple[Dict[str, Any], ports.Held]:
+    """Return the facts that the kernel tells at once, and the reserved ports."""
     found: Dict[str, Any] = {}
-    held: Optional[socket.socket] = None
+    held = ports.NOTHING_HELD
     with _part("network", seconds):
         found["interfaces"] = network.interfaces()
         found["routes"] = network.routes()
     with _part("machine", seconds):
         found["cores"] = machine.cores(len(os.sched_getaffinity(0)))
         found["limits"] = machine.limits()
+    with _part("logind", seconds):
+        found["logind_kills"] = logind.kills(machine.user())
     if request.hold_port:
         with _part("port", seconds):
-            held, found["port_error"] = ports.reserve(request.port_first, request.port_last)
-            found["held_port"] = held.getsockname()[1] if held else 0
+            held, found["port_error"] = ports.hold(
+                request.port_first, request.port_last, request.hold_hub
+            )
+            found.update(held_port=held.port, hub_port=held.hub_port)
     return found, held
 
 

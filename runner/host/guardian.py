@@ -3,30 +3,41 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import signal
-import socket
 import sys
+import time
 import traceback
-from typing import Callable, Dict, List, NoReturn, Optional, Set
+from typing import Callable, Dict, List, NoReturn, Optional, Set, Tuple
 
-from runner.core.events import Ended, RankExited, Stopping
+from runner.core.events import Ended, ProgramStarted, RankExited, Stopping
 from runner.core.layout import RunFolder
 from runner.core.order import Order
 from runner.core.states import State
-from runner.host import proc
+from runner.host import cgroup, keeper, proc
 from runner.host.doorway import Doorway
-from runner.host.ending import kill_all, reap_all
-from runner.host.records import Journal, closed, rank_records, read_events
+from runner.host.ending import confirmed, kill_all, reap_all
+from runner.host.family import Family
+from runner.host.ports import Held
+from runner.host.records import Journal, closed, rank_records, read_events, read_order, record_sizes
 from runner.host.supervisor import Supervisor
 
 READY = b"ready"
 
 
 def spawn(
-    folder: RunFolder, order: Order, environ: Dict[str, str], held: Optional[socket.socket]
+    folder: RunFolder,
+    order: Order,
+    environ: Dict[str, str],
+    held: Held,
+    token: bytes,
+    lock: Optional[int],
 ) -> int:
     """Start guardian and supervisor, detached from us and from our session.
+
+    `token` is the secret that the supervisors of the run share; `lock` is that of the run's
+    doorway, which they hold for life.
 
     Returns:
         A pipe: it says `READY`, or what went wrong, and then ends.
@@ -34,7 +45,7 @@ def spawn(
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
-        _detached(folder, order, environ, held, _Report(writing))
+        _detached(folder, order, environ, held, token, lock, _Report(writing))
     os.close(writing)
     os.waitpid(child, 0)
     return reading
@@ -44,7 +55,9 @@ def _detached(
     folder: RunFolder,
     order: Order,
     environ: Dict[str, str],
-    held: Optional[socket.socket],
+    held: Held,
+    token: bytes,
+    lock: Optional[int],
     report: _Report,
 ) -> NoReturn:
     """Leave the session, fork once more, and guard."""
@@ -52,16 +65,11 @@ def _detached(
         os.setsid()
         if os.fork():
             os._exit(0)
-        _redirect(folder.log, keep={report.descriptor} | ({held.fileno()} if held else set()))
-        doorway = Doorway(order.run_id, order.node)
-        doorway.make()
-        lock = doorway.lock()
         if lock is None:
             raise RuntimeError("this run has a supervisor here already")
-        if closed(folder, order):  # by another link, while ours still copied the code
-            raise RuntimeError("this run was ended before its start")
-        os.set_inheritable(lock, False)
-        _guard(folder, order, environ, doorway, held, report)
+        _redirect(folder.log, keep={report.descriptor, lock} | held.descriptors)
+        doorway = Doorway(order.run_id, order.node)
+        _guard(folder, order, environ, doorway, held, token, report)
     except BaseException as error:  # noqa: BLE001 (whatever it is, the link must hear of it)
         traceback.print_exc()
         report.say(f"{type(error).__name__}: {error}".encode())
@@ -73,7 +81,8 @@ def _guard(
     order: Order,
     environ: Dict[str, str],
     doorway: Doorway,
-    held: Optional[socket.socket],
+    held: Held,
+    token: bytes,
     report: _Report,
 ) -> NoReturn:
     for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
@@ -83,23 +92,24 @@ def _guard(
     child = os.fork()
     if child == 0:
         try:
+            keeper.note(folder, [guardian, os.getpid()])
             proc.die_with_parent(signal.SIGTERM)
             if os.getppid() == guardian:
-                supervisor = Supervisor(folder, order, environ, doorway, held)
+                supervisor = Supervisor(folder, order, environ, doorway, held, token)
                 supervisor.run(ready=lambda: report.say(READY))
                 os._exit(0)
         except BaseException as error:  # noqa: BLE001 (the guardian ends the run, with this on record)
             traceback.print_exc()
             report.say(f"{type(error).__name__}: {error}".encode())
         os._exit(1)
-    os.close(report.descriptor)
-    if held is not None:
-        held.close()
+    report.drop()
+    held.close()
     status = _wait_for(child)
     if not closed(folder, order):
         how = f"signal {status & 0x7F}" if status & 0x7F else f"exit code {status >> 8}"
         reason = f"its supervisor ended by {how}"
-        close_record(folder, order, reason, lambda: proc.descendants(guardian))
+        alive = functools.partial(proc.descendants, guardian)
+        close_record(folder, order, reason, alive, gone=proc.childless)
     doorway.remove()
     os._exit(0)
 
@@ -111,14 +121,21 @@ def close_record(
     alive: Callable[[], List[int]],
     *,
     proven: bool = True,
+    gone: Callable[[], bool] = lambda: True,
 ) -> None:
     """End what a dead supervisor left, and write its last lines in its stead.
 
-    `proven` is whether an empty `alive` means that nothing of the run is left.
+    `proven` is whether an empty `alive` means that nothing of the run is left; an empty cgroup,
+    where the program had one, means it as well. `gone` is that of `ending.kill_all`.
     """
+    when = {"mono": time.monotonic(), "wall": time.time()}
+    began = _beginning(folder, order)
+    home = cgroup.recorded(began.cgroup, order.run_id, order.node, order.attempt)
+    killed, survivors = kill_all(alive, reap_all, cgroup=home, gone=gone)
+    record_sizes(folder, order.attempt, {})
     journal = Journal(folder, order)
-    journal.append(Stopping(reason))
-    killed, survivors = kill_all(alive, reap_all)
+    journal.reopen()
+    journal.append(Stopping(reason), **when)
     known = {
         event.body.rank
         for event in read_events(folder)
@@ -128,7 +145,76 @@ def close_record(
         if kind == "exit" and rank not in known:
             journal.append_exit(rank, data)
     state = State.STUCK if survivors else State.FAILED
+    proven = (proven or bool(home.path)) and confirmed(home, survivors)
     journal.end(Ended(state, reason, len(killed), survivors, proven))
+    home.remove()
+
+
+def close_after_both(folder: RunFolder, order: Order) -> None:
+    """End what is left when supervisor and guardian are both gone.
+
+    Without a cgroup only its mark in the environment tells what belonged to the run, and a process
+    can clear that and leave its family.
+    """
+    family = family_of(folder, order)
+    family.hold()
+    reason = "its supervisor and its guardian died; what was left of it was killed"
+    if not read_events(folder):
+        reason = "its start was cut off"
+    close_record(folder, order, reason, family.look, proven=False)
+
+
+def family_of(folder: RunFolder, order: Order) -> Family:
+    """Return the processes of a run that nobody keeps any more."""
+    marks = _marks(order.run_id, order.node)
+    starts = rank_records(folder.attempt(order.attempt), set())
+    leaders = {int(data["shim"]) for kind, _, data in starts if kind == "start"}
+    return Family(marks, leaders | {_beginning(folder, order).pid})
+
+
+def _marks(run_id: str, node: str) -> Set[str]:
+    return {f"RUNNER_RUN_ID={run_id}", f"RUNNER_NODE={node}"}
+
+
+def leftovers(
+    folder: RunFolder, run_id: str, node: str
+) -> Tuple[Callable[[], List[int]], cgroup.Cgroup]:
+    """Return what finds the processes of a run that nobody keeps any more, and its last cgroup.
+
+    Also those that outlived SIGKILL before, and of a run whose order never arrived.
+    """
+    order = read_order(folder)
+    if order is None:
+        return Family(_marks(run_id, node), set()).look, cgroup.Cgroup()
+    family = family_of(folder, order)
+    home = cgroup.recorded(_beginning(folder, order).cgroup, run_id, node, order.attempt)
+    stuck = _stuck(folder) if keeper.this_boot(folder) else []
+
+    def look() -> List[int]:
+        return [*family.look(), *(pid for pid, start in stuck if proc.start_of(pid) == start)]
+
+    return look, home
+
+
+def _stuck(folder: RunFolder) -> List[Tuple[int, int]]:
+    """Return those that an end has on record as not to be killed, and when each began."""
+    asleep = time.clock_gettime(time.CLOCK_BOOTTIME) - time.monotonic()
+    found = []
+    for event in read_events(folder):
+        if isinstance(event.body, Ended):
+            for pid in event.body.survivors:
+                start = proc.start_of(pid)
+                if 0 <= start / os.sysconf("SC_CLK_TCK") <= event.mono + asleep:
+                    found.append((pid, start))
+    return found
+
+
+def _beginning(folder: RunFolder, order: Order) -> ProgramStarted:
+    """Return what is on record of the program's start."""
+    for event in read_events(folder):
+        if isinstance(event.body, ProgramStarted) and event.attempt == order.attempt:
+            return event.body
+    return ProgramStarted(0)
 
 
 def _wait_for(child: int) -> int:
@@ -163,4 +249,9 @@ class _Report:
         self._said = True
         with contextlib.suppress(OSError):
             os.write(self.descriptor, text)
+        os.close(self.descriptor)
+
+    def drop(self) -> None:
+        """Leave the word to the other who has it."""
+        self._said = True
         os.close(self.descriptor)

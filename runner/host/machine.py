@@ -6,10 +6,10 @@ import functools
 import os
 import pwd
 import resource
-from typing import Any, Dict, Iterator, List, Optional, Tuple
+from typing import Any, Dict, Optional
 
 from runner.core.facts import FactsRequest
-from runner.host import probes, releases
+from runner.host import cgroup, probes, proc, releases
 
 _LIMITS = {
     "nofile": resource.RLIMIT_NOFILE,
@@ -40,6 +40,11 @@ def user() -> str:
     return os.environ.get("LOGNAME") or os.environ.get("USER") or _login(os.getuid())
 
 
+def user_name(uid: int) -> str:
+    """Return the login name of a user, the number where there is none."""
+    return _login(uid)
+
+
 def owner(pid: int) -> str:
     """Return the login name a process runs under, "" when it is hidden."""
     try:
@@ -54,9 +59,9 @@ def command(pid: int, root: str = "/") -> str:
     No more of its command line: what follows may hold somebody's secrets.
     """
     folder = os.path.join(root, "proc", str(pid))
-    words = _read(os.path.join(folder, "cmdline")).split("\0")[:-1]
+    words = proc.read_text(os.path.join(folder, "cmdline")).split("\0")[:-1]
     if not words:
-        return _read(os.path.join(folder, "comm")).strip()
+        return proc.read_text(os.path.join(folder, "comm")).strip()
     shown = [os.path.basename(words[0])]
     for word in words[1:]:
         if word == "-c":
@@ -72,14 +77,15 @@ def cores(affinity: int, root: str = "/") -> int:
 
     A quota binds all cgroups below its own, so every one from ours to the top of the mount counts.
     """
-    own = _own_cgroups(root)
+    own = cgroup.own_cgroups(root)
     quotas = []
-    for kind, top, mount in _cgroup_mounts(root):
-        folder = os.path.join(root, mount.lstrip("/"))
-        quotas.append(_quota(folder))
-        for part in _below(own.get(kind, "/"), top):
-            folder = os.path.join(folder, part)
+    for hierarchies, top, mount in cgroup.mounts(root):
+        for name in {cgroup.UNIFIED, "cpu"}.intersection(hierarchies):
+            folder = os.path.join(root, mount.lstrip("/"))
             quotas.append(_quota(folder))
+            for part in cgroup.below(own.get(name, "/"), top) or ():
+                folder = os.path.join(folder, part)
+                quotas.append(_quota(folder))
     return max(1, int(min([affinity, *filter(None, quotas)])))
 
 
@@ -145,43 +151,11 @@ def _free(path: str) -> Optional[int]:
     return disk.f_bavail * disk.f_frsize
 
 
-def _own_cgroups(root: str) -> Dict[str, str]:
-    """Return our cgroup in the unified hierarchy ("cgroup2") and in that of cpu ("cgroup")."""
-    own = {}
-    for line in _read(os.path.join(root, "proc/self/cgroup")).splitlines():
-        controllers, _, path = line.partition(":")[2].partition(":")
-        if not controllers:
-            own["cgroup2"] = path
-        elif "cpu" in controllers.split(","):
-            own["cgroup"] = path
-    return own
-
-
-def _cgroup_mounts(root: str) -> Iterator[Tuple[str, str, str]]:
-    """Yield kind, topmost cgroup and folder of every mounted hierarchy that may limit cores."""
-    for line in _read(os.path.join(root, "proc/self/mountinfo")).splitlines():
-        place, _, source = line.partition(" - ")
-        kind, _, options = f"{source}  ".split(" ")[:3]
-        if kind == "cgroup2" or (kind == "cgroup" and "cpu" in options.split(",")):
-            top, mount = place.split(" ")[3:5]
-            yield kind, top, mount
-
-
-def _below(path: str, top: str) -> List[str]:
-    """Return the folders from the mounted `top` down to the cgroup `path`.
-
-    In a container `path` may lie outside of what is mounted; then only its top is ours to see.
-    """
-    parts = [part for part in path.split("/") if part]
-    above = [part for part in top.split("/") if part]
-    return [] if ".." in parts or parts[: len(above)] != above else parts[len(above) :]
-
-
-def _quota(cgroup: str) -> Optional[float]:
+def _quota(folder: str) -> Optional[float]:
     """Return the cores a cgroup may use on average, None for no limit."""
-    words = _read(os.path.join(cgroup, "cpu.max")).split() or [
-        _read(os.path.join(cgroup, "cpu.cfs_quota_us")).strip(),
-        _read(os.path.join(cgroup, "cpu.cfs_period_us")).strip(),
+    words = proc.read_text(os.path.join(folder, "cpu.max")).split() or [
+        proc.read_text(os.path.join(folder, "cpu.cfs_quota_us")).strip(),
+        proc.read_text(os.path.join(folder, "cpu.cfs_period_us")).strip(),
     ]
     try:
         quota, period = (int(word) for word in words)
@@ -195,11 +169,3 @@ def _login(uid: int) -> str:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
         return str(uid)
-
-
-def _read(path: str) -> str:
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read()
-    except OSError:
-        return ""

@@ -10,7 +10,7 @@ import errno
 import os
 import socket
 from contextlib import contextmanager
-from typing import Dict, Iterable, Iterator, Optional, Sequence, Set, Tuple
+from typing import Dict, Iterable, Iterator, NamedTuple, Optional, Sequence, Set, Tuple
 
 from runner.host import machine
 
@@ -18,6 +18,55 @@ _GUARD = "127.82.85.78"
 _LISTEN = "0A"
 _NO_SUCH_FAMILY = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL, errno.EPROTONOSUPPORT)
 _NAMED = 3
+
+
+class Held(NamedTuple):
+    """The ports reserved for one attempt: torch's store, and the supervisors' own hub."""
+
+    store: Optional[socket.socket] = None
+    hub: Optional[socket.socket] = None
+
+    @property
+    def port(self) -> int:
+        """The store's port, 0 for none."""
+        return _number(self.store)
+
+    @property
+    def hub_port(self) -> int:
+        """The hub's port, 0 for none."""
+        return _number(self.hub)
+
+    @property
+    def descriptors(self) -> Set[int]:
+        """What a process that is to have them must keep open."""
+        return {each.fileno() for each in self if each is not None}
+
+    def close(self) -> None:
+        """Let go of them in this process."""
+        for each in self:
+            if each is not None:
+                each.close()
+
+
+NOTHING_HELD = Held()
+
+
+def _number(held: Optional[socket.socket]) -> int:
+    return int(held.getsockname()[1]) if held is not None else 0
+
+
+def hold(first: int, last: int, hub: bool) -> Tuple[Held, str]:
+    """Reserve the master's port, and one for the hub: from the same range if that has two.
+
+    Returns:
+        What is held, and why the master's port could not be, "" if it could. Without a port for
+        a hub a run goes on; its controller watches the hosts then.
+    """
+    store, why = reserve(first, last)
+    if store is None or not hub:
+        return Held(store), why
+    other = reserve(first, last)[0] or reserve(0, 0)[0]
+    return Held(store, other), ""
 
 
 def reserve(first: int, last: int) -> Tuple[Optional[socket.socket], str]:
@@ -55,6 +104,25 @@ def owners(inodes: Iterable[int], pids: Iterable[int], root: str = "/") -> Set[i
     """Return which of the processes `pids` hold one of the sockets; hidden ones do not show."""
     wanted = {f"socket:[{inode}]" for inode in inodes}
     return {pid for pid in pids if wanted and not wanted.isdisjoint(_links(pid, root))}
+
+
+class Lookout:
+    """Waits for somebody to listen on a port."""
+
+    def __init__(self, port: int, root: str = "/") -> None:
+        self._port, self._root = port, root
+        self._unowned: Set[int] = set()
+
+    def owners(self, pids: Iterable[int]) -> Optional[Set[int]]:
+        """Return which of the processes listen, none for a hidden one; None for nobody yet.
+
+        A process that ends while we look shows its socket and no more its descriptors: only what
+        has no owner at two looks is hidden.
+        """
+        inodes = listening(self._port, self._root)
+        found = owners(inodes, pids, self._root)
+        before, self._unowned = self._unowned, inodes
+        return found if found or before & inodes else None
 
 
 def _hold_any() -> socket.socket:

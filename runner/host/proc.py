@@ -13,10 +13,18 @@ PR_SET_CHILD_SUBREAPER = 36
 
 
 class Process(NamedTuple):
-    """One line of /proc/PID/stat: its parent and its state letter."""
+    """One line of /proc/PID/stat: parent, state letter, session, threads, and start in ticks."""
 
     ppid: int
     state: str
+    session: int
+    threads: int
+    start: int
+
+    @property
+    def alive(self) -> bool:
+        """Whether it can still do something; a first thread may end long before the others."""
+        return self.state not in "ZX" or self.threads > 1
 
 
 def table() -> Dict[int, Process]:
@@ -30,8 +38,18 @@ def table() -> Dict[int, Process]:
                 fields = file.read().rpartition(b")")[2].split()
         except OSError:
             continue
-        found[int(name)] = Process(int(fields[1]), fields[0].decode())
+        ppid, session, threads, start = (int(fields[n]) for n in (1, 3, 17, 19))
+        found[int(name)] = Process(ppid, fields[0].decode(), session, threads, start)
     return found
+
+
+def read_text(path: str) -> str:
+    """Return what a file of the kernel's says, "" where there is none that may be read."""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read()
+    except OSError:
+        return ""
 
 
 def descendants(root: int) -> List[int]:
@@ -45,25 +63,89 @@ def descendants(root: int) -> List[int]:
     while queue:
         for child in children.get(queue.pop(), ()):
             queue.append(child)
-            if processes[child].state not in "ZX":
+            if processes[child].alive:
                 found.append(child)
     return found
 
 
+def childless() -> bool:
+    """Whether we have no child, alive or not: for a subreaper that is, no descendant.
+
+    Unlike a walk through /proc it cannot miss one that forks and ends between two looks.
+    """
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return True
+    return False
+
+
+def children() -> List[int]:
+    """Return our own children, as the kernel lists them at once; none where it does not."""
+    try:
+        with open(f"/proc/self/task/{os.getpid()}/children", encoding="ascii") as file:
+            return [int(pid) for pid in file.read().split()]
+    except OSError:
+        return []
+
+
+def start_of(pid: int) -> int:
+    """Return when a process began, in clock ticks since the boot; -1 when it is gone."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+    except OSError:
+        return -1
+    return -1 if fields[0] in (b"Z", b"X") else int(fields[19])
+
+
+def running(pid: int) -> bool:
+    """Whether a process is there, and no zombie."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().rpartition(b")")[2].split()[0] not in (b"Z", b"X")
+    except OSError:
+        return False
+
+
+def newest(count: int) -> List[int]:
+    """Return the pids that were given out last, the newest first; not all of them may be there."""
+    with open("/proc/loadavg", encoding="ascii") as file:
+        last = int(file.read().split()[-1])
+    return list(range(last, max(1, last - count), -1))
+
+
 def marked(marks: AbstractSet[str]) -> List[int]:
     """Return the living processes whose environment holds all `marks` (NAME=value), but ours."""
+    return [
+        pid
+        for pid, process in table().items()
+        if pid != os.getpid() and process.alive and carries(pid, process, marks)
+    ]
+
+
+def carries(pid: int, process: Process, marks: AbstractSet[str]) -> bool:
+    """Whether the environment of a process, as it was at its last exec, holds all `marks`."""
     wanted = {mark.encode() for mark in marks}
-    found = []
-    for pid, process in table().items():
-        if pid == os.getpid() or process.state in "ZX":
-            continue
-        try:
-            with open(f"/proc/{pid}/environ", "rb") as file:
-                if wanted.issubset(file.read().split(b"\0")):
-                    found.append(pid)
-        except OSError:
-            continue
-    return found
+    words = _environ(f"/proc/{pid}/environ")
+    if process.state in "ZX":  # its first thread ended, and took this view of the memory along
+        with contextlib.suppress(OSError):
+            for thread in os.listdir(f"/proc/{pid}/task"):
+                words = words or _environ(f"/proc/{pid}/task/{thread}/environ")
+    return wanted.issubset(words.split(b"\0"))
+
+
+def has_marks(pid: int, marks: AbstractSet[str]) -> bool:
+    """Whether the environment of a process holds all `marks`; False for one that is gone."""
+    return {mark.encode() for mark in marks}.issubset(_environ(f"/proc/{pid}/environ").split(b"\0"))
+
+
+def _environ(path: str) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError:
+        return b""
 
 
 def send(pids: Iterable[int], signum: int) -> Set[int]:

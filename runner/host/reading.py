@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from typing import Any, Dict, Iterator, List, Tuple
@@ -27,7 +28,11 @@ class Reader:
         return not self._pending or time.monotonic() - self._news > LULL_S
 
     def ask(self, request: Dict[str, Any]) -> None:
-        """Take a request: id, source ("events" or a log's stem), stream, attempt, offset, n."""
+        """Take a request: id, source ("events" or a log's stem), stream, attempt, offset, n.
+
+        With `tail`, it begins so many lines before the end; with `since`, at the first line that
+        was not there so many seconds ago; with `wait` false, what is there now is all.
+        """
         self._pending.append(request)
         self._news = time.monotonic()
 
@@ -35,12 +40,17 @@ class Reader:
         """Yield what can be answered now; once the run is `over`, everything can."""
         waiting = []
         for request in self._pending:
-            chunk = self._chunk(request)
-            if not chunk and not over:
+            wrong = ""
+            try:
+                chunk = self._chunk(request)
+            except OSError as error:  # of a disk; it may get better
+                chunk, wrong = b"", os.strerror(error.errno or 0)
+            if not chunk and not over and request.get("wait", True):
                 waiting.append(request)
                 continue
             self._news = time.monotonic()
-            yield {"id": request["id"], "offset": request["offset"], "eof": not chunk}, chunk
+            told = {"id": request["id"], "offset": request["offset"], "eof": not chunk}
+            yield {**told, **({"error": wrong} if wrong else {})}, chunk
         self._pending = waiting
 
     def _chunk(self, request: Dict[str, Any]) -> bytes:
@@ -50,9 +60,59 @@ class Reader:
             path = self._folder.stream(request["attempt"], request["source"], request["stream"])
         try:
             descriptor = os.open(path, os.O_RDONLY)
-        except OSError:
+        except FileNotFoundError:
             return b""
         try:
+            if "tail" in request:
+                request["offset"] = _start_of_tail(descriptor, request.pop("tail"))
+            if "since" in request:
+                before = self._size_before(request, time.time() - float(request.pop("since")))
+                request["offset"] = max(request["offset"], _next_line(descriptor, before))
             return os.pread(descriptor, min(request["n"], MAX_READ), request["offset"])
         finally:
             os.close(descriptor)
+
+    def _size_before(self, request: Dict[str, Any], moment: float) -> int:
+        """Return how long a log was at a moment, to within the pause between two looks at it."""
+        name, size = f"{request['source']}.{request['stream']}", 0
+        try:
+            with open(self._folder.sizes(request["attempt"]), encoding="ascii") as file:
+                for line in file:
+                    sample = json.loads(line)
+                    if sample["wall"] > moment:
+                        break
+                    size = sample["sizes"].get(name, size)
+        except (OSError, ValueError, KeyError):  # none yet, or torn by a power cut
+            pass
+        return int(size)
+
+
+def _next_line(descriptor: int, at: int) -> int:
+    """Return where the first line begins at a place or after it."""
+    if at == 0 or os.pread(descriptor, 1, at - 1) == b"\n":
+        return at
+    while True:
+        block = os.pread(descriptor, MAX_READ, at)
+        found = block.find(b"\n")
+        if found >= 0 or not block:
+            return at + max(found + 1, 0)
+        at += len(block)
+
+
+def _start_of_tail(descriptor: int, lines: int) -> int:
+    """Return where the last lines of a file begin."""
+    at = size = os.fstat(descriptor).st_size
+    if lines <= 0:
+        return size
+    if at and os.pread(descriptor, 1, at - 1) == b"\n":
+        at -= 1  # the end of the last line is not the beginning of another
+    while at > 0:
+        step = min(MAX_READ, at)
+        at -= step
+        block = os.pread(descriptor, step, at)
+        found = len(block)
+        while (found := block.rfind(b"\n", 0, found)) >= 0:
+            lines -= 1
+            if not lines:
+                return at + found + 1
+    return 0

@@ -7,27 +7,33 @@ import errno
 import json
 import os
 import time
-from typing import Any, Dict, List, Optional, Set, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Set, Tuple
 
 from runner.core import shell
-from runner.core.codec import encode
+from runner.core.codec import decode, encode
 from runner.core.events import Body, Ended, Event, RankExited, parse
 from runner.core.layout import FORMAT, RunFolder
 from runner.core.order import Order
 from runner.core.states import LEGAL, State
 
 
-def write_aside(path: str, text: str, mode: int = 0o600) -> None:
-    """Write a file whole or not at all: a neighbour first, then a rename."""
+def write_aside(path: str, text: str, mode: int = 0o600, *, durable: bool = False) -> None:
+    """Write a file whole or not at all: a neighbour first, then a rename.
+
+    What is `durable` is on the disk before it has its name, so that no power cut leaves it empty.
+    """
     aside = f"{path}.{os.getpid()}.new"
     descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
     with open(descriptor, "w", encoding="utf-8") as file:
         file.write(text)
+        if durable:
+            file.flush()
+            os.fsync(file.fileno())
     os.rename(aside, path)
 
 
-def prepare(folder: RunFolder, order: Order, shim_code: str) -> None:
-    """Make the run folder of a new attempt: format, order, shim.
+def prepare(folder: RunFolder, order: Order, shim_code: str, record: Mapping[str, Any]) -> None:
+    """Make the run folder of a new attempt: format, order, shim, and the `record` of the run.
 
     Raises:
         OSError: No file can be written there, or a run of this id has been here before.
@@ -42,8 +48,12 @@ def prepare(folder: RunFolder, order: Order, shim_code: str) -> None:
     finally:
         os.umask(before)
     write_aside(folder.format, f"{FORMAT}\n")
-    write_aside(folder.state, _state_text(State.STARTING))
-    write_aside(folder.order, json.dumps(encode(order), indent=1) + "\n")
+    write_aside(folder.state, _state_text(State.STARTING), durable=True)
+    if record:
+        write_aside(folder.info, json.dumps(record["info"], indent=1) + "\n", durable=True)
+        write_aside(folder.plan, json.dumps(record["plan"], indent=1) + "\n", durable=True)
+        write_aside(folder.config, record["config"], durable=True)
+    write_aside(folder.order, json.dumps(encode(order), indent=1) + "\n", durable=True)
     write_aside(folder.shim_code, shim_code)
     words = [
         *(order.shim_python, "-I", "-S", folder.shim_code, folder.attempt(order.attempt)),
@@ -51,7 +61,23 @@ def prepare(folder: RunFolder, order: Order, shim_code: str) -> None:
     ]
     command = shell.line(words, paths=1)
     write_aside(folder.shim, f'#!/bin/sh\nexec {command} "$@"\n', mode=0o700)
-    write_aside(folder.ballast, "\0" * BALLAST)
+    for ballast in (folder.ballast, folder.last_ballast):
+        write_aside(ballast, "\0" * BALLAST)
+
+
+def claim(folder: RunFolder, attempt: int) -> bool:
+    """Take the place of an attempt that has not begun here, so that it never will.
+
+    Returns:
+        False if it has begun.
+    """
+    place = folder.attempt(attempt) if attempt else folder.root
+    try:
+        os.makedirs(os.path.dirname(place), mode=0o700, exist_ok=True)
+        os.mkdir(place, mode=0o700)
+    except FileExistsError:
+        return False
+    return True
 
 
 BALLAST = 64 << 10
@@ -70,6 +96,15 @@ class Journal:
         self._seq = 1 + max((event.seq for event in read_events(folder)), default=0)
         self.state = read_state(folder) or State.STARTING
         self.failed = ""
+        self._ending = False
+        self._end_torn_line()
+
+    def _end_torn_line(self) -> None:
+        """Have what a power cut tore end here, so that the next event is a line of its own."""
+        with contextlib.suppress(OSError), open(self._folder.events, "rb+") as file:
+            size = file.seek(0, os.SEEK_END)
+            if size and os.pread(file.fileno(), 1, size - 1) != b"\n":
+                file.write(b"\n")
 
     def append(
         self, body: Body, mono: Optional[float] = None, wall: Optional[float] = None
@@ -91,18 +126,19 @@ class Journal:
 
     def _write(self, line: bytes, flags: int) -> None:
         """Append one whole line, also where the disk is full: then the ballast makes room."""
-        descriptor = os.open(self._folder.events, flags, 0o600)
         try:
-            if os.write(descriptor, line) == len(line):
-                return
-            why = os.strerror(errno.ENOSPC)
+            descriptor = os.open(self._folder.events, flags, 0o600)
+            try:
+                if os.write(descriptor, line) == len(line):
+                    return
+                why = os.strerror(errno.ENOSPC)
+            finally:
+                os.close(descriptor)
         except OSError as error:
             why = os.strerror(error.errno or 0)
-        finally:
-            os.close(descriptor)
         self.failed = self.failed or f"cannot write its record: {why}"
+        self._make_room()
         with contextlib.suppress(OSError):
-            os.unlink(self._folder.ballast)
             descriptor = os.open(self._folder.events, flags, 0o600)
             os.write(descriptor, b"\n" + line)  # whatever was torn before ends here
             os.close(descriptor)
@@ -121,13 +157,35 @@ class Journal:
         if state not in LEGAL[self.state]:
             raise ValueError(f"{self.state.value} cannot become {state.value}")
         self.state = state
-        with contextlib.suppress(OSError):  # the events say it as well
-            write_aside(self._folder.state, _state_text(state))
+        text = _state_text(state)
+        try:
+            write_aside(self._folder.state, text)
+        except OSError:  # a full disk; if nothing helps, the events say it as well
+            if state.terminal:
+                self._make_room()
+                with contextlib.suppress(OSError):
+                    write_aside(self._folder.state, text)
+
+    def _make_room(self) -> None:
+        """Let go of what was set aside: one half now, the other once no rank can take it."""
+        with contextlib.suppress(OSError):
+            os.unlink(self._folder.ballast)
+        if self._ending:
+            with contextlib.suppress(OSError):
+                os.unlink(self._folder.last_ballast)
 
     def end(self, ended: Ended) -> None:
-        """Close the record: the state, then the last event."""
-        self.enter(ended.state)
+        """Close the record: the last event, which is what counts, then the state."""
+        self._ending = True
         self.append(ended)
+        with contextlib.suppress(OSError), open(self._folder.events, "rb") as file:
+            os.fsync(file.fileno())
+        self.enter(ended.state)
+
+    def reopen(self) -> None:
+        """Let a record be closed whose state says more than its events, as after a power cut."""
+        if self.state.terminal:
+            self.state = State.STOPPING
 
 
 def read_events(folder: RunFolder) -> List[Event]:
@@ -144,19 +202,43 @@ def read_events(folder: RunFolder) -> List[Event]:
     return events
 
 
+def read_order(folder: RunFolder) -> Optional[Order]:
+    """Return the order of a run, None where it never arrived or cannot be read."""
+    try:
+        with open(folder.order, encoding="utf-8") as file:
+            return decode(Order, json.load(file))
+    except (OSError, ValueError):
+        return None
+
+
 def closed(folder: RunFolder, order: Order) -> bool:
     """Whether the record of this attempt has its last event.
 
-    The events tell, not the state: on a full disk only they still have room.
+    The events tell, not the state: on a full disk only they may have had room.
     """
-    return any(
-        isinstance(event.body, Ended) and event.attempt == order.attempt
-        for event in read_events(folder)
-    )
+    return last_end(folder, order.attempt) is not None
+
+
+def last_end(folder: RunFolder, attempt: Optional[int] = None) -> Optional[State]:
+    """Return how an attempt, or the last one, ended by its last event; None if it has none."""
+    state: Optional[State] = None
+    for event in read_events(folder):
+        if attempt is None or event.attempt == attempt:
+            state = event.body.state if isinstance(event.body, Ended) else state
+    return state
 
 
 def _state_text(state: State) -> str:
     return json.dumps({"state": state.value, "pid": os.getpid(), "wall": time.time()}) + "\n"
+
+
+def read_format(folder: RunFolder) -> int:
+    """Return the version of a run folder, 0 where that cannot be read."""
+    try:
+        with open(folder.format, encoding="ascii") as file:
+            return int(file.read())
+    except (OSError, ValueError):
+        return 0
 
 
 def read_state(folder: RunFolder) -> Optional[State]:
@@ -164,7 +246,7 @@ def read_state(folder: RunFolder) -> Optional[State]:
     try:
         with open(folder.state, encoding="utf-8") as file:
             return State(json.load(file)["state"])
-    except (OSError, ValueError, KeyError):
+    except (OSError, ValueError, KeyError, TypeError):
         return None
 
 
@@ -190,3 +272,24 @@ def rank_records(attempt: str, seen: Set[str]) -> List[Tuple[str, int, Dict[str,
         seen.add(name)
         found.append((kind, int(stem[len("rank_") :]), data))
     return sorted(found, key=lambda record: float(record[2]["mono"]))
+
+
+def record_sizes(folder: RunFolder, attempt: int, before: Mapping[str, int]) -> Dict[str, int]:
+    """Note which logs are longer than `before`, and how long; return the length of all."""
+    now: Dict[str, int] = {}
+    try:
+        for entry in os.scandir(folder.attempt(attempt)):
+            if entry.name.endswith((".out", ".err")):
+                now[entry.name] = entry.stat().st_size
+        grown = {name: size for name, size in now.items() if size != before.get(name)}
+        if grown:
+            line = json.dumps({"wall": round(time.time(), 1), "sizes": grown}) + "\n"
+            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+            descriptor = os.open(folder.sizes(attempt), flags, 0o600)
+            try:
+                os.write(descriptor, line.encode())
+            finally:
+                os.close(descriptor)
+    except OSError:  # a full disk is told elsewhere
+        return dict(before)
+    return now

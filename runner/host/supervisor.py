@@ -6,6 +6,9 @@ when nothing of the run is left, or when what is left has outlived SIGKILL.
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import json
 import os
 import selectors
 import signal
@@ -14,10 +17,14 @@ import subprocess
 import time
 from typing import Any, Callable, Dict, Optional, Set, Tuple
 
+from runner.core.awake import Awake
 from runner.core.events import (
-    HURRIED,
-    TOLD,
+    Apart,
+    Cause,
     Ended,
+    Joined,
+    Kept,
+    PeerLost,
     PortTaken,
     ProgramExited,
     ProgramStarted,
@@ -25,22 +32,26 @@ from runner.core.events import (
     RankStarted,
     Stopping,
 )
+from runner.core.exits import describe_exit
 from runner.core.layout import PROGRAM, RunFolder
 from runner.core.order import Order
 from runner.core.states import State
-from runner.host import ports, proc
+from runner.host import cgroup, keeper, ports, proc
+from runner.host.circle import circle_of
 from runner.host.doorway import Doorway
-from runner.host.ending import kill_all, reap_all
-from runner.host.records import BALLAST, Journal, rank_records
+from runner.host.ending import confirmed, kill_all, reap_all
+from runner.host.records import BALLAST, Journal, rank_records, record_sizes
+from runner.host.touch import Circle, News
 
 TICK_S = 0.05
+SAMPLE_S = 10.0
+"""How often the length of the logs is put on record, for those who ask for the last minutes."""
+
 PORT_LOOK_S = 0.5
 """How often to see who listens on the port: /proc/net/tcp costs milliseconds to read."""
-HEARD, STOP, KILL = b"h", b"s", b"k"
-"""What a link may say through the doorway, one byte each."""
 
 
-class Supervisor:
+class Supervisor(News):
     """One run on one host, from its order to its last event."""
 
     def __init__(
@@ -49,13 +60,15 @@ class Supervisor:
         order: Order,
         environ: Dict[str, str],
         doorway: Doorway,
-        held: Optional[socket.socket],
+        held: ports.Held,
+        token: bytes,
     ) -> None:
         self.order = order
         self._folder = folder
         self._environ = environ
         self._doorway = doorway
-        self._held = held
+        self._held, self._hub = held.store, held.hub
+        self._token = token
         self._journal = Journal(folder, order)
         self._selector = selectors.DefaultSelector()
         self._program: Optional[subprocess.Popen[bytes]] = None
@@ -63,18 +76,32 @@ class Supervisor:
         self._seen: Set[str] = set()
         self._shims: Dict[int, int] = {}
         self._exited: Set[int] = set()
-        self._heard = time.monotonic()
+        self._heard = self._heard_elsewhere = time.monotonic()
+        self._circle = Circle()
+        self._awake = Awake()
+        self._disconnect_s = order.disconnect_s
         self._stop_reason = ""
+        self._stop_cause = Cause.USER
+        self._failed = False
         self._kill_at: Optional[float] = None
         self._termed: Set[int] = set()
         self._signalled = False
         self._next_port_look = time.monotonic() + PORT_LOOK_S
+        self._next_sample = time.monotonic() + SAMPLE_S
+        self._sizes: Dict[str, int] = {}
+        self._lookout = ports.Lookout(order.hold_port)
+        self._cgroup = cgroup.Cgroup()
 
     def run(self, ready: Callable[[], None]) -> State:
         """Carry out the order; `ready` is called once it can be spoken to; return how it ended."""
         proc.become_subreaper()
         self._listen()
         self._start()
+        self._circle = circle_of(
+            self.order, self._hub, self._token, self._watch, self._unwatch, self
+        )
+        if self._failed:
+            self.stop(f"the program on {self.order.node} could not be started")
         ready()
         while not self._over():
             for key, _ in self._selector.select(TICK_S):
@@ -82,22 +109,48 @@ class Supervisor:
             self._tick()
         return self._end()
 
-    def stop(self, reason: str) -> None:
+    def stop(self, reason: str, cause: Cause = Cause.OWN) -> None:
         """Begin the ladder: TERM to the program alone (it forwards), KILL after the grace."""
         if self._stop_reason:
             return
-        self._stop_reason = reason
+        self._stop_reason, self._stop_cause = reason, cause
+        self._circle.stop(reason, Cause.PEER if cause is Cause.OWN else cause)
         self._kill_at = time.monotonic() + self.order.grace_s
-        self._journal.append(Stopping(reason))
-        if self._journal.state is not State.STOPPING:
-            self._journal.enter(State.STOPPING)
         if self._program is not None and self._program_end is None:
             self._termed |= proc.send([self._program.pid], signal.SIGTERM)
+        self._journal.append(Stopping(reason, cause))
+        if self._journal.state is not State.STOPPING:
+            self._journal.enter(State.STOPPING)
 
-    def hurry(self) -> None:
-        """Skip what is left of the grace."""
-        self.stop(HURRIED)
-        self._kill_at = time.monotonic()
+    def peer_stops(self, reason: str, cause: Cause) -> None:
+        """End with the others."""
+        self.stop(reason, cause)
+
+    def peer_lost(self, peer: str, reason: str, since: float) -> None:
+        """End, since one of us is gone."""
+        now = time.monotonic()
+        wall = time.time() - (now - since)
+        self._journal.append(PeerLost(peer, reason), mono=since, wall=wall)
+        self.stop(f"lost {peer}: {reason}", Cause.PEER)
+
+    def joined(self) -> None:
+        """Record it: from now on the controller need not watch for us."""
+        self._journal.append(Joined())
+
+    def apart(self, reason: str) -> None:
+        """Record that it has to."""
+        self._journal.append(Apart(reason))
+
+    def controller_heard(self, when: float, *, keep: bool) -> None:
+        """Count what the others hear as well."""
+        self._heard_elsewhere = max(self._heard_elsewhere, when)
+        if keep:
+            self._keep()
+
+    def _keep(self) -> None:
+        if self._disconnect_s:
+            self._disconnect_s = 0.0
+            self._journal.append(Kept())
 
     def _listen(self) -> None:
         reading, writing = os.pipe()
@@ -118,15 +171,18 @@ class Supervisor:
     def _watch(self, descriptor: int, handler: Callable[[], Any]) -> None:
         self._selector.register(descriptor, selectors.EVENT_READ, handler)
 
+    def _unwatch(self, descriptor: int) -> None:
+        self._selector.unregister(descriptor)
+
     def _admit(self, listener: socket.socket) -> None:
         link, _ = listener.accept()
         link.setblocking(False)
-        self._heard = time.monotonic()
-        self._watch(link.fileno(), lambda: self._listen_to(link))
+        unread = bytearray()
+        self._watch(link.fileno(), lambda: self._listen_to(link, unread))
 
-    def _listen_to(self, link: socket.socket) -> None:
+    def _listen_to(self, link: socket.socket, unread: bytearray) -> None:
         try:
-            said = link.recv(4096)
+            said = link.recv(65536)
         except BlockingIOError:
             return
         except OSError:
@@ -135,14 +191,28 @@ class Supervisor:
             self._selector.unregister(link.fileno())
             link.close()
             return
+        unread += said
+        *lines, unread[:] = unread.split(b"\n")
+        for line in lines:
+            with contextlib.suppress(ValueError, KeyError, TypeError):
+                self._told(json.loads(line))
+
+    def _told(self, message: Dict[str, Any]) -> None:
+        """Do what a link says: heard, keep, stop or kill."""
+        word = message["say"]
         self._heard = time.monotonic()
-        if KILL in said:
-            self.hurry()
-        elif STOP in said:
-            self.stop(TOLD)
+        if word == "keep":
+            self._keep()
+        elif word in ("stop", "kill"):
+            self.stop(
+                str(message.get("reason", "told to stop")), Cause(message.get("cause", "user"))
+            )
+            if word == "kill":
+                self._kill_at = time.monotonic()
 
     def _start(self) -> None:
         order, folder = self.order, self._folder
+        self._cgroup = cgroup.make(order.run_id, order.node, order.attempt)
         try:
             out, err = (
                 os.open(folder.stream(order.attempt, PROGRAM, stream), _APPEND, 0o600)
@@ -156,16 +226,20 @@ class Supervisor:
                 stdout=out,
                 stderr=err,
                 start_new_session=True,
-                preexec_fn=_before_exec,  # noqa: PLW1509 (this process has one thread)
+                preexec_fn=functools.partial(_before_exec, self._cgroup),  # noqa: PLW1509 (this process has one thread)
             )
         except OSError as error:
             what = f"cannot start {order.argv[0]} in {order.cwd}: {error.strerror}"
             self._journal.append(ProgramExited(error=what))
             self._program_end = (None, None)
+            self._failed = True
             return
         os.close(out)
         os.close(err)
-        self._journal.append(ProgramStarted(self._program.pid))
+        if not self._cgroup.holds(self._program.pid):
+            self._cgroup.remove()
+            self._cgroup = cgroup.Cgroup()
+        self._journal.append(ProgramStarted(self._program.pid, self._cgroup.path))
         self._journal.enter(State.RUNNING)
 
     def _tick(self) -> None:
@@ -173,14 +247,20 @@ class Supervisor:
         if time.monotonic() >= self._next_port_look:
             self._next_port_look = time.monotonic() + PORT_LOOK_S
             self._hand_over_port()
+        if time.monotonic() >= self._next_sample:
+            self._next_sample = time.monotonic() + SAMPLE_S
+            self._sizes = record_sizes(self._folder, self.order.attempt, self._sizes)
+            keeper.touch(self._folder)
         self._reap()
         if self._signalled:
             self.stop("its supervisor was told to end, or lost its guardian")
         if self._journal.failed:
             self.stop(self._journal.failed)
         now = time.monotonic()
-        if now - self._heard > self.order.disconnect_s:
-            self.stop(f"no controller was heard for {self.order.disconnect_s:g} s")
+        self._circle.tick(self._heard, keep=not self._disconnect_s)
+        silence = now - max(self._heard, self._heard_elsewhere)
+        if self._awake.look(now) and 0 < self._disconnect_s < silence:
+            self.stop(f"no controller was heard for {self._disconnect_s:g} s")
         if self._program_end is not None:
             self._end_leftovers(now)
 
@@ -194,6 +274,15 @@ class Supervisor:
             else:
                 self._exited.add(rank)
                 self._journal.append_exit(rank, data)
+                if data["code"] != 0:
+                    how = describe_exit(data["code"], data["signal"])
+                    self._fail(f"rank {rank} on {self.order.node} {how}")
+
+    def _fail(self, what: str) -> None:
+        """Something of the task failed: unless we stop already, that ends it everywhere."""
+        if not self._stop_reason:
+            self._failed = True
+            self.stop(what)
 
     def _reap(self) -> None:
         for pid, status in reap_all():
@@ -207,6 +296,9 @@ class Supervisor:
             self._note_ranks()
             self._note_unseen()
             self._journal.append(ProgramExited(code, signum))
+            if code != 0:
+                how = describe_exit(code, signum)
+                self._fail(f"the program on {self.order.node} {how}")
 
     def _note_unseen(self) -> None:
         """Ranks whose shim is gone without a word: nobody saw how they ended."""
@@ -215,9 +307,13 @@ class Supervisor:
             if rank not in self._exited and shim not in alive:
                 self._exited.add(rank)
                 self._journal.append(RankExited(rank, error=self._why_unseen()))
+                self._fail(f"rank {rank} on {self.order.node} ended unseen")
 
     def _why_unseen(self) -> str:
-        free = os.statvfs(self._folder.root)
+        try:
+            free = os.statvfs(self._folder.root)
+        except OSError as error:
+            return f"ended, and could not record how: {error.strerror}"
         if free.f_bavail * free.f_frsize >= BALLAST:
             return ""
         return f"ended, and could not record how: No space left in {self._folder.root}"
@@ -226,50 +322,66 @@ class Supervisor:
         """Let go of the port once the program listens on it, or once somebody else does."""
         if self._held is None:
             return
-        inodes = ports.listening(self.order.hold_port)
-        if not inodes:
+        owners = self._lookout.owners(list(proc.table()))
+        if owners is None:
             return
-        ours = ports.owners(inodes, proc.descendants(os.getpid()))
         self._held.close()
         self._held = None
-        if not ours:
-            pids = tuple(sorted(ports.owners(inodes, list(proc.table()))))
-            self._journal.append(PortTaken(self.order.hold_port, pids))
+        if not owners.intersection(proc.descendants(os.getpid())):
+            self._journal.append(PortTaken(self.order.hold_port, tuple(sorted(owners))))
             self.stop("the master's port was taken")
 
     def _end_leftovers(self, now: float) -> None:
         """The program is gone: what it left behind gets TERM once, and the rest of the grace."""
-        left = proc.descendants(os.getpid())
-        if left and self._kill_at is None:
+        left = [] if proc.childless() else proc.descendants(os.getpid())
+        if not left and not self._stop_reason:
+            self._kill_at = None  # it went by itself, and the others may still need us
+        elif left and self._kill_at is None:
             self._kill_at = now + self.order.grace_s
-            self._journal.enter(State.STOPPING)
+            if self._journal.state is not State.STOPPING:
+                self._journal.enter(State.STOPPING)
         self._termed |= proc.send(set(left) - self._termed, signal.SIGTERM)
 
     def _over(self) -> bool:
         if self._kill_at is not None and time.monotonic() >= self._kill_at:
             return True
-        return self._program_end is not None and not proc.descendants(os.getpid())
+        if self._program_end is None:
+            return False
+        if not proc.childless() and proc.descendants(os.getpid()):
+            return False
+        return bool(self._stop_reason) or not self._circle.needed
 
     def _end(self) -> State:
         shims = set(self._shims.values())
-        killed, survivors = kill_all(lambda: proc.descendants(os.getpid()), self._reap, shims)
+        killed, survivors = kill_all(
+            *(lambda: proc.descendants(os.getpid()), self._reap, shims, self._cgroup),
+            gone=proc.childless,
+        )
+        record_sizes(self._folder, self.order.attempt, self._sizes)
         self._note_ranks()
         self._note_unseen()
         if survivors:
             state = State.STUCK
-        elif self._program_end == (0, None):
+        elif self._program_end == (0, None) and not self._failed:
             state = State.SUCCEEDED
+        elif self._stop_reason and not self._failed:
+            state = State.STOPPED
         else:
-            state = State.STOPPED if self._stop_reason else State.FAILED
-        reason = self._journal.failed or self._stop_reason
-        self._journal.end(Ended(state, reason, len(killed), survivors))
+            state = State.FAILED
+        own = self._stop_cause is Cause.OWN and not self._failed
+        reason = self._journal.failed or (self._stop_reason if own else "")
+        proven = confirmed(self._cgroup, survivors)
+        self._journal.end(Ended(state, reason, len(killed), survivors, proven))
+        self._cgroup.remove()
+        self._circle.leave()
         return state
 
 
 _APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND
 
 
-def _before_exec() -> None:
+def _before_exec(home: cgroup.Cgroup) -> None:
+    home.enter()
     proc.die_with_parent(signal.SIGTERM)
     for signum in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM, signal.SIGCHLD):
         signal.signal(signum, signal.SIG_DFL)

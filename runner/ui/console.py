@@ -57,8 +57,14 @@ class Console:
     One without an end is shown after a second, its rest as a line of its own.
     """
 
-    def __init__(self, ranks: frozenset[int] | None = None) -> None:
-        self._ranks = ranks
+    def __init__(self, ranks: frozenset[int] | None = None, deserted: bytes = NOBODY_READS) -> None:
+        """Begin to write.
+
+        Args:
+            ranks: Whose output is shown; None for all.
+            deserted: What is said when nobody reads that any more.
+        """
+        self._ranks, self._farewell = ranks, deserted
         self._muted = False
         self._lock = threading.Lock()
         self._lines = {descriptor: Assembly(LONG_LINE) for descriptor in (OUT, ERR)}
@@ -71,6 +77,11 @@ class Console:
     def full(self) -> bool:
         """Whether what waits is more than a console needs."""
         return self._waiting > LIMIT and not self._muted
+
+    @property
+    def deserted(self) -> bool:
+        """Whether nobody reads what the ranks write."""
+        return self._writers[OUT].broken
 
     def say(self, text: str) -> None:
         """Write our own lines."""
@@ -145,7 +156,7 @@ class Console:
     def _left(self, descriptor: int) -> None:
         if descriptor == OUT:
             with contextlib.suppress(OSError):
-                os.write(ERR, NOBODY_READS)
+                os.write(ERR, self._farewell)
 
     def _put_lines(self, node: str, rank: int, descriptor: int, lines: bytes) -> None:
         self._put_prefixed(b"[%s:%d] " % (node.encode(), rank), descriptor, lines)

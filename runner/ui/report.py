@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from runner.core import shell, torchrun
-from runner.core.events import HURRIED, TOLD
-from runner.core.layout import CODE, RunFolder, release_folder
+from runner.core.exits import describe_exit
+from runner.core.layout import CODE, RunFolder, log_name, release_folder
 from runner.core.plan import NodePlan, Plan
-from runner.core.verdict import Failure, NodeResult, RankResult, Verdict, describe_exit
+from runner.core.verdict import LOST, Failure, NodeResult, RankResult, Verdict
 from runner.ui.names import fold_names
 
 WIDTH = 79
@@ -92,6 +92,20 @@ def _to_paste(plan: Plan, share: NodePlan) -> str:
     return "\n".join([title, *before, f"{env} \\", command])
 
 
+def leaving(plan: Plan, *, kept: bool) -> str:
+    """Return what a user should know of a run that goes on without us, for ever if it is `kept`."""
+    rest = f"--run {plan.run_id} --cluster {plan.cluster}"
+    lines = [f"run {plan.run_id} goes on without this terminal"]
+    if not kept:
+        some_time = _duration(plan.nodes[0].order.disconnect_s)
+        lines[0] += f", for {some_time} unless somebody attaches"
+    lines += [
+        f"  python -m runner {verb:7}{rest}{more}"
+        for verb, more in (("attach", ""), ("logs", " --follow"), ("stop", ""), ("pull", ""))
+    ]
+    return "\n".join(lines)
+
+
 def ending(
     plan: Plan,
     verdict: Verdict,
@@ -104,12 +118,12 @@ def ending(
     lines: list[str] = []
     failure = verdict.first_failure
     if failure:
-        lines += _first_failure(verdict, failure, tail)
+        lines += _first_failure(plan, verdict, failure, tail)
     if verdict.exit_code != 0 or len(plan.nodes) <= MANY:
         rows = [_fared(group, verdict) for group in _same_fate(plan, verdict)]
         width = min(max(len(names) for names, _ in rows), WIDE)
         lines += [f"  {names:{width}}  {text}" for names, text in rows]
-    lines += _unproven(verdict.unproven, disconnect_s)
+    lines += _unproven(verdict.unproven, disconnect_s, plan.run_id)
     lines += [
         f"  {name}: cannot be killed: process{'es' if len(result.survivors) > 1 else ''} "
         f"{', '.join(map(str, result.survivors))}"
@@ -133,7 +147,7 @@ WIDE = 40
 
 
 def _first_failure(
-    verdict: Verdict, failure: Failure, tail: Callable[[str, str, int], list[str]]
+    plan: Plan, verdict: Verdict, failure: Failure, tail: Callable[[str, str, int], list[str]]
 ) -> list[str]:
     who = failure.node if failure.rank is None else f"rank {failure.rank} on {failure.node}"
     lines = [
@@ -142,8 +156,10 @@ def _first_failure(
         else f"first failure: {who}: {failure.what}"
     ]
     source = "program" if failure.rank is None else f"rank_{failure.rank}"
-    last = tail(failure.node, f"{source}.err", TAIL_LINES)
-    last = last or tail(failure.node, f"{source}.out", TAIL_LINES)
+    last: list[str] = []
+    # What torchrun said when it was told to end, is no reason of a host's that was lost.
+    for stream in () if verdict.state == LOST else ("err", "out"):
+        last = last or tail(failure.node, log_name(plan.attempt, source, stream), TAIL_LINES)
     lines += [f"  | {line}" for line in last]
     if verdict.consequences > 0:
         lines.append(f"  {_count(verdict.consequences, 'rank')} ended badly after it")
@@ -178,7 +194,7 @@ def _left(result: NodeResult) -> str:
     text = ""
     if result.ended and not result.survivors:
         text += f"; 0 processes left{f', {result.killed} killed' if result.killed else ''}"
-    if result.note and result.note not in (TOLD, HURRIED):
+    if result.note:
         text += f"; {result.note}"
     return text
 
@@ -193,8 +209,11 @@ def _of(ranks: Sequence[int], how: str) -> str:
     return how if len(ranks) == 1 else how.replace("was ", "were ", 1)
 
 
-def _unproven(names: Sequence[str], disconnect_s: float) -> list[str]:
+def _unproven(names: Sequence[str], disconnect_s: float, run_id: str) -> list[str]:
     what = "there is no proof that nothing is left"
+    if not disconnect_s:
+        hint = f"python -m runner stop --run {run_id}"
+        return [f"  {fold_names(names)}: {what}; when they answer again: {hint}"] if names else []
     if len(names) > MANY:
         then = f"their supervisors stop the run within {disconnect_s:g} s of losing us"
         return [f"  {fold_names(names)}: {what}; where they are up, {then}"]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
 
-from runner.core.verdict import describe_exit
+from runner.core.exits import describe_exit
 from runner.ui.names import fold_names
 from runner.ui.report import code_name
 

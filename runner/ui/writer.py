@@ -24,7 +24,7 @@ class Writer:
     Every `every_s`, and never while it is held up in writing, it calls `tick`. What it is about
     to write goes through `frame`. When the reader has left it calls `left`, once, and writes no
     more. When a wait took far longer than it should it calls `stopped`: so did we all.
-    `idle_since` is when it last had nothing left to write.
+    `idle_since` is when it last had nothing left to write, `broken` whether the reader has left.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class Writer:
         self._frame, self._stopped = frame, stopped
         self._queue: queue.SimpleQueue[tuple[int, bytes] | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
-        self._broken = False
+        self.broken = False
         self._thread = threading.Thread(target=self._run, daemon=True, name=f"fd {descriptor}")
 
     def start(self) -> None:
@@ -74,7 +74,7 @@ class Writer:
             for descriptor, group in itertools.groupby(batch, key=itemgetter(0)):
                 pieces = [data for _, data in group]
                 data = b"".join(pieces)
-                if not self._broken:
+                if not self.broken:
                     self._write(descriptor, self._frame(data))
                 with self._lock:
                     self.waiting -= len(data)
@@ -113,6 +113,6 @@ class Writer:
             except BlockingIOError:
                 time.sleep(0.01)
             except OSError:  # a reader such as `head` has left: the run goes on without it
-                self._broken = True
+                self.broken = True
                 self._left(descriptor)
                 return

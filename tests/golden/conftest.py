@@ -5,10 +5,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
+
+from runner.config.compose import Composer, open_composer
+from runner.config.folders import conf_folders, shipped
 
 PLANS = Path(__file__).parent / "plans"
 
@@ -32,3 +36,21 @@ def check_golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
         assert path.read_text(encoding="utf-8") == text
 
     return check
+
+
+@pytest.fixture
+def composer_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[[Mapping[str, str]], Composer]]:
+    """Writes a user's files into a folder, and returns what composes for who stands there."""
+    with contextlib.ExitStack() as opened:
+
+        def compose(files: Mapping[str, str]) -> Composer:
+            for name, content in files.items():
+                file = tmp_path / name
+                file.parent.mkdir(parents=True, exist_ok=True)
+                file.write_text(content)
+            monkeypatch.chdir(tmp_path)
+            return opened.enter_context(open_composer(conf_folders([]), shipped()))
+
+        yield compose

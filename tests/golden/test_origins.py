@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable, Mapping
 
 import pytest
 import yaml
 
-from runner.config.compose import Composer, open_composer
-from runner.config.folders import conf_folders, shipped
+from runner.config.compose import Composer
+from runner.config.folders import shipped
 from runner.config.origins import Origin
 from runner.core.errors import ConfigError
 
@@ -45,15 +44,9 @@ FILES = {
 
 
 @pytest.fixture
-def composer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Composer]:
+def composer(composer_of: Callable[[Mapping[str, str]], Composer]) -> Composer:
     """What composes a user's own files, in the folder they stand in."""
-    for name, content in FILES.items():
-        file = tmp_path / name
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(content)
-    monkeypatch.chdir(tmp_path)
-    with open_composer(conf_folders([]), shipped()) as composer:
-        yield composer
+    return composer_of(FILES)
 
 
 @pytest.fixture

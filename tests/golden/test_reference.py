@@ -66,6 +66,7 @@ def test_what_is_legal_is_what_the_checks_take() -> None:
     assert legal["cluster.transport"] == either(build.TRANSPORTS)
     assert legal["cluster.backend"] == either(build.BACKENDS)
     assert legal["cluster.deploy"] == either(build.DEPLOYS)
+    assert legal["outputs.pull"] == either(build.PULLS)
     assert legal["cluster.ssh.host_keys"] == either(build.HOST_KEYS)
     assert legal["task.args_style"] == either(("argparse", "hydra", "raw"))
     assert legal["dry_run"] == either([each.value for each in DryRun])

@@ -5,16 +5,28 @@ from __future__ import annotations
 import os
 from contextlib import ExitStack
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from runner.host.cgroup import Cgroup, own_folders
 from tests.lab.lab import Lab, LabError, LabFactory, make_lab, missing, wait_until
 from tests.lab.launching import Launcher
+from tests.lab.supervising import Starter
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
+
+
+@pytest.fixture(scope="session", autouse=True)
+def cgroups_as_found() -> Iterator[None]:
+    """Removes the cgroups of runs whose host lost its power, if nothing is in them."""
+    folders = [Path(folder) for folder in own_folders()]
+    before = {path for folder in folders for path in folder.glob("runner-*")}
+    yield
+    for path in {path for folder in folders for path in folder.glob("runner-*")} - before:
+        Cgroup(str(path)).remove()
 
 
 @pytest.fixture(scope="session")
@@ -75,3 +87,11 @@ def on_lab(lab: Lab, launcher: Launcher) -> Launcher:
     """A user whose conf/ names the shared lab."""
     lab.write_cluster(launcher.conf)
     return launcher
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Starter]:
+    """Starts runs of a supervisor on this machine."""
+    starter = Starter(tmp_path)
+    yield starter
+    starter.close()

@@ -20,6 +20,10 @@ from typing import IO, Any
 ROOT = Path(__file__).parents[2]
 PROGRAMS = Path(__file__).parent / "programs"
 RANK = str(PROGRAMS / "rank.py")
+VERBS = [
+    *("attach", "clean", "config", "deploy", "exec", "explain", "init"),
+    *("logs", "plan", "ps", "pull", "stop"),
+]
 
 
 @dataclass(frozen=True, repr=False)

@@ -83,7 +83,7 @@ def test_a_run_that_died_without_a_word_goes_when_it_is_old(
     )
     running.until_printed("up")
     lab["node1"].power_off()
-    running.wait(60)
+    running.kill()
     lab["node1"].power_on()
     assert f"in use: {running.run_id}" in clean(on_bare_lab, *NOW).out
     lab["node1"].sh(f"touch -d '2 hours ago' ~/.runner/runs/{running.run_id}/node1/state.json")

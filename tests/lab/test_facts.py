@@ -40,7 +40,7 @@ from runner.core.codec import decode, encode
 from runner.core.facts import FactsRequest
 from runner.host.facts import collect
 told = collect(decode(FactsRequest, json.loads(sys.argv[2])))
-held = told.held and told.held.getsockname()[1]
+held = told.held.port
 print(json.dumps({"facts": encode(told.facts), "environ": told.environ, "held": held}))
 """
 
@@ -261,7 +261,7 @@ def test_a_failing_line_fails_the_setup(
         code,
         last.replace("{tmp}", str(tmp_path)),
     )
-    assert (answer.held, answer.facts.python.executable) == (None, "")
+    assert (answer.held.store, answer.facts.python.executable) == (None, "")
     assert answer.environ == dict(os.environ)
     assert list(tmp_path.iterdir()) == []
 
@@ -804,7 +804,7 @@ def test_who_listens_on_the_port_is_named(free_port: int, address: str) -> None:
         answer = collect(request(hold_port=True, port_first=free_port, port_last=free_port))
 
     shown = machine.command(os.getpid())
-    assert (answer.held, answer.facts.held_port) == (None, 0)
+    assert (answer.held.store, answer.facts.held_port) == (None, 0)
     assert answer.facts.port_error == f"port {free_port} is taken by {shown} (pid {os.getpid()})"
 
 

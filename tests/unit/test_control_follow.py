@@ -40,22 +40,25 @@ class Asked(Session):
 class Followed:
     """A follower on a node with one rank, and what came of it."""
 
-    def __init__(self, events_offset: int = 0) -> None:
+    def __init__(self, tail: int | None = None) -> None:
         self.logs: defaultdict[Key, bytes] = defaultdict(bytes)
         self.events: list[Event] = []
-        self.follower = Follower(plan(1).of("a"), self._sink, events_offset)
+        self.follower = Follower(plan(1).of("a"), self._sink, begin={"tail": tail} if tail else {})
         self.link = Asked()
         self.follower.start(self.link)
 
-    def _sink(self, source: str, stream: str, data: bytes) -> None:
+    def _sink(self, source: str, stream: str, offset: int, data: bytes) -> None:
+        assert offset == len(self.logs[source, stream])
         self.logs[source, stream] += data
 
     def answer(
         self, key: Key, chunk: bytes = b"", *, eof: bool = False, hold_back: bool = False
     ) -> None:
         """Answer the pending read of a file."""
-        number = self.link.reads.pop(key)["id"]
-        taken = self.follower.take(self.link, number, chunk, eof=eof, hold_back=hold_back)
+        read = self.link.reads.pop(key)
+        taken = self.follower.take(
+            self.link, read["id"], read["offset"], chunk, eof=eof, hold_back=hold_back
+        )
         self.events += taken
 
     def new_link(self) -> None:
@@ -84,9 +87,28 @@ def test_every_file_is_asked_for_from_its_beginning() -> None:
     }
 
 
-def test_events_of_an_earlier_attempt_are_not_read_again() -> None:
+def test_events_of_another_attempt_are_left_out() -> None:
     """One file holds the events of all attempts."""
-    assert Followed(events_offset=4711).link.reads[EVENTS]["offset"] == 4711
+    followed = Followed()
+    other = Event(RUN_ID, "a", 1, 1, 1.5, 2.5, ProgramStarted(7))
+    made, content = events(1)
+
+    followed.answer(EVENTS, other.line().encode() + content)
+
+    assert followed.events == made
+
+
+def test_a_tail_is_asked_for_once() -> None:
+    """The host says where the last lines begin; from there it goes on by offset."""
+    followed = Followed(tail=10)
+    assert followed.link.reads[RANK_0]["tail"] == 10
+    assert "tail" not in followed.link.reads[EVENTS]
+    number = followed.link.reads.pop(RANK_0)["id"]
+    followed.logs[RANK_0] = b"x" * 500  # so far unread
+
+    list(followed.follower.take(followed.link, number, 500, b"end", eof=False, hold_back=False))
+
+    assert followed.link.reads[RANK_0] == {"id": 6, "attempt": 0, "offset": 503, "n": CHUNK}
 
 
 def test_each_answer_asks_for_what_follows() -> None:
@@ -120,7 +142,7 @@ def test_torn_event_waits_for_its_rest() -> None:
         followed.answer(EVENTS, content[cut : cut + 1])
 
     assert followed.events == made
-    assert followed.follower.events_offset == len(content)
+    assert followed.link.reads[EVENTS]["offset"] == len(content)
 
 
 def test_log_that_must_wait_is_not_asked_for() -> None:
@@ -176,7 +198,7 @@ def test_answer_to_an_old_question_is_ignored() -> None:
     before = dict(followed.link.reads)
 
     assert not list(
-        followed.follower.take(followed.link, old, b"again", eof=False, hold_back=False)
+        followed.follower.take(followed.link, old, 0, b"again", eof=False, hold_back=False)
     )
     assert followed.logs[RANK_0] == b""
     assert followed.link.reads == before

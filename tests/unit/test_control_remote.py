@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 import signal
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -25,6 +26,7 @@ class Host(Session):
     def __init__(self, name: str) -> None:
         self.node = Node(name, "10.0.0.1")
         self.heard = self.sent = time.monotonic()
+        self._closed = threading.Event()
         self.asked: list[tuple[str, dict[str, Any]]] = []
 
     def request(self, kind: str, data: dict[str, Any] | None = None, payload: bytes = b"") -> int:
@@ -104,7 +106,7 @@ def test_answers_are_kept_apart(run: Run) -> None:
     ("kind", "data", "problem"),
     [
         ("refused", {"why": "No such file"}, "cannot be started: No such file"),
-        ("closed", {"reason": "reset"}, "lost: the connection broke: reset"),
+        ("closed", {"reason": "reset"}, "lost: the connection to it broke: reset"),
     ],
 )
 def test_host_that_cannot_answer_is_named(

@@ -215,7 +215,7 @@ def test_quickest_ping_decides(now: Now) -> None:
     """A slow answer says less about the other clock than a quick one; half its way is assumed."""
     clock = Clock()
     for number, (asked, told, theirs) in enumerate(
-        [(10.0, 14.0, 1000.0), (20.0, 21.0, 1012.0), (30.0, 36.0, 1020.0)]
+        [(10.0, 14.0, 1000.0), (20.0, 21.0, 1012.0), (30.0, 36.0, 1022.0)]
     ):
         now.time = asked
         clock.asked(number)
@@ -223,6 +223,18 @@ def test_quickest_ping_decides(now: Now) -> None:
         clock.told(number, theirs)
 
     assert clock.offset == 20.5 - 1012.0
+
+
+def test_a_machine_that_slept_has_another_offset(now: Now) -> None:
+    """Its clock stood still meanwhile: what an earlier ping told, however quick, is wrong now."""
+    clock = Clock()
+    for number, (asked, told, theirs) in enumerate([(10.0, 10.2, 1000.0), (20.0, 23.0, 1051.0)]):
+        now.time = asked
+        clock.asked(number)
+        now.time = told
+        clock.told(number, theirs)
+
+    assert clock.offset == 21.5 - 1051.0
 
 
 def test_before_any_ping_the_first_word_must_do(now: Now) -> None:
@@ -245,3 +257,16 @@ def test_unasked_word_does_not_spoil_a_ping() -> None:
     clock.told(7, 0.0)
 
     assert clock.offset == before
+
+
+def test_only_what_somebody_must_have_taken_ends_a_silence(wire: Wire) -> None:
+    """Pings go into a cut cable for as long as its buffer lasts; the bytes of a push do not."""
+    wire.session.heard = wire.session.sent = time.monotonic() - 100
+    for _ in range(3):
+        wire.session.request("ping")
+        wire.sent()
+    assert wire.session.silence >= 100
+    wire.session.send_raw(bytes(session.SLICE + 1))
+    wire.channel.sent.get(timeout=PATIENCE_S)
+    wire.channel.sent.get(timeout=PATIENCE_S)
+    assert wire.session.silence < 50

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import resource
+import signal
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import cast
@@ -50,7 +54,7 @@ def test_new_folder_holds_the_configuration(store: RunStore) -> None:
 
 def test_record_is_the_users_alone(store: RunStore) -> None:
     """Others on this machine read neither configuration nor logs."""
-    store.append_log("a", "rank_0.out", b"x")
+    store.write_log("a", "rank_0.out", 0, b"x")
 
     folders = (store.folder, store.logs, store.logs / "a")
     assert [folder.stat().st_mode & 0o777 for folder in folders] == [0o700] * 3
@@ -154,17 +158,28 @@ def test_events_are_appended(store: RunStore) -> None:
 
 def test_logs_are_appended_byte_for_byte(store: RunStore) -> None:
     """A file per node and stream; pieces may end anywhere."""
-    for chunk in (b"one\xff", b"\ntw", b"o"):
-        store.append_log("a", "rank_0.out", chunk)
-    store.append_log("b", "rank_1.err", b"x")
+    for offset, chunk in ((0, b"one\xff"), (4, b"\ntw"), (7, b"o")):
+        store.write_log("a", "rank_0.out", offset, chunk)
+    store.write_log("b", "rank_1.err", 0, b"x")
 
     assert (store.logs / "a" / "rank_0.out").read_bytes() == b"one\xff\ntwo"
     assert (store.logs / "b" / "rank_1.err").read_bytes() == b"x"
 
 
+def test_a_log_is_never_doubled_and_has_no_gap(store: RunStore) -> None:
+    """Whoever follows again, from the first byte or another, adds only what is new."""
+    store.write_log("a", "rank_0.out", 0, b"one\n")
+    again = RunStore(store.folder)
+    again.write_log("a", "rank_0.out", 0, b"one\ntwo\n")
+    again.write_log("a", "rank_0.out", 2, b"e\ntwo\nthree\n")
+    again.write_log("a", "rank_0.out", 100, b"beyond a gap")
+
+    assert (store.logs / "a" / "rank_0.out").read_bytes() == b"one\ntwo\nthree\n"
+
+
 def test_tail_is_the_last_lines(store: RunStore) -> None:
     """Blank lines at the end do not count, bytes that are no text are shown as such."""
-    store.append_log("a", "rank_0.err", b"1\n2\n3 \xff\n\n\n")
+    store.write_log("a", "rank_0.err", 0, b"1\n2\n3 \xff\n\n\n")
 
     assert store.tail("a", "rank_0.err", 2) == ["2", "3 \ufffd"]
     assert store.tail("a", "rank_0.err", 9) == ["1", "2", "3 \ufffd"]
@@ -172,7 +187,7 @@ def test_tail_is_the_last_lines(store: RunStore) -> None:
 
 def test_tail_of_a_huge_log_is_read_from_its_end(store: RunStore) -> None:
     """A log of any size costs the same."""
-    store.append_log("a", "rank_0.err", b"x" * (1 << 20) + b"\nlast\n")
+    store.write_log("a", "rank_0.err", 0, b"x" * (1 << 20) + b"\nlast\n")
 
     assert store.tail("a", "rank_0.err", 1) == ["last"]
 
@@ -189,7 +204,7 @@ def test_full_disk_here_ends_no_run(store: RunStore) -> None:
     log.symlink_to("/dev/full")
     (store.folder / "events.jsonl").mkdir()
 
-    store.append_log("a", "rank_0.out", b"x")
+    store.write_log("a", "rank_0.out", 0, b"x")
     store.append(Event(RUN_ID, "a", 0, 1, 1.0, 2.0, ProgramStarted(1)))
 
     assert store.failed == f"cannot write {log}: No space left on device"
@@ -198,6 +213,44 @@ def test_full_disk_here_ends_no_run(store: RunStore) -> None:
 def test_record_that_works_has_not_failed(store: RunStore) -> None:
     """Nothing is said of a disk in order."""
     store.write_plan(plan(1))
-    store.append_log("a", "rank_0.out", b"x")
+    store.write_log("a", "rank_0.out", 0, b"x")
 
     assert store.failed == ""
+
+
+@contextlib.contextmanager
+def room_for(size: int) -> Iterator[None]:
+    """No file of ours can grow beyond a size."""
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, before)
+
+
+def test_a_disk_that_was_full_for_a_moment_leaves_no_hole(store: RunStore) -> None:
+    """What is here stays a beginning of the host's file, so that a pull can fill the rest."""
+    there = bytes(range(256)) * 100
+    store.write_log("a", "rank_0.out", 0, there[:8000])
+    with room_for(10_000):
+        store.write_log("a", "rank_0.out", 8000, there[8000:16000])
+    store.write_log("a", "rank_0.out", 16000, there[16000:])
+    here = (store.logs / "a" / "rank_0.out").read_bytes()
+    assert here == there[: len(here)]
+    assert 8000 <= len(here) <= 10_000
+    assert "cannot write" in store.failed
+    store.write_log("a", "rank_0.out", len(here), there[len(here) :])
+    assert (store.logs / "a" / "rank_0.out").read_bytes() == there
+
+
+def test_an_event_after_a_torn_one_can_be_read(store: RunStore) -> None:
+    """Its line is its own."""
+    event = Event(RUN_ID, "a", 0, 1, 1.0, 1.0, ProgramStarted(7))
+    with room_for(10):
+        store.append(event)
+    store.append(replace(event, seq=2))
+    lines = (store.folder / "events.jsonl").read_text().splitlines()
+    assert parse(lines[-1]).seq == 2

@@ -9,11 +9,15 @@ import pytest
 
 from runner.core.events import (
     KINDS,
+    Apart,
     Body,
     Ended,
     Event,
     HostLost,
     HostSilent,
+    Joined,
+    Kept,
+    PeerLost,
     PortTaken,
     ProgramExited,
     ProgramStarted,
@@ -36,6 +40,10 @@ BODIES: list[Body] = [
     StopAsked("interrupted", 2),
     HostLost("größer"),
     HostSilent("no word"),
+    Joined(),
+    Apart("gpu1 at 10.0.0.1 port 29501: it does not answer"),
+    PeerLost("gpu2", "nothing was heard from it for 15 s"),
+    Kept(),
 ]
 
 

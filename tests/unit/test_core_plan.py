@@ -131,3 +131,21 @@ def test_shim_starts_python_programs_with_the_tasks_python(
 def test_share_is_found_by_name() -> None:
     """`of` gives one node's share."""
     assert plan(1, 1).of("b").order.node == "b"
+
+
+def test_logind_that_kills_at_logout_is_noted_with_its_cure() -> None:
+    """Hosts with the same setting are named together."""
+    setting = "KillUserProcesses=yes in /etc/systemd/logind.conf"
+    nodes = [Node(name, f"10.0.0.{n}") for n, name in enumerate("abc", start=1)]
+    hosts = {
+        node.name: facts(node.name, f"eth0 {node.host}/24", logind_kills=setting)
+        for node in nodes[1:]
+    }
+
+    made = build_plan(spec(*nodes), {"a": facts("a", "eth0 10.0.0.1/24"), **hosts})
+
+    assert made.notes[-1] == (
+        "logind on b, c kills what you leave running when you log out (KillUserProcesses=yes in "
+        "/etc/systemd/logind.conf): a run that outlives its connection would die on them; an "
+        "administrator can set KillUserProcesses=no, or KillExcludeUsers=ada"
+    )

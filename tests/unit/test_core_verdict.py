@@ -12,10 +12,12 @@ import pytest
 
 from runner.core.events import (
     Body,
+    Cause,
     Ended,
     Event,
     HostLost,
     HostSilent,
+    PeerLost,
     PortTaken,
     ProgramExited,
     ProgramStarted,
@@ -24,6 +26,7 @@ from runner.core.events import (
     StopAsked,
     Stopping,
 )
+from runner.core.exits import describe_exit
 from runner.core.states import State
 from runner.core.verdict import (
     Failure,
@@ -31,7 +34,6 @@ from runner.core.verdict import (
     Observed,
     RankResult,
     Verdict,
-    describe_exit,
     fold,
 )
 from tests.golden.builders import plan
@@ -271,6 +273,46 @@ def test_lost_host_that_came_back_is_proven() -> None:
     assert told.unproven == ()
 
 
+def test_a_hosts_own_word_is_better_than_what_others_saw() -> None:
+    """Its supervisor was killed: the others see a closed connection, its guardian says why."""
+    told = verdict(
+        seen(5.0, "a", PeerLost("b", "its supervisor ended without a word")),
+        seen(5.1, "b", Stopping("its supervisor ended by signal 9")),
+        terminated("a", 6),
+        terminated("b", 7),
+    )
+
+    assert outcome(told) == ("failed", 1)
+    assert told.first_failure == Failure("b", None, "its supervisor ended by signal 9")
+
+
+def test_a_host_that_others_lost_is_lost() -> None:
+    """What it says later, of its own stop for want of a hub, is a consequence."""
+    told = verdict(
+        seen(5.0, "a", PeerLost("b", "nothing was heard from it for 15 s")),
+        seen(20.1, "b", Stopping("lost a: nothing was heard from it", Cause.PEER)),
+        terminated("a", 21),
+        terminated("b", 22),
+    )
+
+    assert outcome(told) == ("lost", 4)
+    assert told.first_failure == Failure("b", None, "nothing was heard from it for 15 s")
+    assert told.unproven == ()
+
+
+def test_a_stop_that_somebody_else_asked_for_is_no_failure() -> None:
+    """Another machine's `stop`: every host says so, and that was all."""
+    told = verdict(
+        seen(5.0, "a", Stopping("stopped by ada@desk", Cause.USER)),
+        seen(5.1, "b", Stopping("stopped by ada@desk", Cause.USER)),
+        terminated("a", 6),
+        terminated("b", 7),
+    )
+
+    assert outcome(told) == ("stopped", 130)
+    assert told.first_failure is None
+
+
 def test_host_lost_after_a_failure_does_not_change_the_cause() -> None:
     """The first failure gives the code; the lost host is named all the same."""
     told = verdict(
@@ -390,3 +432,40 @@ def test_run_that_ended_without_its_ranks_did_not_succeed() -> None:
 def test_exit_is_told_in_words(code: int | None, signum: int | None, words: str) -> None:
     """A signal by its name, where it has one."""
     assert describe_exit(code, signum) == words
+
+
+def test_who_was_told_to_stop_did_not_fail_first() -> None:
+    """Its own clock says so; between two hosts some milliseconds are nobody's word."""
+    verdict = fold(
+        PLAN,
+        [
+            *started(),
+            *seen(4.999, "b", Stopping("rank 0 on a was killed", Cause.PEER), mono=77.0),
+            *seen(4.999, "b", RankExited(2, signal=TERM), mono=77.001),
+            *seen(5.0, "a", RankExited(0, signal=KILL), mono=10.0),
+            *seen(5.0, "a", Stopping("rank 0 on a was killed", Cause.OWN), mono=10.0),
+            *seen(6.0, "a", FAILED),
+            *seen(6.0, "b", FAILED),
+        ],
+        6.0,
+    )
+    assert verdict.first_failure == Failure("a", 0, describe_exit(None, KILL))
+
+
+def test_who_is_cut_off_is_named_and_not_the_hub() -> None:
+    """It says that all others are silent; the hub lives, and was told to stop."""
+    verdict = fold(
+        PLAN,
+        [
+            *started(),
+            *seen(5.0, "b", PeerLost("a", "nothing was heard from it for 15 s")),
+            *seen(5.1, "a", Stopping("lost a: nothing was heard from it for 15 s", Cause.PEER)),
+            *seen(6.0, "a", FAILED),
+            *seen(6.0, "b", FAILED),
+        ],
+        6.0,
+    )
+    assert verdict.first_failure == Failure(
+        "b", None, "out of touch with a: nothing was heard from it for 15 s"
+    )
+    assert verdict.exit_code == 4

@@ -19,17 +19,9 @@ DAY = 86400.0
 @pytest.fixture
 def workdir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A work folder, and a folder for locks of its own."""
-    monkeypatch.setattr(doorway.Doorway, "__init__", _at(tmp_path / "locks"))
+    monkeypatch.setattr(doorway, "PLACE", str(tmp_path / "locks"))
     (tmp_path / "locks").mkdir()
     return tmp_path / "work"
-
-
-def _at(folder: Path):  # type: ignore[no-untyped-def]  # noqa: ANN202 (it stands for a method)
-    def init(self: doorway.Doorway, run_id: str, node: str) -> None:
-        self.lock_path = str(folder / f"{run_id}.{node}.lock")
-        self.socket_path = str(folder / f"{run_id}.{node}.sock")
-
-    return init
 
 
 def run(workdir: Path, name: str, state: str = "succeeded", days: float = 10.0) -> Path:
@@ -77,8 +69,8 @@ def test_dry_run_says_the_same_and_removes_nothing(workdir: Path) -> None:
 def test_run_whose_supervisor_lives_stays(workdir: Path) -> None:
     """Its lock says so, whatever its record says."""
     run(workdir, "old")
-    lock = os.open(doorway.Doorway("old", "a").lock_path, os.O_CREAT | os.O_RDWR)
-    fcntl.flock(lock, fcntl.LOCK_EX)
+    lock = doorway.Doorway("old", "a").lock()
+    assert lock is not None
 
     gone = done(cleaning.clean(str(workdir), "a", 0, dry_run=False))
     os.close(lock)

@@ -54,3 +54,22 @@ def test_owners_are_told_among_the_processes_asked_about(tmp_path: Path) -> None
     assert {10, 12} == ports.owners({501, 601}, [10, 11, 12, 13], root)
     assert {12} == ports.owners({501, 601}, [11, 12], root)
     assert set() == ports.owners(set(), [10, 11, 12], root)
+
+
+def test_a_listener_without_an_owner_counts_when_it_stays(tmp_path: Path) -> None:
+    """It may belong to a process that is just ending: its descriptors go before its sockets."""
+    root = proc(tmp_path)
+    lookout = ports.Lookout(29500, root)
+    assert lookout.owners([11]) is None
+    assert lookout.owners([11]) == set()
+    assert ports.Lookout(29500, root).owners([10, 11]) == {10}
+
+
+def test_a_listener_that_passes_by_is_nobody(tmp_path: Path) -> None:
+    """What is gone at the second look took nothing."""
+    root = proc(tmp_path)
+    lookout = ports.Lookout(29500, root)
+    assert lookout.owners([11]) is None
+    for name in ("tcp", "tcp6"):
+        (tmp_path / "proc" / "net" / name).write_text(HEAD)
+    assert lookout.owners([11]) is None

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import yaml
+
+from tests.lab.lab.programs import run
 
 if TYPE_CHECKING:
     from contextlib import ExitStack
@@ -95,6 +99,28 @@ class Lab:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(yaml.safe_dump(self.cluster(names, **overrides), sort_keys=False))
         return path
+
+    @contextlib.contextmanager
+    def cut_off(self, *names: str) -> Iterator[None]:
+        """Loses every packet between the controller and those hosts (all, if none is named).
+
+        They still reach each other, and their cables carry: only the neighbours' addresses are
+        wrong for a while.
+        """
+        chosen = [self.hosts[name] for name in names or self.hosts]
+        nowhere = "lladdr 02:00:00:00:0b:ad nud permanent dev"
+        told = run(["ip", "-json", "route", "get", chosen[0].address])
+        uplink = json.loads(told)[0]["dev"]
+        for host in chosen:
+            run(["sh", "-c", f"ip neigh replace {host.address} {nowhere} {uplink}"])
+            host.sh(f"ip neigh replace {self.address} {nowhere} eth0")
+        try:
+            yield
+        finally:
+            for host in chosen:
+                run(["ip", "neigh", "del", host.address, "dev", uplink], check=False)
+                if host.on:
+                    host.sh(f"ip neigh del {self.address} dev eth0", check=False)
 
     def repair(self) -> None:
         """Undoes whatever was done to the hosts; their files and processes stay."""

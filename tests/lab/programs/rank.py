@@ -1,7 +1,7 @@
 """A rank without torch: does one thing at a time, in the order of its arguments.
 
 print=TEXT  err=TEXT  lines=N  sleep=SECONDS  exit=CODE  kill=SIGNAL  deaf  daemon  touch=PATH
-fail=RANK:CODE  env=NAME  cat  wait=PATH
+fail=RANK:CODE  count=N/SECONDS  env=NAME  cat  wait=PATH  and what unruly.py knows
 """
 
 import os
@@ -9,6 +9,8 @@ import signal
 import subprocess
 import sys
 import time
+
+import unruly  # type: ignore[import-not-found]  # beside this file
 
 RANK = os.environ.get("RANK", "0")
 
@@ -23,6 +25,11 @@ def do(word: str) -> None:
     elif name == "lines":
         for number in range(int(value)):
             sys.stdout.write(f"{RANK} {number:08d} ".ljust(99, "x") + "\n")
+    elif name == "count":
+        total, _, pause = value.partition("/")
+        for each in range(int(total)):
+            print(f"line {each}", flush=True)
+            time.sleep(float(pause or 0))
     elif name == "sleep":
         time.sleep(float(value))
     elif name == "exit":
@@ -49,7 +56,7 @@ def do(word: str) -> None:
         print(f"{value}={os.environ.get(value)}")
     elif name == "cat":
         print(f"stdin: {sys.stdin.read()!r}")
-    else:
+    elif not unruly.did(name, value, __file__):
         sys.exit(f"rank.py knows no {word!r}")
 
 

@@ -1,20 +1,23 @@
-"""Takes the first port that a process here holds bound, without listening, for torch's store.
+"""Takes a port that a process here holds bound without listening: its first, or another by number.
 
-The runner keeps the master's port like that; SO_REUSEADDR lets another program listen on it all
-the same, which is the collision that has to be noticed.
+The runner keeps the master's ports like that, torch's and then the hub's; SO_REUSEADDR lets
+another program listen on them all the same, which is the collision that has to be noticed. Whoever
+connects hears nothing, as behind a firewall that lets connections in and nothing through.
 """
 
 import ctypes
 import glob
 import os
 import socket
+import sys
 import time
 
 
 def main() -> None:
     """Look for such a port, listen on it, and stay."""
+    which = int(sys.argv[1]) if len(sys.argv) > 1 else 0
     while True:
-        for port in bound():
+        for port in [ports[which] for ports in kept() if len(ports) > which]:
             with socket.socket(socket.AF_INET6) as taken:
                 taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 try:
@@ -22,35 +25,32 @@ def main() -> None:
                     taken.listen()
                 except OSError:
                     continue
-                time.sleep(60)
+                print(f"listening on {port}", flush=True)
+                time.sleep(120)
                 return
         time.sleep(0.002)
 
 
-def bound() -> "list[int]":
-    """Ports bound by sockets of other processes that neither listen nor are connected.
+def kept() -> "list[list[int]]":
+    """For every other process, its bound sockets that neither listen nor are connected.
 
     Such sockets stand in no /proc/net table, so their owners' descriptors are looked through.
     """
-    ports = []
-    for link in glob.glob("/proc/[0-9]*/fd/*"):
+    found = []
+    for folder in glob.glob("/proc/[0-9]*/fd"):
+        pid = int(folder.split("/")[2])
         try:
-            if not os.readlink(link).startswith("socket:"):
-                continue
-            pid, fd = int(link.split("/")[2]), int(link.split("/")[4])
-            if pid == os.getpid():
-                continue
-            copy = os.open(f"/proc/{pid}", os.O_RDONLY)
+            numbers = sorted(int(name) for name in os.listdir(folder))
+            links = {number: os.readlink(f"{folder}/{number}") for number in numbers}
         except OSError:
             continue
-        os.close(copy)
-        port = stolen(pid, fd)
-        if port:
-            ports.append(port)
-    return ports
+        if pid != os.getpid():
+            sockets = [number for number in numbers if links[number].startswith("socket:")]
+            found.append([port for port in (stolen(pid, number) for number in sockets) if port])
+    return found
 
 
-def stolen(pid: int, fd: int) -> int:
+def stolen(pid: int, fd: int) -> int:  # noqa: PLR0911 (each is another reason)
     """The local port of another process's bound TCP socket, 0 when it is none."""
     libc = ctypes.CDLL(None, use_errno=True)
     pidfd = libc.syscall(434, pid, 0)  # pidfd_open
@@ -60,7 +60,12 @@ def stolen(pid: int, fd: int) -> int:
     os.close(pidfd)
     if copy < 0:
         return 0
-    with socket.socket(fileno=copy) as twin:
+    try:
+        twin = socket.socket(fileno=copy)
+    except OSError:  # another descriptor has its number by now
+        os.close(copy)
+        return 0
+    with twin:
         try:
             if twin.type != socket.SOCK_STREAM or twin.family not in (
                 socket.AF_INET,

@@ -1,0 +1,125 @@
+"""The logs of a run as they are now, rank after rank: read ahead, shown in order."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from runner.control.listening import listen
+from runner.control.session import Inbox, Session
+from runner.core.codec import encode
+from runner.core.errors import Problem
+from runner.core.layout import STREAMS, rank_source
+from runner.core.plan import NodePlan
+from runner.core.wire import Frame
+
+AHEAD = 32
+"""So many files are asked for before it is their turn."""
+
+CHUNK = 256 << 10
+
+
+@dataclass
+class _Log:
+    """One file: who has it, and what came of it so far."""
+
+    share: NodePlan
+    rank: int
+    stream: str
+    waiting: bytes = b""
+    offset: int = 0
+    begun: bool = False
+    asked: bool = False
+    done: bool = False
+
+
+class LogReading:
+    """The logs of some ranks.
+
+    Args:
+        sessions: The hosts that answer, by node.
+        inbox: Where all sessions put what they hear.
+        lost_s: How long a host may be silent.
+        show: Takes (node, rank, stream, bytes), rank after rank, in order per file.
+        begin: Where each log begins, as for `control.follow.Follower`.
+        full: Whether `show` has as much as it can take for now.
+    """
+
+    def __init__(
+        self,
+        sessions: Mapping[str, Session],
+        inbox: Inbox,
+        lost_s: float,
+        show: Callable[[str, int, str, bytes], None],
+        begin: Mapping[str, float],
+        full: Callable[[], bool],
+    ) -> None:
+        self._sessions, self._inbox, self._lost_s = sessions, inbox, lost_s
+        self._show, self._begin, self._full = show, begin, full
+        self._logs: list[_Log] = []
+        self._asked: dict[tuple[str, int], _Log] = {}
+        self.problems: dict[str, Problem] = {}
+
+    def run(self, shares: Sequence[NodePlan], ranks: Sequence[int]) -> None:
+        """Show all that these ranks wrote until now; `problems` says whose could not be had.
+
+        Raises:
+            Interrupted: By a signal.
+        """
+        for share in shares:
+            mine = [rank for rank in share.ranks if rank in ranks]
+            if not mine:
+                continue
+            session = self._sessions.get(share.node)
+            if session is None:
+                continue
+            session.request("adopt", {"order": encode(share.order), "quiet": True})
+            self._logs += [_Log(share, *each) for each in itertools.product(mine, STREAMS)]
+        listen(self._inbox, self._waiting, self._lost_s, self._take, self._lose)
+
+    def _waiting(self) -> dict[str, Session]:
+        self._go_on()
+        return {log.share.node: self._sessions[log.share.node] for log in self._logs}
+
+    def _go_on(self) -> None:
+        """Show what can be shown, and ask for what comes next; of the others the beginning."""
+        while self._logs:
+            log = self._logs[0]
+            piece, log.waiting = log.waiting, b""
+            if piece:
+                self._show(log.share.node, log.rank, log.stream, piece)
+            if not log.done:
+                if not log.asked and not self._full():
+                    self._ask(log)
+                break
+            del self._logs[0]
+        for log in self._logs[1:AHEAD]:
+            if not log.begun and not log.asked:
+                self._ask(log)
+
+    def _ask(self, log: _Log) -> None:
+        begin = {} if log.begun else self._begin
+        where = {"source": rank_source(log.rank), "stream": log.stream, "wait": False}
+        words = {**where, "attempt": log.share.order.attempt, "offset": log.offset, "n": CHUNK}
+        number = self._sessions[log.share.node].request("read", {**words, **begin})
+        self._asked[log.share.node, number] = log
+        log.asked = True
+
+    def _take(self, name: str, frame: Frame) -> None:
+        if frame.kind == "data":
+            log = self._asked.pop((name, frame.data["id"]), None)
+            if log is None:
+                return
+            log.waiting = frame.payload
+            log.offset = frame.data["offset"] + len(frame.payload)
+            log.begun, log.asked, log.done = True, False, bool(frame.data["eof"])
+            if "error" in frame.data:
+                what = f"the end of a log cannot be read: {frame.data['error']}"
+                self.problems[name] = Problem(name, what)
+        elif frame.kind == "refused":
+            self._lose(name, str(frame.data["why"]))
+
+    def _lose(self, name: str, what: str) -> None:
+        self.problems[name] = Problem(name, what)
+        self._logs = [log for log in self._logs if log.share.node != name]

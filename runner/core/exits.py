@@ -1,0 +1,16 @@
+"""How a process ended, in words."""
+
+from __future__ import annotations
+
+import signal
+from typing import Optional
+
+
+def describe_exit(code: Optional[int], signum: Optional[int]) -> str:
+    """Say an exit in words: "exited with 3", "was killed by SIGKILL"."""
+    if signum:
+        try:
+            return f"was killed by {signal.Signals(signum).name}"
+        except ValueError:
+            return f"was killed by signal {signum}"
+    return "ended unseen" if code is None else f"exited with {code}"

@@ -1,0 +1,82 @@
+"""A run as its hosts' files tell of it, to whoever asks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Dict, Mapping, Optional
+
+from runner.core.states import State
+
+
+@dataclass(frozen=True)
+class RunInfo:
+    """What every host has on record of the whole run, in `run.json`.
+
+    Attributes:
+        run_id: Its name.
+        cluster: The cluster's name.
+        task: The task's name.
+        by: Who launched it, as user@machine.
+        began: When, in seconds since 1970 on the launching machine.
+        nodes: How many nodes it has.
+        world_size: How many ranks.
+        gpus: How many GPUs it uses on each node that uses any.
+        attempt: Which start of it this is, from 0.
+    """
+
+    run_id: str
+    cluster: str = ""
+    task: str = ""
+    by: str = ""
+    began: float = 0.0
+    nodes: int = 1
+    world_size: int = 1
+    gpus: Optional[Dict[str, int]] = None
+    attempt: int = 0
+
+
+@dataclass(frozen=True)
+class RunSeen:
+    """One run as one host sees it.
+
+    Attributes:
+        info: What is on record of the whole.
+        owner: The user it belongs to on that host.
+        state: How far it is there; None when the record cannot be read.
+        alive: Whether its supervisor or guardian lives.
+        changed: When its state changed last, in seconds since 1970 on that host.
+    """
+
+    info: RunInfo
+    owner: str
+    state: Optional[State]
+    alive: bool
+    changed: float
+
+    @property
+    def on(self) -> bool:
+        """Whether something of it may go on there."""
+        return self.alive or self.state not in ENDS or self.state is State.STUCK
+
+
+ENDS = (State.SUCCEEDED, State.FAILED, State.STOPPED, State.STUCK, None)
+
+BROKEN = "broken"
+"""The state of a run whose supervisors are gone, while its record has no end."""
+
+
+def overall(seen: Mapping[str, RunSeen]) -> str:
+    """Return how far a whole run is, from what those of its hosts say that answered."""
+    live = [each.state for each in seen.values() if each.alive]
+    for state in (State.STOPPING, State.STARTING):
+        if state in live:
+            return str(state.value)
+    if live:
+        return "running"
+    states = {each.state for each in seen.values()}
+    for state in (State.STUCK, State.FAILED):
+        if state in states:
+            return str(state.value)
+    if any(state not in ENDS for state in states) or None in states:
+        return BROKEN
+    return "stopped" if State.STOPPED in states else "succeeded"

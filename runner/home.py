@@ -1,0 +1,64 @@
+"""What a run left on its hosts comes home."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Container
+from pathlib import Path
+
+from runner.contact import Contact
+from runner.control.pull import Pulled, pull
+from runner.control.store import RunStore
+from runner.core.errors import Interrupted, NotReady
+from runner.core.fetch import KINDS
+from runner.core.plan import Plan
+from runner.ui import fetched
+from runner.ui.problems import render
+
+
+def begin_record(folder: Path, config_yaml: str, plan: Plan) -> None:
+    """Make the folder of a run that was launched elsewhere, so that `rerun` finds it here."""
+    if not folder.exists():
+        store = RunStore(folder)
+        store.join(config_yaml, plan)
+        store.release()
+
+
+def bring(
+    contact: Contact,
+    run_id: str,
+    folder: Path,
+    kinds: Collection[str] = KINDS,
+    nodes: Container[str] | None = None,
+) -> dict[str, Pulled]:
+    """Bring home what those hosts have that answer, or `nodes`; see `control.pull.pull`."""
+    contact.console.phase("fetching")
+    there = {n: session for n, session in contact.sessions.items() if not session.closed}
+    sessions = {n: session for n, session in there.items() if nodes is None or n in nodes}
+    spec = contact.spec
+    return pull(
+        sessions,
+        contact.inbox,
+        run_id,
+        folder,
+        lost_s=spec.lost_s,
+        show=contact.console.state,
+        kinds=kinds,
+    )
+
+
+def fetch(contact: Contact, run_id: str, folder: Path, kinds: Collection[str]) -> str:
+    """Do so at the end of a run, whose own end matters more; return what came of it."""
+    again = f"python -m runner pull --run {run_id} --cluster {contact.spec.cluster}"
+    try:
+        pulled = bring(contact, run_id, folder, kinds)
+    except Interrupted:
+        return f"the rest of the outputs stays on the hosts: {again}"
+    except NotReady as error:
+        return f"{render(error.problems)}\n  {again}"
+    told = [fetched.summary(pulled, os.path.relpath(folder))]
+    missing = [node.name for node in contact.spec.nodes if node.name not in pulled]
+    if missing:
+        told.append(f"nothing fetched from {', '.join(missing)}, out of reach: {again}")
+    problems = fetched.problems(pulled)
+    return "\n".join([*told, *([render(problems)] if problems else [])])

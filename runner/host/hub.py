@@ -1,0 +1,137 @@
+"""The hub: the master's supervisor, to which every other one keeps a connection."""
+
+from __future__ import annotations
+
+import select
+import socket
+import time
+from typing import Any, Dict, List, Set
+
+from runner.core.events import Cause
+from runner.host.peer import SERVER, Peer, PeerGone
+from runner.host.touch import APART_S, FAREWELL_S, PROVE_S, Connected, beat
+
+STRANGERS = 64
+
+
+class Host(Connected):
+    """The hub's end: the master's supervisor."""
+
+    def __init__(self, listener: socket.socket, *args: Any) -> None:
+        super().__init__(*args)
+        self._listener = listener
+        self._began = time.monotonic()
+        self._awaited = self._hub.members
+        self._news_of_controllers = (time.monotonic(), False)
+        self._members: Dict[str, Peer] = {}
+        self._absent: Dict[str, float] = {}
+        self._renewed: Set[Peer] = set()
+        self._strangers: List[Peer] = []
+        listener.setblocking(False)
+        listener.listen(256)
+        self._watch(listener.fileno(), self._admit)
+
+    def tick(self, heard: float, *, keep: bool) -> None:
+        """Beat, and see who is silent."""
+        now = time.monotonic()
+        due, judge = self._due(), self._awake.look(now)
+        heard = max(heard, self._reported)
+        self._news_of_controllers = (heard, keep)
+        for peer in self._members.values():
+            if due:
+                peer.say(**beat(heard, keep=keep))
+            peer.flush()
+        heard_of = {**self._absent, **{name: peer.heard for name, peer in self._members.items()}}
+        for name, since in heard_of.items():
+            if judge and now - since > self._hub.lost_s:
+                self._lose(name, f"nothing was heard from it for {now - since:.0f} s", since)
+        for peer in [each for each in self._strangers if now > each.since + PROVE_S]:
+            self._forget(peer)
+
+    def _lose(self, name: str, reason: str, since: float) -> None:
+        self._absent.pop(name, None)
+        peer = self._members.get(name)
+        if peer is not None:
+            peer.say(say="stop", reason=f"lost {name}: {reason}", cause=Cause.PEER.value)
+            self._forget(peer)
+        self._news.peer_lost(name, reason, since)
+
+    def stop(self, reason: str, cause: Cause) -> None:
+        """Tell every member."""
+        for peer in self._members.values():
+            peer.say(say="stop", reason=reason, cause=cause.value)
+
+    @property
+    def needed(self) -> bool:
+        """Whether a member is still at it, or may be about to come."""
+        late = time.monotonic() - self._began > APART_S
+        return bool(self._members or self._absent) or (self._awaited > 0 and not late)
+
+    def leave(self) -> None:
+        """Say farewell, and let the members take it in."""
+        self._unwatch(self._listener.fileno())
+        self._listener.close()
+        for peer in self._members.values():
+            peer.say(say="done")
+        until = time.monotonic() + FAREWELL_S
+        while self._members and time.monotonic() < until:
+            for peer in list(self._members.values()):
+                peer.flush()
+            ready = select.select(list(self._members.values()), [], [], 0.02)[0]
+            for peer in ready:
+                self._hear(peer, quiet=True)
+        for peer in (*self._members.values(), *self._strangers):
+            peer.close()
+
+    def _admit(self) -> None:
+        try:
+            connection, _ = self._listener.accept()
+        except OSError:
+            return
+        if len(self._strangers) >= STRANGERS:
+            connection.close()
+            return
+        self._strangers.append(self._greet(connection, SERVER, self._hear))
+
+    def _hear(self, peer: Peer, *, quiet: bool = False) -> None:
+        try:
+            messages = peer.hear()
+            for message in messages:
+                self._know(peer)
+                if message["say"] == "moved" and self._members.get(peer.name) is peer:
+                    self._absent[peer.name] = peer.heard
+                if message["say"] in ("done", "moved"):
+                    self._forget(peer)
+                    return
+                if not quiet:
+                    self._take(message)
+        except PeerGone as gone:
+            known = self._members.get(peer.name) is peer
+            self._forget(peer)
+            if known and peer in self._renewed and time.monotonic() < peer.since + PROVE_S:
+                self._absent[peer.name] = peer.heard  # it may not have heard that it came through
+            elif known and not quiet:
+                reason = f"its supervisor ended without a word ({gone})"
+                self._news.peer_lost(peer.name, reason, time.monotonic())
+
+    def _know(self, peer: Peer) -> None:
+        if peer in self._strangers:
+            self._strangers.remove(peer)
+            before = self._members.get(peer.name)
+            if before is not None:
+                self._renewed = {each for each in self._renewed if each is not before} | {peer}
+                self._forget(before)
+            elif self._absent.pop(peer.name, None) is None:
+                self._awaited -= 1
+            self._members[peer.name] = peer
+            heard, keep = self._news_of_controllers
+            peer.say(**beat(heard, keep=keep))  # at once: now it knows that it has joined
+
+    def _forget(self, peer: Peer) -> None:
+        if peer in self._strangers:
+            self._strangers.remove(peer)
+        elif self._members.get(peer.name) is peer:
+            del self._members[peer.name]
+        else:
+            return
+        self._part(peer)

@@ -1,0 +1,67 @@
+"""What a link does with runs in general: list them, show one's record, prove its end, clean up."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import zlib
+
+from runner.core.layout import folder_of
+from runner.core.wire import Frame
+from runner.host import keeper
+from runner.host.cleaning import clean
+from runner.host.duty import Duty, Handlers
+from runner.host.ending import kill_all, reap_all
+from runner.host.guardian import leftovers
+from runner.host.listing import runs
+from runner.host.work import Steps
+
+
+class Keeping(Duty):
+    """Requests about runs of this host that need no order."""
+
+    def handlers(self) -> Handlers:
+        """Return what answers each kind of request."""
+        work = self.wire.work
+        return {
+            "clean": lambda frame: work.add(frame, self._clean(frame)),
+            "runs": lambda frame: work.add(frame, self._runs(frame)),
+            "run": self._run,
+            "prove": self._prove,
+        }
+
+    def _runs(self, frame: Frame) -> Steps:
+        ask = frame.data
+        found = yield from runs(self.wire.workdir, ask["node"], ask.get("run_id", ""))
+        self.wire.reply("runs", {"id": ask["id"], **found})
+
+    def _run(self, frame: Frame) -> None:
+        """Send the order, and what is on record of the whole run; format 1 has the order alone."""
+        ask = frame.data
+        folder = folder_of(self.wire.workdir, ask["run_id"], ask["node"])
+        if not os.path.isdir(folder.root):
+            raise ValueError(f"there is no run {ask['run_id']} in {self.wire.workdir}")
+        told = {}
+        for name in ("order", "plan", "config", "info"):
+            with contextlib.suppress(OSError), open(vars(folder)[name], encoding="utf-8") as file:
+                told[name] = file.read()
+        packed = zlib.compress(json.dumps(told).encode(), 1)
+        self.wire.reply("run", {"id": ask["id"]}, packed)
+
+    def _prove(self, frame: Frame) -> None:
+        """Kill what is left of a run whose supervisor is gone, and say what could not be."""
+        ask = frame.data
+        folder = folder_of(self.wire.workdir, ask["run_id"], ask["node"])
+        keeper.refuse_elsewhere(folder)
+        look, home = leftovers(folder, ask["run_id"], ask["node"])
+        killed, survivors = kill_all(look, reap_all, cgroup=home)
+        told = {"killed": len(killed), "survivors": list(survivors)}
+        self.wire.reply("proven", {"id": ask["id"], **told})
+
+    def _clean(self, frame: Frame) -> Steps:
+        ask = frame.data
+        gone = yield from clean(
+            self.wire.workdir, ask["node"], float(ask["older_than_s"]), dry_run=bool(ask["dry_run"])
+        )
+        self.wire.reply("cleaned", {"id": ask["id"], **gone})

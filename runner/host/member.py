@@ -1,0 +1,209 @@
+"""A member: any other supervisor, with its connection to the hub."""
+
+from __future__ import annotations
+
+import errno
+import os
+import select
+import socket
+import time
+from typing import Any, Dict, List, Optional
+
+from runner.core.events import Cause
+from runner.host.peer import CLIENT, Peer, PeerGone
+from runner.host.touch import APART_S, FAREWELL_S, PROVE_S, Connected, beat
+
+AGAIN_S, MOST_AGAIN_S = 0.1, 2.0
+"""The pause between two tries to reach the hub, at first and at most."""
+
+QUICK_S = 1.0
+"""How long one try for a new connection may take when the old one fell silent."""
+
+
+class Member(Connected):
+    """The end of every other supervisor."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._hub_peer: Optional[Peer] = None
+        self._connecting: Optional[socket.socket] = None
+        self._began = time.monotonic()
+        self._next_try = 0.0
+        self._pause = AGAIN_S
+        self._said_apart = False
+        self._said_joined = False
+        self._left = False
+        self._heard = 0.0
+        self._old: Optional[Peer] = None  # that fell silent, while another is tried
+        self._stopping: Optional[Dict[str, Any]] = None
+
+    def tick(self, heard: float, *, keep: bool) -> None:
+        """Beat, reach for the hub, and see whether it is silent."""
+        if self._left:
+            return
+        judge = self._awake.look(time.monotonic())
+        now, peer = time.monotonic(), self._hub_peer
+        due = self._due()
+        for each in self._peers:
+            if due:
+                each.say(**beat(heard, keep=keep))
+            each.flush()
+            if each.name:
+                self._heard = max(self._heard, each.heard)
+        silence = now - self._heard
+        if judge and self._said_joined and silence > self._hub.lost_s:
+            self._lose(f"nothing was heard from it for {silence:.0f} s", self._heard)
+        elif peer is None and self._old is not None and silence < self._doubt_s:
+            self._go_back()
+        elif peer is None:
+            self._reach()
+        elif judge and peer.name and silence > self._doubt_s:
+            # After some lost packets TCP waits for longer than we do; a new connection does not.
+            self._old, self._hub_peer, self._next_try = peer, None, now
+        elif judge and not peer.name and now - peer.since > self._patience_s:
+            self._retry("it does not know the run's token")
+
+    @property
+    def _peers(self) -> List[Peer]:
+        return [each for each in (self._hub_peer, self._old) if each is not None]
+
+    def _go_back(self) -> None:
+        """The old connection speaks again, before there is another."""
+        self._drop_try()
+        self._hub_peer, self._old = self._old, None
+
+    def _drop_try(self) -> None:
+        if self._connecting is not None:
+            self._connecting.close()
+            self._connecting = None
+
+    @property
+    def _doubt_s(self) -> float:
+        return max(2.5 * self._beat_s, self._hub.lost_s / 3)
+
+    @property
+    def _patience_s(self) -> float:
+        return QUICK_S if self._said_joined else PROVE_S
+
+    def stop(self, reason: str, cause: Cause) -> None:
+        """Tell the hub, which tells the others."""
+        self._stopping = {"say": "stop", "reason": reason, "cause": cause.value}
+        for peer in self._peers:
+            peer.say(**self._stopping)
+
+    def leave(self) -> None:
+        """Say farewell; what the others must know is brought to them first, if that can be."""
+        if self._left:
+            return
+        until = time.monotonic() + FAREWELL_S
+        while self._stopping and self._untold() and time.monotonic() < until:
+            if self._hub_peer is None:
+                self._reach()
+            else:
+                self._hear(self._hub_peer)
+            time.sleep(0.02)
+        self._left = True
+        self._drop_try()
+        peers = self._peers
+        self._hub_peer = self._old = None
+        for peer in peers:
+            peer.say(say="done")
+            self._unwatch(peer.fileno())
+            peer.close(FAREWELL_S)
+
+    def _untold(self) -> bool:
+        return not self._left and (self._hub_peer is None or not self._hub_peer.ready)
+
+    def _reach(self) -> None:
+        now = time.monotonic()
+        if self._connecting is None:
+            if now >= self._next_try:
+                self._connect()
+            return
+        _, writable, _ = select.select([], [self._connecting], [], 0)
+        if not writable:
+            if now > self._next_try + self._patience_s:
+                self._retry("it does not answer")
+            return
+        failed = self._connecting.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if failed == errno.ECONNREFUSED and self._said_joined:
+            self._lose("its supervisor is gone", now)
+            return
+        if failed:
+            self._retry(os.strerror(failed))
+            return
+        connection, self._connecting = self._connecting, None
+        self._hub_peer = self._greet(connection, CLIENT, self._hear)
+        self._next_beat = 0.0  # our first word, by which the hub knows us
+        if self._stopping:
+            self._hub_peer.say(**self._stopping)
+
+    def _connect(self) -> None:
+        self._next_try = time.monotonic()
+        try:
+            found = socket.getaddrinfo(
+                *(self._hub.addr, self._hub.port, 0, socket.SOCK_STREAM),
+                flags=socket.AI_NUMERICHOST,  # a resolver may take half a minute
+            )
+            family, _, _, _, address = found[0]
+            self._connecting = socket.socket(family, socket.SOCK_STREAM)
+            self._connecting.setblocking(False)
+            code = self._connecting.connect_ex(address)
+        except OSError as error:
+            self._retry(str(error.strerror or error))
+            return
+        if code not in (0, errno.EINPROGRESS):
+            self._retry(os.strerror(code))
+
+    def _retry(self, why: str) -> None:
+        """Try again in a while; say once that it takes long."""
+        now = time.monotonic()
+        self._drop_try()
+        if self._hub_peer is not None:
+            self._hub_peer.say(say="moved")  # it may have heard us, and shall not miss us
+            self._part(self._hub_peer)
+            self._hub_peer = None
+        self._next_try = now + self._pause
+        self._pause = AGAIN_S if self._said_joined else min(MOST_AGAIN_S, 2 * self._pause)
+        if now > self._began + APART_S and not self._said_apart:
+            self._said_apart = True
+            hub = self._hub
+            self._news.apart(f"{hub.node} at {hub.addr} port {hub.port}: {why}")
+
+    def _hear(self, peer: Peer) -> None:
+        try:
+            for message in peer.hear():
+                if not self._said_joined:
+                    self._said_joined = True
+                    self._news.joined()
+                if message["say"] == "done":
+                    self._part_with_all()
+                    return
+                self._take(message)
+                if peer is self._hub_peer and self._old is not None:
+                    self._part(self._old)  # the hub has done so with its end
+                    self._old = None
+        except PeerGone as gone:
+            if peer is self._old:  # there is another, or a try for one will show how it is
+                self._part(peer)
+                self._old = None
+            if self._hub_peer is not peer:
+                return
+            if peer.name:
+                self._lose(f"its supervisor ended without a word ({gone})", time.monotonic())
+            else:
+                self._retry(str(gone))
+
+    def _part_with_all(self) -> None:
+        self._left = True
+        self._drop_try()
+        for peer in self._peers:
+            self._part(peer)
+        self._hub_peer = self._old = None
+
+    def _lose(self, reason: str, since: float) -> None:
+        for peer in self._peers:
+            why = f"lost {self._hub.node}: {reason}"
+            peer.say(say="stop", reason=why, cause=Cause.PEER.value)
+        self._part_with_all()
+        self._news.peer_lost(self._hub.node, reason, since)

@@ -1,0 +1,109 @@
+"""What both ends of a connection between supervisors have in common, and what they hear by it."""
+
+from __future__ import annotations
+
+import socket
+import time
+from typing import Any, Callable, Dict
+
+from runner.core.awake import Awake
+from runner.core.events import Cause
+from runner.core.order import Hub, Order
+from runner.host.peer import Peer
+
+APART_S = 10.0
+"""After so long without the hub that is said; it may still be copying its code."""
+
+PROVE_S = 5.0
+"""How long a connection may take to prove that it is of ours."""
+
+FAREWELL_S = 1.0
+BEAT_S = 2.0
+
+Watch = Callable[[int, Callable[[], Any]], None]
+
+
+class News:
+    """What a supervisor wants to hear of the others."""
+
+    def peer_stops(self, reason: str, cause: Cause) -> None:
+        """The others stop."""
+
+    def peer_lost(self, peer: str, reason: str, since: float) -> None:
+        """A node was heard of last at `since`."""
+
+    def joined(self) -> None:
+        """The hub is reached."""
+
+    def apart(self, reason: str) -> None:
+        """The hub cannot be reached so far."""
+
+    def controller_heard(self, when: float, *, keep: bool) -> None:
+        """Another supervisor heard a controller then; with `keep`, none is needed any more."""
+
+
+class Circle:
+    """A supervisor that is alone: nobody to keep in touch with."""
+
+    def tick(self, heard: float, *, keep: bool) -> None:
+        """Look after the connections; `heard` is when we heard a controller."""
+
+    def stop(self, reason: str, cause: Cause) -> None:
+        """Tell the others that we stop, and why."""
+
+    @property
+    def needed(self) -> bool:
+        """Whether others depend on us."""
+        return False
+
+    def leave(self) -> None:
+        """Say farewell; returns soon."""
+
+
+class Connected(Circle):
+    """What both ends of the connections have in common."""
+
+    def __init__(
+        self,
+        order: Order,
+        hub: Hub,
+        token: bytes,
+        watch: Watch,
+        unwatch: Callable[[int], None],
+        news: News,
+    ) -> None:
+        self._order, self._hub, self._token = order, hub, token
+        self._watch, self._unwatch, self._news = watch, unwatch, news
+        self._reported = 0.0
+        self._awake = Awake()
+        self._beat_s = min(BEAT_S, hub.lost_s / 5)
+        self._next_beat = 0.0
+
+    def _greet(self, connection: socket.socket, role: bytes, hear: Callable[[Peer], None]) -> Peer:
+        subject = f"{self._order.run_id}/{self._order.attempt}"
+        peer = Peer(connection, self._token, subject, self._order.node, role)
+        self._watch(peer.fileno(), lambda: hear(peer))
+        return peer
+
+    def _part(self, peer: Peer) -> None:
+        self._unwatch(peer.fileno())
+        peer.close()
+
+    def _take(self, message: Dict[str, Any]) -> None:
+        if message["say"] == "here":
+            self._reported = max(self._reported, time.monotonic() - float(message["heard"]))
+            self._news.controller_heard(self._reported, keep=bool(message["keep"]))
+        elif message["say"] == "stop":
+            self._news.peer_stops(str(message["reason"]), Cause(message["cause"]))
+
+    def _due(self) -> bool:
+        now = time.monotonic()
+        if now < self._next_beat:
+            return False
+        self._next_beat = now + self._beat_s
+        return True
+
+
+def beat(heard: float, *, keep: bool) -> Dict[str, Any]:
+    """Return the message that says we are here, and when we heard a controller."""
+    return {"say": "here", "heard": round(time.monotonic() - heard, 3), "keep": keep}

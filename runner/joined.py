@@ -1,0 +1,210 @@
+"""A run that is on, or over, joined from anywhere: its screen, its logs, its end."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from runner.contact import SETTLE_S, whoami
+from runner.control.logs import LogReading
+from runner.control.session import Inbox
+from runner.control.store import RunStore
+from runner.control.watch import Watch
+from runner.core.composed import Composed
+from runner.core.errors import Interrupted
+from runner.core.events import HostSilent
+from runner.core.fetch import OUTPUT
+from runner.core.layout import PROGRAM, log_name
+from runner.core.verdict import Verdict, fold
+from runner.core.wire import Frame
+from runner.found import Hosts, Recorded
+from runner.home import fetch
+from runner.ui import report
+from runner.ui.grep import Show
+
+ASK = "Ctrl-C: leave the run alone and detach, or stop it? Type d or s, and Enter (d)"
+
+
+class Joined:
+    """One run on the hosts of a cluster, with its console, and its record on this machine.
+
+    The record is written only where nobody else does, and only what it lacks.
+    """
+
+    def __init__(self, composed: Composed, hosts: Hosts, run_id: str) -> None:
+        self.hosts = hosts
+        self.run = hosts.one(run_id)
+        self.recorded: Recorded = hosts.record(self.run)
+        self.plan = self.recorded.plan
+        self.spec = hosts.take_up(self.plan)
+        self.console = hosts.contact.console
+        self.store = RunStore(composed.run_dir.parent / self.plan.run_id)
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing of it was on anywhere when we came."""
+        seen = self.run.seen
+        return len(seen) == len(self.plan.nodes) and not any(each.on for each in seen.values())
+
+    def attach(self, tail: int | None) -> int:
+        """Show it as its launch would; return the exit code."""
+        writes = self.store.join(self.recorded.config_yaml, self.plan)
+        self.console.say(report.opening(self.plan))
+        watch = self.hosts.contact.watch(
+            self.plan,
+            self._log if writes else self._show,
+            self.store.append_once if writes else lambda _: None,
+        )
+        watch.on_interrupt = Question(watch, self.hosts.contact.inbox, self.console.say)
+        watch.join(begin={} if tail is None else {"tail": tail}, observe=self.over)
+        watch.run()
+        if watch.hung_up:  # there is nobody to read it
+            return 128 + signal.SIGHUP
+        self.console.finish_ranks(SETTLE_S)
+        if watch.left:
+            self.console.verdict(report.leaving(self.plan, kept=watch.kept))
+            return 0
+        verdict = fold(self.plan, watch.observed, watch.seconds(self.recorded.info.began))
+        if writes and not (self.over and self.store.ended):
+            self.store.write_result(self.plan, verdict, self.recorded.info.began)
+        fetched = ""
+        if writes and self.plan.outputs and self.spec.pull_outputs and not watch.interrupted:
+            self.store.release()
+            fetched = fetch(self.hosts.contact, self.plan.run_id, self.store.folder, (OUTPUT,))
+        self._report(verdict, fetched)
+        return verdict.exit_code
+
+    def stop(self) -> tuple[Verdict, dict[str, int | str]]:
+        """End it on every host, and prove that.
+
+        Returns:
+            The verdict, and for each node what is left: how many processes, or why that is not
+            known.
+
+        Raises:
+            Interrupted: The terminal was closed.
+        """
+        watch = self.hosts.contact.watch(self.plan)
+        watch.join(logs=False, observe=self.over)
+        if self.over:
+            self.console.say(f"run {self.plan.run_id} had ended; looking for what is left of it")
+        else:
+            watch.stop_for(f"told to stop by {whoami()}")
+        watch.run()
+        if watch.left:  # the hosts go on with it by themselves, and politely
+            raise Interrupted(128 + signal.SIGHUP)
+        verdict = fold(self.plan, watch.observed, watch.seconds(self.recorded.info.began))
+        left: dict[str, int | str] = {share.node: "it did not answer" for share in self.plan.nodes}
+        asking = self.hosts.asking(left)
+        answers, problems = asking.some("prove", {"run_id": self.plan.run_id}, "proven")
+        left.update({name: problem.what for name, problem in problems.items()})
+        left.update({name: len(told["survivors"]) for name, told in answers.items()})
+        return verdict, left
+
+    def logs(
+        self, show: Show, ranks: Sequence[int], begin: Mapping[str, float], *, follow: bool
+    ) -> int:
+        """Show what the ranks wrote; with `follow`, also what they write, to the end.
+
+        Returns:
+            0, or 3 where some of it could not be had.
+        """
+        contact, say = self.hosts.contact, self.console.say
+        unreached = {
+            share.node
+            for share in self.plan.nodes
+            if share.node not in contact.sessions and set(share.ranks) & set(ranks)
+        }
+
+        def shown(node: str, rank: int, stream: str, data: bytes) -> None:
+            show(node, rank, stream, data)
+            if self.console.deserted:
+                contact.inbox.put((None, Frame("signal", {"signal": signal.SIGPIPE})))
+
+        if not follow:
+            reading = LogReading(
+                *(contact.sessions, contact.inbox, self.spec.lost_s, shown, begin),
+                lambda: self.console.full,
+            )
+            try:
+                reading.run(self.plan.nodes, ranks)
+            except Interrupted as error:  # nothing was begun that there were something to say of
+                return error.exit_code
+            for problem in reading.problems.values():
+                say(f"{problem.where}: {problem.what}")
+            for name in sorted(unreached - reading.problems.keys()):
+                say(
+                    f"{name}: {self.hosts.silent[name].what}" if name in self.hosts.silent else name
+                )
+            return 3 if reading.problems or unreached else 0
+        watch = contact.watch(
+            self.plan,
+            lambda node, source, stream, _, data: shown(
+                node, int(source.rpartition("_")[2]), stream, data
+            ),
+        )
+        interrupted: list[int] = []
+
+        def leave(signum: int) -> bool:
+            interrupted.append(signum)
+            watch.leave()
+            return False
+
+        watch.on_interrupt = leave
+        watch.join(begin=begin, ranks=ranks, observe=True)
+        watch.run()
+        missing = any(isinstance(seen.event.body, HostSilent) for seen in watch.observed)
+        return 128 + interrupted[0] if interrupted else 3 if missing else 0
+
+    def _log(self, node: str, source: str, stream: str, offset: int, data: bytes) -> None:
+        self.store.write_log(node, log_name(self.plan.attempt, source, stream), offset, data)
+        self._show(node, source, stream, offset, data)
+
+    def _show(self, node: str, source: str, stream: str, _: int, data: bytes) -> None:
+        if source != PROGRAM:
+            self.console.show(node, int(source.rpartition("_")[2]), stream, data)
+
+    def _report(self, verdict: Verdict, fetched: str) -> None:
+        folder = os.path.relpath(self.store.folder)
+        text = report.ending(
+            self.plan,
+            verdict,
+            self.store.folder if folder.startswith("..") else Path(folder),
+            self.store.tail,
+            disconnect_s=self.spec.disconnect_s,
+        )
+        self.console.verdict("\n".join(filter(None, (fetched, text))))
+
+
+class Question:
+    """What Ctrl-C means to somebody who only joined: on a terminal they are asked."""
+
+    def __init__(self, watch: Watch, inbox: Inbox, say: Callable[[str], None]) -> None:
+        self._watch, self._inbox, self._say = watch, inbox, say
+        self._asked = False
+
+    def __call__(self, signum: int) -> bool:
+        """Return whether the watch is to take the signal as a launch does."""
+        if signum == signal.SIGHUP:
+            return True
+        asks = sys.stdin is not None and sys.stdin.isatty()
+        if signum == signal.SIGTERM or self._asked or not asks:
+            self._watch.detach()
+            return False
+        self._asked = True
+        self._say(ASK)
+        threading.Thread(target=self._read, daemon=True, name="question").start()
+        return False
+
+    def _read(self) -> None:
+        line = ""
+        with contextlib.suppress(OSError, ValueError):
+            line = sys.stdin.readline()
+        stop = line.strip().lower() in ("s", "stop")
+        word = "stop" if stop else "detach" if line else "leave"  # no answer decides nothing
+        self._inbox.put((None, Frame("answer", {"word": word})))

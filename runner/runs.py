@@ -1,0 +1,248 @@
+"""The verbs about runs: list them, read their logs, join one, end one."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from invoke.context import Context
+from invoke.tasks import Task
+
+from runner.core.errors import ConfigError, Problem
+from runner.core.plan import Plan
+from runner.ui.problems import render
+from runner.verb import composed_for, span, verb
+
+RUN = "the run's id; the latest one unless given"
+
+
+@verb("ps", all_="ended runs as well")
+def ps(
+    _context: Context,
+    cluster: str = "",
+    set_: Sequence[str] | None = None,
+    config_dir: Sequence[str] | None = None,
+    all_: bool = False,
+    json_: bool = False,
+) -> int:
+    """List the runs on the cluster's hosts.
+
+    Yours, and other people's where their folders may be read.
+    """
+    from runner.found import hosts_of
+    from runner.ui import listing
+
+    composed = composed_for("", cluster, set_, config_dir)
+    with hosts_of(composed, "ps", plain=True, gpus=True) as hosts:
+        runs = hosts.runs()
+        rows = listing.rows(runs, all_=all_, clocks=hosts.clocks)
+        others = listing.occupied(hosts.facts, runs)
+        table = listing.Table(rows, others, hosts.silent, hosts.hidden)
+    print(json.dumps(table.as_data()) if json_ else listing.render(table, all_=all_))
+    return 0
+
+
+@verb("attach", run=RUN, tail="begin with so many lines of each rank; from the first byte else")
+def attach(
+    _context: Context,
+    run: str = "",
+    cluster: str = "",
+    set_: Sequence[str] | None = None,
+    config_dir: Sequence[str] | None = None,
+    tail: str = "",
+) -> int:
+    """Follow a run as its launch would show it, from any machine.
+
+    Ctrl-C asks: detach, or stop the run.
+    """
+    from runner.contact import SETTLE_S, after
+    from runner.found import hosts_of
+    from runner.joined import Joined
+
+    lines = _number("--tail", tail) if tail else None
+    composed = composed_for(run, cluster, set_, config_dir)
+    with hosts_of(composed, "attach") as hosts:
+        code = Joined(composed, hosts, run).attach(lines)
+        hosts.contact.console.close(after(SETTLE_S))
+    return code
+
+
+@verb(
+    "logs",
+    run=RUN,
+    rank="of these ranks only: 3, or 0,4-7; may be given again",
+    node="of the ranks of this node only",
+    follow="go on until the run ends",
+    tail="the last lines of each rank: 100",
+    since="what was written in this time: 10m, 2h (to within 10 s)",
+    grep="only lines that match this regular expression",
+)
+def logs(
+    _context: Context,
+    run: str = "",
+    cluster: str = "",
+    set_: Sequence[str] | None = None,
+    config_dir: Sequence[str] | None = None,
+    rank: str = "",
+    node: str = "",
+    follow: bool = False,
+    tail: str = "",
+    since: str = "",
+    grep: str = "",
+) -> int:
+    """Show what the ranks of a run wrote, while it is on and afterwards.
+
+    Rank after rank; with --follow as it comes.
+    """
+    from runner.found import hosts_of
+    from runner.joined import Joined
+    from runner.ui.grep import Matching
+
+    begin = _beginning(tail, since)
+    pattern = _pattern(grep)
+    composed = composed_for(run, cluster, set_, config_dir)
+    with hosts_of(composed, "logs", plain=True) as hosts:
+        console = hosts.contact.console
+        joined = Joined(composed, hosts, run)
+        ranks = _chosen(joined.plan, rank, node)
+        matching = Matching(pattern, console.show)
+        show = matching.show if grep else console.show
+        code = joined.logs(show, ranks, begin, follow=follow)
+        matching.finish()
+        console.close()
+    return code
+
+
+def _beginning(tail: str, since: str) -> dict[str, float]:
+    """Return where logs begin, from the flags that say so."""
+    if tail and since:
+        what = "--tail and --since both say where to begin"
+        raise ConfigError([Problem("logs", what, "give one of them")])
+    if tail:
+        return {"tail": _number("--tail", tail)}
+    return {"since": span("--since", since)} if since else {}
+
+
+def _pattern(grep: str) -> re.Pattern[bytes]:
+    try:
+        return re.compile(grep.encode())
+    except re.error as error:
+        what = f"is no regular expression: {error}"
+        raise ConfigError([Problem("--grep", what, "see docs.python.org/library/re")]) from error
+
+
+def _chosen(plan: Plan, rank: str, node: str) -> list[int]:
+    """Return the ranks that the flags choose.
+
+    Raises:
+        ConfigError: The run has none of them.
+    """
+    there = {each: share.node for share in plan.nodes for each in share.ranks}
+    chosen = list(there)
+    if node:
+        names = [share.node for share in plan.nodes]
+        if node not in names:
+            what = f"run {plan.run_id} has no node {node!r}; it has {', '.join(names[:20])}"
+            raise ConfigError([Problem("--node", what)])
+        chosen = [each for each in chosen if there[each] == node]
+    if rank:
+        wanted = _ranks(rank)
+        missing = [each for each in wanted if each not in there]
+        if missing:
+            what = f"run {plan.run_id} has ranks 0 to {len(there) - 1}, and no rank {missing[0]}"
+            raise ConfigError([Problem("--rank", what)])
+        chosen = [each for each in chosen if each in wanted]
+    return chosen
+
+
+def _ranks(text: str) -> list[int]:
+    wanted: list[int] = []
+    for part in text.split(","):
+        found = re.fullmatch(r"(\d{1,6})(?:-(\d{1,6}))?", part.strip())
+        if not found:
+            what = f"must be numbers, not {text!r}"
+            raise ConfigError([Problem("--rank", what, "such as --rank 3, --rank 0,4-7")])
+        wanted += range(int(found[1]), int(found[2] or found[1]) + 1)
+    return wanted
+
+
+@verb("stop", run="the run's id, or latest")
+def stop(
+    _context: Context,
+    run: str = "",
+    cluster: str = "",
+    set_: Sequence[str] | None = None,
+    config_dir: Sequence[str] | None = None,
+    json_: bool = False,
+) -> int:
+    """End a run on every host, and prove that nothing of it is left.
+
+    Works whether its launch, its links or its supervisors live or not.
+    """
+    from runner.found import hosts_of
+    from runner.joined import Joined
+    from runner.ui import listing
+
+    if not run:
+        hint = "python -m runner ps shows which there are; --run latest is the latest one"
+        raise ConfigError([Problem("--run", "which run?", hint)])
+    composed = composed_for(run, cluster, set_, config_dir)
+    with hosts_of(composed, "stop") as hosts:
+        joined = Joined(composed, hosts, run)
+        verdict, left = joined.stop()
+    stopped = listing.Stopped(joined.plan.run_id, verdict, left)
+    print(json.dumps(stopped.as_data()) if json_ else listing.stopped(stopped))
+    return stopped.exit_code
+
+
+@verb("pull", run=RUN)
+def pull(
+    _context: Context,
+    run: str = "",
+    cluster: str = "",
+    set_: Sequence[str] | None = None,
+    config_dir: Sequence[str] | None = None,
+    json_: bool = False,
+) -> int:
+    """Bring a run's logs, records and outputs home, into runs/RUN.
+
+    What is here already is not fetched again; a launch does so by itself at its end.
+    """
+    from runner.found import hosts_of
+    from runner.home import begin_record, bring
+    from runner.ui import fetched
+
+    composed = composed_for(run, cluster, set_, config_dir)
+    with hosts_of(composed, "pull") as hosts:
+        found = hosts.one(run)
+        recorded = hosts.record(found)
+        plan = recorded.plan
+        folder = composed.run_dir.parent / found.run_id
+        begin_record(folder, recorded.config_yaml, plan)
+        pulled = bring(hosts.contact, found.run_id, folder, nodes=found.seen)
+    missing = [share.node for share in plan.nodes if share.node not in pulled]
+    problems = [*fetched.problems(pulled)]
+    problems += [hosts.silent.get(n) or Problem(n, "has nothing of that run") for n in missing]
+    if json_:
+        print(json.dumps(fetched.as_data(pulled)))
+    else:
+        print(fetched.summary(pulled, os.path.relpath(folder)))
+    if problems:
+        print(render(problems), file=sys.stderr)
+    return 3 if missing or not all(each.complete for each in pulled.values()) else 0
+
+
+def _number(flag: str, text: str) -> int:
+    if not text.isdecimal():
+        raise ConfigError(
+            [Problem(flag, f"must be a number of lines, not {text!r}", f"{flag} 100")]
+        )
+    return int(text)
+
+
+VERBS: dict[str, Task[Any]] = {each.name: each for each in (ps, logs, attach, stop, pull)}
+"""Every verb about runs by the name it is called by."""

@@ -1,0 +1,296 @@
+"""A past run again: its record makes the same `Spec`, and the words change it as they would."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from runner.config.compose import Composer
+from runner.config.rerun import find, past
+from runner.core.codec import encode
+from runner.core.composed import Composed, DryRun, Recorded
+from runner.core.errors import ConfigError
+from runner.core.release import Code
+from tests.golden.builders import plan
+
+RELEASE, COMMIT = "0123456789abcdef", "c" * 40
+FILES = {
+    "conf/cluster/pair.yaml": (
+        "defaults: [base]\n"
+        "env: {OF: 'run ${run_id}', LR: '${task.args.lr}', E: '1e3'}\n"
+        "host_python: /usr/bin/python3\n"
+        "nodes:\n"
+        "  gpu[01-04]: {gpus: 8}\n"
+        "  gpu02: {env: {'A': yes}}\n"
+    ),
+    "conf/cluster/other.yaml": "defaults: [base]\nnodes: {x1: {}}\nenv: {O: 1}\n",
+    "conf/cluster/shared.yaml": "defaults: [base]\nproject: /shared\nnodes: {x1: {}}\n",
+    "conf/task/mine.yaml": "defaults: [base]\nscript: /work/t.py\nargs: {lr: 0.1, s: [1, 2]}\n",
+    "conf/task/long.yaml": "# @package _global_\nlost_s: 60\ntask: {command: 'sleep 9'}\n",
+}
+
+
+def record(composed: Composed, code: Code, folder: Path = Path("runs")) -> None:
+    """Write what a launch would have on record, and `latest`."""
+    run = folder / composed.spec.run_id
+    run.mkdir(parents=True)
+    (run / "config.yaml").write_text(composed.config_yaml)
+    planned = replace(
+        plan(1, 1),
+        run_id=composed.spec.run_id,
+        cluster=composed.spec.cluster,
+        task=composed.spec.task.name,
+        **dataclasses.asdict(code),
+    )
+    (run / "plan.json").write_text(json.dumps(encode(planned)))
+    (run / "result.json").write_text(json.dumps({"began": 1700000000.5}))
+    (folder / "latest").unlink(missing_ok=True)
+    (folder / "latest").symlink_to(run.name)
+
+
+WORDS = ("cluster=pair", "task=mine", "cluster.only=[gpu[01-03]]", "cluster.nodes.gpu02.gpus=4")
+PUSHED = Code(release=RELEASE, sub="exp", script="../t.py", commit=COMMIT)
+
+
+@pytest.fixture
+def composer(composer_of: Callable[[Mapping[str, str]], Composer]) -> Composer:
+    """What composes a user's own files, in the folder they stand in."""
+    return composer_of(FILES)
+
+
+@pytest.fixture
+def first(composer: Composer) -> Composed:
+    """A run on record."""
+    composed = composer.compose([*WORDS, "task.args.lr=0.3", "lost_s=20", "run_id=first"])
+    record(composed, PUSHED)
+    return composed
+
+
+@pytest.fixture
+def wrong(composer: Composer) -> Callable[..., str]:
+    """Return what is said of words that cannot be composed."""
+
+    def say(*words: str) -> str:
+        with pytest.raises(ConfigError) as caught:
+            composer.compose(words)
+        return str(caught.value)
+
+    return say
+
+
+@pytest.mark.parametrize("name", ["first", "latest", "runs/first", "./runs/latest"])
+def test_the_same_again(composer: Composer, first: Composed, name: str) -> None:
+    """Whatever its files say by now; only its name, and so its folder, is new."""
+    for file in (*Path("conf/cluster").iterdir(), *Path("conf/task").iterdir()):
+        file.unlink()
+    again = composer.compose([f"rerun={name}"])
+    assert again.spec.run_id != "first"
+    spec = replace(again.spec, run_id="first", env={**again.spec.env, "OF": "run first"})
+    assert spec == first.spec
+    assert again.spec.env["OF"] == f"run {again.spec.run_id}"
+    assert again.run_dir == Path.cwd() / "runs" / again.spec.run_id
+    assert again.recorded == Recorded("first", PUSHED)
+    assert again.notes[0].startswith("again: run first as recorded on 2023-11-1")
+    assert (len(again.notes), again.dry_run) == (1, DryRun.OFF)
+    assert again.sources == (f"_rerun_: {Path.cwd() / 'runs/first/config.yaml'}",)
+    changed = {"run_id: first": f"run_id: {again.spec.run_id}", "rerun: null": "rerun: first"}
+    text = first.config_yaml
+    for before, after in changed.items():
+        text = text.replace(before, after)
+    assert again.config_yaml == text
+
+
+def test_once_more_of_the_same(composer: Composer, first: Composed) -> None:
+    """A run that was one again is as good a record as any."""
+    second = composer.compose(["rerun=first", "task.args.lr=0.5", "run_id=second"])
+    record(second, PUSHED)
+    third = composer.compose(["rerun=latest", "run_id=first", "task.args.lr=0.3"])
+    assert third.spec == first.spec
+    assert third.recorded == Recorded("second", PUSHED)
+
+
+def test_words_change_it(composer: Composer, first: Composed) -> None:
+    """As they change any other configuration; interpolations follow."""
+    words = ["task.args.lr=0.5", "+task.args.x=1", "~task.args.s", "cluster.nodes.gpu03.gpus=2"]
+    again = composer.compose(["rerun=first", *words, "dry_run=offline", "run_dir=there"])
+    assert again.spec.task == replace(first.spec.task, args=("--lr", "0.5", "--x", "1"))
+    assert [node.gpu_count for node in again.spec.nodes] == [8, 4, 2]
+    assert again.spec.env["LR"] == "0.5"
+    assert (again.dry_run, again.run_dir) == (DryRun.OFFLINE, Path.cwd() / "there")
+    assert again.notes[0].endswith(f", with {' '.join(words)}")
+
+
+def test_another_cluster_or_task_in_its_place(composer: Composer, first: Composed) -> None:
+    """The whole section is another; the rest stays, with the code."""
+    again = composer.compose(["rerun=first", "cluster=other"])
+    assert again.spec.cluster == "other"
+    assert [node.name for node in again.spec.nodes] == ["x1"]
+    assert (again.spec.env, again.spec.python) == ({"O": "1"}, "python3")
+    assert (again.spec.task, again.spec.lost_s) == (first.spec.task, 20)
+    assert again.recorded == Recorded("first", PUSHED)
+    again = composer.compose(["rerun=first", "task=long", "cluster.env.LR=null"])
+    assert (again.spec.task.name, again.spec.task.target) == ("long", "sleep")
+    assert (again.spec.nodes, again.spec.lost_s) == (first.spec.nodes, 60)
+    assert again.task_option == "long"
+    assert again.recorded == Recorded("first", replace(PUSHED, script=""))
+    again = composer.compose(["rerun=first", "task.script=eval.py"])
+    assert again.spec.task.name == "eval"
+    assert again.spec.task.args == first.spec.task.args
+    assert again.recorded == Recorded("first", replace(PUSHED, script=""))
+
+
+@pytest.mark.usefixtures("first")
+def test_code_that_no_release_holds(composer: Composer) -> None:
+    """It is said that it may be another."""
+    again = composer.compose(["rerun=first", "cluster=shared"])
+    assert again.recorded is None
+    told = f"the code is what is in /shared on the hosts now, not release {RELEASE}"
+    assert again.notes[1] == told
+    record(composer.compose(["cluster=shared", "task=mine", "run_id=second"]), Code())
+    again = composer.compose(["rerun=second"])
+    assert (again.recorded, again.notes[1]) == (None, told.rpartition(",")[0])
+    again = composer.compose(["rerun=second", "cluster=other"])
+    assert again.recorded is None
+    assert again.notes[1] == "run second had no release: the code you stand in is what runs"
+
+
+def test_shipped_tasks_are_those_it_ran(composer: Composer) -> None:
+    """Unless it is to run something else."""
+    record(composer.compose(["task=env", "run_id=shipped"]), Code(tasks_hash="abc"))
+    words = ["rerun=shipped", "task.args.x=1"]
+    assert composer.compose(words).recorded == Recorded("shipped", Code(tasks_hash="abc"))
+    assert composer.compose(["rerun=shipped", "task=resnet18"]).recorded is None
+    assert composer.compose(["rerun=shipped", "task=mine"]).recorded is None
+
+
+def test_a_folder_for_all_runs_is_kept_and_one_for_one_run_is_not(composer: Composer) -> None:
+    """A run never writes over another."""
+    for number, folder in enumerate(("/data/${run_id}", "/data/mine")):
+        record(composer.compose([*WORDS, f"run_dir={folder}", f"run_id=r{number}"]), PUSHED)
+    assert composer.compose(["rerun=r0", "run_id=x"]).run_dir == Path("/data/x")
+    assert composer.compose(["rerun=r1", "run_id=x"]).run_dir == Path.cwd() / "runs" / "x"
+
+
+@pytest.mark.usefixtures("first")
+def test_several_values_make_several_runs(composer: Composer) -> None:
+    """With --multirun, of one past run."""
+    runs = composer.sweep(["rerun=first", "task.args.lr=1,2", "cluster=pair,other"])
+    assert [(run.spec.cluster, run.spec.task.args[1]) for run in runs] == [
+        ("pair", "1"),
+        ("other", "1"),
+        ("pair", "2"),
+        ("other", "2"),
+    ]
+    assert {run.recorded for run in runs} == {Recorded("first", PUSHED)}
+    with pytest.raises(ConfigError, match="rerun=first,x: rerun names one run"):
+        composer.sweep(["rerun=first,x"])
+
+
+def test_no_two_runs_of_a_sweep_have_one_name(
+    composer: Composer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There are 65536 endings; a hundred runs would meet every fourteenth time."""
+    made = iter(["a", "a", "a", "b"])
+    monkeypatch.setattr("runner.config.compose.new_run_id", lambda _: next(made))
+    runs = composer.sweep(["cluster=pair", "task=mine", "task.args.lr=1,2"])
+    assert [run.spec.run_id for run in runs] == ["a", "b"]
+
+
+@pytest.mark.usefixtures("first")
+def test_where_a_value_comes_from(composer: Composer) -> None:
+    """A line of the record, or a word, or another file."""
+    (origin,) = composer.origins(["rerun=first", "task.args.lr=7"], "task.args.lr")
+    assert [each.where for each in origin.settings] == [
+        "command line: task.args.lr=7",
+        "runs/first/config.yaml:44",
+    ]
+    lines = Path("runs/first/config.yaml").read_text().splitlines()
+    assert lines[43] == "    lr: 0.3"
+    (origin,) = composer.origins(["rerun=first", "task=mine"], "task.args.lr")
+    assert [each.where for each in origin.settings] == ["conf/task/mine.yaml:3"]
+    (origin,) = composer.origins(["rerun=first"], "run_id")
+    assert [each.where for each in origin.settings] == ["default"]
+    assert composer.yaml(["rerun=first"], "lost_s") == "20.0\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["task.arg.x=1"], r"task\.arg: there is no such key; .*\n.*did you mean task\.args\?"),
+        (["task.args.lr=[(1)]"], "not in the grammar"),
+        (["nodes=x"], "nodes: there is no such key"),
+        (["cluster=othr"], "there is no cluster 'othr'.*\n.*did you mean cluster=other"),
+        (["cluster.nodes.gpu2.gpus=1"], "cluster.nodes.gpu2: there is no node gpu2"),
+        (["~task.args.lr"], r"runs/first/config\.yaml:\d+: cluster\.env\.LR: interpolation"),
+        (["cluster.backend=mpi"], "cluster.backend: 'mpi' is not legal"),
+        (["lost_s=soon"], "lost_s: must be a number"),
+        (["run_id=A"], "run_id: 'A' is not legal"),
+    ],
+)
+@pytest.mark.usefixtures("first")
+def test_wrong_words_are_told_as_ever(
+    wrong: Callable[..., str], words: list[str], told: str
+) -> None:
+    """The record is a configuration like any other."""
+    assert re.search(told, wrong("rerun=first", *words))
+
+
+def test_runs_that_are_not_there(wrong: Callable[..., str], composer: Composer) -> None:
+    """The message names those that are."""
+    assert "there is no run x: none is on record in" in wrong("rerun=x")
+    for number in range(7):
+        record(composer.compose([*WORDS, f"run_id=run-{number}"]), PUSHED)
+    told = wrong("rerun=run-9")
+    assert "there is no run run-9 in runs; there are run-6, run-5" in told or "and 2 older" in told
+    assert "did you mean rerun=run-" in told
+    assert "there is no folder elsewhere/run-1" in wrong("rerun=elsewhere/run-1")
+    assert "rerun names a run" in wrong("rerun=[a]")
+    assert "rerun names a run" in wrong("rerun=")
+    assert "rerun names one run" in wrong("rerun=run-1,run-2")
+    Path("conf/runner.yaml").write_text(
+        "defaults: [runner_base, {cluster: pair}, {task: mine}, _self_]\nrerun: run-1\n"
+    )
+    assert wrong().startswith("conf/runner.yaml:2: rerun: is for the command line only\n")
+    assert composer.compose(["rerun=run-1"]).recorded
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "told"),
+    [
+        ("config.yaml", None, "runs/first/config.yaml: .*not whole: no such file"),
+        ("config.yaml", "cluster: [", "runs/first/config.yaml: .*not whole: while parsing"),
+        ("config.yaml", "- a", "not whole: it is a list"),
+        ("config.yaml", "cluster: {}\n", "not whole: it has no task"),
+        ("config.yaml", "cluster: {gpus: 1}\ntask: {}\n", "config.yaml:1: cluster.gpus: there is"),
+        ("config.yaml", "cluster: {ssh: 1}\ntask: {}\n", "config.yaml:1: cluster.ssh: a list"),
+        ("plan.json", None, "runs/first/plan.json: .*not whole: no such file"),
+        ("plan.json", '{"run_id": ', "runs/first/plan.json: .*not whole"),
+        ("plan.json", "[]", "runs/first/plan.json: .*not whole"),
+        ("plan.json", "{}", "runs/first/plan.json: .*not whole"),
+    ],
+)
+@pytest.mark.usefixtures("first")
+def test_a_damaged_record(
+    wrong: Callable[..., str], name: str, content: str | None, told: str
+) -> None:
+    """It is said which file, and nothing is started."""
+    file = Path("runs/first") / name
+    file.unlink()
+    if content is not None:
+        file.write_text(content)
+    assert re.search(told, wrong("rerun=first"))
+
+
+@pytest.mark.usefixtures("composer")
+def test_a_record_from_anywhere(first: Composed) -> None:
+    """The text and the plan are all it takes."""
+    planned = json.loads(Path("runs/first/plan.json").read_text())
+    run = past(first.config_yaml, planned, Path("gpu1:~/.runner/runs/first/gpu1/run.json"))
+    here = find("first", Path.cwd())
+    assert (run.planned, run.config, run.date) == (here.planned, here.config, "")

@@ -1,0 +1,116 @@
+"""Let many random things happen to runs on real hosts, and report.
+
+    python -m tests.lab.chaos --events 1000 --seed 7 --report docs/chaos.md
+
+Root, Linux. An event is decided by the seed and its number: `--seed S --from N --events 1` does
+that one again. Exit code 1 if anything did not hold; the evidence is in a folder that is named.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from tests.lab.chaos import report
+from tests.lab.chaos.disasters import KINDS
+from tests.lab.chaos.session import Outcome, Session, run_events
+from tests.lab.lab import make_lab, missing
+from tests.lab.launching import Launcher
+
+HOSTS = 3
+
+
+def main() -> int:
+    """Run the events, side by side on several labs; print and write what came of them."""
+    options = _options()
+    if reason := missing():
+        print(reason, file=sys.stderr)
+        return 2
+    if options.part is not None:
+        return part(options)
+    folder = Path(options.evidence or tempfile.mkdtemp(prefix="chaos-", dir="/var/tmp"))
+    folder.mkdir(parents=True, exist_ok=True)
+    began = time.time()
+    print(f"seed {options.seed}; evidence in {folder}", flush=True)
+    argv = [sys.executable, "-m", "tests.lab.chaos", *sys.argv[1:], f"--evidence={folder}"]
+    parts = [
+        subprocess.Popen([*argv, f"--seed={options.seed}", f"--part={number}"])
+        for number in range(options.jobs)
+    ]
+
+    def end_early(*_: object) -> None:
+        for each in parts:
+            each.terminate()
+
+    for signum in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(signum, end_early)
+    for each in parts:
+        each.wait()
+    outcomes = [
+        Outcome(**json.loads(line))
+        for number in range(options.jobs)
+        for line in _lines(folder / f"part_{number}.jsonl")
+    ]
+    told = report.Told(outcomes, options.seed, options.jobs, began, time.time() - began, folder)
+    print(report.summary(told))
+    if options.report:
+        Path(options.report).write_text(report.page(told))
+    failed = any(each.problems for each in outcomes) or len(outcomes) < options.events
+    return 1 if failed or any(each.returncode for each in parts) else 0
+
+
+def part(options: argparse.Namespace) -> int:
+    """Run one lab's share of the events."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup would have the controllers ignore it
+    chosen = [each for each in KINDS if options.only in each.name]
+    evidence = Path(options.evidence)
+    numbers = range(options.first + options.part, options.first + options.events, options.jobs)
+    with (
+        tempfile.TemporaryDirectory(prefix="chaos-", dir="/var/tmp") as top,
+        make_lab(HOSTS) as lab,
+        (evidence / f"part_{options.part}.jsonl").open("w") as record,
+    ):
+        project = Path(top) / "project"
+        project.mkdir()
+        launcher = Launcher(project)
+        lab.write_cluster(launcher.conf)
+        session = Session(lab, launcher, options.seed, evidence, options.part)
+
+        def done(outcome: Outcome) -> None:
+            print(outcome.line(), *outcome.problems, sep="\n      ", flush=True)
+            print(json.dumps(outcome.as_data()), file=record, flush=True)
+
+        run_events(session, numbers, done, chosen if options.only or options.each else [])
+        problems = session.close()
+        if problems:
+            print("at the end:", *problems, sep="\n      ", flush=True)
+        launcher.close()
+    return 1 if problems else 0
+
+
+def _lines(path: Path) -> list[str]:
+    return path.read_text().splitlines() if path.exists() else []
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--events", type=int, default=100)
+    parser.add_argument("--from", type=int, default=0, dest="first", help="number of the first one")
+    parser.add_argument("--seed", type=int, default=int(time.time()) % 100_000)
+    parser.add_argument("--jobs", type=int, default=3, help="labs side by side")
+    parser.add_argument("--only", default="", help="kinds with this in their name")
+    parser.add_argument("--each", action="store_true", help="one kind after the other")
+    parser.add_argument("--report", default="", help="write a page of Markdown there")
+    parser.add_argument("--evidence", default="", help="keep what explains violations there")
+    parser.add_argument("--part", type=int, help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,276 @@
+"""One run under test: its controller, its processes on the hosts, its files on both sides."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from runner.host.cgroup import Cgroup
+from tests.lab.lab import Host, Lab, LabError, Process, wait_until
+from tests.lab.launching import PROGRAMS, Controller, Launcher
+
+CHATTER = str(PROGRAMS / "chatter.py")
+TORCHLESS = str(PROGRAMS / "torchless")
+LOST_S, DISCONNECT_S, GRACE_S = 3.0, 8.0, 0.5
+LIMITS = (
+    f"lost_s={LOST_S}",
+    f"disconnect_s={DISCONNECT_S}",
+    f"stop.grace_s={GRACE_S}",
+    "cluster.ssh.connect_timeout=2",
+)
+PAUSE_S = 0.05
+START_S = 60.0
+WIDE = "x" * 150
+"""What every line of a rank ends with: a full disk is met soon, a torn line is told."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What kind of run it is.
+
+    Attributes:
+        per_node: Ranks on every node.
+        deaf: Whether the ranks ignore TERM.
+        real: Whether the real torchrun starts them.
+        detached: Whether its controller leaves once it runs.
+    """
+
+    per_node: int = 1
+    deaf: bool = False
+    real: bool = False
+    detached: bool = False
+
+
+@dataclass
+class Run:
+    """A run on all hosts of the lab.
+
+    Attributes:
+        name: Its run id.
+        controller: The process that launched it, or follows it now.
+        followed: Whether a controller is to see its end.
+        attached: Whether that joined it: its Ctrl-C leaves the run alone.
+        pids: The ranks' own processes, by rank, once they run.
+        powerless: Nodes that lost their power while it was on.
+        torn: Nodes whose disk was full while it was on.
+        cut: Nodes whose last bytes the controller may have had no chance to fetch.
+    """
+
+    name: str
+    shape: Shape
+    lab: Lab
+    controller: Controller
+    followed: bool = True
+    attached: bool = False
+    pids: dict[int, int] = field(default_factory=dict)
+    powerless: set[str] = field(default_factory=set)
+    torn: set[str] = field(default_factory=set)
+    cut: set[str] = field(default_factory=set)
+    controllers: list[Controller] = field(default_factory=list)
+
+    def folder(self, node: str) -> Path:
+        """Its folder on a host, as this process sees it."""
+        return self.lab[node].home / ".runner" / "runs" / self.name / node
+
+    @property
+    def here(self) -> Path:
+        """Its folder on the controller's side."""
+        return self.controller.cwd / "runs" / self.name
+
+    def ranks(self) -> Iterator[tuple[str, int]]:
+        """Every node with each of its ranks."""
+        for number, node in enumerate(self.lab.hosts):
+            for local in range(self.shape.per_node):
+                yield node, number * self.shape.per_node + local
+
+    def log(self, node: str, rank: int, stream: str) -> bytes:
+        """What a rank wrote, on its host."""
+        return _bytes(self.folder(node) / "attempt_0" / f"rank_{rank}.{stream}")
+
+    def copy(self, node: str, rank: int, stream: str) -> bytes:
+        """What the controller has of it."""
+        return _bytes(self.here / "logs" / node / f"rank_{rank}.{stream}")
+
+    def events(self, node: str) -> list[dict[str, Any]]:
+        """Its record on a host, as far as it can be read."""
+        found = []
+        for line in _bytes(self.folder(node) / "events.jsonl").splitlines():
+            try:
+                found.append(json.loads(line))
+            except ValueError:
+                continue
+        return found
+
+    def last(self, node: str) -> str:
+        """The kind of the last event of a host."""
+        return str((self.events(node) or [{"kind": ""}])[-1]["kind"])
+
+    def kinds(self, node: str) -> list[str]:
+        """The kinds of the events of a host."""
+        return [str(event["kind"]) for event in self.events(node)]
+
+    def shim(self, node: str, rank: int) -> int:
+        """The pid of a rank's shim."""
+        return int(self._start(node, rank)["shim"])
+
+    def torchrun(self, node: str) -> int:
+        """The pid of torchrun."""
+        found = [e for e in self.events(node) if e["kind"] == "program_started"]
+        return int(found[0]["pid"])
+
+    def cgroup(self, node: str) -> Cgroup:
+        """The cgroup of its program."""
+        found = [e["cgroup"] for e in self.events(node) if e["kind"] == "program_started"]
+        return Cgroup(str(found[0]) if found else "")
+
+    def supervisor(self, node: str) -> int:
+        """The pid of a supervisor."""
+        return int(json.loads(_bytes(self.folder(node) / "state.json"))["pid"])
+
+    def guardian(self, node: str) -> int:
+        """The pid of a guardian."""
+        own = self.supervisor(node)
+        (parent,) = (p.ppid for p in self.lab[node].processes() if p.pid == own)
+        return parent
+
+    def links(self, node: str) -> list[int]:
+        """The pids of its links."""
+        keepers = {self.supervisor(node), self.guardian(node)}
+        return [each.pid for each in self.ours(node) if each.pid not in keepers]
+
+    def ours(self, node: str) -> list[Process]:
+        """Our own processes on a node: links, guardian, supervisor."""
+        words = [f"runner {name} {node} v" for name in self.names]
+        processes = self.lab[node].processes()
+        return [p for p in processes if any(each in p.cmdline for each in words)]
+
+    @property
+    def names(self) -> list[str]:
+        """What its links are called."""
+        return [self.name, *(["attach"] if self.attached else [])]
+
+    def company(self, node: str) -> list[int]:
+        """The children of the ranks of a node, wherever they went."""
+        own = {self.shim(node, rank) for at, rank in self.ranks() if at == node}
+        own |= {self.pids[rank] for at, rank in self.ranks() if at == node}
+        own |= {self.torchrun(node)}
+        found = descendants(self.lab[node].processes(), {self.supervisor(node)})
+        return sorted(found - own - {self.supervisor(node)})
+
+    def await_start(self) -> None:
+        """Return once every rank has written, and every supervisor knows the others.
+
+        Raises:
+            LabError: It takes too long; what the controller said is in it.
+        """
+        members = list(self.lab.hosts)[1:]
+
+        def up() -> bool:
+            if self.controller.process.poll() not in (None, 0):
+                raise LabError("it ended at its start")
+            return self._joined(members) and all(
+                self.log(node, rank, "out") for node, rank in self.ranks()
+            )
+
+        try:
+            wait_until(up, "every rank to write", START_S)
+            if self.shape.detached:
+                wait_until(lambda: self.controller.process.poll() == 0, "it to detach", START_S)
+                self.followed = False
+        except LabError as error:
+            raise LabError(f"{self.name}: {error}\n{self.said}") from None
+        if self.shape.detached:
+            self.cut.update(self.lab.hosts)
+        self.pids = {rank: int(self._start(node, rank)["pid"]) for node, rank in self.ranks()}
+
+    @property
+    def said(self) -> str:
+        """What its controller said itself."""
+        own = (line for line in self.controller.err.splitlines() if not line.startswith("["))
+        return "\n".join(own)[-4000:]
+
+    def _joined(self, members: list[str]) -> bool:
+        """Whether the supervisors know each other, and a controller that stays knows that."""
+        known = _bytes(self.here / "events.jsonl").count(b'"kind":"joined"')
+        there = all("joined" in self.kinds(node) for node in members)
+        return there and (self.shape.detached or known == len(members))
+
+    def tell_to_end(self) -> None:
+        """Have every rank end with success."""
+        for host in self.lab.hosts.values():
+            (host.home / f"stop-{self.name}").touch()
+
+    def _start(self, node: str, rank: int) -> dict[str, Any]:
+        path = self.folder(node) / "attempt_0" / f"rank_{rank}.start"
+        data: dict[str, Any] = json.loads(path.read_text())
+        return data
+
+    def lines(self) -> dict[int, int]:
+        """How much every rank has written."""
+        return {rank: len(self.log(node, rank, "out")) for node, rank in self.ranks()}
+
+    def close(self) -> None:
+        """Forget it."""
+        for each in (self.controller, *self.controllers):
+            each.close()
+        for host in self.lab.hosts.values():
+            (host.home / f"stop-{self.name}").unlink(missing_ok=True)
+
+
+def launch(lab: Lab, launcher: Launcher, name: str, shape: Shape) -> Run:
+    """Start a run; `Run.await_start` waits for it."""
+    words = [name, str(PAUSE_S), *(["deaf"] if shape.deaf else [])]
+    quoted = ",".join(json.dumps(word) for word in words)
+    overrides = [
+        *("cluster=lab", f"run_id={name}", f"cluster.nproc_per_node={shape.per_node}", *LIMITS),
+        *(f"task.script={CHATTER}", "task.args_style=raw", f"task.args=[{quoted}]"),
+    ]
+    if not shape.real:
+        overrides.append(f"cluster.env.PYTHONPATH={TORCHLESS}")
+    if shape.detached:
+        overrides.append("detach=true")
+    return Run(name, shape, lab, launcher.start(*overrides))
+
+
+def descendants(processes: list[Process], roots: set[int]) -> set[int]:
+    """Return the pids of `roots` and all that descends from them."""
+    family = set(roots)
+    while True:
+        more = {each.pid for each in processes if each.ppid in family} - family
+        if not more:
+            return family
+        family |= more
+
+
+def strangers(host: Host, others: list[Run]) -> list[Process]:
+    """Return all that runs on a host and is neither sshd's nor of one of those runs."""
+    everybody = host.processes()
+    own = {each.pid for run in others for each in host.processes(run.name)}
+    own |= {each.pid for run in others for each in run.ours(host.name)}
+    family = descendants(everybody, own)
+    return [
+        each
+        for each in everybody
+        if each.pid != 1 and each.pid not in family and not each.cmdline.startswith("sshd")
+    ]
+
+
+def grew(run: Run, before: dict[int, int], seconds: float) -> bool:
+    """Wait until every rank has written more than `before`; whether it did."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if all(size > before[rank] for rank, size in run.lines().items()):
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def _bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return b""

@@ -1,0 +1,100 @@
+"""What an event can see and do: a victim, a bystander, the hosts, and chance."""
+
+from __future__ import annotations
+
+import random
+import signal
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from tests.lab.chaos.judge import ON, Expect
+from tests.lab.chaos.runs import Run
+from tests.lab.lab import Host, Lab
+from tests.lab.launching import Launcher, Result
+
+KILL, TERM, STOP, CONT = signal.SIGKILL, signal.SIGTERM, signal.SIGSTOP, signal.SIGCONT
+
+
+@dataclass
+class Scene:
+    """One event: who is hit, and what becomes of the bystander.
+
+    Attributes:
+        lab: The hosts.
+        launcher: Starts controllers, and verbs.
+        rng: Decides everything that is left to chance.
+        victim: The run that is hit.
+        bystander: The other run.
+        beside: What the rules say of the other run.
+        told: What was done, in words.
+        relaunch: Starts another victim and does not wait for it.
+    """
+
+    lab: Lab
+    launcher: Launcher
+    rng: random.Random
+    victim: Run
+    bystander: Run
+    beside: Expect = ON
+    told: list[str] = field(default_factory=list)
+    relaunch: Callable[[], Run] = lambda: NotImplemented
+
+    def note(self, text: str) -> None:
+        """Say what is done."""
+        self.told.append(text)
+
+    def node(self) -> str:
+        """Choose a node."""
+        return self.rng.choice(list(self.lab.hosts))
+
+    def nodes(self) -> list[str]:
+        """Choose one node, or more."""
+        names = list(self.lab.hosts)
+        return sorted(self.rng.sample(names, self.rng.randint(1, len(names))))
+
+    def host(self, node: str) -> Host:
+        """Return a host by name."""
+        return self.lab[node]
+
+    def signal(self, node: str, signum: int, pids: Iterable[int], what: str) -> None:
+        """Send a signal to processes of a node, all at once."""
+        pids = list(pids)
+        self.note(f"{signal.Signals(signum).name} to {what} on {node}")
+        if pids:
+            words = " ".join(map(str, pids))
+            self.lab[node].sh(f"kill -{int(signum)} {words}", check=False)
+
+    def wait(self, least: float, most: float = 0.0) -> None:
+        """Let some time pass."""
+        seconds = self.rng.uniform(least, max(least, most))
+        self.note(f"{seconds:.1f} s")
+        time.sleep(seconds)
+
+    def pause(self, node: str, pids: list[int], what: str, seconds: float) -> None:
+        """Stop processes for a while."""
+        self.signal(node, STOP, pids, what)
+        self.wait(seconds)
+        self.signal(node, CONT, pids, what)
+
+    def controller(self, signum: int) -> None:
+        """Send a signal to the victim's controller."""
+        self.note(f"{signal.Signals(signum).name} to the controller")
+        self.victim.controller.send(signum)
+        if signum in (KILL, signal.SIGHUP):
+            self.victim.followed = False
+            self.victim.controller.process.wait(20)
+
+    def verb(self, name: str, *words: str, seconds: float = 60) -> Result:
+        """Run `python -m runner NAME` for the victim to its end."""
+        self.note(name)
+        argv = (name, "--run", self.victim.name, "--cluster", "lab", *words)
+        controller = self.launcher.start(*argv)
+        try:
+            return controller.wait(seconds)
+        finally:
+            controller.close()
+
+    def a_rank(self, node: str) -> int:
+        """Choose a rank of the victim on a node."""
+        return self.rng.choice([rank for at, rank in self.victim.ranks() if at == node])

@@ -1,0 +1,298 @@
+"""A session of events on one lab: what is run, hit, judged, and kept as evidence."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+import signal
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from tests.lab.chaos import disasters, judge
+from tests.lab.chaos.judge import Expect, Fate
+from tests.lab.chaos.kinds import Kind
+from tests.lab.chaos.runs import Run, Shape, launch
+from tests.lab.chaos.scene import Scene
+from tests.lab.lab import Lab
+from tests.lab.launching import Launcher
+
+TORCH_EVERY = 20
+LIST_EVERY = 15
+BYSTANDS = 40
+"""After so many events a bystander ends, and its successor comes."""
+
+ALL = disasters.KINDS
+"""Every kind, in the order of the two files."""
+
+
+@dataclass
+class Outcome:
+    """What came of one event."""
+
+    number: int
+    seed: int
+    kind: str
+    told: str = ""
+    run: str = ""
+    fate: str = ""
+    code: int | None = None
+    seconds: float = 0.0
+    took: float = 0.0
+    orphans: int = 0
+    problems: list[str] = field(default_factory=list)
+
+    def line(self) -> str:
+        """Return it as one line for a person."""
+        mark = "ok  " if not self.problems else "FAIL"
+        code = "" if self.code is None else f" ({self.code})"
+        what = f"{self.kind}: {self.told}"
+        times = f"{self.seconds:5.1f} s to the end, {self.took:5.1f} s in all"
+        return f"{self.number:5} {mark} {self.orphans} orphans, {times}: {self.fate}{code}: {what}"
+
+    def as_data(self) -> dict[str, object]:
+        """Return it for a line of JSON."""
+        return asdict(self)
+
+
+class Session:
+    """Events on one lab, one after the other; each is decided by the seed and its number."""
+
+    def __init__(
+        self, lab: Lab, launcher: Launcher, seed: int, evidence: Path, part: int = 0
+    ) -> None:
+        self._lab, self._launcher, self._part = lab, launcher, part
+        self._seed, self._evidence = seed, evidence
+        self._victim: Run | None = None
+        self._bystander: Run | None = None
+        self._launches = 0
+        self._age = 0
+        self._unlisted: list[Run] = []
+
+    def event(self, number: int, chosen: Kind | None = None) -> Outcome:
+        """Let one thing happen, and judge what follows."""
+        rng = random.Random(f"{self._seed}:{number}")  # noqa: S311 (it is to be repeatable)
+        kind = chosen or rng.choices(ALL, [each.weight for each in ALL])[0]
+        outcome = Outcome(number, self._seed, kind.name)
+        began = time.monotonic()
+        runs: list[Run] = []
+        try:
+            scene = self._scene(rng, kind)
+            runs = [scene.victim, scene.bystander]
+            happened = time.monotonic()
+            expect = kind.act(scene)
+            runs = [scene.victim, scene.bystander]
+            outcome.told = ", ".join(scene.told)
+            outcome.run = scene.victim.name
+            self._judge(scene, expect, outcome, happened)
+        except Exception as error:  # noqa: BLE001 (evidence first; the next event may do better)
+            outcome.problems.append(f"{type(error).__name__}: {error}")
+        if number % LIST_EVERY == LIST_EVERY - 1 and not outcome.problems:
+            outcome.problems += self._listed()
+        outcome.took = time.monotonic() - began
+        if outcome.problems:
+            self._keep(outcome, runs)
+            self._start_over()
+        return outcome
+
+    def close(self) -> list[str]:
+        """End what is on; return what is wrong with it."""
+        problems = []
+        for run in (self._victim, self._bystander):
+            if run is not None:
+                problems += self._finish(run)
+        self._victim = self._bystander = None
+        problems += self._listed()
+        return problems + judge.await_clean(self._lab, [])[1]
+
+    # What is on
+
+    def _scene(self, rng: random.Random, kind: Kind) -> Scene:
+        self._age += 1
+        if self._bystander is not None and self._age > BYSTANDS:
+            self._must(self._finish(self._bystander))
+            self._bystander = None
+        new = []
+        if self._bystander is None:
+            self._age = 0
+            shape = Shape(detached=rng.random() < 0.5)
+            self._bystander = self._launch(shape)
+            new.append(self._bystander)
+        former = self._victim
+        if former and (kind.fresh or (kind.launcher and former.attached)):
+            self._must(self._finish(former))
+            self._victim = None
+        if not kind.fresh and self._victim is None:
+            self._victim = self._launch(self._shape(rng))
+            new.append(self._victim)
+        for run in new:
+            run.await_start()
+        victim = self._victim or self._bystander
+        return Scene(
+            self._lab,
+            self._launcher,
+            rng,
+            victim,
+            self._bystander,
+            relaunch=lambda: self._launch(self._shape(rng)),
+        )
+
+    def _shape(self, rng: random.Random) -> Shape:
+        real = self._launches % TORCH_EVERY == TORCH_EVERY - 1
+        return Shape(rng.choice([1, 1, 2]), deaf=rng.random() < 0.3, real=real)
+
+    def _launch(self, shape: Shape) -> Run:
+        self._launches += 1
+        name = f"c{self._seed}-{self._part}-{self._launches:04}"
+        run = launch(self._lab, self._launcher, name, shape)
+        self._unlisted.append(run)
+        return run
+
+    def _finish(self, run: Run) -> list[str]:
+        """Have a run end with success; return what is wrong with that."""
+        others = [each for each in (self._victim, self._bystander) if each and each is not run]
+        run.tell_to_end()
+        return self._ended(run, judge.over(0), others)[1]
+
+    @staticmethod
+    def _must(problems: list[str]) -> None:
+        if problems:
+            raise AssertionError("\n".join(problems))
+
+    # What must hold
+
+    def _judge(self, scene: Scene, expect: Expect, outcome: Outcome, happened: float) -> None:
+        victim, bystander = scene.victim, scene.bystander
+        outcome.fate = expect.fate.value
+        if expect.fate is Fate.EITHER:
+            expect = self._settle(victim)
+        both = [(victim, expect), (bystander, scene.beside)]
+        for run, wanted in both:
+            if wanted.fate is Fate.OVER and run.followed:
+                outcome.problems += judge.await_controller(run, wanted)
+        outcome.code = victim.controller.process.poll()
+        for _, wanted in both:
+            wanted.undo()
+        others = [run for run, wanted in both if wanted.fate is Fate.ON]
+        orphans, left = judge.await_clean(self._lab, others)
+        outcome.seconds = time.monotonic() - happened
+        outcome.orphans = orphans
+        outcome.problems += left
+        for run, wanted in both:
+            if wanted.fate is Fate.ON:
+                outcome.problems += judge.lives(run)
+            else:
+                outcome.problems += self._checked(run)
+        self._victim = victim if expect.fate is Fate.ON else None
+        self._bystander = bystander if scene.beside.fate is Fate.ON else None
+
+    def _settle(self, run: Run) -> Expect:
+        """See whether a run that was hit at its start goes on."""
+        try:
+            run.await_start()
+        except Exception:  # noqa: BLE001 (then it ends)
+            return judge.over()
+        end = time.monotonic() + 1
+        while time.monotonic() < end:
+            if any("stopping" in run.kinds(node) for node in self._lab.hosts):
+                return judge.over()
+            time.sleep(0.05)
+        return judge.ON
+
+    def _ended(self, run: Run, expect: Expect, others: Sequence[Run]) -> tuple[int, list[str]]:
+        problems = list(judge.await_controller(run, expect)) if run.followed else []
+        orphans, left = judge.await_clean(self._lab, list(others))
+        return orphans, problems + left + self._checked(run)
+
+    def _checked(self, run: Run) -> list[str]:
+        """Return what is wrong with a run that is over."""
+        code = run.controller.process.poll()
+        own = run.followed and code is not None
+        problems = [*judge.records_of(run), *judge.bytes_of(run, whole=own and code != 3)]
+        if own:
+            problems += [*judge.console_of(run), *judge.result_of(run)]
+        for node in run.powerless:  # nobody else would, and it belongs to the machine
+            run.cgroup(node).remove()
+        return problems
+
+    def _listed(self) -> list[str]:
+        """Return what is wrong with what `ps` says of the runs since the last look."""
+        done = self._launcher("ps", "--all", "--json", "--cluster", "lab", seconds=60)
+        if done.code != 0:
+            return [f"ps: {done!r}"]
+        rows = {row["run_id"]: row for row in json.loads(done.out)["runs"]}
+        on = [self._victim, self._bystander]
+        problems = [
+            problem
+            for run in self._unlisted
+            for problem in _row(run, rows.get(run.name), on=run in on)
+        ]
+        for run in self._unlisted:
+            if run not in on:
+                run.close()
+        self._unlisted = [run for run in self._unlisted if run in on]
+        return problems
+
+    # After a violation
+
+    def _keep(self, outcome: Outcome, runs: Sequence[Run]) -> None:
+        """Keep all that may explain it."""
+        folder = self._evidence / f"{outcome.number:05}"
+        folder.mkdir(parents=True, exist_ok=True)
+        table = {name: list(map(repr, h.processes())) for name, h in self._lab.hosts.items()}
+        told = {**outcome.as_data(), "processes": table}
+        (folder / "event.json").write_text(json.dumps(told, indent=1) + "\n")
+        for run in runs:
+            for node in self._lab.hosts:
+                _copy(run.folder(node), folder / run.name / node)
+            _copy(run.here, folder / run.name / "controller")
+            for number, each in enumerate((run.controller, *run.controllers)):
+                (folder / run.name).mkdir(exist_ok=True)
+                (folder / run.name / f"said.{number}").write_text(each.err)
+
+    def _start_over(self) -> None:
+        """Go on with an empty lab."""
+        for run in self._unlisted:
+            run.controller.kill()
+        self._lab.repair()
+        self._lab.clear()
+        for run in self._unlisted:
+            run.close()
+        self._unlisted = []
+        self._victim = self._bystander = None
+
+
+def _row(run: Run, row: dict[str, object] | None, *, on: bool) -> list[str]:
+    if row is None:
+        started = any(run.folder(node).exists() for node in run.lab.hosts)
+        return [f"{run.name}: ps does not list it"] if started else []
+    if on and row["state"] != "running":
+        return [f"{run.name}: it runs, but ps says {row['state']}"]
+    if not on and not (run.powerless or (row["ended"] and row["state"] in judge.ENDS)):
+        return [f"{run.name}: it is over, but ps says {row['state']}, ended: {row['ended']}"]
+    return []
+
+
+def _copy(source: Path, target: Path) -> None:
+    if source.exists():
+        shutil.copytree(
+            source, target, dirs_exist_ok=True, ignore=shutil.ignore_patterns("work", "ballast")
+        )
+
+
+def run_events(
+    session: Session,
+    numbers: Sequence[int],
+    report: Callable[[Outcome], None],
+    chosen: Sequence[Kind] = (),
+) -> None:
+    """Let many things happen; SIGTERM and Ctrl-C end that early, and in order."""
+    ended: list[int] = []
+    for signum in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(signum, lambda *_: ended.append(1))
+    for number in numbers:
+        if ended:
+            return
+        report(session.event(number, chosen[number % len(chosen)] if chosen else None))

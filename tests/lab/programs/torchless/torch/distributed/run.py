@@ -1,0 +1,63 @@
+"""A stand-in for torchrun: the same words, the same processes, and none of its seconds.
+
+Like torchrun it starts every rank in its own session through PYTHON_EXEC, passes TERM on and KILL
+after PET_SHUTDOWN_TIMEOUT, and exits 1 if one fails.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+
+def option(name: str, words: list[str]) -> int:
+    """Return the value of --NAME=NUMBER."""
+    (found,) = (word.partition("=")[2] for word in words if word.startswith(f"--{name}="))
+    return int(found)
+
+
+def environment(local: int, words: list[str]) -> dict[str, str]:
+    """Return what a rank is told."""
+    each, nodes = option("nproc_per_node", words), option("nnodes", words)
+    rank = option("node_rank", words) * each + local
+    told = {"RANK": rank, "LOCAL_RANK": local, "WORLD_SIZE": each * nodes}
+    return {**os.environ, **{name: str(value) for name, value in told.items()}}
+
+
+def main() -> int:
+    """Run the ranks to their end."""
+    at = sys.argv.index("--")
+    words, program = sys.argv[1:at], sys.argv[at + 1 :]
+    python = os.environ.get("PYTHON_EXEC", sys.executable)
+    ranks = [
+        subprocess.Popen(
+            [python, "-u", *program], env=environment(local, words), start_new_session=True
+        )
+        for local in range(option("nproc_per_node", words))
+    ]
+
+    patience = float(os.environ.get("PET_SHUTDOWN_TIMEOUT", "30"))
+    deadlines: list[float] = []
+
+    def send(signum: int) -> None:
+        for rank in ranks:
+            if rank.poll() is None:
+                os.killpg(rank.pid, signum)
+
+    def end(*_: object) -> None:
+        deadlines.append(time.monotonic() + patience)
+        send(signal.SIGTERM)
+
+    signal.signal(signal.SIGTERM, end)
+    while any(rank.poll() is None for rank in ranks):
+        if not deadlines and any(rank.poll() for rank in ranks):
+            end()
+        if deadlines and time.monotonic() > deadlines[0]:
+            send(signal.SIGKILL)
+        time.sleep(0.02)
+    return 1 if any(rank.returncode for rank in ranks) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,73 @@
+"""What a rank can do to be hard to end.
+
+zombies=N  forks  hops  bare  sheds=SECONDS  stray=PATH  escape=PATH
+headless=PATH  pid=PATH
+"""
+
+import ctypes
+import os
+import platform
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+
+def note(path: str) -> None:
+    """Write down our pid."""
+    with open(f"{path}.new", "w") as file:
+        file.write(str(os.getpid()))
+    os.rename(f"{path}.new", path)
+
+
+def did(name: str, value: str, rank: str) -> bool:
+    """Do what one argument of the program `rank` says; whether it was known."""
+    if name == "zombies":
+        for _ in range(int(value)):
+            if os.fork() == 0:
+                os._exit(0)
+    elif name == "forks":  # some hundred a second, each lives a while
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+        while True:
+            if os.fork() == 0:
+                time.sleep(0.2)
+                os._exit(0)
+            time.sleep(0.002)
+    elif name == "hops":  # from process to process and session to session; nobody lives long
+        while True:
+            if os.fork():
+                os._exit(0)
+            os.setsid()
+            time.sleep(0.003)
+    elif name == "bare":  # a child that shows no mark
+        argv = [sys.executable, rank, "deaf", "sleep=600"]
+        subprocess.Popen(argv, env={}, start_new_session=True)
+    elif name == "sheds":  # such children without end
+        while True:
+            subprocess.Popen(["/bin/sleep", value], env={}, start_new_session=True)
+    elif name in ("stray", "escape"):  # without parent and mark; one without our session, too
+        if os.fork() == 0:
+            if name == "escape":
+                os.setsid()
+            if os.fork() == 0:
+                argv = [sys.executable, rank, "deaf", f"pid={value}", "sleep=600"]
+                os.execve(sys.executable, argv, {})  # noqa: S606
+            os._exit(0)
+        os.wait()
+        while not os.path.exists(value):
+            time.sleep(0.02)
+    elif name == "headless":  # a child whose first thread ends long before its second
+        if os.fork() == 0:
+            os.setsid()
+            threading.Thread(target=time.sleep, args=(600,)).start()
+            note(value)
+            exit_of_a_thread = {"x86_64": 60, "aarch64": 93}[platform.machine()]
+            ctypes.CDLL(None).syscall(exit_of_a_thread, 0)
+        while not os.path.exists(value):
+            time.sleep(0.02)
+    elif name == "pid":
+        note(value)
+    else:
+        return False
+    return True

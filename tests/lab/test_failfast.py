@@ -1,0 +1,158 @@
+"""Fail-fast between the hosts: with a controller, and without one."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from collections.abc import Callable
+
+import pytest
+
+from tests.lab.lab import Lab
+from tests.lab.launching import PROGRAMS, Controller, Launcher
+from tests.lab.test_reconnect import gone, keepers_of, records
+
+
+@pytest.fixture
+def begin(on_lab: Launcher) -> Callable[..., Controller]:
+    """Start ranks that wait for a file before they do as told, and wait until all of them run."""
+
+    def start(*words: str, overrides: tuple[str, ...] = ()) -> Controller:
+        controller = on_lab.start(
+            *("cluster=lab", "stop.grace_s=1", *overrides),
+            *on_lab.rank_words("print=up", *words, "sleep=600"),
+        )
+        controller.until_printed("] up", 4)
+        controller.until(lambda: joined(controller) == 3, "every supervisor to know the hub")
+        return controller
+
+    return start
+
+
+def joined(controller: Controller) -> int:
+    """How many supervisors said that they are in touch with the hub."""
+    path = controller.folder / "events.jsonl"
+    return path.read_text().count('"kind":"joined"') if path.exists() else 0
+
+
+@pytest.mark.parametrize("node", ["node1", "node3"])
+def test_a_failed_rank_ends_all_without_a_controller(
+    lab: Lab, begin: Callable[..., Controller], node: str
+) -> None:
+    """On the hub's host or another: within 2 s, deaf ranks within their grace."""
+    controller = begin("wait=/dev/shm/fail", "exit=3")
+    controller.kill()
+    began = time.monotonic()
+    lab[node].sh("touch /dev/shm/fail")
+    gone(lab, 10)
+    assert time.monotonic() - began < 5
+    lab[node].sh("rm /dev/shm/fail")
+    rank = int(node[-1]) - 1
+    for name, record in records(lab, controller.run_id):
+        stopping = [event for event in record if event["kind"] == "stopping"]
+        assert stopping[0]["reason"] == f"rank {rank} on {node} exited with 3", name
+        assert stopping[0]["cause"] == ("own" if name == node else "peer"), name
+        assert record[-1]["kind"] == "ended", name
+
+
+@pytest.mark.parametrize("node", ["node1", "node3"])
+@pytest.mark.parametrize("who", [0, 1])
+def test_a_killed_keeper_ends_all_without_a_controller(
+    lab: Lab, begin: Callable[..., Controller], node: str, who: int
+) -> None:
+    """The guardian (0) or the supervisor (1) of the hub's host, or of another."""
+    controller = begin("deaf")
+    keeper = keepers_of(lab, node)[who]
+    controller.kill()
+    lab[node].kill(keeper.pid)
+    gone(lab, 10)
+    for name, record in records(lab, controller.run_id):
+        assert record[-1]["kind"] == "ended", name
+
+
+@pytest.mark.parametrize("node", ["node1", "node3"])
+def test_a_powered_off_host_ends_all_without_a_controller(
+    lab: Lab, begin: Callable[..., Controller], node: str
+) -> None:
+    """Nobody says farewell: after `lost_s` the others end, and name it."""
+    controller = begin(overrides=("lost_s=3",))
+    controller.kill()
+    lab[node].power_off()
+    began = time.monotonic()
+    left = [name for name in lab.hosts if name != node]
+    while any(lab[name].leftovers() for name in left):
+        assert time.monotonic() < began + 15, lab.leftovers()
+        time.sleep(0.05)
+    assert time.monotonic() - began > 2
+    for name, record in records(lab, controller.run_id):
+        if name != node:
+            assert f"lost {node}: nothing was heard" in str(record), name
+
+
+def test_a_host_that_stalls_for_a_while_is_not_lost(
+    lab: Lab, begin: Callable[..., Controller]
+) -> None:
+    """A supervisor that gets no CPU for less than `lost_s` ends nothing."""
+    controller = begin(overrides=("lost_s=12",))
+    for node in ("node1", "node3"):
+        supervisor = keepers_of(lab, node)[1]
+        lab[node].kill(supervisor.pid, signal.SIGSTOP)
+        time.sleep(4)
+        lab[node].kill(supervisor.pid, signal.SIGCONT)
+    time.sleep(1)
+    assert "stopping" not in controller.err
+    controller.send()
+    assert controller.wait(30).code == 130
+
+
+@pytest.mark.parametrize("node", ["node1", "node3"])
+def test_a_cable_that_is_out_for_less_than_lost_s_costs_nothing(
+    lab: Lab, begin: Callable[..., Controller], node: str
+) -> None:
+    """TCP doubles its pauses after each lost packet; the hosts are in touch again before."""
+    controller = begin(overrides=("lost_s=12", "cluster.ssh.connect_timeout=2"))
+    lab[node].unplug()
+    time.sleep(7)
+    lab[node].plug()
+    time.sleep(8)
+    assert "stopping" not in controller.err, controller.err
+    controller.send()
+    done = controller.wait(30)
+    assert done.code == 130, done
+    assert done.err.count("0 processes left") == 4
+
+
+def test_a_user_stop_reaches_hosts_out_of_reach(lab: Lab, begin: Callable[..., Controller]) -> None:
+    """The controller cannot reach one host; the others tell it."""
+    controller = begin(overrides=("cluster.ssh.connect_timeout=1", "lost_s=4"))
+    with lab.cut_off("node3"):
+        controller.send()
+        end = time.monotonic() + 15
+        while any("torch" in each.cmdline for each in lab["node3"].leftovers()):
+            assert time.monotonic() < end, lab.leftovers()
+            time.sleep(0.1)
+    done = controller.wait(60)
+    assert done.code == 130, done
+    assert done.err.count("0 processes left") == 4
+
+
+def test_a_blocked_hub_is_said_and_the_controller_does_it(lab: Lab, on_lab: Launcher) -> None:
+    """Its port takes connections and says nothing: a warning, and a failure still ends all."""
+    blocked = lab["node1"].popen([sys.executable, str(PROGRAMS / "thief.py"), "1"])
+    controller = on_lab.start(
+        *("cluster=lab", "stop.grace_s=1", "lost_s=3"),
+        *on_lab.rank_words("print=up", "wait=/dev/shm/fail", "exit=3"),
+    )
+    controller.until_printed("] up", 4)
+    controller.until(lambda: controller.err.count(" cannot reach node1 at ") == 3, "the warnings")
+    assert joined(controller) == 0
+    assert "only this process can stop" in controller.err
+    lab["node3"].sh("touch /dev/shm/fail")
+    done = controller.wait(30)
+    lab["node3"].sh("rm /dev/shm/fail")
+    blocked.kill()
+    blocked.wait()
+    assert done.code == 1, done
+    assert "first failure: rank 2 on node3 exited with 3" in done.err
+    assert done.err.count("0 processes left") == 4

@@ -1,0 +1,374 @@
+"""What a run needs to be ended for certain, with real processes that do their worst.
+
+Once with a cgroup of the run's own, once where none can be made.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from runner.core.events import ProgramStarted, RankStarted
+from runner.core.states import State
+from runner.host import cgroup, cleaning
+from runner.host.ending import KILL_S
+from tests.lab.supervising import CLOSE, Running, Starter
+
+HOLDER = """
+import ctypes, sys, time
+libc = ctypes.CDLL(None)
+libc.ptrace.argtypes = [ctypes.c_long] * 4
+assert libc.ptrace(int(sys.argv[2]), int(sys.argv[1]), 0, int(sys.argv[3])) == 0
+print("held", flush=True)
+time.sleep(600)
+"""
+ATTACH, SEIZE, TRACE_EXIT = 16, 0x4206, 0x40
+
+
+def can_divide() -> bool:
+    """Whether a cgroup can be made here."""
+    made = cgroup.make("can", "divide", os.getpid())
+    made.remove()
+    return bool(made.path)
+
+
+def read_only() -> list[str]:
+    """A command that runs another where every cgroup of version 2 is read-only."""
+    mounts = [mount for names, _, mount in cgroup.mounts() if cgroup.UNIFIED in names]
+    lock = " && ".join(f"mount -o remount,ro,bind {mount}" for mount in mounts) or "true"
+    return ["unshare", "--mount", "sh", "-c", f'{lock} && exec "$@"', "sh"]
+
+
+@pytest.fixture(params=["cgroup", "no cgroup"])
+def inside(request: pytest.FixtureRequest) -> Sequence[str]:
+    """How to start a run: with a cgroup of its own, or without."""
+    if request.param == "cgroup" and not can_divide():
+        pytest.skip("no cgroup can be made here")
+    if request.param == "no cgroup" and os.getuid():
+        pytest.skip("only root can make cgroups read-only")
+    return [] if request.param == "cgroup" else read_only()
+
+
+Hold = Callable[..., subprocess.Popen[str]]
+
+
+@pytest.fixture
+def hold() -> Iterator[Hold]:
+    """Trace a process, and sleep; whoever traces is killed in the end."""
+    holders: list[subprocess.Popen[str]] = []
+
+    def begin(pid: int, request: int, options: int = 0) -> subprocess.Popen[str]:
+        argv = [sys.executable, "-c", HOLDER, str(pid), str(request), str(options)]
+        process = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True)
+        holders.append(process)
+        assert process.stdout
+        assert process.stdout.readline() == "held\n"
+        return process
+
+    yield begin
+    for process in holders:
+        process.kill()
+        process.communicate()
+
+
+def home(run: Running) -> str:
+    """The cgroup on record."""
+    (program,) = run.bodies(ProgramStarted)
+    path = program.cgroup
+    assert isinstance(path, str)
+    return path
+
+
+def ours() -> set[Path]:
+    """The cgroups of runs that are there."""
+    return {path for folder in cgroup.own_folders() for path in Path(folder).glob("runner-*")}
+
+
+def parent(pid: int) -> int:
+    """Who started a process."""
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def alive(pid: int) -> bool:
+    """Whether it can still do something."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+def kill_both(run: Running) -> None:
+    """Kill supervisor and guardian so that neither sees the other's end."""
+    pids = [run.supervisor(), parent(run.supervisor())]
+    for signum in (signal.SIGSTOP, signal.SIGKILL):
+        for pid in pids:
+            os.kill(pid, signum)
+    run.until(lambda: not any(map(alive, pids)))
+
+
+def gone(run: Running) -> None:
+    """Nothing carries the mark, and the cgroup on record is removed."""
+    assert run.processes() == []
+    run.until(lambda: not home(run) or not Path(home(run)).exists(), 2)
+
+
+def test_program_has_a_cgroup_and_leaves_none(start: Starter, inside: Sequence[str]) -> None:
+    """Supervisor and guardian stay outside; where none can be made, all goes on without."""
+    run = start("daemon", "sleep=600", inside=inside)
+    run.started()
+
+    assert bool(home(run)) == (not inside)
+    members = cgroup.Cgroup(home(run)).pids()
+    assert not {run.supervisor(), parent(run.supervisor())}.intersection(members)
+    assert set(members) == (set() if inside else set(run.processes()))
+    run.say("stop")
+    ended = run.ended(10)
+
+    assert (ended.state, ended.proven) == (State.STOPPED, True)
+    gone(run)
+
+
+def test_what_made_cgroups_of_its_own_leaves_none(start: Starter) -> None:
+    """Folders below ours go with it."""
+    if not can_divide():
+        pytest.skip("no cgroup can be made here")
+    run = start("sleep=600")
+    run.started()
+    nested = Path(home(run)) / "inner" / "most"
+    nested.mkdir(parents=True)
+    (nested / "cgroup.procs").write_text(str(run.bodies(RankStarted)[0].pid))
+
+    run.say("kill")
+    ended = run.ended(5)
+
+    assert (ended.proven, ended.survivors) == (True, ())
+    gone(run)
+
+
+def test_missing_program_leaves_no_cgroup(start: Starter, inside: Sequence[str]) -> None:
+    """It was made for nothing, and goes."""
+    before = ours()
+    run = start(argv=("/no/such/python",), inside=inside)
+
+    assert run.ended().state is State.FAILED
+    run.until(lambda: ours() <= before)
+
+
+@pytest.mark.parametrize("way", ["zombies", "forks", "hops"])
+def test_odd_ranks_end_with_the_grace(start: Starter, inside: Sequence[str], way: str) -> None:
+    """Zombies are not waited for; whoever forks is caught."""
+    run = start("deaf", "zombies=20" if way == "zombies" else way, "sleep=600", inside=inside)
+    run.started()
+    run.say("stop")
+    ended = run.ended(12)
+
+    assert (ended.survivors, ended.proven) == ((), True)
+    gone(run)
+
+
+def test_stopped_rank_ends_with_the_grace(start: Starter, inside: Sequence[str]) -> None:
+    """It never sees TERM; KILL needs no cooperation."""
+    run = start("sleep=600", inside=inside)
+    run.started()
+    for rank in run.bodies(RankStarted):
+        os.kill(rank.pid, signal.SIGSTOP)
+    run.say("stop")
+    ended = run.ended(6)
+
+    assert (ended.state, ended.survivors, ended.proven) == (State.STOPPED, (), True)
+    gone(run)
+
+
+def test_traced_rank_ends_with_the_grace(start: Starter, inside: Sequence[str], hold: Hold) -> None:
+    """A debugger that sleeps keeps its zombie, and nothing else."""
+    run = start("deaf", "sleep=600", ranks=1, inside=inside)
+    run.started()
+    hold(run.bodies(RankStarted)[0].pid, ATTACH)
+    run.say("stop")
+    ended = run.ended(6)
+
+    assert (ended.state, ended.survivors, ended.proven) == (State.STOPPED, (), True)
+    gone(run)
+
+
+def test_rank_that_a_debugger_keeps_from_exiting_is_named(start: Starter, hold: Hold) -> None:
+    """SIGKILL cannot pass a tracer that asked for the exit stop; we say so, and end.
+
+    The cgroup stays with it, for `clean` to remove.
+    """
+    run = start("deaf", "sleep=600", ranks=1, grace_s=0.1)
+    run.started()
+    rank = run.bodies(RankStarted)[0].pid
+    holder = hold(rank, SEIZE, TRACE_EXIT)
+    run.say("stop")
+    ended = run.ended(KILL_S + 5)
+    holder.kill()
+    home_before = home(run)
+
+    assert (ended.state, ended.survivors) == (State.STUCK, (rank,))
+    run.until(lambda: not alive(rank))
+    for _ in cleaning.clean(run.order.workdir, run.order.node, 0, dry_run=False):
+        pass
+    assert not home_before or not Path(home_before).exists()
+
+
+@pytest.mark.parametrize("way", ["sleep=600", "forks", "hops"])
+def test_after_both_died_what_is_left_is_found(
+    start: Starter, inside: Sequence[str], way: str
+) -> None:
+    """By its cgroup, which proves it, or by mark, blood and session, which does not."""
+    run = start("daemon", "zombies=3", "deaf", way, inside=inside)
+    run.started()
+    with contextlib.suppress(ProcessLookupError):  # one that hops is elsewhere by now
+        os.kill(run.bodies(RankStarted)[0].pid, signal.SIGSTOP)
+    kill_both(run)
+    run.as_link(CLOSE)
+    ended = run.ended(1)
+
+    assert (ended.state, ended.survivors) == (State.FAILED, ())
+    assert ended.proven == (not inside)
+    assert "its supervisor and its guardian died" in ended.reason
+    gone(run)
+
+
+def test_after_both_died_a_cgroup_finds_who_left_everything(
+    start: Starter, inside: Sequence[str], tmp_path: Path
+) -> None:
+    """No parent, no session, no mark: only the cgroup tells, and the record says when none can."""
+    path = tmp_path / "escaped"
+    run = start("deaf", f"escape={path}", "sleep=600", ranks=1, inside=inside)
+    run.until(path.exists)
+    run.started()
+    escaped = int(path.read_text())
+    kill_both(run)
+    assert alive(escaped)
+    run.as_link(CLOSE)
+    ended = run.ended(1)
+
+    found, proven = not alive(escaped), ended.proven
+    if inside:
+        os.kill(escaped, signal.SIGKILL)
+    assert (found, proven) == ((False, False) if inside else (True, True))
+    gone(run)
+
+
+def test_after_both_died_a_child_without_a_mark_is_found_by_blood(
+    start: Starter, inside: Sequence[str]
+) -> None:
+    """Its parent has the mark; a shell that started something with the mark has not."""
+    run = start("bare", "deaf", "sleep=600", ranks=1, inside=inside)
+    run.started()
+    rank = run.bodies(RankStarted)[0].pid
+    children = Path(f"/proc/{rank}/task/{rank}/children")
+    run.until(children.read_text)
+    bare = [int(word) for word in children.read_text().split()]
+    assert bare
+    assert not set(bare).intersection(run.processes())
+    marks = f"RUNNER_RUN_ID={run.order.run_id} RUNNER_NODE=here"
+    line = f"sleep 601 & echo $!; {marks} sleep 602 & echo $!; wait; exec sleep 603"
+    with subprocess.Popen(
+        ["sh", "-c", line], stdout=subprocess.PIPE, text=True, start_new_session=True
+    ) as shell:
+        assert shell.stdout
+        beside, pasted = int(shell.stdout.readline()), int(shell.stdout.readline())
+        run.until(lambda: pasted in run.processes())
+        kill_both(run)
+        run.as_link(CLOSE)
+        run.ended(1)
+        left = [*map(alive, [shell.pid, beside, pasted, *bare])]
+        os.killpg(shell.pid, signal.SIGKILL)
+
+    assert left == [True, True, False, *[False for _ in bare]]
+    gone(run)
+
+
+def test_after_both_died_an_orphan_without_a_mark_is_found_by_its_session(
+    start: Starter, inside: Sequence[str], tmp_path: Path
+) -> None:
+    """The session's leader has the mark, and nobody joins a session but by birth."""
+    path = tmp_path / "stray"
+    run = start("deaf", f"stray={path}", "sleep=600", ranks=1, inside=inside)
+    run.until(path.exists)
+    stray = int(path.read_text())
+    assert stray not in run.processes()
+    kill_both(run)
+    run.as_link(CLOSE)
+    run.ended(1)
+
+    assert not alive(stray)
+    gone(run)
+
+
+def test_after_both_died_none_is_orphaned_by_the_killing(
+    start: Starter, inside: Sequence[str]
+) -> None:
+    """Who starts children without a mark, in sessions of their own, is stopped before it dies."""
+    seconds = str(time.monotonic_ns() / 1e9)
+
+    def shed() -> list[int]:
+        found = []
+        for entry in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                if entry.joinpath("cmdline").read_text() == f"/bin/sleep\0{seconds}\0":
+                    found.append(int(entry.name))
+        return found
+
+    run = start("deaf", f"sheds={seconds}", ranks=1, inside=inside)
+    run.until(shed)
+    kill_both(run)
+    run.as_link(CLOSE)
+    run.ended(1)
+    left = shed()
+    for pid in left:
+        os.kill(pid, signal.SIGKILL)
+
+    assert left == []
+    gone(run)
+
+
+def test_child_without_its_first_thread_is_no_zombie(
+    start: Starter, inside: Sequence[str], tmp_path: Path
+) -> None:
+    """The kernel shows it as one, and it runs on."""
+    path = tmp_path / "headless"
+    run = start("deaf", f"headless={path}", ranks=1, grace_s=0.3, inside=inside)
+    ended = run.ended(5)
+
+    assert (ended.state, ended.killed, ended.proven) == (State.SUCCEEDED, 1, True)
+    run.until(lambda: not Path(f"/proc/{path.read_text()}").exists(), 2)
+
+
+def test_after_a_dead_supervisor_the_guardian_proves_it(
+    start: Starter, inside: Sequence[str]
+) -> None:
+    """It saw all of the run, whatever became of the environment."""
+    run = start("daemon", "deaf", "hops", inside=inside)
+    run.started()
+    os.kill(run.supervisor(), signal.SIGKILL)
+    ended = run.ended(12)
+
+    assert (ended.survivors, ended.proven) == ((), True)
+    gone(run)
+
+
+def test_memory_is_taken_from_ranks_first(start: Starter) -> None:
+    """The kernel's score of a rank is higher than that of its supervisor and its shim."""
+    run = start("sleep=600", ranks=1)
+    run.started()
+    rank = run.bodies(RankStarted)[0].pid
+    scores = [
+        int(Path(f"/proc/{pid}/oom_score_adj").read_text())
+        for pid in (run.supervisor(), parent(rank), rank)
+    ]
+    run.say("kill")
+    run.ended()
+
+    assert scores[2] == min(1000, scores[0] + 300) > scores[1] == scores[0]

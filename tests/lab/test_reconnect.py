@@ -1,0 +1,190 @@
+"""Lost connections: ranks train on, the controller finds them again, no byte is lost or doubled.
+
+A killed controller, a closed terminal and a pulled cable are the same case, and three tests.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.lab.lab import Lab
+from tests.lab.lab.processes import Process
+from tests.lab.launching import Controller, Launcher
+
+LINES = 3000
+
+
+@pytest.fixture
+def begin(on_lab: Launcher) -> Callable[..., Controller]:
+    """Start ranks that print numbered lines for some seconds, and wait for the first ones."""
+
+    def start(*overrides: str, words: tuple[str, ...] = ()) -> Controller:
+        controller = on_lab.start(
+            "cluster=lab",
+            "stop.grace_s=2",
+            *overrides,
+            *on_lab.rank_words("print=up", *words, f"count={LINES}/0.003", "print=done"),
+        )
+        controller.until_printed("] up", 4)
+        controller.until(lambda: "every rank started" in controller.err, "the controller to see it")
+        return controller
+
+    return start
+
+
+def ours(lab: Lab, node: str) -> list[Process]:
+    """Our own processes on a node: links, guardians, supervisors."""
+    start = f"{sys.executable} -I -X utf8 -c"
+    return [each for each in lab[node].processes() if each.cmdline.startswith(start)]
+
+
+def keepers_of(lab: Lab, node: str) -> tuple[Process, Process]:
+    """The guardian and the supervisor of a node's only run."""
+    there = ours(lab, node)  # also the link of a launch that has left, for a moment init's child
+    pairs = [(g, s) for g in there if g.ppid == 1 for s in there if s.ppid == g.pid]
+    (pair,) = pairs
+    return pair
+
+
+def link_of(lab: Lab, node: str) -> Process:
+    """The link of a node's only run."""
+    keepers = {each.pid for each in keepers_of(lab, node)}
+    (link,) = (each for each in ours(lab, node) if each.pid not in keepers)
+    return link
+
+
+def whole(controller: Controller) -> None:
+    """Check that every line of every rank came once, in order, on the console and in the files."""
+    wanted = [f"line {number}" for number in range(LINES)]
+    for rank in range(4):
+        prefix = f"[node{rank + 1}:{rank}] "
+        shown = [
+            line[len(prefix) :]
+            for line in controller.out.splitlines()
+            if line.startswith(f"{prefix}line ")
+        ]
+        assert shown == wanted, (rank, len(shown))
+        path = controller.folder / "logs" / f"node{rank + 1}" / f"rank_{rank}.out"
+        kept = [line for line in path.read_text().splitlines() if line.startswith("line ")]
+        assert kept == wanted, (rank, len(kept))
+
+
+def test_a_killed_link_is_replaced(lab: Lab, begin: Callable[..., Controller]) -> None:
+    """Again and again: the run does not notice, and every byte arrives once."""
+    controller = begin()
+    for number in range(3):
+        for node in ("node2", "node4"):
+            lab[node].kill(link_of(lab, node).pid)
+        controller.until(
+            lambda n=number: controller.err.count("connected again") >= 2 * (n + 1),  # type: ignore[misc]
+            "both links again",
+        )
+    done = controller.wait(60)
+    assert done.code == 0, done
+    assert "node2: the connection to it broke" in done.err
+    whole(controller)
+
+
+def test_the_network_of_the_controller_fails(lab: Lab, begin: Callable[..., Controller]) -> None:
+    """Every host is silent for longer than `lost_s`; they go on, and so does the controller."""
+    controller = begin("lost_s=2", "cluster.ssh.connect_timeout=1")
+    with lab.cut_off():
+        controller.until(lambda: controller.err.count("trying to reach it again") == 4, "silence")
+        time.sleep(2)
+    done = controller.wait(90)
+    assert done.code == 0, done
+    assert done.err.count("connected again") == 4
+    whole(controller)
+
+
+def test_a_host_out_of_reach_of_the_controller_alone(
+    lab: Lab, begin: Callable[..., Controller]
+) -> None:
+    """Nothing is stopped while the training network is whole; its logs come at the end."""
+    controller = begin("lost_s=2", "cluster.ssh.connect_timeout=1")
+    with lab.cut_off("node3"):
+        controller.until(
+            lambda: "node3" in controller.err and "reach it again" in controller.err, "it"
+        )
+        time.sleep(3)
+        assert "stopping" not in controller.err
+    done = controller.wait(90)
+    assert done.code == 0, done
+    whole(controller)
+
+
+def gone(lab: Lab, seconds: float = 20) -> None:
+    """Wait until nothing of the run is on any host."""
+    end = time.monotonic() + seconds
+    while lab.leftovers():
+        assert time.monotonic() < end, lab.leftovers()
+        time.sleep(0.1)
+
+
+@pytest.mark.parametrize("how", ["killed", "terminal closed"])
+def test_without_a_controller_a_run_goes_on_for_a_while(
+    lab: Lab, begin: Callable[..., Controller], how: str
+) -> None:
+    """SIGKILL and SIGHUP alike: after `disconnect_s` the hosts stop it, each by itself."""
+    controller = begin("disconnect_s=4", words=("daemon", "deaf"))
+    if how == "killed":
+        controller.kill()
+    else:
+        controller.send(signal.SIGHUP)
+        assert controller.process.wait(10) == 128 + signal.SIGHUP
+    began = time.monotonic()
+    assert len(lab.leftovers()) == 4
+    gone(lab)
+    assert time.monotonic() - began > 2
+    for node, record in records(lab, controller.run_id):
+        assert record[-1]["kind"] == "ended", node
+        assert "no controller was heard for 4 s" in json.dumps(record), node
+
+
+def test_a_cut_cable_of_the_controller_is_the_same(
+    lab: Lab, begin: Callable[..., Controller]
+) -> None:
+    """The controller cannot be told that they stopped; it is, as soon as the cable is back."""
+    controller = begin("lost_s=2", "disconnect_s=4", "cluster.ssh.connect_timeout=1")
+    with lab.cut_off():
+        gone(lab, 30)
+    done = controller.wait(60)
+    assert done.code == 1, done
+    assert "no controller was heard for 4 s" in done.err
+    assert done.err.count("0 processes left") == 4
+
+
+def test_kept_runs_go_on_without_anybody(lab: Lab, begin: Callable[..., Controller]) -> None:
+    """`on_disconnect: keep`, whatever `disconnect_s` is."""
+    controller = begin("disconnect_s=1", "on_disconnect=keep")
+    controller.kill()
+    for _, record in until_ended(lab, controller.run_id):
+        assert record[-1]["state"] == "succeeded"
+
+
+def until_ended(lab: Lab, run_id: str) -> Iterator[tuple[str, list[dict[str, object]]]]:
+    """Wait for the last event of every host, then offer their records."""
+    end = time.monotonic() + 40
+    while True:
+        found = list(records(lab, run_id))
+        if all(record and record[-1]["kind"] == "ended" for _, record in found):
+            yield from found
+            return
+        assert time.monotonic() < end, found
+        time.sleep(0.1)
+
+
+def records(lab: Lab, run_id: str) -> Iterator[tuple[str, list[dict[str, object]]]]:
+    """The events of a run on each host."""
+    for name, host in lab.hosts.items():
+        text = ""
+        with contextlib.suppress(Exception):
+            text = host.sh(f"cat ~/.runner/runs/{run_id}/{name}/events.jsonl")
+        yield name, [json.loads(line) for line in text.splitlines()]

@@ -1,0 +1,436 @@
+"""A run has a name: left, found, read, joined, fetched and ended, from any machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.lab.lab import Lab
+from tests.lab.launching import ROOT, Controller, Launcher
+from tests.lab.test_reconnect import gone, keepers_of, until_ended
+
+Start = Callable[..., str]
+
+
+@pytest.fixture
+def detached(on_lab: Launcher) -> Start:
+    """Start a detached run; return its id."""
+
+    def start(*words: str, overrides: tuple[str, ...] = ()) -> str:
+        done = on_lab(
+            *("cluster=lab", "detach=true", "stop.grace_s=1", *overrides),
+            *on_lab.rank_words("print=up", *words),
+        )
+        assert done.code == 0, done
+        return done.folder.name
+
+    return start
+
+
+def test_a_detached_run_outlives_everything(lab: Lab, on_lab: Launcher) -> None:
+    """Its launch returns at once with what to do next; with no session left, it ends well."""
+    done = on_lab(
+        "cluster=lab", "detach=true", *on_lab.rank_words("wait=/dev/shm/end", "print=over")
+    )
+    assert done.code == 0, done
+    run_id = done.folder.name
+    assert f"run {run_id} goes on without this terminal" in done.err
+    assert f"python -m runner attach --run {run_id} --cluster lab" in done.err
+    for host in lab.hosts.values():
+        wait_for(lambda host=host: "@notty" not in str(host.processes()), "no session")  # type: ignore[misc]
+    listed = on_lab("ps", "--cluster", "lab")
+    assert f"{run_id}  rank" in listed.out, listed
+    assert "running" in listed.out
+    for host in lab.hosts.values():
+        host.sh("touch /dev/shm/end")
+    for _, record in until_ended(lab, run_id):
+        assert "kept" in [event["kind"] for event in record]
+        assert record[-1]["state"] == "succeeded"
+    assert run_id not in on_lab("ps", "--cluster", "lab").out
+    listed = on_lab("ps", "--cluster", "lab", "--all", "--json")
+    (row,) = [row for row in json.loads(listed.out)["runs"] if row["run_id"] == run_id]
+    assert (row["state"], row["nodes"], row["ended"]) == (
+        "succeeded",
+        ["node1", "node2", "node3", "node4"],
+        True,
+    )
+    for host in lab.hosts.values():
+        host.sh("rm /dev/shm/end")
+    logs = on_lab("logs", "--cluster", "lab", "--tail", "1")
+    assert sorted(logs.out.splitlines()) == [f"[node{n + 1}:{n}] over" for n in range(4)]
+
+
+def wait_for(condition: Callable[[], object], what: str, seconds: float = 20) -> None:
+    """Wait for a condition, with a deadline."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, f"waited for {what}"
+        time.sleep(0.05)
+
+
+def test_a_detached_run_that_cannot_start_says_why(on_lab: Launcher) -> None:
+    """Its first failure, and the code of any launch."""
+    done = on_lab("cluster=lab", "detach=true", "task.command=/no/such/program")
+    assert done.code == 1, done
+    assert "first failure" in done.err
+    assert "goes on" not in done.err
+
+
+def test_a_launch_that_dies_before_it_detaches_leaves_no_run_for_ever(
+    lab: Lab, on_lab: Launcher
+) -> None:
+    """Until it has left, its hosts wait for it as for any other."""
+    words = on_lab.rank_words("print=up", "sleep=600")
+    launch = on_lab.start("cluster=lab", "detach=true", "disconnect_s=3", *words)
+    runs = lab["node1"].home / ".runner" / "runs"
+    launch.until(lambda: [*runs.glob("*/node1/order.json")], "the first order")
+    launch.kill()
+    gone(lab, 30)
+
+
+def test_logs_are_chosen(on_lab: Launcher, detached: Start, lab: Lab) -> None:
+    """By rank, node, number, pattern; while it is on and afterwards; of the latest run."""
+    run_id = detached("lines=500", "err=oops", "wait=/dev/shm/end", "print=over")
+
+    def logs(*flags: str) -> list[str]:
+        done = on_lab("logs", "--cluster", "lab", *flags)
+        assert done.code == 0, done
+        return done.out.splitlines()
+
+    wait_for(lambda: len(logs()) == 4 * 501, "all lines", 60)
+    assert logs() == sorted(logs(), key=lambda line: line.split("]")[0])
+    assert [line[:9] for line in logs("--rank", "2", "--tail", "2")] == ["[node3:2]"] * 2
+    assert len(logs("--node", "node4", "--grep", "0000049[0-9]")) == 10
+    assert len(logs("--rank", "0,2-3", "--tail", "1")) == 3
+    assert len(logs("--since", "1h")) == 4 * 501
+    follower = on_lab.start("logs", "--cluster", "lab", "--follow", "--tail", "1", "--run", run_id)
+    follower.until(lambda: follower.out.count("\n") == 4, "the tails")
+    for host in lab.hosts.values():
+        host.sh("touch /dev/shm/end")
+    done = follower.wait(30)
+    assert done.code == 0, done
+    assert done.out.count("over") == 4
+    for host in lab.hosts.values():
+        host.sh("rm /dev/shm/end")
+    bad = on_lab("logs", "--cluster", "lab", "--rank", "9")
+    assert (bad.code, "has ranks 0 to 3, and no rank 9" in bad.err) == (2, True), bad
+    bad = on_lab("logs", "--cluster", "lab", "--run", "nothing")
+    assert (bad.code, "no run nothing on the hosts of lab" in bad.err) == (3, True), bad
+
+
+def test_somebody_who_reads_keeps_no_run_alive(lab: Lab, on_lab: Launcher) -> None:
+    """A `logs --follow` in a forgotten window is no controller."""
+    run = on_lab.start("cluster=lab", "disconnect_s=3", *on_lab.rank_words("print=up", "sleep=60"))
+    run.until_printed("] up", 4)
+    reader = on_lab.start("logs", "--cluster", "lab", "--follow")
+    reader.until(lambda: reader.out.count("] up") == 4, "the lines")
+    run.kill()
+    gone(lab, 20)
+    assert reader.wait(20).code == 0
+
+
+@pytest.mark.parametrize("dead", ["nobody", "link", "supervisor", "guardian", "both", "stopped"])
+def test_stop_works_whoever_is_dead(lab: Lab, on_lab: Launcher, detached: Start, dead: str) -> None:
+    """Deaf ranks with deaf daemons: 0 processes on every node, by a look from outside as well."""
+    run_id = detached("daemon", "deaf", "sleep=600")
+    guardian, supervisor = keepers_of(lab, "node2")
+    chosen = {"supervisor": [supervisor], "guardian": [guardian], "both": [guardian, supervisor]}
+    if dead == "both":  # at once, or the one ends the run when it sees the other die
+        lab["node2"].sh(f"kill -STOP {supervisor.pid} {guardian.pid}")
+    for keeper in chosen.get(dead, []):
+        lab["node2"].kill(keeper.pid)
+    if dead == "stopped":
+        lab["node2"].kill(supervisor.pid, signal.SIGSTOP)
+    done = on_lab("stop", "--run", run_id, "--cluster", "lab", seconds=60)
+    assert done.code == 0, done
+    assert done.out.count("  0 processes") == 4, done
+    assert f"run {run_id}: nothing of it is left" in done.out
+    assert lab.leftovers() == {}
+    again = on_lab("stop", "--run", run_id, "--cluster", "lab")
+    assert again.code == 0, again
+
+
+def test_stop_names_silent_hosts_and_finishes_later(
+    lab: Lab, on_lab: Launcher, detached: Start
+) -> None:
+    """Exit 5 while one is unplugged; the same command finishes the work when it is back."""
+    run_id = detached("deaf", "sleep=600", overrides=("lost_s=60",))
+    words = ("stop", "--run", run_id, "--cluster", "lab", "cluster.ssh.connect_timeout=2")
+    lab["node3"].unplug()
+    done = on_lab(*words, seconds=60)
+    assert done.code == 5, done
+    assert "run " + run_id + " may go on on node3: say the same again" in done.out
+    lab["node3"].plug()
+    done = on_lab(*words, seconds=60)
+    assert done.code == 0, done
+    assert lab.leftovers() == {}
+
+
+def test_a_terminal_that_closes_hurries_no_stop(
+    lab: Lab, on_lab: Launcher, detached: Start
+) -> None:
+    """The ranks have their grace all the same, and the hosts go on with the stop."""
+    run_id = detached("deaf", "sleep=600", overrides=("stop.grace_s=4",))
+    stop = on_lab.start("stop", "--run", run_id, "--cluster", "lab")
+    stop.until(lambda: "told to stop by" in stop.err, "the stop")
+    stop.send(signal.SIGHUP)
+    assert stop.wait(10).code == 128 + signal.SIGHUP
+    for _, record in until_ended(lab, run_id):
+        times = {event["kind"]: event["mono"] for event in record}
+        assert times["ended"] - times["stopping"] > 3.5  # type: ignore[operator]
+    assert lab.leftovers() == {}
+
+
+def test_whoever_joins_a_run_ends_with_it(lab: Lab, on_lab: Launcher, detached: Start) -> None:
+    """Also where a host of it is off by now: that is said, and is exit code 5."""
+    run_id = detached("print=over", overrides=("lost_s=3",))
+    until_ended_everywhere = dict(until_ended(lab, run_id))
+    assert len(until_ended_everywhere) == 4
+    lab["node3"].unplug()
+    limit = "cluster.ssh.connect_timeout=2"
+    joined = on_lab("attach", "--run", run_id, "--cluster", "lab", limit, seconds=40)
+    assert joined.code == 5, joined
+    assert "node3: it could not be reached: " in joined.err
+    assert joined.out.count("] over") == 3
+    followed = on_lab("logs", "--follow", "--run", run_id, "--cluster", "lab", limit, seconds=40)
+    assert followed.code == 3, followed
+    lab["node3"].plug()
+
+
+def test_verbs_ask_the_cluster_of_the_run_that_is_on_record_here(
+    on_lab: Launcher, detached: Start
+) -> None:
+    """Who just launched one need not say where, and hears where that was."""
+    run_id = detached("sleep=600")
+    listed = on_lab("ps")
+    assert f"{run_id}  rank" in listed.out
+    assert "note: on lab, like runs/latest; --cluster NAME asks another" in listed.err
+    stopped = on_lab("stop", "--run", run_id)
+    assert (stopped.code, stopped.out.count(" 0 processes")) == (0, 4), stopped
+    assert on_lab("logs", "--run", run_id, "--since", "0s").out == ""
+    again = on_lab("stop", "--run", run_id)
+    assert (again.code, again.out.count(" 0 processes")) == (0, 4), again
+    assert f"run {run_id} had ended" in again.err
+    assert "told to stop" not in again.err
+    assert f"note: on lab, like runs/{run_id}; " in stopped.err
+    (on_lab.folder / "runs" / "latest").unlink()
+    assert "note: on this machine, cluster=local; " in on_lab("ps").err
+
+
+def test_logs_end_with_their_reader(on_lab: Launcher, detached: Start) -> None:
+    """`logs --follow | head` is over when head is, and the run goes on."""
+    run_id = detached("lines=200000", "count=100000/0.001")
+    line = f"{sys.executable} -m runner logs --follow --run {run_id} --cluster lab | head -3"
+    shell = ["timeout", "30", "bash", "-c", f"{line}; exit ${{PIPESTATUS[0]}}"]
+    done = subprocess.run(
+        shell, cwd=on_lab.folder, env=on_lab.env, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 128 + signal.SIGPIPE, done
+    assert len(done.stdout.splitlines()) == 3
+    assert done.stderr == ""
+    shell[4] = shell[4].replace("--follow ", "")
+    again = subprocess.run(
+        shell, cwd=on_lab.folder, env=on_lab.env, capture_output=True, text=True, check=False
+    )
+    assert (again.returncode, again.stderr) == (128 + signal.SIGPIPE, ""), again
+    assert f"{run_id}  rank" in on_lab("ps", "--cluster", "lab").out
+    assert on_lab("stop", "--run", run_id, "--cluster", "lab").code == 0
+
+
+def test_ps_names_silent_hosts(lab: Lab, on_lab: Launcher, detached: Start) -> None:
+    """The others are listed, and so is a run of which one host says nothing."""
+    run_id = detached("sleep=600", overrides=("lost_s=60",))
+    lab["node2"].unplug()
+    done = on_lab("ps", "--cluster", "lab", "cluster.ssh.connect_timeout=2")
+    assert done.code == 0, done
+    assert "node[1,3-4] of 4" in done.out, done
+    assert "node2: not asked: " in done.out
+    lab["node2"].plug()
+    assert on_lab("stop", "--run", run_id, "--cluster", "lab", seconds=60).code == 0
+
+
+def test_attach_goes_on_where_a_killed_controller_ended(lab: Lab, on_lab: Launcher) -> None:
+    """The same screen and record as a launch; every byte of every rank is here once."""
+    run = on_lab.start(
+        *("cluster=lab", "stop.grace_s=1"), *on_lab.rank_words("count=1500/0.004", "print=over")
+    )
+    run.until(lambda: run.out.count("line 300") >= 4, "some lines")
+    run.kill()
+    joined = on_lab.start("attach", "--cluster", "lab")
+    done = joined.wait(60)
+    assert done.code == 0, done
+    assert f"run {run.run_id} succeeded" in done.err
+    for rank in range(4):
+        node = f"node{rank + 1}"
+        there = lab[node].sh(f"cat ~/.runner/runs/{run.run_id}/{node}/attempt_0/rank_{rank}.out")
+        here = (run.folder / "logs" / node / f"rank_{rank}.out").read_text()
+        assert here == there
+        prefix = f"[{node}:{rank}] "
+        shown = [line[len(prefix) :] for line in done.out.splitlines() if line.startswith(prefix)]
+        assert shown == there.splitlines()
+    assert json.loads((run.folder / "result.json").read_text())["state"] == "succeeded"
+    assert len({json.dumps(event) for event in done_events(run)}) == len(done_events(run))
+
+
+def done_events(run: Controller) -> list[object]:
+    """What is on record here."""
+    lines = (run.folder / "events.jsonl").read_text().splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def test_attach_from_another_host(lab: Lab, on_lab: Launcher) -> None:
+    """The launch ran on node1 and was killed; node2 follows on, byte for byte."""
+    ssh = {"key": "/tmp/p/key", "known_hosts": "/tmp/p/known_hosts"}
+    yaml = lab.write_cluster(on_lab.conf, "there", ssh=ssh).read_text()
+    for host in lab.hosts.values():
+        host.sh("rm -rf ~/.runner")
+    for name in ("node1", "node2"):
+        host = lab[name]
+        host.sh("mkdir -p /tmp/p/conf/cluster")
+        host.write("/tmp/p/key", lab.key.read_text(), 0o600)
+        host.write("/tmp/p/known_hosts", lab.known_hosts.read_text())
+        host.write("/tmp/p/conf/cluster/lab.yaml", yaml)
+    words = " ".join(f"'{word}'" for word in on_lab.rank_words("count=1500/0.004", "print=over"))
+    python = f"cd /tmp/p && PYTHONPATH={ROOT} {sys.executable} -m runner"
+    first = lab["node1"].popen(["sh", "-c", f"{python} cluster=lab {words} >/tmp/p/out 2>&1"])
+    wait_for(lambda: "attempt_0/rank_2.out" in ranks_files(lab), "its ranks", 30)
+    for process in lab["node1"].processes():
+        if "-m runner cluster=lab" in process.cmdline:
+            lab["node1"].kill(process.pid)
+    first.wait()
+    text = lab["node2"].sh(f"{python} attach --cluster lab", timeout=60)
+    for rank in range(4):
+        node = f"node{rank + 1}"
+        there = lab[node].sh(f"cat ~/.runner/runs/*/{node}/attempt_0/rank_{rank}.out")
+        prefix = f"[{node}:{rank}] "
+        shown = [line[len(prefix) :] for line in text.splitlines() if line.startswith(prefix)]
+        assert shown == there.splitlines()
+    for host in lab.hosts.values():
+        host.sh("rm -rf /tmp/p ~/.runner")
+
+
+def ranks_files(lab: Lab) -> str:
+    """The logs of node3."""
+    return lab["node3"].sh("find ~/.runner/runs -name 'rank_*.out' -size +0", check=False)
+
+
+@pytest.mark.parametrize(("answer", "state"), [("d", "running"), ("s", "stopped"), ("", "running")])
+def test_ctrl_c_while_attached_asks(
+    on_lab: Launcher, detached: Start, answer: str, state: str
+) -> None:
+    """Detach or stop; Enter alone is the harmless one. Without a terminal it detaches."""
+    run_id = detached("sleep=600")
+    near, far = pty.openpty()
+    argv = [sys.executable, "-m", "runner", "attach", "--cluster", "lab"]
+    process = subprocess.Popen(
+        [*argv, "ui=plain"],
+        cwd=on_lab.folder,
+        env=on_lab.env,
+        stdin=far,
+        stdout=far,
+        stderr=far,
+        start_new_session=True,
+    )
+    os.close(far)
+    seen = until_shown(near, b"] up", 4)
+    process.send_signal(signal.SIGINT)
+    seen += until_shown(near, b"Type d or s")
+    os.write(near, f"{answer}\n".encode())
+    code = process.wait(30)
+    os.close(near)
+    assert code == (130 if state == "stopped" else 0), seen
+    listed = json.loads(on_lab("ps", "--all", "--cluster", "lab", "--json").out)["runs"]
+    (row,) = [row for row in listed if row["run_id"] == run_id]
+    assert row["state"] == state
+    assert on_lab("stop", "--run", run_id, "--cluster", "lab").code == 0
+
+
+def test_who_detaches_an_attached_run_lets_it_go(lab: Lab, on_lab: Launcher) -> None:
+    """Its launch is dead, and nobody comes back: it goes on all the same, beyond `disconnect_s`."""
+    launched = on_lab.start(
+        "cluster=lab", "disconnect_s=3", *on_lab.rank_words("print=up", "sleep=12")
+    )
+    launched.until_printed("] up", 4)
+    joined = on_lab.start("attach", "--cluster", "lab")
+    joined.until_printed("] up", 4)
+    launched.kill()
+    joined.send(signal.SIGINT)
+    left = joined.wait(5)
+    assert left.code == 0, left
+    assert f"run {launched.run_id} goes on without this terminal\n" in left.err
+    for _, record in until_ended(lab, launched.run_id):
+        assert "kept" in [event["kind"] for event in record]
+        assert record[-1]["state"] == "succeeded"
+
+
+def until_shown(near: int, text: bytes, times: int = 1) -> bytes:
+    """Read a terminal until a text was on it so often."""
+    seen, end = b"", time.monotonic() + 30
+    while seen.count(text) < times:
+        assert time.monotonic() < end, seen
+        if select.select([near], [], [], 0.1)[0]:
+            seen += os.read(near, 65536)
+    return seen
+
+
+def test_outputs_come_home(lab: Lab, on_lab: Launcher) -> None:
+    """With the end of a launch, or by `pull`; what is here is not fetched again."""
+    words = ("touch=ckpt_RANK.pt", "touch=scratch_RANK", "print=over")
+    done = on_lab("cluster=lab", "task.outputs=['*.pt']", *on_lab.rank_words(*words))
+    assert done.code == 0, done
+    found = sorted(path.name for path in (done.folder / "outputs").rglob("*.pt"))
+    assert found == [f"ckpt_{rank}.pt" for rank in range(4)]
+    assert not [*(done.folder / "outputs").rglob("scratch*")]
+    assert "pulled 4 files" in done.err
+
+    never = on_lab(
+        *("cluster=lab", "task.outputs=['*.pt']", "outputs.pull=never"), *on_lab.rank_words(*words)
+    )
+    assert never.code == 0, never
+    assert not (never.folder / "outputs").exists()
+    pulled = on_lab("pull", "--run", never.folder.name, "--cluster", "lab")
+    assert pulled.code == 0, pulled
+    assert len([*(never.folder / "outputs").rglob("*.pt")]) == 4
+    assert (never.folder / "hosts" / "node2" / "state.json").exists()
+    assert "nothing new" in on_lab("pull", "--cluster", "lab").out
+    assert lab.leftovers() == {}
+    assert Path(never.folder).exists()
+
+
+def test_attach_stops_nothing_that_it_cannot_reach(
+    lab: Lab, on_lab: Launcher, detached: Start
+) -> None:
+    """From where one host is out of reach, the others are followed, and all train on."""
+    run_id = detached("sleep=600", overrides=("lost_s=2",))
+    with lab.cut_off("node2"):
+        joined = on_lab.start("attach", "--cluster", "lab", "cluster.ssh.connect_timeout=1")
+        joined.until(lambda: joined.out.count("] up") == 3, "three of them", 30)
+        time.sleep(4)
+        assert joined.process.poll() is None
+        assert all(lab.leftovers().get(name) for name in lab.hosts)
+        joined.kill()
+    assert on_lab("stop", "--run", run_id, "--cluster", "lab", seconds=60).code == 0
+
+
+def test_a_run_whose_lock_is_gone_is_not_taken_for_dead(
+    lab: Lab, on_lab: Launcher, detached: Start
+) -> None:
+    """Something cleaned /tmp: readers change nothing, and `stop` still ends it."""
+    run_id = detached("sleep=600", overrides=("cluster.only=[node1]",))
+    lab["node1"].sh("rm -rf /tmp/runner-0")
+    listed = on_lab("ps", "--cluster", "lab")
+    assert run_id in listed.out, listed
+    assert on_lab("logs", "--cluster", "lab", "--run", run_id).code == 0
+    assert [p for p in lab["node1"].leftovers() if "torch" in p.cmdline]
+    assert on_lab("stop", "--run", run_id, "--cluster", "lab", seconds=60).code == 0
+    assert lab.leftovers() == {}

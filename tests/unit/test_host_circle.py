@@ -1,0 +1,266 @@
+"""The supervisors' own connections: who knows the token is heard, nobody else does any harm."""
+
+from __future__ import annotations
+
+import selectors
+import socket
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from runner.core.events import Cause
+from runner.core.order import Hub, Order
+from runner.host import hub, member
+from runner.host.circle import circle_of
+from runner.host.hub import Host
+from runner.host.member import Member
+from runner.host.touch import Circle, News
+
+
+class Heard(News):
+    """A supervisor that only remembers what it hears."""
+
+    def __init__(self) -> None:
+        self.said: list[tuple[Any, ...]] = []
+        self.controllers: list[float] = []
+
+    def peer_stops(self, reason: str, cause: Cause) -> None:
+        """The others stop."""
+        self.said.append(("stop", reason, cause))
+
+    def peer_lost(self, peer: str, reason: str, since: float) -> None:
+        """A node is lost."""
+        assert since <= time.monotonic()
+        self.said.append(("lost", peer, reason))
+
+    def joined(self) -> None:
+        """The hub is reached."""
+        self.said.append(("joined",))
+
+    def apart(self, reason: str) -> None:
+        """It is not."""
+        self.said.append(("apart", reason))
+
+    def controller_heard(self, when: float, *, keep: bool) -> None:
+        """A controller spoke to another one."""
+        del keep
+        self.controllers.append(when)
+
+
+class Ring:
+    """Supervisors of one attempt in one process, the first of them the hub."""
+
+    def __init__(self) -> None:
+        self._selector = selectors.DefaultSelector()
+        self.listener = socket.socket()
+        self.listener.bind(("127.0.0.1", 0))
+        self.port = self.listener.getsockname()[1]
+        self.circles: dict[str, Circle] = {}
+        self.heard: dict[str, Heard] = {}
+        self.controller: dict[str, float] = {}
+
+    def add(self, node: str, token: bytes = b"token", lost_s: float = 15.0) -> Circle:
+        """One more supervisor."""
+        hub = Hub("a", "127.0.0.1", self.port, 1, lost_s)
+        order = Order("run", node, 0, "/w", (), {}, "/", (), "", "", hub=hub)
+        news = self.heard[node] = Heard()
+        listener = self.listener if node == "a" else None
+        circle = circle_of(order, listener, token, self._watch, self._unwatch, news)
+        self.circles[node] = circle
+        return circle
+
+    def _watch(self, descriptor: int, handler: Callable[[], Any]) -> None:
+        self._selector.register(descriptor, selectors.EVENT_READ, handler)
+
+    def _unwatch(self, descriptor: int) -> None:
+        self._selector.unregister(descriptor)
+
+    def until(self, condition: Callable[[], object], seconds: float = 5) -> None:
+        """Let them talk until a condition holds."""
+        end = time.monotonic() + seconds
+        while not condition():
+            assert time.monotonic() < end, {name: news.said for name, news in self.heard.items()}
+            for key, _ in self._selector.select(0.01):
+                key.data()
+            for node, circle in list(self.circles.items()):
+                circle.tick(self.controller.get(node, time.monotonic()), keep=False)
+
+    def quiet(self, seconds: float = 0.05) -> None:
+        """Let them talk for a while."""
+        end = time.monotonic() + seconds
+        self.until(lambda: time.monotonic() > end, seconds + 1)
+
+    def close(self) -> None:
+        """End all."""
+        for circle in reversed(self.circles.values()):
+            circle.leave()
+        self.listener.close()
+        self._selector.close()
+
+
+@pytest.fixture
+def ring(monkeypatch: pytest.MonkeyPatch) -> Iterator[Ring]:
+    """No supervisor yet."""
+    for end in (hub, member):
+        monkeypatch.setattr(end, "FAREWELL_S", 0.05)  # they all share one thread here
+    made = Ring()
+    yield made
+    made.close()
+
+
+def test_a_stop_reaches_everybody(ring: Ring) -> None:
+    """Whoever says it first, with the reason and whose wish it was."""
+    for node in "abc":
+        ring.add(node)
+    ring.until(lambda: all(("joined",) in ring.heard[node].said for node in "bc"))
+    ring.circles["b"].stop("rank 1 on b exited with 3", Cause.PEER)
+    told = ("stop", "rank 1 on b exited with 3", Cause.PEER)
+    ring.until(lambda: told in ring.heard["a"].said)
+    ring.circles["a"].stop("rank 1 on b exited with 3", Cause.PEER)
+    ring.until(lambda: told in ring.heard["c"].said)
+    assert ring.circles["a"].needed
+
+
+def test_a_farewell_is_no_loss(ring: Ring) -> None:
+    """Who ends well says so; the hub is needed until the last one has."""
+    ring.add("a")
+    ring.add("b")
+    ring.until(lambda: ("joined",) in ring.heard["b"].said)
+    ring.circles.pop("b").leave()
+    ring.until(lambda: not ring.circles["a"].needed)
+    assert ring.heard["a"].said == []
+
+
+def test_silence_is_a_loss_on_both_sides(ring: Ring) -> None:
+    """After `lost_s`, and not before."""
+    ring.add("a", lost_s=0.6)
+    ring.add("b", lost_s=0.6)
+    ring.until(lambda: ("joined",) in ring.heard["b"].said)
+    silent = ring.circles.pop("b")
+    began = time.monotonic()
+    ring.until(lambda: ring.heard["a"].said)
+    assert time.monotonic() - began > 0.4
+    assert ring.heard["a"].said[0][:2] == ("lost", "b")
+    assert "nothing was heard" in ring.heard["a"].said[0][2]
+    ring.circles["b"] = silent
+    ring.until(lambda: len(ring.heard["b"].said) > 1)
+    assert ring.heard["b"].said[1][:1] == ("stop",)
+    assert "lost b: nothing was heard from it for " in ring.heard["b"].said[1][1]
+
+
+def test_who_heard_a_controller_tells_all_and_nobody_is_told_it_back(ring: Ring) -> None:
+    """What they tell each other is late, and may not become later with each round."""
+    long_ago = time.monotonic() - 1000
+    ring.controller = {"a": long_ago, "b": long_ago + 500, "c": long_ago}
+    for node in "abc":
+        ring.add(node, lost_s=1)
+    for _ in range(10):
+        ring.quiet()
+        time.sleep(0.1)  # none of them gets any CPU
+    ring.until(lambda: ring.heard["c"].controllers)
+    assert 499.9 < max(ring.heard["c"].controllers) - long_ago < 500.3
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        b"[" * 900 + b"\n",
+        b"x" * 100_000,
+        b'{"node": "b", "nonce": "' + b"0" * 32 + b'"}\n' + b"0" * 64 + b' {"say":"stop"}\n',
+        b'{"node": "b\\u0000", "nonce": "1"}\n',
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"",
+    ],
+)
+def test_strangers_do_no_harm(ring: Ring, words: bytes) -> None:
+    """Whatever they send; the others do not even notice."""
+    ring.add("a")
+    ring.add("b")
+    ring.until(lambda: ("joined",) in ring.heard["b"].said)
+    with socket.create_connection(("127.0.0.1", ring.port)) as stranger:
+        stranger.sendall(words)
+        ring.quiet()
+    ring.quiet()
+    assert ring.heard["a"].said == []
+    assert ring.heard["b"].said == [("joined",)]
+
+
+def test_a_hub_that_knows_no_token_is_nobody(ring: Ring) -> None:
+    """And who holds its port is not believed."""
+    ring.add("a", token=b"other")
+    ring.add("b")
+    ring.quiet(0.3)
+    assert ring.heard["a"].said == []
+    assert ring.heard["b"].said == []
+
+
+def test_alone_there_is_nobody_to_tell() -> None:
+    """One node needs no circle."""
+    order = Order("run", "a", 0, "/w", (), {}, "/", (), "", "")
+    circle = circle_of(order, None, b"token", lambda *_: None, lambda _: None, Heard())
+    circle.stop("because", Cause.OWN)
+    circle.tick(0.0, keep=False)
+    circle.leave()
+    assert not circle.needed
+
+
+def test_who_was_asleep_listens_before_it_judges(ring: Ring) -> None:
+    """All wait for one disk for longer than `lost_s`: nobody is lost, all of them are well."""
+    for node in "abc":
+        ring.add(node, lost_s=1)
+    ring.until(lambda: all(("joined",) in ring.heard[node].said for node in "bc"))
+    time.sleep(1.2)  # between the look at the sockets and the tick
+    for node, circle in ring.circles.items():
+        circle.tick(time.monotonic(), keep=False)
+        assert all(said[0] == "joined" for said in ring.heard[node].said)
+    ring.quiet(0.2)
+    assert all(said[0] == "joined" for news in ring.heard.values() for said in news.said)
+
+
+def test_a_member_that_hears_nothing_connects_anew(ring: Ring) -> None:
+    """TCP may take its time after a cable was out, a new connection takes none: nobody is lost."""
+    ring.add("a", lost_s=1.5)
+    member = ring.add("b", lost_s=1.5)
+    ring.until(lambda: ("joined",) in ring.heard["b"].said)
+    assert isinstance(member, Member)
+    first = member._hub_peer
+    assert first is not None
+    first.heard = member._heard = time.monotonic() - 1.0  # its words were lost on the way
+    ring.until(lambda: member._hub_peer not in (None, first))
+    ring.until(lambda: member._hub_peer is not None and member._hub_peer.name)
+    ring.quiet(1.8)
+    assert ring.heard["a"].said == []
+    assert ring.heard["b"].said == [("joined",)]
+    ring.circles.pop("b").leave()
+    ring.until(lambda: not ring.circles["a"].needed)
+
+
+def test_a_member_that_said_it_moves_and_does_not_come_is_lost(ring: Ring) -> None:
+    """After `lost_s`; until then the hub waits for it."""
+    ring.add("a", lost_s=0.8)
+    member = ring.add("b", lost_s=0.8)
+    ring.until(lambda: ("joined",) in ring.heard["b"].said)
+    assert isinstance(member, Member)
+    member._retry("it fell silent")
+    ring.circles.pop("b")
+    assert ring.circles["a"].needed
+    ring.until(lambda: ring.heard["a"].said)
+    assert ring.heard["a"].said[0][:2] == ("lost", "b")
+
+
+def test_a_hub_that_refuses_is_gone(ring: Ring) -> None:
+    """Nothing listens there any more: its supervisor ended."""
+    ring.add("a")
+    member = ring.add("b")
+    ring.until(lambda: ("joined",) in ring.heard["b"].said)
+    assert isinstance(member, Member)
+    hub = ring.circles.pop("a")
+    assert isinstance(hub, Host)
+    ring._unwatch(ring.listener.fileno())
+    ring.listener.close()
+    member._retry("it fell silent")
+    ring.until(lambda: ("lost", "a", "its supervisor is gone") in ring.heard["b"].said)
+    for peer in hub._members.values():
+        peer.close()
