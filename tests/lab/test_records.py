@@ -41,7 +41,7 @@ def test_a_run_of_format_1_is_listed_read_and_cleaned(launcher: Launcher, old: P
         assert done.code == 0, done
         return done.out + done.err
 
-    (row,) = json.loads(say("ps", "--all", "--json"))["runs"]
+    (row,) = json.loads(say("ps", "--all", "--json").splitlines()[0])["runs"]
     assert (row["run_id"], row["state"], row["ended"]) == (OLD_RUN, "succeeded", True)
     assert "[local:1] hello from rank 1" in say("logs")
     assert f"run {OLD_RUN} succeeded" in say("attach")
