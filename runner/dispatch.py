@@ -76,7 +76,7 @@ def _plainly(name: str, said: str) -> str:
 
 def _as_flags(name: str, words: Sequence[str], context: ParserContext) -> Iterator[str]:
     """Let words stand alone: KEY=VALUE is `--set KEY=VALUE`, another one the verb's own subject."""
-    subject = next((f"--{each}" for each in ("key", "command") if each in context.args), "")
+    subject = next((f"--{each}" for each in ("key", "command", "run") if each in context.args), "")
     expecting, seen = "", set()
     for word in words:
         if word.startswith("-") and not expecting:

@@ -8,20 +8,10 @@ from pathlib import Path
 
 from runner.contact import Contact
 from runner.control.pull import Pulled, pull
-from runner.control.store import RunStore
 from runner.core.errors import Interrupted, NotReady
 from runner.core.fetch import KINDS
-from runner.core.plan import Plan
 from runner.ui import fetched
 from runner.ui.problems import render
-
-
-def begin_record(folder: Path, config_yaml: str, plan: Plan) -> None:
-    """Make the folder of a run that was launched elsewhere, so that `rerun` finds it here."""
-    if not folder.exists():
-        store = RunStore(folder)
-        store.join(config_yaml, plan)
-        store.release()
 
 
 def bring(

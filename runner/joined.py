@@ -7,37 +7,44 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from runner.contact import SETTLE_S, whoami
 from runner.control.logs import LogReading
+from runner.control.pull import Pulled
 from runner.control.session import Inbox
 from runner.control.store import RunStore
 from runner.control.watch import Watch
 from runner.core.composed import Composed
 from runner.core.errors import Interrupted
 from runner.core.events import HostSilent
-from runner.core.fetch import OUTPUT
+from runner.core.fetch import LOG, OUTPUT
 from runner.core.layout import PROGRAM, log_name
 from runner.core.verdict import Verdict, fold
 from runner.core.wire import Frame
 from runner.found import Hosts, Recorded
-from runner.home import fetch
+from runner.home import bring, fetch
 from runner.ui import report
+from runner.ui.console import Console
 from runner.ui.grep import Show
 
-ASK = "Ctrl-C: leave the run alone and detach, or stop it? Type d or s, and Enter (d)"
+ASK = "Ctrl-C: detach, and the run goes on, or stop it? Type d or s, and Enter (d)"
 
 
 class Joined:
     """One run on the hosts of a cluster, with its console, and its record on this machine.
 
     The record is written only where nobody else does, and only what it lacks.
+
+    Attributes:
+        wrote: Whether any of the ranks whose logs were read had written anything.
     """
 
     def __init__(self, composed: Composed, hosts: Hosts, run_id: str) -> None:
         self.hosts = hosts
+        self.wrote = False
         self.run = hosts.one(run_id)
         self.recorded: Recorded = hosts.record(self.run)
         self.plan = self.recorded.plan
@@ -60,23 +67,28 @@ class Joined:
             self._log if writes else self._show,
             self.store.append_once if writes else lambda _: None,
         )
-        watch.on_interrupt = Question(watch, self.hosts.contact.inbox, self.console.say)
-        watch.join(begin={} if tail is None else {"tail": tail}, observe=self.over)
+        watch.on_interrupt = Question(watch, self.hosts.contact.inbox, self.console)
+        age = max(0.0, time.time() - self.recorded.info.began)
+        watch.join(begin={} if tail is None else {"tail": tail}, observe=self.over, age=age)
         watch.run()
-        if watch.hung_up:  # there is nobody to read it
-            return 128 + signal.SIGHUP
+        if watch.hung_up or self.console.deserted:  # there is nobody to read it
+            return 128 + (signal.SIGHUP if watch.hung_up else signal.SIGPIPE)
         self.console.finish_ranks(SETTLE_S)
         if watch.left:
             self.console.verdict(report.leaving(self.plan, kept=watch.kept))
             return 0
-        verdict = fold(self.plan, watch.observed, watch.seconds(self.recorded.info.began))
-        if writes and not (self.over and self.store.ended):
-            self.store.write_result(self.plan, verdict, self.recorded.info.began)
+        verdict = self._verdict(watch)
+        if writes:
+            self._record(verdict)
         fetched = ""
-        if writes and self.plan.outputs and self.spec.pull_outputs and not watch.interrupted:
+        outputs = (OUTPUT,) if self.plan.outputs and self.spec.pull_outputs else ()
+        missed = (LOG,) if tail is not None else ()  # what came before the last lines
+        if writes and not watch.interrupted and (outputs or missed):
             self.store.release()
-            fetched = fetch(self.hosts.contact, self.plan.run_id, self.store.folder, (OUTPUT,))
-        self._report(verdict, fetched)
+            fetched = fetch(
+                self.hosts.contact, self.plan.run_id, self.store.folder, (*missed, *outputs)
+            )
+        self._report(verdict, fetched, kept=watch.kept_by_any)
         return verdict.exit_code
 
     def stop(self) -> tuple[Verdict, dict[str, int | str]]:
@@ -98,13 +110,32 @@ class Joined:
         watch.run()
         if watch.left:  # the hosts go on with it by themselves, and politely
             raise Interrupted(128 + signal.SIGHUP)
-        verdict = fold(self.plan, watch.observed, watch.seconds(self.recorded.info.began))
+        verdict = self._verdict(watch)
         left: dict[str, int | str] = {share.node: "it did not answer" for share in self.plan.nodes}
         asking = self.hosts.asking(left)
         answers, problems = asking.some("prove", {"run_id": self.plan.run_id}, "proven")
         left.update({name: problem.what for name, problem in problems.items()})
         left.update({name: len(told["survivors"]) for name, told in answers.items()})
         return verdict, left
+
+    def pull(self) -> dict[str, Pulled]:
+        """Bring home what the hosts have of it; how it ended, too, if that is not on record here.
+
+        Raises:
+            NotReady: The folder cannot be written to, or somebody else does so.
+            Interrupted: By a signal; the next pull goes on from there.
+        """
+        writes = self.store.join(self.recorded.config_yaml, self.plan)
+        if writes and self.over and not self.store.ended:
+            watch = self.hosts.contact.watch(self.plan, record=self.store.append_once)
+            interrupted = _leaving(watch)
+            watch.join(logs=False, observe=True)
+            watch.run()
+            if interrupted:
+                raise Interrupted(128 + interrupted[0])
+            self._record(self._verdict(watch))
+        self.store.release()
+        return bring(self.hosts.contact, self.plan.run_id, self.store.folder, nodes=self.run.seen)
 
     def logs(
         self, show: Show, ranks: Sequence[int], begin: Mapping[str, float], *, follow: bool
@@ -122,6 +153,7 @@ class Joined:
         }
 
         def shown(node: str, rank: int, stream: str, data: bytes) -> None:
+            self.wrote = True
             show(node, rank, stream, data)
             if self.console.deserted:
                 contact.inbox.put((None, Frame("signal", {"signal": signal.SIGPIPE})))
@@ -148,14 +180,7 @@ class Joined:
                 node, int(source.rpartition("_")[2]), stream, data
             ),
         )
-        interrupted: list[int] = []
-
-        def leave(signum: int) -> bool:
-            interrupted.append(signum)
-            watch.leave()
-            return False
-
-        watch.on_interrupt = leave
+        interrupted = _leaving(watch)
         watch.join(begin=begin, ranks=ranks, observe=True)
         watch.run()
         missing = any(isinstance(seen.event.body, HostSilent) for seen in watch.observed)
@@ -168,36 +193,62 @@ class Joined:
     def _show(self, node: str, source: str, stream: str, _: int, data: bytes) -> None:
         if source != PROGRAM:
             self.console.show(node, int(source.rpartition("_")[2]), stream, data)
+        if self.console.deserted:
+            self.hosts.contact.inbox.put((None, Frame("signal", {"signal": signal.SIGPIPE})))
 
-    def _report(self, verdict: Verdict, fetched: str) -> None:
+    def _verdict(self, watch: Watch) -> Verdict:
+        return fold(self.plan, watch.observed, watch.seconds(self.recorded.info.began))
+
+    def _record(self, verdict: Verdict) -> None:
+        if not (self.over and self.store.ended):
+            self.store.write_result(self.plan, verdict, self.recorded.info.began)
+
+    def _report(self, verdict: Verdict, fetched: str, *, kept: bool) -> None:
         folder = os.path.relpath(self.store.folder)
         text = report.ending(
             self.plan,
             verdict,
             self.store.folder if folder.startswith("..") else Path(folder),
             self.store.tail,
-            disconnect_s=self.spec.disconnect_s,
+            disconnect_s=0 if kept else self.spec.disconnect_s,
         )
         self.console.verdict("\n".join(filter(None, (fetched, text))))
+
+
+def _leaving(watch: Watch) -> list[int]:
+    """Have every signal end that watch, and nothing else; return where they are noted."""
+    noted: list[int] = []
+
+    def leave(signum: int) -> bool:
+        noted.append(signum)
+        watch.leave()
+        return False
+
+    watch.on_interrupt = leave
+    return noted
 
 
 class Question:
     """What Ctrl-C means to somebody who only joined: on a terminal they are asked."""
 
-    def __init__(self, watch: Watch, inbox: Inbox, say: Callable[[str], None]) -> None:
-        self._watch, self._inbox, self._say = watch, inbox, say
+    def __init__(self, watch: Watch, inbox: Inbox, console: Console) -> None:
+        self._watch, self._inbox, self._console = watch, inbox, console
         self._asked = False
 
     def __call__(self, signum: int) -> bool:
         """Return whether the watch is to take the signal as a launch does."""
         if signum == signal.SIGHUP:
             return True
+        if signum == signal.SIGPIPE:  # such as `| head`
+            self._watch.leave()
+            return False
         asks = sys.stdin is not None and sys.stdin.isatty()
         if signum == signal.SIGTERM or self._asked or not asks:
             self._watch.detach()
             return False
         self._asked = True
-        self._say(ASK)
+        self._console.say(ASK)
+        self._console.phase(ASK)  # which stays in sight while the ranks go on talking
         threading.Thread(target=self._read, daemon=True, name="question").start()
         return False
 

@@ -113,6 +113,11 @@ def logs(
         show = matching.show if grep else console.show
         code = joined.logs(show, ranks, begin, follow=follow)
         matching.finish()
+        if not code and not follow:
+            if not joined.wrote:
+                console.say(f"run {joined.plan.run_id}: nothing was written")
+            elif grep and not matching.found:
+                console.say(f"run {joined.plan.run_id}: no line matches")
         console.close()
     return code
 
@@ -194,7 +199,7 @@ def stop(
     with hosts_of(composed, "stop") as hosts:
         joined = Joined(composed, hosts, run)
         verdict, left = joined.stop()
-    stopped = listing.Stopped(joined.plan.run_id, verdict, left)
+    stopped = listing.Stopped(joined.plan.run_id, joined.spec.cluster, verdict, left)
     print(json.dumps(stopped.as_data()) if json_ else listing.stopped(stopped))
     return stopped.exit_code
 
@@ -213,24 +218,20 @@ def pull(
     What is here already is not fetched again; a launch does so by itself at its end.
     """
     from runner.found import hosts_of
-    from runner.home import begin_record, bring
+    from runner.joined import Joined
     from runner.ui import fetched
 
     composed = composed_for(run, cluster, set_, config_dir)
     with hosts_of(composed, "pull") as hosts:
-        found = hosts.one(run)
-        recorded = hosts.record(found)
-        plan = recorded.plan
-        folder = composed.run_dir.parent / found.run_id
-        begin_record(folder, recorded.config_yaml, plan)
-        pulled = bring(hosts.contact, found.run_id, folder, nodes=found.seen)
-    missing = [share.node for share in plan.nodes if share.node not in pulled]
+        joined = Joined(composed, hosts, run)
+        pulled = joined.pull()
+    missing = [share.node for share in joined.plan.nodes if share.node not in pulled]
     problems = [*fetched.problems(pulled)]
     problems += [hosts.silent.get(n) or Problem(n, "has nothing of that run") for n in missing]
     if json_:
         print(json.dumps(fetched.as_data(pulled)))
     else:
-        print(fetched.summary(pulled, os.path.relpath(folder)))
+        print(fetched.summary(pulled, os.path.relpath(joined.store.folder)))
     if problems:
         print(render(problems), file=sys.stderr)
     return 3 if missing or not all(each.complete for each in pulled.values()) else 0

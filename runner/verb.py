@@ -21,6 +21,7 @@ from invoke.tasks import Task, task
 from runner.config.folders import conf_folders, shipped
 from runner.core.composed import Composed
 from runner.core.errors import ConfigError, Problem, RunnerError
+from runner.core.layout import is_run_id
 from runner.ui.problems import render
 
 if TYPE_CHECKING:
@@ -107,8 +108,11 @@ def composed_for(
     That is on record in the folder one stands in, for the run that is named, or for the latest.
 
     Raises:
-        ConfigError: With every problem.
+        ConfigError: With every problem; that is no run's name.
     """
+    if run and not is_run_id(run):
+        hint = "python -m runner ps --all shows which there are; or latest"
+        raise ConfigError([Problem("--run", f"{run!r} is no run's name", hint)])
     if not cluster and not any(word.startswith("cluster=") for word in set_ or ()):
         plan = Path("runs", run or "latest", "plan.json")
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):

@@ -14,6 +14,8 @@ from runner.core.release import Code
 from runner.core.spec import Spec
 
 TODAYS = "or start it without rerun, with the code there is now"
+NAMED = 8
+"""So many nodes are named in a message; the others are counted."""
 
 
 class Again:
@@ -56,14 +58,15 @@ class Again:
         Raises:
             NotReady: Some lack it, and it is not what is here.
         """
-        lacking = [name for name, told in facts.items() if not told.release_held]
+        lacking = sorted(name for name, told in facts.items() if not told.release_held)
         if not self.code.release or not lacking:
             return None
         if self._snapshot and self._snapshot.code.release == self.code.release:
             return self._snapshot
+        more = f" and {len(lacking) - NAMED} more" if len(lacking) > NAMED else ""
         what = (
             f"run {self._recorded.run_id} ran release {self.code.release}, which is not on "
-            f"{', '.join(lacking)} (any more), and the code here is not the same"
+            f"{', '.join(lacking[:NAMED])}{more} (any more), and the code here is not the same"
         )
         hint = "\n".join([*map(str, self._refused), self._cure(), TODAYS])
         raise NotReady([Problem("rerun", what, hint)])
@@ -72,7 +75,7 @@ class Again:
         commit = self.code.commit
         if not commit:
             return "bring the code here back to what it was, and start again"
-        changed = ", bring back what was changed in it then" if commit.endswith("+") else ""
+        changed = ", bring back what was not committed then" if commit.endswith("+") else ""
         return f"git checkout {commit.rstrip('+')}{changed}, and start again"
 
 

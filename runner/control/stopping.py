@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 from runner.control.contacted import NodeWatch
 from runner.control.session import Session
@@ -19,6 +20,13 @@ LADDER_S = 16.0
 """What the hosts' own ladder may take beyond the grace (`host.following.DEAF_S`, and a margin)."""
 
 
+class Phase(Protocol):
+    """Where it is said what is going on."""
+
+    def __call__(self, text: str, lasted: float = 0.0) -> None:
+        """Take what it is, and for how many seconds it has been so."""
+
+
 @dataclass(frozen=True)
 class Callbacks:
     """Where a watch reports to: the record, the logs, and the person."""
@@ -26,7 +34,7 @@ class Callbacks:
     record: Callable[[Event], None]
     log: Callable[[str, str, str, int, bytes], None]
     say: Callable[[str], None]
-    phase: Callable[[str], None]
+    phase: Phase
     state: Callable[[str, str], None]
     console_full: Callable[[], bool]
     mute: Callable[[], None]

@@ -124,14 +124,17 @@ class Watch:
         begin: Mapping[str, float] = MappingProxyType({}),
         ranks: Container[int] | None = None,
         observe: bool = False,
+        age: float = 0.0,
     ) -> None:
         """Follow a run that is on, or over; hosts without a session are tried again and again.
 
         To `observe` is to change nothing: such a reader stops no run, and keeps none alive.
-        `logs`, `begin` and `ranks` are those of the `Follower`.
+        `logs`, `begin` and `ranks` are those of the `Follower`; `age` is how long the run has
+        been on, in seconds.
         """
         self._vigil.fresh, self._vigil.acts = False, not observe
         self._meet(logs=logs, begin=begin, ranks=ranks)
+        self._began -= age
         self._tell.phase("joining")
         for node in self._nodes.values():
             if node.session is None:
@@ -176,6 +179,11 @@ class Watch:
         settled = all(node.joined or node.apart for node in self._nodes.values())
         waited = time.monotonic() - self._started_at > JOIN_S
         return settled or waited or len(self._nodes) == 1
+
+    @property
+    def kept_by_any(self) -> bool:
+        """Whether a host said that the run goes on without any controller; they tell each other."""
+        return any(node.kept for node in self._nodes.values())
 
     @property
     def kept(self) -> bool:
@@ -331,9 +339,9 @@ class Watch:
         everyone = all(len(n.started) == len(n.share.ranks) for n in self._nodes.values())
         if everyone and not self.started:
             self.started, self._started_at = True, time.monotonic()
-            self._tell.phase("running")
+            took = time.monotonic() - self._began
+            self._tell.phase("running", took)
             if self._vigil.fresh:
-                took = time.monotonic() - self._began
                 self._tell.say(f"every rank started after {took:.1f} s")
 
     # Stopping

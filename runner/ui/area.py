@@ -43,12 +43,12 @@ class Area:
         self._live: list[tuple[Source, str]] = []
         self._shown = self._over = False
 
-    def phase(self, text: str) -> None:
-        """Note what is going on from now on."""
+    def phase(self, text: str, lasted: float = 0.0) -> None:
+        """Note what is going on from now on, or has for so many seconds."""
         text = _one_line(text)
         with self._lock:
             if text != self._phase:
-                self._phase, self._since = text, self._clock()
+                self._phase, self._since = text, self._clock() - lasted
 
     def state(self, node: str, text: str) -> None:
         """Note how a node is doing."""

@@ -87,8 +87,8 @@ class Console:
         """Write our own lines."""
         self._writers[ERR].put(ERR, encoded(text))
 
-    def phase(self, text: str) -> None:
-        """Note what is going on: "connecting", "running", "stopping"."""
+    def phase(self, text: str, lasted: float = 0.0) -> None:
+        """Note what is going on: "connecting", "running", "stopping"; and for how long already."""
 
     def state(self, node: str, text: str) -> None:
         """Note how a node is doing: "ready", "2 of 4 ranks", "lost"."""

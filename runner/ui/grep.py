@@ -10,9 +10,14 @@ Show = Callable[[str, int, str, bytes], None]
 
 
 class Matching:
-    """Passes on the whole lines of every rank that match a pattern."""
+    """Passes on the whole lines of every rank that match a pattern.
+
+    Attributes:
+        found: Whether any did.
+    """
 
     def __init__(self, pattern: re.Pattern[bytes], show: Show) -> None:
+        self.found = False
         self._pattern, self._show = pattern, show
         self._unfinished: dict[tuple[str, int, str], bytes] = {}
 
@@ -22,11 +27,13 @@ class Matching:
         self._unfinished[node, rank, stream] = rest
         found = b"".join(line + b"\n" for line in lines if self._pattern.search(line))
         if found:
+            self.found = True
             self._show(node, rank, stream, found)
 
     def finish(self) -> None:
         """Take what has no end for a line."""
         for key, rest in self._unfinished.items():
             if rest and self._pattern.search(rest):
+                self.found = True
                 self._show(*key, rest + b"\n")
         self._unfinished.clear()

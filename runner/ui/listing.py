@@ -132,7 +132,8 @@ def render(table: Table, *, all_: bool) -> str:
         ]
     )
     if not table.rows:
-        lines = ["no runs" if all_ else "nothing is running (--all shows what ended)"]
+        where = " on the hosts that answered" if table.silent else ""
+        lines = [f"no runs{where}" if all_ else f"nothing is running{where} (--all: what ended)"]
     for each in table.occupied:
         gpus = ", ".join(map(str, each.gpus))
         lines.append(f"{each.node}: GPU {gpus} in use by {', '.join(each.users)}, by no run here")
@@ -175,11 +176,13 @@ class Stopped:
 
     Attributes:
         run_id: The run.
+        cluster: Where it is.
         verdict: How it ended.
         left: For each node how many processes are left, or why that is not known.
     """
 
     run_id: str
+    cluster: str
     verdict: Verdict
     left: Mapping[str, int | str]
 
@@ -210,7 +213,8 @@ def stopped(told: Stopped) -> str:
         lines.append(f"  {name:{width}}  {text}")
     if told.exit_code:
         names = fold_names(name for name, left in told.left.items() if left)
-        lines.append(f"run {told.run_id} may go on on {names}: say the same again when they answer")
+        again = f"python -m runner stop --run {told.run_id} --cluster {told.cluster}"
+        lines.append(f"run {told.run_id} may go on on {names}; once that can be asked: {again}")
     else:
         lines.append(f"run {told.run_id}: nothing of it is left")
     return "\n".join(lines)

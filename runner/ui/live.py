@@ -117,9 +117,9 @@ class LiveConsole(Console):
             self._put_held(self._folding.flush())
             self._writers[console.ERR].put(console.ERR, words)
 
-    def phase(self, text: str) -> None:
+    def phase(self, text: str, lasted: float = 0.0) -> None:
         """Show what is going on, once it lasts."""
-        self._area.phase(text)
+        self._area.phase(text, lasted)
 
     def state(self, node: str, text: str) -> None:
         """Show how a node is doing."""

@@ -11,7 +11,7 @@ from runner.core import shell, torchrun
 from runner.core.exits import describe_exit
 from runner.core.layout import CODE, RunFolder, log_name, release_folder
 from runner.core.plan import NodePlan, Plan
-from runner.core.verdict import LOST, Failure, NodeResult, RankResult, Verdict
+from runner.core.verdict import LOST, STUCK, Failure, NodeResult, Verdict
 from runner.ui.names import fold_names
 
 WIDTH = 79
@@ -123,14 +123,14 @@ def ending(
         rows = [_fared(group, verdict) for group in _same_fate(plan, verdict)]
         width = min(max(len(names) for names, _ in rows), WIDE)
         lines += [f"  {names:{width}}  {text}" for names, text in rows]
-    lines += _unproven(verdict.unproven, disconnect_s, plan.run_id)
+    lines += _unproven(plan, verdict.unproven, disconnect_s)
     lines += [
         f"  {name}: cannot be killed: process{'es' if len(result.survivors) > 1 else ''} "
         f"{', '.join(map(str, result.survivors))}"
         for name, result in verdict.nodes.items()
         if result.survivors
     ]
-    lines.append(f"run {plan.run_id} {verdict.state} after {_duration(verdict.seconds)}")
+    lines.append(f"run {plan.run_id} {_state(verdict)} after {_duration(verdict.seconds)}")
     lines.append(f"  logs: {folder}/logs")
     if plan.release:
         order = plan.nodes[0].order
@@ -171,7 +171,7 @@ def _same_fate(plan: Plan, verdict: Verdict) -> list[list[NodePlan]]:
     groups: dict[tuple[str, ...], list[NodePlan]] = {}
     for name, result in verdict.nodes.items():
         share = plan.of(name)
-        ends = {_end(verdict.ranks[str(rank)]) for rank in share.ranks}
+        ends = {_end(verdict, rank) for rank in share.ranks}
         alike = len(plan.nodes) > MANY and len(ends) == 1
         key = (*ends, _left(result)) if alike else (name,)
         groups.setdefault(key, []).append(share)
@@ -183,7 +183,7 @@ def _fared(group: Sequence[NodePlan], verdict: Verdict) -> tuple[str, str]:
     ranks = [rank for share in group for rank in share.ranks]
     by_end: dict[str, list[int]] = {}
     for rank in ranks:
-        by_end.setdefault(_end(verdict.ranks[str(rank)]), []).append(rank)
+        by_end.setdefault(_end(verdict, rank), []).append(rank)
     text = "; ".join(f"{_spans(those)} {_of(those, how)}" for how, those in by_end.items())
     left = _left(verdict.nodes[group[0].node])
     each = " on each" if len(group) > 1 and left.endswith(" killed") else ""
@@ -199,9 +199,10 @@ def _left(result: NodeResult) -> str:
     return text
 
 
-def _end(end: RankResult) -> str:
+def _end(verdict: Verdict, rank: int) -> str:
+    end = verdict.ranks[str(rank)]
     if not end.started:
-        return "never started"
+        return "of unknown fate" if end.node in verdict.unproven else "never started"
     return "succeeded" if end.code == 0 else describe_exit(end.code, end.signal)
 
 
@@ -209,10 +210,18 @@ def _of(ranks: Sequence[int], how: str) -> str:
     return how if len(ranks) == 1 else how.replace("was ", "were ", 1)
 
 
-def _unproven(names: Sequence[str], disconnect_s: float, run_id: str) -> list[str]:
+def _state(verdict: Verdict) -> str:
+    """Return how it ended; what is stuck only in that a host is silent, may be well."""
+    survivors = any(result.survivors for result in verdict.nodes.values())
+    if verdict.state != STUCK or survivors:
+        return verdict.state
+    return f"not known to have ended on {fold_names(verdict.unproven)},"
+
+
+def _unproven(plan: Plan, names: Sequence[str], disconnect_s: float) -> list[str]:
     what = "there is no proof that nothing is left"
     if not disconnect_s:
-        hint = f"python -m runner stop --run {run_id}"
+        hint = f"python -m runner stop --run {plan.run_id} --cluster {plan.cluster}"
         return [f"  {fold_names(names)}: {what}; when they answer again: {hint}"] if names else []
     if len(names) > MANY:
         then = f"their supervisors stop the run within {disconnect_s:g} s of losing us"

@@ -169,7 +169,10 @@ def test_stop_names_silent_hosts_and_finishes_later(
     lab["node3"].unplug()
     done = on_lab(*words, seconds=60)
     assert done.code == 5, done
-    assert "run " + run_id + " may go on on node3: say the same again" in done.out
+    assert (
+        "run " + run_id + " may go on on node3; once that can be asked: python -m runner stop"
+        in done.out
+    )
     lab["node3"].plug()
     done = on_lab(*words, seconds=60)
     assert done.code == 0, done

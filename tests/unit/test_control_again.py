@@ -62,7 +62,7 @@ def test_the_same_tree_is_pushed(train: Spec, tmp_path: Path) -> None:
     ("commit", "cure"),
     [
         ("abc", "    git checkout abc, and start again\n"),
-        ("abc+", "    git checkout abc, bring back what was changed in it then, and start again\n"),
+        ("abc+", "    git checkout abc, bring back what was not committed then, and start again\n"),
         ("", "    bring the code here back to what it was, and start again\n"),
     ],
 )

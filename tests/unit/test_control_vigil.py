@@ -49,7 +49,7 @@ class Scene:
             record=self.events.append,
             log=lambda *_: None,
             say=self.said.append,
-            phase=lambda _: None,
+            phase=lambda *_, **__: None,
             state=lambda *_: None,
             console_full=lambda: False,
             mute=lambda: None,
