@@ -9,7 +9,7 @@ import signal
 import sys
 import time
 import traceback
-from typing import Callable, Dict, List, NoReturn, Optional, Set, Tuple
+from typing import Callable, List, NoReturn, Optional, Set, Tuple
 
 from runner.core.events import Ended, ProgramStarted, RankExited, Stopping
 from runner.core.layout import RunFolder
@@ -19,25 +19,16 @@ from runner.host import cgroup, keeper, proc
 from runner.host.doorway import Doorway
 from runner.host.ending import confirmed, kill_all, reap_all
 from runner.host.family import Family
-from runner.host.ports import Held
 from runner.host.records import Journal, closed, rank_records, read_events, read_order, record_sizes
-from runner.host.supervisor import Supervisor
+from runner.host.supervisor import Start, Supervisor
 
 READY = b"ready"
 
 
-def spawn(
-    folder: RunFolder,
-    order: Order,
-    environ: Dict[str, str],
-    held: Held,
-    token: bytes,
-    lock: Optional[int],
-) -> int:
+def spawn(start: Start, lock: Optional[int]) -> int:
     """Start guardian and supervisor, detached from us and from our session.
 
-    `token` is the secret that the supervisors of the run share; `lock` is that of the run's
-    doorway, which they hold for life.
+    `lock` is that of the run's doorway, which they hold for life.
 
     Returns:
         A pipe: it says `READY`, or what went wrong, and then ends.
@@ -45,21 +36,13 @@ def spawn(
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
-        _detached(folder, order, environ, held, token, lock, _Report(writing))
+        _detached(start, lock, _Report(writing))
     os.close(writing)
     os.waitpid(child, 0)
     return reading
 
 
-def _detached(
-    folder: RunFolder,
-    order: Order,
-    environ: Dict[str, str],
-    held: Held,
-    token: bytes,
-    lock: Optional[int],
-    report: _Report,
-) -> NoReturn:
+def _detached(start: Start, lock: Optional[int], report: _Report) -> NoReturn:
     """Leave the session, fork once more, and guard."""
     try:
         os.setsid()
@@ -67,24 +50,17 @@ def _detached(
             os._exit(0)
         if lock is None:
             raise RuntimeError("this run has a supervisor here already")
-        _redirect(folder.log, keep={report.descriptor, lock} | held.descriptors)
-        doorway = Doorway(order.run_id, order.node)
-        _guard(folder, order, environ, doorway, held, token, report)
+        _redirect(start.folder.log, keep={report.descriptor, lock} | start.held.descriptors)
+        _guard(start, report)
     except BaseException as error:  # noqa: BLE001 (whatever it is, the link must hear of it)
         traceback.print_exc()
         report.say(f"{type(error).__name__}: {error}".encode())
     os._exit(1)
 
 
-def _guard(
-    folder: RunFolder,
-    order: Order,
-    environ: Dict[str, str],
-    doorway: Doorway,
-    held: Held,
-    token: bytes,
-    report: _Report,
-) -> NoReturn:
+def _guard(start: Start, report: _Report) -> NoReturn:
+    folder, order = start.folder, start.order
+    doorway = Doorway(order.run_id, order.node)
     for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(signum, signal.SIG_IGN)
     proc.become_subreaper()
@@ -95,7 +71,7 @@ def _guard(
             keeper.note(folder, [guardian, os.getpid()])
             proc.die_with_parent(signal.SIGTERM)
             if os.getppid() == guardian:
-                supervisor = Supervisor(folder, order, environ, doorway, held, token)
+                supervisor = Supervisor(start, doorway)
                 supervisor.run(ready=lambda: report.say(READY))
                 os._exit(0)
         except BaseException as error:  # noqa: BLE001 (the guardian ends the run, with this on record)
@@ -103,7 +79,7 @@ def _guard(
             report.say(f"{type(error).__name__}: {error}".encode())
         os._exit(1)
     report.drop()
-    held.close()
+    start.held.close()
     status = _wait_for(child)
     if not closed(folder, order):
         how = f"signal {status & 0x7F}" if status & 0x7F else f"exit code {status >> 8}"

@@ -28,6 +28,7 @@ from runner.host.facts import collect
 from runner.host.following import Following
 from runner.host.receiving import Receiving
 from runner.host.records import prepare
+from runner.host.supervisor import Start
 from runner.host.work import Steps
 
 LOOK_S = 0.25
@@ -125,7 +126,7 @@ class Starting(Duty):
         own = {name: value for name, value in known.environ.items() if name[:4] != "PET_"}
         environ = {**own, **frame.data.get("secrets", {})}
         token = str(frame.data.get("token", "")).encode()
-        pipe = guardian.spawn(folder, order, environ, known.held, token, lock)
+        pipe = guardian.spawn(Start(folder, order, environ, known.held, token), lock)
         known.held.close()
         self.wire.known = replace(known, held=ports.NOTHING_HELD)
         said = yield from _said(pipe)

@@ -15,7 +15,7 @@ import signal
 import socket
 import subprocess
 import time
-from typing import Any, Callable, Dict, Optional, Set, Tuple
+from typing import Any, Callable, Dict, NamedTuple, Optional, Set, Tuple
 
 from runner.core.awake import Awake
 from runner.core.events import (
@@ -51,25 +51,35 @@ PORT_LOOK_S = 0.5
 """How often to see who listens on the port: /proc/net/tcp costs milliseconds to read."""
 
 
+class Start(NamedTuple):
+    """What a supervisor begins with.
+
+    Attributes:
+        folder: Of the run on this host.
+        order: What to carry out.
+        environ: What its program's environment is built on.
+        held: The ports that are reserved for the run here.
+        token: The secret that the supervisors of the run share.
+    """
+
+    folder: RunFolder
+    order: Order
+    environ: Dict[str, str]
+    held: ports.Held
+    token: bytes
+
+
 class Supervisor(News):
     """One run on one host, from its order to its last event."""
 
-    def __init__(
-        self,
-        folder: RunFolder,
-        order: Order,
-        environ: Dict[str, str],
-        doorway: Doorway,
-        held: ports.Held,
-        token: bytes,
-    ) -> None:
-        self.order = order
-        self._folder = folder
-        self._environ = environ
+    def __init__(self, start: Start, doorway: Doorway) -> None:
+        self.order = order = start.order
+        self._folder = start.folder
+        self._environ = start.environ
         self._doorway = doorway
-        self._held, self._hub = held.store, held.hub
-        self._token = token
-        self._journal = Journal(folder, order)
+        self._held, self._hub = start.held.store, start.held.hub
+        self._token = start.token
+        self._journal = Journal(start.folder, order)
         self._selector = selectors.DefaultSelector()
         self._program: Optional[subprocess.Popen[bytes]] = None
         self._program_end: Optional[Tuple[Optional[int], Optional[int]]] = None

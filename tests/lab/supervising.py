@@ -41,6 +41,7 @@ from runner.core.order import Order
 from runner.host import guardian, ports, records
 from runner.host.doorway import Doorway
 from runner.host.following import Followed
+from runner.host.supervisor import Start
 order = decode(Order, json.loads(sys.argv[3]))
 folder = RunFolder(sys.argv[2], order.run_id, order.node)
 try:
@@ -57,7 +58,7 @@ if order.hub:
 early = Followed(folder, order)
 if sys.argv[4:]:  # somebody stops it before it listens
     early.tell("stop", reason="told early", cause="user")
-pipe = guardian.spawn(folder, order, dict(os.environ), held, b"token", lock)
+pipe = guardian.spawn(Start(folder, order, dict(os.environ), held, b"token"), lock)
 if lock is not None:
     os.close(lock)
 said = b""

@@ -68,6 +68,9 @@ def test_a_detached_run_outlives_everything(lab: Lab, on_lab: Launcher) -> None:
         host.sh("rm /dev/shm/end")
     logs = on_lab("logs", "--cluster", "lab", "--tail", "1")
     assert sorted(logs.out.splitlines()) == [f"[node{n + 1}:{n}] over" for n in range(4)]
+    pulled = on_lab("pull", run_id)
+    assert pulled.code == 0, pulled
+    assert json.loads((done.folder / "result.json").read_text())["state"] == "succeeded"
 
 
 def wait_for(condition: Callable[[], object], what: str, seconds: float = 20) -> None:
@@ -124,8 +127,14 @@ def test_logs_are_chosen(on_lab: Launcher, detached: Start, lab: Lab) -> None:
         host.sh("rm /dev/shm/end")
     bad = on_lab("logs", "--cluster", "lab", "--rank", "9")
     assert (bad.code, "has ranks 0 to 3, and no rank 9" in bad.err) == (2, True), bad
-    bad = on_lab("logs", "--cluster", "lab", "--run", "nothing")
+    bad = on_lab("logs", "nothing", "--cluster", "lab")
     assert (bad.code, "no run nothing on the hosts of lab" in bad.err) == (3, True), bad
+    bad = on_lab("logs", "--run", "../x", "--cluster", "lab")
+    assert (bad.code, "--run: '../x' is no run's name" in bad.err) == (2, True), bad
+    none = on_lab("logs", run_id, "--cluster", "lab", "--grep", "never written")
+    assert none.err.endswith(f"run {run_id}: no line matches\n"), none
+    none = on_lab("logs", run_id, "--cluster", "lab", "--since", "0s")
+    assert none.err.endswith(f"run {run_id}: nothing was written\n"), none
 
 
 def test_somebody_who_reads_keeps_no_run_alive(lab: Lab, on_lab: Launcher) -> None:
@@ -230,8 +239,8 @@ def test_verbs_ask_the_cluster_of_the_run_that_is_on_record_here(
     assert "note: on this machine, cluster=local; " in on_lab("ps").err
 
 
-def test_logs_end_with_their_reader(on_lab: Launcher, detached: Start) -> None:
-    """`logs --follow | head` is over when head is, and the run goes on."""
+def test_a_reader_ends_with_its_own_reader(on_lab: Launcher, detached: Start) -> None:
+    """`logs --follow | head` is over when head is, and the run goes on; `attach` as well."""
     run_id = detached("lines=200000", "count=100000/0.001")
     line = f"{sys.executable} -m runner logs --follow --run {run_id} --cluster lab | head -3"
     shell = ["timeout", "30", "bash", "-c", f"{line}; exit ${{PIPESTATUS[0]}}"]
@@ -246,6 +255,11 @@ def test_logs_end_with_their_reader(on_lab: Launcher, detached: Start) -> None:
         shell, cwd=on_lab.folder, env=on_lab.env, capture_output=True, text=True, check=False
     )
     assert (again.returncode, again.stderr) == (128 + signal.SIGPIPE, ""), again
+    shell[4] = shell[4].replace("runner logs", "runner attach")
+    joined = subprocess.run(
+        shell, cwd=on_lab.folder, env=on_lab.env, capture_output=True, text=True, check=False
+    )
+    assert joined.returncode == 128 + signal.SIGPIPE, joined
     assert f"{run_id}  rank" in on_lab("ps", "--cluster", "lab").out
     assert on_lab("stop", "--run", run_id, "--cluster", "lab").code == 0
 
@@ -262,14 +276,17 @@ def test_ps_names_silent_hosts(lab: Lab, on_lab: Launcher, detached: Start) -> N
     assert on_lab("stop", "--run", run_id, "--cluster", "lab", seconds=60).code == 0
 
 
-def test_attach_goes_on_where_a_killed_controller_ended(lab: Lab, on_lab: Launcher) -> None:
+@pytest.mark.parametrize("tail", [(), ("--tail", "1")], ids=["all", "tail"])
+def test_attach_goes_on_where_a_killed_controller_ended(
+    lab: Lab, on_lab: Launcher, tail: tuple[str, ...]
+) -> None:
     """The same screen and record as a launch; every byte of every rank is here once."""
     run = on_lab.start(
         *("cluster=lab", "stop.grace_s=1"), *on_lab.rank_words("count=1500/0.004", "print=over")
     )
     run.until(lambda: run.out.count("line 300") >= 4, "some lines")
     run.kill()
-    joined = on_lab.start("attach", "--cluster", "lab")
+    joined = on_lab.start("attach", "--cluster", "lab", *tail)
     done = joined.wait(60)
     assert done.code == 0, done
     assert f"run {run.run_id} succeeded" in done.err
@@ -280,7 +297,8 @@ def test_attach_goes_on_where_a_killed_controller_ended(lab: Lab, on_lab: Launch
         assert here == there
         prefix = f"[{node}:{rank}] "
         shown = [line[len(prefix) :] for line in done.out.splitlines() if line.startswith(prefix)]
-        assert shown == there.splitlines()
+        lines = there.splitlines()
+        assert shown == (lines[-len(shown) :] if tail else lines)
     assert json.loads((run.folder / "result.json").read_text())["state"] == "succeeded"
     assert len({json.dumps(event) for event in done_events(run)}) == len(done_events(run))
 
