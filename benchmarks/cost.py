@@ -74,18 +74,19 @@ def taken(lab: Lab, folder: Path, rate: int, seconds: float) -> dict[str, tuple[
     """Run it once; return for each of our processes its CPU share and its own memory."""
     argv = [
         *(sys.executable, "-m", "runner", "cluster=lab", "task.script=rank.py"),
-        f"task.args=['{rate}','{seconds + 30}']",
+        *("task.args_style=raw", f"task.args=['{rate}','{seconds + 30}']"),
     ]
-    controller = subprocess.Popen(
-        argv,
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(Path.cwd())},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
+    with (folder / "err").open("w") as err:
+        controller = subprocess.Popen(
+            argv,
+            cwd=folder,
+            env={**os.environ, "PYTHONPATH": str(Path.cwd())},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=err,
+        )
     try:
-        ours = {**roles(lab, "node1"), "controller": controller.pid}
+        ours = {**roles(lab, "node1", folder), "controller": controller.pid}
         time.sleep(3)
         before, began = {who: ticks(pid) for who, pid in ours.items()}, time.monotonic()
         time.sleep(seconds)
@@ -101,11 +102,11 @@ def taken(lab: Lab, folder: Path, rate: int, seconds: float) -> dict[str, tuple[
             host.sh("rm -rf ~/.runner/runs")
 
 
-def roles(lab: Lab, node: str) -> dict[str, int]:
+def roles(lab: Lab, node: str, folder: Path) -> dict[str, int]:
     """Wait for the ranks; return our processes of that node, by what they are."""
     end = time.monotonic() + 60
     while "rank_started" not in lab[node].sh("cat ~/.runner/runs/*/*/events.jsonl", check=False):
-        assert time.monotonic() < end, "the run did not start"
+        assert time.monotonic() < end, (folder / "err").read_text()
         time.sleep(0.2)
     found = {}
     for entry in Path("/proc").glob("[0-9]*"):

@@ -8,6 +8,7 @@ import re
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, NoReturn
 
 from runner import __version__
@@ -20,9 +21,9 @@ if TYPE_CHECKING:
     from runner.core.composed import Composed
 
 INFOS = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")
-ENDS_A_SWEEP = (5, 130, 143)
+ENDS_A_SWEEP = (5, 129, 130, 143)
 """Exit codes after which `--multirun` starts no other run: a person asked us to end, or something
-of the last run is still there."""
+of the last run is still there; after a terminal that was closed, all of it."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -130,9 +131,9 @@ def _asked_for(argv: Sequence[str]) -> list[Composed]:
         with open_composer(folders, shipped()) as composer:
             if _shown(composer, flags):
                 return []
-            if flags.multirun:
-                return composer.sweep(flags.overrides)
-            return [composer.compose(flags.overrides)]
+            words = flags.overrides
+            runs = composer.sweep(words) if flags.multirun else [composer.compose(words)]
+            return [replace(run, config_dirs=tuple(flags.config_dir)) for run in runs]
     except KeyboardInterrupt:
         raise Interrupted(130) from None
 

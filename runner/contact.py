@@ -125,6 +125,16 @@ class Contact:
         )
         return Watch(self.spec, plan, self.reach, self.sessions, self.inbox, callbacks)
 
+    @property
+    def signalled(self) -> bool:
+        """Whether a signal came that nobody took: then nobody waits for a console any more."""
+        with contextlib.suppress(queue.Empty):
+            while True:
+                session, frame = self.inbox.get_nowait()
+                if session is None and frame.kind == "signal":
+                    return True
+        return False
+
     def close(self) -> None:
         """End every connection."""
         for session in list(self.sessions.values()):  # threads may still be connecting

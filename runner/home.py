@@ -37,9 +37,12 @@ def bring(
     )
 
 
-def fetch(contact: Contact, run_id: str, folder: Path, kinds: Collection[str]) -> str:
-    """Do so at the end of a run, whose own end matters more; return what came of it."""
-    again = f"python -m runner pull --run {run_id} --cluster {contact.spec.cluster}"
+def fetch(contact: Contact, run_id: str, folder: Path, kinds: Collection[str], where: str) -> str:
+    """Do so at the end of a run, whose own end matters more; return what came of it.
+
+    `where` are the words by which a verb finds the hosts again.
+    """
+    again = f"python -m runner pull --run {run_id} {where}"
     try:
         pulled = bring(contact, run_id, folder, kinds)
     except Interrupted:

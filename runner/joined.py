@@ -44,6 +44,7 @@ class Joined:
 
     def __init__(self, composed: Composed, hosts: Hosts, run_id: str) -> None:
         self.hosts = hosts
+        self.where = composed.where
         self.wrote = False
         self.run = hosts.one(run_id)
         self.recorded: Recorded = hosts.record(self.run)
@@ -75,7 +76,10 @@ class Joined:
             return 128 + (signal.SIGHUP if watch.hung_up else signal.SIGPIPE)
         self.console.finish_ranks(SETTLE_S)
         if watch.left:
-            self.console.verdict(report.leaving(self.plan, kept=watch.kept))
+            leaving = report.leaving(
+                self.plan, self.where, kept=watch.kept, stopping=watch.stopping
+            )
+            self.console.verdict(leaving)
             return 0
         verdict = self._verdict(watch)
         if writes:
@@ -85,9 +89,12 @@ class Joined:
         missed = (LOG,) if tail is not None else ()  # what came before the last lines
         if writes and not watch.interrupted and (outputs or missed):
             self.store.release()
+            kinds = (*missed, *outputs)
             fetched = fetch(
-                self.hosts.contact, self.plan.run_id, self.store.folder, (*missed, *outputs)
+                self.hosts.contact, self.plan.run_id, self.store.folder, kinds, self.where
             )
+        if self.store.failed:
+            self.console.say(f"{self.store.failed}; the hosts have every log, in their workdir")
         self._report(verdict, fetched, kept=watch.kept_by_any)
         return verdict.exit_code
 
@@ -109,11 +116,19 @@ class Joined:
             watch.stop_for(f"told to stop by {whoami()}")
         watch.run()
         if watch.left:  # the hosts go on with it by themselves, and politely
-            raise Interrupted(128 + signal.SIGHUP)
+            raise Interrupted(128 + signal.SIGHUP, f"run {self.plan.run_id} is being stopped")
         verdict = self._verdict(watch)
-        left: dict[str, int | str] = {share.node: "it did not answer" for share in self.plan.nodes}
+        silent = self.hosts.silent
+        left: dict[str, int | str] = {
+            share.node: silent[share.node].what if share.node in silent else "it did not answer"
+            for share in self.plan.nodes
+        }
         asking = self.hosts.asking(left)
-        answers, problems = asking.some("prove", {"run_id": self.plan.run_id}, "proven")
+        try:
+            answers, problems = asking.some("prove", {"run_id": self.plan.run_id}, "proven")
+        except Interrupted as error:
+            what = f"interrupted; run {self.plan.run_id} was stopped, what is left is not known"
+            raise Interrupted(error.exit_code, what) from None
         left.update({name: problem.what for name, problem in problems.items()})
         left.update({name: len(told["survivors"]) for name, told in answers.items()})
         return verdict, left
@@ -132,10 +147,16 @@ class Joined:
             watch.join(logs=False, observe=True)
             watch.run()
             if interrupted:
-                raise Interrupted(128 + interrupted[0])
+                raise Interrupted(128 + interrupted[0], "interrupted; nothing was fetched")
             self._record(self._verdict(watch))
         self.store.release()
-        return bring(self.hosts.contact, self.plan.run_id, self.store.folder, nodes=self.run.seen)
+        contact, run_id = self.hosts.contact, self.plan.run_id
+        try:
+            return bring(contact, run_id, self.store.folder, nodes=self.run.seen)
+        except Interrupted as error:
+            again = f"python -m runner pull --run {run_id} {self.where}"
+            what = f"interrupted; what came is kept, and this goes on from there: {again}"
+            raise Interrupted(error.exit_code, what) from None
 
     def logs(
         self, show: Show, ranks: Sequence[int], begin: Mapping[str, float], *, follow: bool
@@ -183,7 +204,11 @@ class Joined:
         interrupted = _leaving(watch)
         watch.join(begin=begin, ranks=ranks, observe=True)
         watch.run()
-        missing = any(isinstance(seen.event.body, HostSilent) for seen in watch.observed)
+        missing = any(
+            isinstance(seen.event.body, HostSilent)
+            and set(self.plan.of(seen.event.node).ranks) & set(ranks)
+            for seen in watch.observed
+        )
         return 128 + interrupted[0] if interrupted else 3 if missing else 0
 
     def _log(self, node: str, source: str, stream: str, offset: int, data: bytes) -> None:
@@ -211,6 +236,7 @@ class Joined:
             self.store.folder if folder.startswith("..") else Path(folder),
             self.store.tail,
             disconnect_s=0 if kept else self.spec.disconnect_s,
+            where=self.where,
         )
         self.console.verdict("\n".join(filter(None, (fetched, text))))
 
@@ -233,11 +259,11 @@ class Question:
 
     def __init__(self, watch: Watch, inbox: Inbox, console: Console) -> None:
         self._watch, self._inbox, self._console = watch, inbox, console
-        self._asked = False
+        self._asked = self._stops = False
 
     def __call__(self, signum: int) -> bool:
         """Return whether the watch is to take the signal as a launch does."""
-        if signum == signal.SIGHUP:
+        if signum == signal.SIGHUP or self._stops:
             return True
         if signum == signal.SIGPIPE:  # such as `| head`
             self._watch.leave()
@@ -256,6 +282,6 @@ class Question:
         line = ""
         with contextlib.suppress(OSError, ValueError):
             line = sys.stdin.readline()
-        stop = line.strip().lower() in ("s", "stop")
-        word = "stop" if stop else "detach" if line else "leave"  # no answer decides nothing
+        self._stops = line.strip().lower() in ("s", "stop")
+        word = "stop" if self._stops else "detach" if line else "leave"  # no answer decides nothing
         self._inbox.put((None, Frame("answer", {"word": word})))

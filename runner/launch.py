@@ -140,6 +140,7 @@ class Launch:
                 plan = build_plan(self.spec, facts, code=self._code)
             return self._launch(plan, facts)
         finally:
+            self._store.release()
             self._close()
 
     def plan(self) -> Plan:
@@ -197,8 +198,8 @@ class Launch:
         if watch.left:
             return self._left(plan, watch)
         verdict = fold(plan, watch.observed, time.monotonic() - began)
-        if watch.refused:
-            verdict = replace(verdict, state="failed", exit_code=max(3, verdict.exit_code))
+        if watch.refused and verdict.exit_code < NotReady.exit_code:
+            verdict = replace(verdict, exit_code=NotReady.exit_code)
         self._store.write_result(plan, verdict, self._began)
         if self._store.failed:
             self._console.say(f"{self._store.failed}; the hosts have every log, in their workdir")
@@ -220,7 +221,9 @@ class Launch:
         if not plan.outputs or not self.spec.pull_outputs:
             return ""
         self._store.release()
-        return fetch(self._contact, plan.run_id, self._store.folder, (OUTPUT,))
+        return fetch(
+            self._contact, plan.run_id, self._store.folder, (OUTPUT,), self._composed.where
+        )
 
     def _attempt(self, plan: Plan, facts: dict[str, Facts]) -> Watch:
         self._attempt_number = plan.attempt
@@ -236,7 +239,7 @@ class Launch:
         if watch.hung_up:  # there is nobody to read it
             return 128 + signal.SIGHUP
         self._console.finish_ranks(SETTLE_S)
-        self._console.verdict(report.leaving(plan, kept=watch.kept))
+        self._console.verdict(report.leaving(plan, self._composed.where, kept=watch.kept))
         return 0
 
     def _record(self, plan: Plan) -> bytes:
@@ -294,16 +297,8 @@ class Launch:
             self._store.folder if folder.startswith("..") else type(self._store.folder)(folder),
             self._store.tail,
             disconnect_s=self.spec.disconnect_s,
+            where=self._composed.where,
         )
         self._console.verdict("\n".join(filter(None, (fetched, text))))
-        give_up = self._interrupted if verdict.exit_code == 0 else after(SETTLE_S)
+        give_up = after(SETTLE_S) if verdict.exit_code else lambda: self._contact.signalled
         self._console.close(give_up)
-
-    def _interrupted(self) -> bool:
-        """Whether a signal came after the end: then nobody waits for a console any more."""
-        with contextlib.suppress(queue.Empty):
-            while True:
-                sender, _ = self._inbox.get_nowait()
-                if sender is None:
-                    return True
-        return False

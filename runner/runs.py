@@ -7,17 +7,22 @@ import os
 import re
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from invoke.context import Context
 from invoke.tasks import Task
 
-from runner.core.errors import ConfigError, Problem
+from runner.core.errors import ConfigError, NotReady, Problem, Unproven
 from runner.core.plan import Plan
 from runner.ui.problems import render
 from runner.verb import composed_for, span, verb
 
+if TYPE_CHECKING:
+    from runner.found import Hosts
+
 RUN = "the run's id; the latest one unless given"
+SIGNALLED = 128
+"""Exit codes from here on are those of signals."""
 
 
 @verb("ps", all_="ended runs as well")
@@ -87,7 +92,7 @@ def logs(
     cluster: str = "",
     set_: Sequence[str] | None = None,
     config_dir: Sequence[str] | None = None,
-    rank: str = "",
+    rank: Sequence[str] | None = None,
     node: str = "",
     follow: bool = False,
     tail: str = "",
@@ -98,6 +103,7 @@ def logs(
 
     Rank after rank; with --follow as it comes.
     """
+    from runner.contact import SETTLE_S, after
     from runner.found import hosts_of
     from runner.joined import Joined
     from runner.ui.grep import Matching
@@ -108,7 +114,7 @@ def logs(
     with hosts_of(composed, "logs", plain=True) as hosts:
         console = hosts.contact.console
         joined = Joined(composed, hosts, run)
-        ranks = _chosen(joined.plan, rank, node)
+        ranks = _chosen(joined.plan, ",".join(rank or ()), node)
         matching = Matching(pattern, console.show)
         show = matching.show if grep else console.show
         code = joined.logs(show, ranks, begin, follow=follow)
@@ -118,7 +124,8 @@ def logs(
                 console.say(f"run {joined.plan.run_id}: nothing was written")
             elif grep and not matching.found:
                 console.say(f"run {joined.plan.run_id}: no line matches")
-        console.close()
+        contact = hosts.contact
+        console.close(after(SETTLE_S) if code >= SIGNALLED else lambda: contact.signalled)
     return code
 
 
@@ -134,8 +141,8 @@ def _beginning(tail: str, since: str) -> dict[str, float]:
 
 def _pattern(grep: str) -> re.Pattern[bytes]:
     try:
-        return re.compile(grep.encode())
-    except re.error as error:
+        return re.compile(os.fsencode(grep))
+    except (re.error, OverflowError, RecursionError) as error:
         what = f"is no regular expression: {error}"
         raise ConfigError([Problem("--grep", what, "see docs.python.org/library/re")]) from error
 
@@ -168,7 +175,7 @@ def _ranks(text: str) -> list[int]:
     wanted: list[int] = []
     for part in text.split(","):
         found = re.fullmatch(r"(\d{1,6})(?:-(\d{1,6}))?", part.strip())
-        if not found:
+        if not found or int(found[2] or found[1]) < int(found[1]):
             what = f"must be numbers, not {text!r}"
             raise ConfigError([Problem("--rank", what, "such as --rank 3, --rank 0,4-7")])
         wanted += range(int(found[1]), int(found[2] or found[1]) + 1)
@@ -196,10 +203,17 @@ def stop(
         hint = "python -m runner ps shows which there are; --run latest is the latest one"
         raise ConfigError([Problem("--run", "which run?", hint)])
     composed = composed_for(run, cluster, set_, config_dir)
-    with hosts_of(composed, "stop") as hosts:
-        joined = Joined(composed, hosts, run)
-        verdict, left = joined.stop()
-    stopped = listing.Stopped(joined.plan.run_id, joined.spec.cluster, verdict, left)
+    answering: Hosts | None = None
+    try:
+        with hosts_of(composed, "stop") as hosts:
+            answering = hosts
+            joined = Joined(composed, hosts, run)
+            verdict, left = joined.stop()
+    except NotReady as error:
+        if answering is None or answering.silent:  # it may go on there
+            raise Unproven(error.problems) from error
+        raise
+    stopped = listing.Stopped(joined.plan.run_id, composed.where, verdict, left)
     print(json.dumps(stopped.as_data()) if json_ else listing.stopped(stopped))
     return stopped.exit_code
 

@@ -11,6 +11,7 @@ import re
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -34,6 +35,9 @@ COMMON = {
     "json_": "print what a program can read",
 }
 
+
+LISTS = ("set_", "config_dir", "hosts", "rank")
+"""Flags that may be given again."""
 
 _task = cast("Callable[..., Task[Any]]", task)  # its own types know no Task
 
@@ -64,7 +68,7 @@ def verb(name: str, **texts: str) -> Callable[[Callable[..., int]], Task[Any]]:
             told,
             name=name,
             auto_shortflags=False,
-            iterable=[each for each in ("set_", "config_dir", "hosts") if each in parameters],
+            iterable=[each for each in LISTS if each in parameters],
             help={each: words[each] for each in parameters if each in words},
         )
 
@@ -95,6 +99,7 @@ def composed_of(
     """
     with composer_of(config_dir) as composer:
         composed = composer.compose(words_of(cluster, set_))
+    composed = replace(composed, config_dirs=tuple(config_dir or ()))
     for note in composed.notes:
         print(f"note: {note}", file=sys.stderr)
     return composed

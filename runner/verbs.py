@@ -20,7 +20,7 @@ from invoke.tasks import Task
 
 from runner.core.codec import encode
 from runner.core.composed import Composed, DryRun
-from runner.core.errors import ConfigError, Problem
+from runner.core.errors import ConfigError, Interrupted, Problem
 from runner.core.facts import FactsRequest
 from runner.core.spec import Node, Spec
 from runner.runs import VERBS as RUN_VERBS
@@ -185,7 +185,11 @@ def clean(
         hosts.gather(lambda node: _storage_request(spec, node), storage_problems)
         hosts.console.phase("cleaning")
         asking = Asking(hosts.sessions, hosts.inbox, spec.lost_s, hosts.console.state)
-        cleaned = asking.run("clean", bounds, answer="cleaned")
+        try:
+            cleaned = asking.run("clean", bounds, answer="cleaned")
+        except Interrupted as error:
+            what = "interrupted; what was removed until then is gone, the rest is whole"
+            raise Interrupted(error.exit_code, what) from None
     gone = {node.name: tables.Cleaned.of(cleaned[node.name]) for node in spec.nodes}
     print(json.dumps(encode(gone)) if json_ else tables.cleaned(gone, dry_run=dry_run))
     return 0

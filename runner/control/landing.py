@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import hashlib
 import os
 import stat
@@ -17,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from runner.control.claim import claim
 from runner.core.errors import NotReady, Problem
 from runner.core.fetch import GROWING, LOG, OUTPUT, Found, log_place
 from runner.core.layout import log_name
@@ -47,16 +47,13 @@ class Shelf:
         self._folders: dict[Parts, int] = {}
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._root = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            root = claim(folder)
         except OSError as error:
             raise NotReady([Problem("", f"cannot write in {folder}: {error.strerror}")]) from error
-        try:
-            fcntl.flock(self._root, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            if error.errno == errno.EWOULDBLOCK:  # some network disks lock no folders
-                os.close(self._root)
-                what = f"{folder} is being written by another pull, or by who follows that run"
-                raise NotReady([Problem("", what, "wait for its end")]) from error
+        if root is None:
+            what = f"{folder} is being written by another pull, or by who follows that run"
+            raise NotReady([Problem("", what, "wait for its end")])
+        self._root = root
 
     def close(self) -> None:
         """Let others write."""

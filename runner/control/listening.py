@@ -18,7 +18,7 @@ PING_S = 2.0
 
 def end(signum: int) -> NoReturn:
     """Take a signal for the end of the waiting."""
-    raise Interrupted(128 + signum)
+    raise Interrupted(128 + signum, "interrupted")
 
 
 def listen(
@@ -47,7 +47,8 @@ def listen(
         with contextlib.suppress(queue.Empty):
             session, frame = inbox.get(timeout=TICK_S)
             if session is None:
-                interrupt(int(frame.data["signal"]))
+                if frame.kind == "signal":  # an answer may still come to a question that is over
+                    interrupt(int(frame.data["signal"]))
             elif hosts.get(name := session.node.name) is session:
                 if frame.kind == "closed":
                     lose(name, f"the connection to it broke: {frame.data['reason']}")

@@ -24,6 +24,9 @@ SLICE = 64 << 10
 DRIFT_S = 0.05
 """What two clocks may drift apart in the life of a session without being set anew."""
 
+BOOT_S = 600.0
+"""Two clocks of one host that part by more in the course of a run: it was booted in between."""
+
 BULK = 1 << 10
 """Less than this is taken by a wire that leads nowhere, too, and says nothing of the other side."""
 
@@ -81,9 +84,9 @@ class Session:
             self.unsent += len(data)
         self._outbox.put(data)
 
-    def to_controller_clock(self, mono: float) -> float:
-        """Return when a moment on the host's monotonic clock was on ours."""
-        return mono + self._clock.offset
+    def to_controller_clock(self, mono: float, wall: float) -> float:
+        """Return when a moment on the host's two clocks was on our monotonic one."""
+        return self._clock.ours(mono, wall)
 
     @property
     def silence(self) -> float:
@@ -135,7 +138,8 @@ class Session:
 
     def _take(self, frame: Frame) -> None:
         if "mono" in frame.data:
-            self._clock.told(frame.data.get("id"), float(frame.data["mono"]))
+            told = (float(frame.data[clock]) for clock in ("mono", "wall"))
+            self._clock.told(frame.data.get("id"), *told)
         self._inbox.put((self, frame))
 
     def _write(self) -> None:
@@ -157,6 +161,7 @@ class Clock:
 
     def __init__(self) -> None:
         self.offset = 0.0
+        self._epoch = 0.0  # the host's other clock when the monotonic one said 0
         self._asked: dict[int, float] = {}
         self._best = float("inf")
 
@@ -164,15 +169,24 @@ class Clock:
         """A ping is on its way."""
         self._asked[number] = time.monotonic()
 
-    def told(self, number: int | None, mono: float) -> None:
-        """The host's clock said `mono`, half a round trip ago."""
+    def ours(self, mono: float, wall: float) -> float:
+        """Return when a moment on the host's clocks was on ours.
+
+        The monotonic one began anew with each boot: what was before the last is told by the other.
+        """
+        if abs(wall - mono - self._epoch) > BOOT_S:
+            mono = wall - self._epoch
+        return mono + self.offset
+
+    def told(self, number: int | None, mono: float, wall: float) -> None:
+        """The host's clocks said so, half a round trip ago."""
         now = time.monotonic()
         asked = self._asked.pop(number, None) if number is not None else None
         if asked is None:
             if self._best == float("inf"):
-                self.offset = now - mono
+                self.offset, self._epoch = now - mono, wall - mono
             return
         trip, offset = now - asked, (now + asked) / 2 - mono
         # Outside of what both trips allow, one of the clocks stood still: a machine was suspended.
         if trip < self._best or abs(offset - self.offset) > (trip + self._best) / 2 + DRIFT_S:
-            self._best, self.offset = trip, offset
+            self._best, self.offset, self._epoch = trip, offset, wall - mono

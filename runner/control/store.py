@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from runner.control.claim import claim
 from runner.core.codec import encode
 from runner.core.errors import ConfigError, Problem
 from runner.core.events import Event, parse
@@ -70,8 +70,7 @@ class RunStore:
             OSError: It cannot be written.
         """
         self.logs.mkdir(mode=0o700)
-        self._lock = os.open(self.folder, os.O_RDONLY | os.O_CLOEXEC)
-        fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # until this process ends
+        self._claimed()
         self._write("config.yaml", config_yaml)
         latest = self.folder.parent / "latest"
         if latest.is_symlink() or not latest.exists():
@@ -82,19 +81,25 @@ class RunStore:
     def join(self, config_yaml: str, plan: Plan) -> bool:
         """Go on with the record of a run that is followed again, or begin one.
 
+        What is missing of one that was cut off is added.
+
         Returns:
             Whether it is ours to write: not while somebody else follows the run in this folder, or
-            where it cannot be written.
+            where it cannot be written, which `failed` tells.
         """
         try:
             if not self.folder.exists():
                 self.reserve()
-                self.create(config_yaml)
+            if not self._claimed():
+                return False
+            self.logs.mkdir(mode=0o700, exist_ok=True)
+            if not (self.folder / "config.yaml").exists():
+                self._write("config.yaml", config_yaml)
+            if not (self.folder / "plan.json").exists():
                 self.write_plan(plan)
-            if self._lock < 0:
-                self._lock = os.open(self.folder, os.O_RDONLY | os.O_CLOEXEC)
-                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except (OSError, ConfigError):
+        except (OSError, ConfigError) as error:
+            why = error.strerror if isinstance(error, OSError) else error
+            self.failed = f"cannot write in {self.folder}: {why}"
             return False
         self._known = {_name(parsed) for parsed in self._events()}
         return True
@@ -110,6 +115,12 @@ class RunStore:
         if _name(event) not in self._known:
             self._known.add(_name(event))
             self.append(event)
+
+    def _claimed(self) -> bool:
+        """Have the folder to ourselves, until `release` or the end of this process."""
+        lock = claim(self.folder)
+        self._lock = -1 if lock is None else lock
+        return lock is not None
 
     def release(self) -> None:
         """Let others write here: we have written all we know."""

@@ -155,10 +155,17 @@ class Watch:
                 self._next_tick = time.monotonic() + TICK_S
                 self._vigil.tick()
             leaving = self._leave_at < float("inf")
-            if detach and not leaving and self._in_touch_all and self._stop.wanted is None:
+            if detach and self.stopping:  # our own launch stays to see the end
+                self._leave_at = float("inf")
+            elif detach and not leaving and self._in_touch_all:
                 self.detach()
             elif leaving and (self.kept or time.monotonic() >= self._leave_at):
                 self.leave()
+
+    @property
+    def stopping(self) -> bool:
+        """Whether all of it is to end."""
+        return self._stop.wanted is not None
 
     def leave(self) -> None:
         """Have `run` return, and the run go on."""
@@ -285,7 +292,7 @@ class Watch:
             self._stop_all(f"{node.name} could not start: {why}")
 
     def _happened(self, node: NodeWatch, session: Session, event: Event) -> None:
-        self._chronicle.heard(session.to_controller_clock(event.mono), event)
+        self._chronicle.heard(session.to_controller_clock(event.mono, event.wall), event)
         name, body = node.name, event.body
         if isinstance(body, RankStarted):
             node.started.add(body.rank)
@@ -371,7 +378,7 @@ class Watch:
         """Return how long the run took or takes, `began` being in seconds since 1970."""
         if all(node.ended for node in self._nodes.values()):
             ends = [seen.event.wall for seen in self.observed if isinstance(seen.event.body, Ended)]
-            return max(0.0, max(ends) - began)
+            return max(0.0, max(ends, default=time.time()) - began)
         return max(0.0, time.time() - began)
 
     def _told_by_user(self, frame: Frame) -> None:
@@ -379,6 +386,7 @@ class Watch:
             word = frame.data["word"]
             if word == "stop":
                 self.stop_for("told to stop by its user")
+                self._stop.signals = max(1, self._stop.signals)  # as Ctrl-C would at a launch
             elif word == "detach":
                 self.detach()
             else:

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import enum
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import FrozenSet, Optional, Tuple
 
+from runner.core import shell
 from runner.core.release import Code
 from runner.core.spec import Spec
+
+_REACH = re.compile(
+    r"[+]{0,2}cluster\.(workdir|transport|host_python|ssh\..*|nodes\.[^.=]+\.(host|user|port|transport))="
+)
+"""Words of a command line that say how hosts are reached, and where runs are kept there."""
 
 
 class DryRun(str, enum.Enum):
@@ -47,6 +54,7 @@ class Composed:
         notes: What the user should hear: files that shadow others, a task set aside.
         task_option: The name of the task's YAML file.
         overrides: The words of the command line.
+        config_dirs: The folders of YAML that it named.
         recorded: The code it has to run with, where it is a past run again.
     """
 
@@ -60,4 +68,13 @@ class Composed:
     notes: Tuple[str, ...] = ()
     task_option: str = ""
     overrides: Tuple[str, ...] = ()
+    config_dirs: Tuple[str, ...] = ()
     recorded: Optional[Recorded] = None
+
+    @property
+    def where(self) -> str:
+        """The words by which any verb finds the same hosts again, for a shell."""
+        words = ["--cluster", self.spec.cluster]
+        words += [word for word in self.overrides if _REACH.match(word)]
+        words += [word for folder in self.config_dirs for word in ("--config-dir", folder)]
+        return shell.line(words)

@@ -3,7 +3,8 @@
 RunnerError                1    the task failed, or a bug of ours
 ├── ConfigError            2    the YAML or the command line is wrong; nothing was contacted
 ├── NotReady               3    a host could not be reached or made ready; nothing was started
-└── Interrupted            130  (143 by SIGTERM) before anything was started
+├── Interrupted            130  (143 by SIGTERM, 129 by SIGHUP)
+└── Unproven               5    something could not be stopped, or asked
 
 A run that did start ends with a `Verdict`, which carries its own exit code.
 """
@@ -57,8 +58,14 @@ class NotReady(RunnerError):
 
 
 class Interrupted(RunnerError):
-    """A signal came before anything was started."""
+    """A signal came before it was done; what was begun is said in `what`."""
 
-    def __init__(self, exit_code: int) -> None:
-        super().__init__([Problem("", "interrupted; nothing was started")])
+    def __init__(self, exit_code: int, what: str = "interrupted; nothing was started") -> None:
+        super().__init__([Problem("", what)])
         self.exit_code = exit_code
+
+
+class Unproven(RunnerError):
+    """Something was to be stopped, and the hosts that know do not answer."""
+
+    exit_code = 5

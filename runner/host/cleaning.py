@@ -9,7 +9,7 @@ import time
 from typing import Any, Dict, Generator, Iterator, Optional, Tuple
 
 from runner.core.events import ProgramStarted
-from runner.core.layout import RunFolder, release_folder, releases_folder
+from runner.core.layout import RunFolder, is_run_id, release_folder, releases_folder
 from runner.host import cgroup, keeper, proc, releases
 from runner.host.doorway import Doorway
 from runner.host.records import read_events, read_state
@@ -34,8 +34,7 @@ def clean(
     """
     before = time.time() - older_than_s
     gone: Dict[str, Any] = {"runs": [], "releases": [], "kept": [], "bytes": 0}
-    for run_id in sorted(releases.names(os.path.join(workdir, "runs"))):
-        folder = RunFolder(workdir, run_id, node)
+    for run_id, folder in _runs(workdir, node):
         root = folder.root
         ended, last = _last_sign(folder)
         if last is None or last > before:
@@ -61,6 +60,14 @@ def clean(
         if aside and not dry_run:
             yield from releases.remove_tree(aside)
     return gone
+
+
+def _runs(workdir: str, node: str) -> Iterator[Tuple[str, RunFolder]]:
+    """Yield what are runs of ours: they say so, or are the empty place that a launch claimed."""
+    for run_id in filter(is_run_id, sorted(releases.names(os.path.join(workdir, "runs")))):
+        folder = RunFolder(workdir, run_id, node)
+        if os.path.exists(folder.format) or not releases.names(folder.root):
+            yield run_id, folder
 
 
 def remove(root: str) -> Steps:

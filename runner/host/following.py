@@ -32,11 +32,17 @@ DEAF_S = KILL_S + 3.0
 
 
 class Followed:
-    """A run whose supervisor is spoken to, and whose end is seen to."""
+    """A run whose supervisor is spoken to, and whose end is seen to.
 
-    def __init__(self, folder: RunFolder, order: Order) -> None:
+    Attributes:
+        quiet: Whether it is only read: then nobody is told that we are here, and what two dead
+            keepers left is left alone.
+    """
+
+    def __init__(self, folder: RunFolder, order: Order, *, quiet: bool = False) -> None:
         self.reader = Reader(folder)
         self.over = False
+        self.quiet = quiet
         self._folder = folder
         self._order = order
         self._doorway = Doorway(order.run_id, order.node)
@@ -95,21 +101,23 @@ class Followed:
         lock = self._doorway.lock()
         if lock is None:  # its guardian may be at it, or its door was too full
             self._end_the_deaf()
-            self._knock()
+            self.knock()
             return
-        if keeper.keepers(self._folder):  # somebody emptied /tmp: they hear nothing
+        if keeper.keepers(self._folder):  # somebody emptied /tmp: soon there is a new door
             os.close(lock)
             self._end_the_deaf()
+            self.knock()
             return
-        if not closed(self._folder, self._order):
+        if not self.quiet and not closed(self._folder, self._order):
             guardian.close_after_both(self._folder, self._order)
         self._doorway.remove()
         os.close(lock)
         self.over = True
 
-    def _knock(self) -> None:
+    def knock(self, *, at_once: bool = False) -> None:
+        """Try the door now and then, or `at_once`."""
         now = time.monotonic()
-        if now >= self._next_knock:
+        if at_once or now >= self._next_knock:
             self._next_knock = now + (SOON_S if self._untold else KNOCK_S)
             self._door = self._doorway.connect()
             self._tell_again()
@@ -142,7 +150,6 @@ class Following(Duty):
     def __init__(self, wire: Wire) -> None:
         super().__init__(wire)
         self._run: Optional[Followed] = None
-        self._quiet = False  # somebody who only reads keeps no run alive
 
     def handlers(self) -> Handlers:
         """Return what answers each kind of request."""
@@ -167,12 +174,16 @@ class Following(Duty):
         for data, payload in self._run.reader.answers(over=self._run.over):
             self.wire.reply("data", data, payload)
 
-    def follow(self, folder: RunFolder, order: Order) -> None:
-        """Speak to the supervisor of a run from now on."""
-        self._run = Followed(folder, order)
+    def follow(self, folder: RunFolder, order: Order, *, quiet: bool = False) -> None:
+        """Speak to the supervisor of a run from now on, or only read."""
+        self._run = Followed(folder, order, quiet=quiet)
         self.wire.place = order.workdir
         if order.disconnect_s:  # then the supervisor gives the controller up as well
             self.wire.silence_s = min(self.wire.silence_s, order.disconnect_s)
+
+    def knock(self) -> None:
+        """Try the supervisor's door: it should be there by now."""
+        self._asked().knock(at_once=True)
 
     def stop(self, reason: str, cause: Cause) -> None:
         """End the run that is followed."""
@@ -192,8 +203,7 @@ class Following(Duty):
             self.wire.refuse(frame, f"attempt {order.attempt} of it has not begun here")
             return
         keeper.refuse_elsewhere(folder)
-        self.follow(folder, order)
-        self._quiet = bool(frame.data.get("quiet"))
+        self.follow(folder, order, quiet=bool(frame.data.get("quiet")))
         self.wire.reply("going", {"id": frame.data["id"]})
 
     def _asked(self) -> Followed:
@@ -203,7 +213,7 @@ class Following(Duty):
 
     def _say(self, frame: Frame) -> None:
         word = frame.data["word"]
-        if self.wire.work and word != "keep":
+        if self.wire.work and self._run is None and word != "keep":
             self.wire.work.give_up("it was told to stop before its start")
             return
         more = {name: frame.data[name] for name in ("cause", "reason") if name in frame.data}
@@ -211,7 +221,7 @@ class Following(Duty):
         self.wire.reply("said", {"id": frame.data["id"]})
 
     def _ping(self, frame: Frame) -> None:
-        if self._run is not None and not self._quiet:
+        if self._run is not None and not self._run.quiet:
             self._run.tell("heard")
         clocks = {"mono": time.monotonic(), "wall": time.time()}
         self.wire.reply("pong", {"id": frame.data["id"], **clocks})

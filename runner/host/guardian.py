@@ -71,7 +71,7 @@ def _guard(start: Start, report: _Report) -> NoReturn:
             keeper.note(folder, [guardian, os.getpid()])
             proc.die_with_parent(signal.SIGTERM)
             if os.getppid() == guardian:
-                supervisor = Supervisor(start, doorway)
+                supervisor = Supervisor(start, doorway, guardian)
                 supervisor.run(ready=lambda: report.say(READY))
                 os._exit(0)
         except BaseException as error:  # noqa: BLE001 (the guardian ends the run, with this on record)

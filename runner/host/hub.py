@@ -5,7 +5,7 @@ from __future__ import annotations
 import select
 import socket
 import time
-from typing import Any, Dict, List, Set
+from typing import Any, Dict, List, Optional, Set
 
 from runner.core.events import Cause
 from runner.host.peer import SERVER, Peer, PeerGone
@@ -27,6 +27,7 @@ class Host(Connected):
         self._absent: Dict[str, float] = {}
         self._renewed: Set[Peer] = set()
         self._strangers: List[Peer] = []
+        self._stopping: Optional[Dict[str, Any]] = None
         listener.setblocking(False)
         listener.listen(256)
         self._watch(listener.fileno(), self._admit)
@@ -57,9 +58,10 @@ class Host(Connected):
         self._news.peer_lost(name, reason, since)
 
     def stop(self, reason: str, cause: Cause) -> None:
-        """Tell every member."""
+        """Tell every member, and whoever comes later."""
+        self._stopping = {"say": "stop", "reason": reason, "cause": cause.value}
         for peer in self._members.values():
-            peer.say(say="stop", reason=reason, cause=cause.value)
+            peer.say(**self._stopping)
 
     @property
     def needed(self) -> bool:
@@ -126,6 +128,8 @@ class Host(Connected):
             self._members[peer.name] = peer
             heard, keep = self._news_of_controllers
             peer.say(**beat(heard, keep=keep))  # at once: now it knows that it has joined
+            if self._stopping:
+                peer.say(**self._stopping)
 
     def _forget(self, peer: Peer) -> None:
         if peer in self._strangers:

@@ -24,6 +24,9 @@ PIDS = "/proc/self/ns/pid"
 FRESH_S = 600.0
 """So long after its last sign a run on another machine counts as on."""
 
+RESTARTED_S = 30.0
+"""So long it may be kept by a container that looks like ours; afterwards that was restarted."""
+
 
 @dataclass(frozen=True)
 class Keeper:
@@ -45,18 +48,24 @@ class Keeper:
 
     @property
     def elsewhere(self) -> str:
-        """The name of the machine, if it is another than this one; else "".
+        """The name of the machine, if it is known to be another than this one; else "".
 
-        A machine may be renamed in between, and containers may share all but their processes.
+        A machine may be renamed in between.
         """
         here = _here({})
         if self.pids and (self.boot, self.pids) == (here.boot, here.pids):
             return ""
         return "" if (self.host, self.machine) == (here.host, here.machine) else self.host
 
+    @property
+    def beside(self) -> bool:
+        """Whether it is another container of this machine, or was: they may share all the rest."""
+        here = _here({})
+        return bool(self.pids) and self.boot == here.boot and self.pids != here.pids
+
     def alive(self) -> List[int]:
         """Return those who still live here."""
-        if self.elsewhere or self.boot != _here({}).boot:
+        if self.elsewhere or self.beside or self.boot != _here({}).boot:
             return []
         starts = {int(pid): start for pid, start in self.starts.items() if start >= 0}
         return [pid for pid, start in starts.items() if proc.start_of(pid) == start]
@@ -110,7 +119,11 @@ def this_boot(folder: RunFolder) -> bool:
 def elsewhere(folder: RunFolder) -> str:
     """Return the name of the machine a run lives on, "" for this one or an unknown one."""
     keeper = read(folder)
-    return keeper.elsewhere if keeper is not None else ""
+    if keeper is None:
+        return ""
+    if keeper.beside and silence(folder) < RESTARTED_S:
+        return f"another container of {keeper.host}"
+    return keeper.elsewhere
 
 
 def refuse_elsewhere(folder: RunFolder) -> None:

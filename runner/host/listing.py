@@ -11,6 +11,7 @@ from typing import Any, Dict, Generator, Optional
 from runner.core.codec import decode, encode
 from runner.core.layout import RunFolder, folder_of, is_run_id
 from runner.core.seen import RunInfo, RunSeen
+from runner.core.states import State
 from runner.host import keeper, machine, releases
 from runner.host.doorway import Doorway
 from runner.host.records import last_end, read_state
@@ -57,6 +58,8 @@ def see(folder: RunFolder) -> Optional[RunSeen]:
     alive = doorway.held or bool(keeper.keepers(folder))
     if state is not None and not state.terminal and keeper.elsewhere(folder):
         alive = keeper.silence(folder) < keeper.FRESH_S  # as far as can be told from here
+    if state is None and os.path.exists(folder.order):
+        state = State.STARTING  # it was, at least, before a power cut
     if not alive and state is not None and not state.terminal:
         state = last_end(folder, info.attempt) or state
     return RunSeen(info, machine.user_name(owner), state, alive, changed)

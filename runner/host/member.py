@@ -35,6 +35,7 @@ class Member(Connected):
         self._left = False
         self._heard = 0.0
         self._old: Optional[Peer] = None  # that fell silent, while another is tried
+        self._moved = float("-inf")  # when we told the hub to forget a connection
         self._stopping: Optional[Dict[str, Any]] = None
 
     def tick(self, heard: float, *, keep: bool) -> None:
@@ -161,6 +162,7 @@ class Member(Connected):
         self._drop_try()
         if self._hub_peer is not None:
             self._hub_peer.say(say="moved")  # it may have heard us, and shall not miss us
+            self._moved = now
             self._part(self._hub_peer)
             self._hub_peer = None
         self._next_try = now + self._pause
@@ -189,7 +191,7 @@ class Member(Connected):
                 self._old = None
             if self._hub_peer is not peer:
                 return
-            if peer.name:
+            if peer.name and time.monotonic() - self._moved > self._hub.lost_s:
                 self._lose(f"its supervisor ended without a word ({gone})", time.monotonic())
             else:
                 self._retry(str(gone))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import time
@@ -78,13 +79,16 @@ class Reader:
         try:
             with open(self._folder.sizes(request["attempt"]), encoding="ascii") as file:
                 for line in file:
-                    sample = json.loads(line)
-                    if sample["wall"] > moment:
-                        break
-                    size = sample["sizes"].get(name, size)
-        except (OSError, ValueError, KeyError):  # none yet, or torn by a power cut
+                    with contextlib.suppress(
+                        ValueError, KeyError, TypeError
+                    ):  # torn by a full disk
+                        sample = json.loads(line)
+                        if sample["wall"] > moment:
+                            break
+                        size = int(sample["sizes"].get(name, size))
+        except OSError:  # none yet
             pass
-        return int(size)
+        return size
 
 
 def _next_line(descriptor: int, at: int) -> int:

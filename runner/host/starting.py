@@ -112,13 +112,18 @@ class Starting(Duty):
 
     def _prepare(self, folder: RunFolder, order: Order) -> Steps:
         """Make the run's folder, with its copy of the code."""
-        prepare(folder, order, self._shim_code, self._record)
-        if order.release and order.attempt == 0:  # a later attempt goes on in the same folder
-            try:
+        if order.attempt:  # it goes on in the same folder
+            prepare(folder, order, self._shim_code, self._record)
+            return
+        if os.path.lexists(folder.root):
+            raise FileExistsError(f"there is a run {order.run_id} in {order.workdir} already")
+        try:
+            prepare(folder, order, self._shim_code, self._record)
+            if order.release:
                 yield from check_out(order.workdir, order.release, folder.work)
-            except BaseException:
-                shutil.rmtree(folder.root, ignore_errors=True)  # nothing was started
-                raise
+        except BaseException:
+            shutil.rmtree(folder.root, ignore_errors=True)  # nothing was started
+            raise
 
     def _spawn(self, frame: Frame, folder: RunFolder, order: Order, lock: int) -> Steps:
         known = self.wire.asked()
@@ -129,8 +134,9 @@ class Starting(Duty):
         pipe = guardian.spawn(Start(folder, order, environ, known.held, token), lock)
         known.held.close()
         self.wire.known = replace(known, held=ports.NOTHING_HELD)
+        self._following.follow(folder, order)  # from now on it can be stopped
         said = yield from _said(pipe)
-        self._following.follow(folder, order)
+        self._following.knock()
         if said is None:  # it hangs, perhaps with its disk, and may yet begin
             self._following.stop(f"no supervisor within {READY_S:g} s", Cause.OWN)
         elif said != guardian.READY:

@@ -72,7 +72,8 @@ class Start(NamedTuple):
 class Supervisor(News):
     """One run on one host, from its order to its last event."""
 
-    def __init__(self, start: Start, doorway: Doorway) -> None:
+    def __init__(self, start: Start, doorway: Doorway, guardian: int) -> None:
+        self._guardian = guardian
         self.order = order = start.order
         self._folder = start.folder
         self._environ = start.environ
@@ -172,8 +173,20 @@ class Supervisor(News):
         for signum in (signal.SIGINT, signal.SIGHUP):
             signal.signal(signum, signal.SIG_IGN)
         self._watch(reading, lambda: os.read(reading, 4096))
-        listener = self._doorway.listen()
-        self._watch(listener.fileno(), lambda: self._admit(listener))
+        self._open_door()
+
+    def _open_door(self) -> None:
+        self._door = self._doorway.listen()
+        self._watch(self._door.fileno(), self._admit)
+
+    def _keep_door(self) -> None:
+        """Open it anew where somebody emptied /tmp; a full disk is told elsewhere."""
+        if not os.path.exists(self._doorway.socket_path):
+            self._unwatch(self._door.fileno())
+            self._door.close()
+            with contextlib.suppress(OSError):
+                self._doorway.make()
+            self._open_door()
 
     def _note_signal(self, *_: Any) -> None:
         self._signalled = True
@@ -184,8 +197,8 @@ class Supervisor(News):
     def _unwatch(self, descriptor: int) -> None:
         self._selector.unregister(descriptor)
 
-    def _admit(self, listener: socket.socket) -> None:
-        link, _ = listener.accept()
+    def _admit(self) -> None:
+        link, _ = self._door.accept()
         link.setblocking(False)
         unread = bytearray()
         self._watch(link.fileno(), lambda: self._listen_to(link, unread))
@@ -261,8 +274,9 @@ class Supervisor(News):
             self._next_sample = time.monotonic() + SAMPLE_S
             self._sizes = record_sizes(self._folder, self.order.attempt, self._sizes)
             keeper.touch(self._folder)
+            self._keep_door()
         self._reap()
-        if self._signalled:
+        if self._signalled or os.getppid() != self._guardian:
             self.stop("its supervisor was told to end, or lost its guardian")
         if self._journal.failed:
             self.stop(self._journal.failed)

@@ -112,13 +112,21 @@ def rows(runs: Iterable[Seen], *, all_: bool, clocks: Mapping[str, float]) -> li
 
 
 def occupied(facts: Mapping[str, Facts], runs: Iterable[Seen]) -> list[Occupied]:
-    """Return the GPUs that processes hold where none of these runs uses any."""
-    ours = {name for run in runs for name, each in run.seen.items() if each.on and run.info.gpus}
+    """Return the GPUs that processes hold which are none of these runs'.
+
+    Where a run uses GPUs, those of its owner, and of users we may not know, pass for its.
+    """
+    owners: dict[str, set[str]] = {}
+    for run in runs:
+        for name, each in run.seen.items():
+            if each.on and run.info.gpus:
+                owners.setdefault(name, {""}).add(each.owner)
     found = []
     for name, told in facts.items():
-        busy = [gpu for gpu in told.gpus if gpu.processes]
-        if busy and name not in ours:
-            users = {process.user or "?" for gpu in busy for process in gpu.processes}
+        ours = owners.get(name, set())
+        busy = [g for g in told.gpus if any(p.user not in ours for p in g.processes)]
+        if busy:
+            users = {p.user or "?" for gpu in busy for p in gpu.processes} - ours
             found.append(Occupied(name, tuple(g.index for g in busy), tuple(sorted(users))))
     return found
 
@@ -176,13 +184,13 @@ class Stopped:
 
     Attributes:
         run_id: The run.
-        cluster: Where it is.
+        where: The words by which a verb finds its hosts.
         verdict: How it ended.
         left: For each node how many processes are left, or why that is not known.
     """
 
     run_id: str
-    cluster: str
+    where: str
     verdict: Verdict
     left: Mapping[str, int | str]
 
@@ -213,7 +221,7 @@ def stopped(told: Stopped) -> str:
         lines.append(f"  {name:{width}}  {text}")
     if told.exit_code:
         names = fold_names(name for name, left in told.left.items() if left)
-        again = f"python -m runner stop --run {told.run_id} --cluster {told.cluster}"
+        again = f"python -m runner stop --run {told.run_id} {told.where}"
         lines.append(f"run {told.run_id} may go on on {names}; once that can be asked: {again}")
     else:
         lines.append(f"run {told.run_id}: nothing of it is left")

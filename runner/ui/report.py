@@ -92,11 +92,15 @@ def _to_paste(plan: Plan, share: NodePlan) -> str:
     return "\n".join([title, *before, f"{env} \\", command])
 
 
-def leaving(plan: Plan, *, kept: bool) -> str:
-    """Return what a user should know of a run that goes on without us, for ever if it is `kept`."""
-    rest = f"--run {plan.run_id} --cluster {plan.cluster}"
-    lines = [f"run {plan.run_id} goes on without this terminal"]
-    if not kept:
+def leaving(plan: Plan, where: str, *, kept: bool, stopping: bool = False) -> str:
+    """Return what a user should know of a run that goes on without us, for ever if it is `kept`.
+
+    `where` are the words by which a verb finds its hosts.
+    """
+    rest = f"--run {plan.run_id} {where}"
+    lines = [f"run {plan.run_id} {'is being stopped' if stopping else 'goes on'}"]
+    lines[0] += " without this terminal"
+    if not kept and not stopping:
         some_time = _duration(plan.nodes[0].order.disconnect_s)
         lines[0] += f", for {some_time} unless somebody attaches"
     lines += [
@@ -113,8 +117,12 @@ def ending(
     tail: Callable[[str, str, int], list[str]],
     *,
     disconnect_s: float,
+    where: str,
 ) -> str:
-    """Return the verdict: how it ended, first failure, each node, and where the logs are."""
+    """Return the verdict: how it ended, first failure, each node, and where the logs are.
+
+    `where` is as in `leaving`.
+    """
     lines: list[str] = []
     failure = verdict.first_failure
     if failure:
@@ -123,7 +131,8 @@ def ending(
         rows = [_fared(group, verdict) for group in _same_fate(plan, verdict)]
         width = min(max(len(names) for names, _ in rows), WIDE)
         lines += [f"  {names:{width}}  {text}" for names, text in rows]
-    lines += _unproven(plan, verdict.unproven, disconnect_s)
+    again = f"python -m runner stop --run {plan.run_id} {where}"
+    lines += _unproven(verdict.unproven, disconnect_s, again)
     lines += [
         f"  {name}: cannot be killed: process{'es' if len(result.survivors) > 1 else ''} "
         f"{', '.join(map(str, result.survivors))}"
@@ -218,11 +227,10 @@ def _state(verdict: Verdict) -> str:
     return f"not known to have ended on {fold_names(verdict.unproven)},"
 
 
-def _unproven(plan: Plan, names: Sequence[str], disconnect_s: float) -> list[str]:
+def _unproven(names: Sequence[str], disconnect_s: float, again: str) -> list[str]:
     what = "there is no proof that nothing is left"
     if not disconnect_s:
-        hint = f"python -m runner stop --run {plan.run_id} --cluster {plan.cluster}"
-        return [f"  {fold_names(names)}: {what}; when they answer again: {hint}"] if names else []
+        return [f"  {fold_names(names)}: {what}; when they answer again: {again}"] if names else []
     if len(names) > MANY:
         then = f"their supervisors stop the run within {disconnect_s:g} s of losing us"
         return [f"  {fold_names(names)}: {what}; where they are up, {then}"]

@@ -180,16 +180,18 @@ def test_hearing_is_noted(wire: Wire) -> None:
 
 def test_clock_of_the_host_is_translated(wire: Wire) -> None:
     """A ping shows the offset of the host's clock, to within half its round trip; others do not."""
-    ahead = 1e6
+    ahead, wall = 1e6, {"wall": time.time()}
     wire.come(MAGIC)
     asked = time.monotonic()
     number = wire.session.request("ping")
-    wire.come(Frame("pong", {"id": number, "mono": time.monotonic() + ahead}).pack())
-    wire.come(Frame("facts", {"id": number + 1, "mono": 0.0}).pack())
+    wire.come(Frame("pong", {"id": number, "mono": time.monotonic() + ahead, **wall}).pack())
+    wire.come(Frame("facts", {"id": number + 1, "mono": 0.0, **wall}).pack())
     assert [wire.next().kind, wire.next().kind] == ["pong", "facts"]
     now = time.monotonic()
 
-    assert asked <= wire.session.to_controller_clock(now + ahead) <= now + (now - asked)
+    assert (
+        asked <= wire.session.to_controller_clock(now + ahead, time.time()) <= now + (now - asked)
+    )
 
 
 class Now:
@@ -220,7 +222,7 @@ def test_quickest_ping_decides(now: Now) -> None:
         now.time = asked
         clock.asked(number)
         now.time = told
-        clock.told(number, theirs)
+        clock.told(number, theirs, theirs)
 
     assert clock.offset == 20.5 - 1012.0
 
@@ -232,7 +234,7 @@ def test_a_machine_that_slept_has_another_offset(now: Now) -> None:
         now.time = asked
         clock.asked(number)
         now.time = told
-        clock.told(number, theirs)
+        clock.told(number, theirs, theirs)
 
     assert clock.offset == 21.5 - 1051.0
 
@@ -242,19 +244,29 @@ def test_before_any_ping_the_first_word_must_do(now: Now) -> None:
     clock = Clock()
     now.time = 10.0
 
-    clock.told(None, 1000.0)
+    clock.told(None, 1000.0, 1000.0)
 
     assert clock.offset == 10.0 - 1000.0
+
+
+def test_what_was_before_the_last_boot_is_told_by_the_other_clock(now: Now) -> None:
+    """The monotonic one began anew: what it said then means nothing now."""
+    clock = Clock()
+    now.time = 10.0
+    clock.told(None, 60.0, 1_700_000_060.0)
+
+    assert clock.ours(50.0, 1_700_000_050.5) == 0.0
+    assert clock.ours(3_000_000.0, 1_699_999_060.0) == pytest.approx(10.0 - 1000.0)
 
 
 def test_unasked_word_does_not_spoil_a_ping() -> None:
     """Only pings have a known way back."""
     clock = Clock()
     clock.asked(1)
-    clock.told(1, time.monotonic() + 1e6)
+    clock.told(1, time.monotonic() + 1e6, 0.0)
     before = clock.offset
 
-    clock.told(7, 0.0)
+    clock.told(7, 0.0, 0.0)
 
     assert clock.offset == before
 

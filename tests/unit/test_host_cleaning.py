@@ -30,10 +30,20 @@ def run(workdir: Path, name: str, state: str = "succeeded", days: float = 10.0) 
     (folder / "work" / "frozen").mkdir(parents=True)
     (folder / "work" / "frozen" / "file").write_bytes(b"x" * 5000)
     (folder / "work" / "frozen").chmod(0o555)
+    (folder / "format").write_text("2\n")
     (folder / "order.json").write_text(json.dumps({"release": "r"}))
     (folder / "state.json").write_text(json.dumps({"state": state}))
     os.utime(folder / "state.json", (time.time() - days * DAY,) * 2)
     return folder
+
+
+def test_what_is_no_run_is_not_ours_to_remove(workdir: Path) -> None:
+    """Somebody set `cluster.workdir` to a folder that has a `runs/` of its own."""
+    run(workdir, "exp-1").joinpath("format").unlink()
+    run(workdir, "Experiment_2")
+
+    assert done(cleaning.clean(str(workdir), "a", 7 * DAY, dry_run=False))["runs"] == []
+    assert (workdir / "runs/exp-1/a/order.json").exists()
 
 
 def test_old_ended_runs_go_whole(workdir: Path) -> None:

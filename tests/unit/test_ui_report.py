@@ -31,7 +31,7 @@ def told(verdict: Verdict, made: Plan | None = None, **tails: list[str]) -> str:
         assert lines == 12
         return tails.get(f"{node}_{name.replace('.', '_')}", [])
 
-    return ending(made or plan(2, 2), verdict, FOLDER, tail, disconnect_s=15.0)
+    return ending(made or plan(2, 2), verdict, FOLDER, tail, disconnect_s=15.0, where="-c lab")
 
 
 def ranks(*ends: int | None, signals: dict[int, int] | None = None) -> dict[str, RankResult]:
@@ -309,5 +309,5 @@ def test_duration_is_told_in_its_own_units(seconds: float, words: str) -> None:
     verdict = Verdict("succeeded", 0, seconds, nodes={"a": DONE}, ranks=ranks(0, 0))
 
     assert f"succeeded after {words}\n" in ending(
-        plan(1), verdict, FOLDER, no_tail, disconnect_s=15
+        plan(1), verdict, FOLDER, no_tail, disconnect_s=15, where=""
     )

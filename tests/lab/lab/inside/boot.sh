@@ -35,6 +35,9 @@ mount -t tmpfs -o mode=755 lab "$stage"
 mkdir "$stage/sys" "$stage/log" "$stage/root" "$stage/run" "$stage/run/sshd"
 mkdir -m 1777 "$stage/tmp" "$stage/shm" "$stage/run/lock"
 
+cat /proc/sys/kernel/random/uuid >"$stage/boot_id"
+mount --bind "$stage/boot_id" /proc/sys/kernel/random/boot_id
+
 # A sysfs shows the network namespace it was mounted in.
 mount -t sysfs sysfs "$stage/sys"
 mount --rbind /sys/fs/cgroup "$stage/sys/fs/cgroup"
