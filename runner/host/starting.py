@@ -116,7 +116,7 @@ class Starting(Duty):
             prepare(folder, order, self._shim_code, self._record)
             return
         if os.path.lexists(folder.root):
-            raise FileExistsError(f"there is a run {order.run_id} in {order.workdir} already")
+            raise ValueError(f"there is a run {order.run_id} in {order.workdir} already")
         try:
             prepare(folder, order, self._shim_code, self._record)
             if order.release:

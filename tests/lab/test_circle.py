@@ -123,6 +123,33 @@ def test_a_stop_reaches_everybody(ring: Ring) -> None:
     assert ring.circles["a"].needed
 
 
+def test_who_comes_late_hears_of_a_stop(ring: Ring) -> None:
+    """Also who connects anew, and whose old connection took the word with it."""
+    ring.add("a")
+    ring.add("b")
+    ring.until(lambda: ("joined",) in ring.heard["b"].said)
+    ring.circles["a"].stop("rank 0 on a exited with 3", Cause.PEER)
+    ring.add("c")
+    told = ("stop", "rank 0 on a exited with 3", Cause.PEER)
+    ring.until(lambda: told in ring.heard["c"].said and told in ring.heard["b"].said)
+
+
+def test_a_connection_that_was_given_up_is_no_death(ring: Ring) -> None:
+    """The hub closes what it was told to forget; a member that went back to it connects anew."""
+    hub_end, member_end = ring.add("a"), ring.add("b")
+    ring.until(lambda: ("joined",) in ring.heard["b"].said)
+    assert isinstance(hub_end, Host)
+    assert isinstance(member_end, Member)
+    before = hub_end._members["b"]
+    member_end._moved = time.monotonic()
+    hub_end._absent["b"] = before.heard
+    hub_end._forget(before)
+    ring.until(lambda: hub_end._members.get("b") not in (None, before))
+    ring.quiet(0.3)
+    assert ring.heard["b"].said == [("joined",)]
+    assert ring.heard["a"].said == []
+
+
 def test_a_farewell_is_no_loss(ring: Ring) -> None:
     """Who ends well says so; the hub is needed until the last one has."""
     ring.add("a")

@@ -158,6 +158,11 @@ def test_stop_works_whoever_is_dead(lab: Lab, on_lab: Launcher, detached: Start,
         lab["node2"].sh(f"kill -STOP {supervisor.pid} {guardian.pid}")
     for keeper in chosen.get(dead, []):
         lab["node2"].kill(keeper.pid)
+    if dead == "both":
+        assert on_lab("logs", run_id, "--cluster", "lab").out.count("] up") == 4
+        assert lab["node2"].leftovers()  # who reads changes nothing
+        listed = on_lab("ps", "--all", "--cluster", "lab", "cluster.only=[node2]")
+        assert "broken" in listed.out, listed
     if dead == "stopped":
         lab["node2"].kill(supervisor.pid, signal.SIGSTOP)
     done = on_lab("stop", "--run", run_id, "--cluster", "lab", seconds=60)
@@ -182,6 +187,8 @@ def test_stop_names_silent_hosts_and_finishes_later(
         "run " + run_id + " may go on on node3; once that can be asked: python -m runner stop"
         in done.out
     )
+    alone = on_lab(*words, "cluster.only=[node3]", seconds=60)
+    assert alone.code == 5, alone
     lab["node3"].plug()
     done = on_lab(*words, seconds=60)
     assert done.code == 0, done
@@ -351,18 +358,7 @@ def test_ctrl_c_while_attached_asks(
 ) -> None:
     """Detach or stop; Enter alone is the harmless one. Without a terminal it detaches."""
     run_id = detached("sleep=600")
-    near, far = pty.openpty()
-    argv = [sys.executable, "-m", "runner", "attach", "--cluster", "lab"]
-    process = subprocess.Popen(
-        [*argv, "ui=plain"],
-        cwd=on_lab.folder,
-        env=on_lab.env,
-        stdin=far,
-        stdout=far,
-        stderr=far,
-        start_new_session=True,
-    )
-    os.close(far)
+    process, near = attached_on_a_terminal(on_lab)
     seen = until_shown(near, b"] up", 4)
     process.send_signal(signal.SIGINT)
     seen += until_shown(near, b"Type d or s")
@@ -374,6 +370,22 @@ def test_ctrl_c_while_attached_asks(
     (row,) = [row for row in listed if row["run_id"] == run_id]
     assert row["state"] == state
     assert on_lab("stop", "--run", run_id, "--cluster", "lab").code == 0
+
+
+def test_who_said_stop_is_not_asked_again(on_lab: Launcher, detached: Start, lab: Lab) -> None:
+    """The next Ctrl-C hurries the stop, as at a launch; nothing abandons it."""
+    detached("deaf", "sleep=600", overrides=("stop.grace_s=60",))
+    process, near = attached_on_a_terminal(on_lab)
+    until_shown(near, b"] up", 4)
+    process.send_signal(signal.SIGINT)
+    until_shown(near, b"Type d or s")
+    os.write(near, b"s\n")
+    until_shown(near, b"told to stop by its user")
+    process.send_signal(signal.SIGINT)
+    until_shown(near, b"killing what is left")
+    assert process.wait(30) == 130
+    os.close(near)
+    assert lab.leftovers() == {}
 
 
 def test_who_detaches_an_attached_run_lets_it_go(lab: Lab, on_lab: Launcher) -> None:
@@ -392,6 +404,23 @@ def test_who_detaches_an_attached_run_lets_it_go(lab: Lab, on_lab: Launcher) -> 
     for _, record in until_ended(lab, launched.run_id):
         assert "kept" in [event["kind"] for event in record]
         assert record[-1]["state"] == "succeeded"
+
+
+def attached_on_a_terminal(on_lab: Launcher) -> tuple[subprocess.Popen[bytes], int]:
+    """Join the latest run where somebody can answer; return the process and its terminal."""
+    near, far = pty.openpty()
+    argv = [sys.executable, "-m", "runner", "attach", "--cluster", "lab", "ui=plain"]
+    process = subprocess.Popen(
+        argv,
+        cwd=on_lab.folder,
+        env=on_lab.env,
+        stdin=far,
+        stdout=far,
+        stderr=far,
+        start_new_session=True,
+    )
+    os.close(far)
+    return process, near
 
 
 def until_shown(near: int, text: bytes, times: int = 1) -> bytes:
@@ -452,6 +481,10 @@ def test_a_run_whose_lock_is_gone_is_not_taken_for_dead(
     listed = on_lab("ps", "--cluster", "lab")
     assert run_id in listed.out, listed
     assert on_lab("logs", "--cluster", "lab", "--run", run_id).code == 0
+    joined = on_lab.start("attach", run_id, "--cluster", "lab")
+    wait_for(lambda: "sock" in lab["node1"].sh("ls /tmp/runner-0", check=False), "a new door")
+    joined.kill()
     assert [p for p in lab["node1"].leftovers() if "torch" in p.cmdline]
-    assert on_lab("stop", "--run", run_id, "--cluster", "lab", seconds=60).code == 0
+    stopped = on_lab("stop", run_id, "--cluster", "lab", "--json", seconds=60)
+    assert json.loads(stopped.out)["state"] == "stopped", stopped  # by its own ladder
     assert lab.leftovers() == {}

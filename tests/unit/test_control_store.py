@@ -71,6 +71,27 @@ def test_latest_follows_the_newest_run(store: RunStore) -> None:
     assert latest.readlink() == Path("second")
 
 
+def test_a_record_that_was_cut_off_is_made_good(store: RunStore) -> None:
+    """Whoever joins adds what is missing; `latest` stays that of the last launch."""
+    (store.folder / "config.yaml").unlink()
+    store.release()
+    created(store.folder.parent / "second")
+
+    assert RunStore(store.folder).join("seed: 2\n", plan(1))
+
+    assert names(store.folder) == {"config.yaml", "logs", "plan.json"}
+    assert (store.folder.parent / "latest").readlink() == Path("second")
+
+
+def test_a_record_has_one_writer(store: RunStore) -> None:
+    """Until it is released."""
+    other = RunStore(store.folder)
+    assert not other.join("seed: 1\n", plan(1))
+    assert not other.failed
+    store.release()
+    assert other.join("seed: 1\n", plan(1))
+
+
 def test_folder_of_the_users_is_not_replaced_by_the_link(tmp_path: Path) -> None:
     """A real folder called `latest` is not ours to touch."""
     (tmp_path / "latest").mkdir()

@@ -74,9 +74,15 @@ def test_a_machine_stays_the_same_under_another_name(host: Host) -> None:
 
 
 def test_containers_share_all_but_their_processes(host: Host) -> None:
-    """Same boot and same machine: it is the name that tells."""
+    """Same boot and same machine: the name tells, or signs of life; without them it was restarted."""
     host.begin()
     assert host.kept_by(host="other", pids="pid:[1]").elsewhere == "other"
+    host.kept_by(host=os.uname().nodename, pids="pid:[1]")
+    assert keeper.elsewhere(host.folder) == f"another container of {os.uname().nodename}"
+    assert keeper.keepers(host.folder) == []
+    long_ago = time.time() - keeper.RESTARTED_S - 1
+    os.utime(host.folder.keeper, (long_ago, long_ago))
+    assert keeper.elsewhere(host.folder) == ""
 
 
 def test_who_was_gone_when_it_was_noted_is_nobody(host: Host) -> None:
