@@ -220,7 +220,9 @@ def test_setup_changes_the_environment_and_nothing_else(python: Path, tmp_path: 
     assert environ["BASH_FUNC_f%%"].startswith("() {")
     assert environ["PWD"] == str(tmp_path)
     assert {name for name in environ if name.startswith("__runner")} == set()
-    assert set(environ) - {"A", "B", "BASH_FUNC_f%%"} == {*os.environ, "GONE", "PWD"}
+    assert set(environ) - {"A", "B", "BASH_FUNC_f%%"} == (
+        {*os.environ, "GONE", "PWD"} - {"PS1"}  # which bash drops where nobody is prompted
+    )
 
 
 LEFT = "the setup ended its shell (exit, exec): its environment is not known"
@@ -796,16 +798,33 @@ def test_the_connections_of_an_earlier_run_do_not_keep_its_port(free_port: int) 
         reserved.close()
 
 
+LISTEN = """
+import socket, sys
+address, port = sys.argv[1:]
+family = socket.AF_INET6 if ":" in address else socket.AF_INET
+server = socket.socket(family)
+server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+server.bind((address, int(port)))
+server.listen()
+print("listening", flush=True)
+sys.stdin.read()
+"""
+
+
 @pytest.mark.parametrize("address", ["127.0.0.1", "0.0.0.0", "::1", "::"])
 def test_who_listens_on_the_port_is_named(free_port: int, address: str) -> None:
     """At whatever address; with its pid and command."""
-    with bind(free_port, address, shared=True) as server:
-        server.listen()
+    argv = [sys.executable, "-c", LISTEN, address, str(free_port)]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdin
+        assert other.stdout
+        other.stdout.readline()
         answer = collect(request(hold_port=True, port_first=free_port, port_last=free_port))
+        shown = machine.command(other.pid)
+        other.stdin.close()
 
-    shown = machine.command(os.getpid())
     assert (answer.held.store, answer.facts.held_port) == (None, 0)
-    assert answer.facts.port_error == f"port {free_port} is taken by {shown} (pid {os.getpid()})"
+    assert answer.facts.port_error == f"port {free_port} is taken by {shown} (pid {other.pid})"
 
 
 def test_the_near_end_of_a_connection_is_no_free_port() -> None:
