@@ -157,6 +157,7 @@ def steps(pairs: int, epochs: int) -> None:
     print(f"epochs  runner s  torchrun s  ratio (least to greatest)  {pairs} pairs")
     span = f"{statistics.median(ratios):.3f} ({ratios[0]:.3f} to {ratios[-1]:.3f})"
     print(f"{epochs:6}  {ours:8.1f}  {theirs:10.1f}  {span}")
+    print("each:", *(f"{ratio:.3f}" for ratio in ratios))
 
 
 def trained(argv: list[str], folder: str) -> float:
