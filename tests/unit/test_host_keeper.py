@@ -74,7 +74,7 @@ def test_a_machine_stays_the_same_under_another_name(host: Host) -> None:
 
 
 def test_containers_share_all_but_their_processes(host: Host) -> None:
-    """Same boot and same machine: the name tells, or signs of life; without them it was restarted."""
+    """Of one boot and machine: the name tells, or a sign of life; else it was restarted."""
     host.begin()
     assert host.kept_by(host="other", pids="pid:[1]").elsewhere == "other"
     host.kept_by(host=os.uname().nodename, pids="pid:[1]")
