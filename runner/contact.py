@@ -126,6 +126,11 @@ class Contact:
         return Watch(self.spec, plan, self.reach, self.sessions, self.inbox, callbacks)
 
     @property
+    def skews(self) -> dict[str, float]:
+        """How far each host's clock is ahead of ours, in seconds."""
+        return {name: session.skew for name, session in self.sessions.items()}
+
+    @property
     def signalled(self) -> bool:
         """Whether a signal came that nobody took: then nobody waits for a console any more."""
         with contextlib.suppress(queue.Empty):

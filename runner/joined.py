@@ -141,6 +141,7 @@ class Joined:
             Interrupted: By a signal; the next pull goes on from there.
         """
         writes = self.store.join(self.recorded.config_yaml, self.plan)
+        verdict: Verdict | None = None
         if writes and self.over and not self.store.ended:
             watch = self.hosts.contact.watch(self.plan, record=self.store.append_once)
             interrupted = _leaving(watch)
@@ -148,15 +149,19 @@ class Joined:
             watch.run()
             if interrupted:
                 raise Interrupted(128 + interrupted[0], "interrupted; nothing was fetched")
-            self._record(self._verdict(watch))
+            verdict = self._verdict(watch)
         self.store.release()
         contact, run_id = self.hosts.contact, self.plan.run_id
         try:
-            return bring(contact, run_id, self.store.folder, nodes=self.run.seen)
+            pulled = bring(contact, run_id, self.store.folder, nodes=self.run.seen)
         except Interrupted as error:
             again = f"python -m runner pull --run {run_id} {self.where}"
             what = f"interrupted; what came is kept, and this goes on from there: {again}"
             raise Interrupted(error.exit_code, what) from None
+        if verdict and self.store.join(self.recorded.config_yaml, self.plan):
+            self._record(verdict)
+            self.store.release()
+        return pulled
 
     def logs(
         self, show: Show, ranks: Sequence[int], begin: Mapping[str, float], *, follow: bool

@@ -15,6 +15,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from runner.checks.all import AT_LAUNCH, look
+from runner.checks.case import Case
 from runner.contact import SETTLE_S, Contact, after, signals_to, whoami
 from runner.control import bundle
 from runner.control.again import Again
@@ -40,6 +42,7 @@ from runner.core.wire import Frame
 from runner.home import fetch
 from runner.ui import report
 from runner.ui.console import open_console
+from runner.ui.findings import errors, warnings
 
 HOLD_S = 10.0
 
@@ -165,10 +168,16 @@ class Launch:
         left_out = self._snapshot.notes if isinstance(self._snapshot, Snapshot) else ()
         for note in (*self._composed.notes, *left_out):
             self._console.say(f"note: {note}")
-        return self._contact.gather(
+        facts = self._contact.gather(
             lambda node: launch_request(self.spec, node, self._code),
             lambda node, told: problems_of(self.spec, node, told),
         )
+        found = look(Case(self.spec, facts), self.spec.skip_checks, AT_LAUNCH)
+        if problems := [one.problem for one in errors(found)]:
+            raise NotReady(problems)
+        for warning in warnings(found):
+            self._console.say(f"note: {warning}")
+        return facts
 
     def _to_push(self, facts: dict[str, Facts]) -> Snapshot | None:
         if isinstance(self._snapshot, Again):

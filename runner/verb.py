@@ -36,7 +36,7 @@ COMMON = {
 }
 
 
-LISTS = ("set_", "config_dir", "hosts", "rank")
+LISTS = ("set_", "config_dir", "hosts", "rank", "skip")
 """Flags that may be given again."""
 
 _task = cast("Callable[..., Task[Any]]", task)  # its own types know no Task

@@ -23,6 +23,8 @@ from runner.core.composed import Composed, DryRun
 from runner.core.errors import ConfigError, Interrupted, Problem
 from runner.core.facts import FactsRequest
 from runner.core.spec import Node, Spec
+from runner.diagnosing import VERBS as DIAGNOSING
+from runner.diagnosing import check, why
 from runner.runs import VERBS as RUN_VERBS
 from runner.runs import attach, logs, ps, pull, stop
 from runner.verb import composed_of, composer_of, span, verb, words_of
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "attach",
+    "check",
     "clean",
     "config",
     "deploy",
@@ -43,6 +46,7 @@ __all__ = [
     "ps",
     "pull",
     "stop",
+    "why",
 ]
 
 
@@ -312,6 +316,7 @@ def init(
 
 VERBS: dict[str, Task[Any]] = {
     **{each.name: each for each in (deploy, exec_, plan, config, explain, clean, init)},
+    **DIAGNOSING,
     **RUN_VERBS,
 }
 """Every verb by the name it is called by."""

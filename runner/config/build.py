@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any
 
+from runner.checks.all import CHECKS
 from runner.config.arguments import arguments, split_words
 from runner.config.checks import Checker, either, nearest, scalar, stranger
 from runner.core.composed import DryRun
@@ -80,6 +81,10 @@ def build(asked: Asked, problems: list[Problem]) -> tuple[Spec, dict[str, Any]]:
         workdir=check.line("cluster.workdir", cluster["workdir"]),
         deploy=_deploy(check, values),
         pull_outputs=check.choice("outputs.pull", values["outputs"]["pull"], PULLS) == "auto",
+        skip_checks=tuple(
+            check.choice("check.skip", name, tuple(CHECKS))
+            for name in check.words("check.skip", values["check"]["skip"])
+        ),
         env=env,
         secrets=secrets,
         grace_s=check.seconds("stop.grace_s", values["stop"]["grace_s"]),

@@ -189,6 +189,13 @@ class Outputs:
 
 
 @dataclass
+class Check:
+    """What is looked at before a run: by a launch, and by `check`."""
+
+    skip: Any = doc(list, "checks to leave out", "list of names such as [gpus]; `check` has all")
+
+
+@dataclass
 class Stop:
     """How a run is ended."""
 
@@ -227,6 +234,7 @@ class Runner:
     ui: str = doc("auto", "plain: lines only, as for a file", "auto or plain")
     deploy: Deploy = doc(Deploy, "bounds of what is pushed", "see below")
     outputs: Outputs = doc(Outputs, "what comes home of what a task leaves", "see below")
+    check: Check = doc(Check, "what is looked at before a run", "see below")
     stop: Stop = doc(Stop, "how a run is ended", "see below")
     lost_s: float = doc(15.0, "after this silence a host counts as lost", SECONDS)
     disconnect_s: float = doc(
@@ -245,6 +253,7 @@ SECTIONS: Mapping[str, type] = {
     "task": TaskConfig,
     "deploy": Deploy,
     "outputs": Outputs,
+    "check": Check,
     "stop": Stop,
     "logs": Logs,
 }

@@ -89,6 +89,11 @@ class Session:
         return self._clock.ours(mono, wall)
 
     @property
+    def skew(self) -> float:
+        """How far the host's clock is ahead of ours, in seconds."""
+        return self._clock.epoch - self._clock.offset - (time.time() - time.monotonic())
+
+    @property
     def silence(self) -> float:
         """Seconds since the other side said anything, or took anything of size."""
         return time.monotonic() - max(self.heard, self.sent)
@@ -161,7 +166,7 @@ class Clock:
 
     def __init__(self) -> None:
         self.offset = 0.0
-        self._epoch = 0.0  # the host's other clock when the monotonic one said 0
+        self.epoch = 0.0  # its other clock when the monotonic one said 0
         self._asked: dict[int, float] = {}
         self._best = float("inf")
 
@@ -174,8 +179,8 @@ class Clock:
 
         The monotonic one began anew with each boot: what was before the last is told by the other.
         """
-        if abs(wall - mono - self._epoch) > BOOT_S:
-            mono = wall - self._epoch
+        if abs(wall - mono - self.epoch) > BOOT_S:
+            mono = wall - self.epoch
         return mono + self.offset
 
     def told(self, number: int | None, mono: float, wall: float) -> None:
@@ -184,9 +189,9 @@ class Clock:
         asked = self._asked.pop(number, None) if number is not None else None
         if asked is None:
             if self._best == float("inf"):
-                self.offset, self._epoch = now - mono, wall - mono
+                self.offset, self.epoch = now - mono, wall - mono
             return
         trip, offset = now - asked, (now + asked) / 2 - mono
         # Outside of what both trips allow, one of the clocks stood still: a machine was suspended.
         if trip < self._best or abs(offset - self.offset) > (trip + self._best) / 2 + DRIFT_S:
-            self._best, self.offset, self._epoch = trip, offset, wall - mono
+            self._best, self.offset, self.epoch = trip, offset, wall - mono

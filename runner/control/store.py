@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from runner.control.claim import claim
-from runner.core.codec import encode
-from runner.core.errors import ConfigError, Problem
+from runner.core.codec import decode, encode
+from runner.core.diagnosis import diagnose
+from runner.core.errors import ConfigError, NotReady, Problem
 from runner.core.events import Event, parse
 from runner.core.plan import Plan
 from runner.core.verdict import Verdict
@@ -142,12 +143,30 @@ class RunStore:
         return (self.folder / "result.json").exists()
 
     def write_result(self, plan: Plan, verdict: Verdict, began: float) -> None:
-        """Record how it ended; `began` in seconds since 1970."""
+        """Record how it ended, and why; `began` in seconds since 1970."""
         times = {"began": began, "ended": began + verdict.seconds}
+        why = diagnose(plan, verdict, self.tail)
+        told = {**encode(verdict), "diagnosis": encode(why) if why else None}
         try:
-            self._write_json("result.json", {"run_id": plan.run_id, **times, **encode(verdict)})
+            self._write_json("result.json", {"run_id": plan.run_id, **times, **told})
         except OSError as error:
             self.failed = self.failed or f"cannot write in {self.folder}: {error.strerror}"
+
+    def read_result(self) -> tuple[Plan, Verdict]:
+        """Return what ran, and how it ended.
+
+        Raises:
+            NotReady: That is not on record here, or cannot be read.
+        """
+        try:
+            plan, verdict = (
+                json.loads((self.folder / name).read_text(encoding="utf-8"))
+                for name in ("plan.json", "result.json")
+            )
+            return decode(Plan, plan), decode(Verdict, verdict)
+        except (OSError, ValueError) as error:
+            what = f"the record of a run in {self.folder} cannot be read: {error}"
+            raise NotReady([Problem("", what, "python -m runner pull brings it anew")]) from error
 
     def append(self, event: Event) -> None:
         """Record what happened."""

@@ -20,10 +20,10 @@ def problems_of(spec: Spec, node: Node, facts: Facts) -> List[Problem]:
     return [
         *_python(node, facts),
         *storage_problems(node, facts),
-        *_room(spec, node, facts),
+        *room_problems(spec, node, facts),
         *_program(spec, node, facts),
-        *_gpus(node, facts),
-        *_port(spec, node, facts),
+        *gpu_problems(node, facts),
+        *port_problems(spec, node, facts),
         *_logout(spec, node, facts),
     ]
 
@@ -81,7 +81,8 @@ def storage_problems(node: Node, facts: Facts) -> List[Problem]:
     return []
 
 
-def _room(spec: Spec, node: Node, facts: Facts) -> List[Problem]:
+def room_problems(spec: Spec, node: Node, facts: Facts) -> List[Problem]:
+    """Return what is wrong with the room on its disk."""
     if facts.workdir_error:
         return []
     if facts.disk_free is not None and facts.disk_free < MIN_DISK_BYTES:
@@ -130,7 +131,8 @@ def _program(spec: Spec, node: Node, facts: Facts) -> List[Problem]:
     return problems
 
 
-def _gpus(node: Node, facts: Facts) -> List[Problem]:
+def gpu_problems(node: Node, facts: Facts) -> List[Problem]:
+    """Return what the YAML asks for of its GPUs, and it has not."""
     there = visible_gpus(facts)
     key = f"cluster.nodes.{node.name}.gpus"
     if node.gpu_ids:
@@ -146,7 +148,8 @@ def _gpus(node: Node, facts: Facts) -> List[Problem]:
     return [Problem(node.name, f"{key}: {asked}, the host has {seen}", f"legal here: {legal}")]
 
 
-def _port(spec: Spec, node: Node, facts: Facts) -> List[Problem]:
+def port_problems(spec: Spec, node: Node, facts: Facts) -> List[Problem]:
+    """Return why the master has no port for the meeting."""
     if node is not spec.master or facts.held_port:
         return []
     hint = "set cluster.master_port to another port, a range such as 29500-29600, or auto"

@@ -138,6 +138,7 @@ class Spec:
         project: The folder of the code on the hosts.
         workdir: Where runs and releases are kept on the hosts.
         deploy: What is pushed there first.
+        skip_checks: The checks that are left out.
         pull_outputs: Whether what the task leaves is fetched at the end.
         env: Environment of all ranks (`pass_env` included).
         secrets: Environment of the ranks that is never written anywhere.
@@ -161,6 +162,7 @@ class Spec:
     workdir: str = "~/.runner"
     deploy: Deploy = Deploy()
     pull_outputs: bool = True
+    skip_checks: Tuple[str, ...] = ()
     env: Dict[str, str] = field(default_factory=dict)
     secrets: Dict[str, Secret] = field(default_factory=dict)
     grace_s: float = 15.0

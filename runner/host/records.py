@@ -143,9 +143,9 @@ class Journal:
             os.write(descriptor, b"\n" + line)  # whatever was torn before ends here
             os.close(descriptor)
 
-    def append_exit(self, rank: int, data: Dict[str, Any]) -> None:
-        """Record a rank's end as its shim wrote it down, at the time it did."""
-        body = RankExited(rank, data["code"], data["signal"], int(data["max_rss"]))
+    def append_exit(self, rank: int, data: Dict[str, Any], error: str = "") -> None:
+        """Record a rank's end as its shim wrote it down, at the time it did; `error` says more."""
+        body = RankExited(rank, data["code"], data["signal"], int(data["max_rss"]), error)
         self.append(body, mono=float(data["mono"]), wall=float(data["wall"]))
 
     def enter(self, state: State) -> None:

@@ -36,11 +36,11 @@ from runner.core.exits import describe_exit
 from runner.core.layout import PROGRAM, RunFolder
 from runner.core.order import Order
 from runner.core.states import State
-from runner.host import cgroup, keeper, ports, proc
+from runner.host import cgroup, deaths, keeper, ports, proc
 from runner.host.circle import circle_of
 from runner.host.doorway import Doorway
 from runner.host.ending import confirmed, kill_all, reap_all
-from runner.host.records import BALLAST, Journal, rank_records, record_sizes
+from runner.host.records import Journal, rank_records, record_sizes
 from runner.host.touch import Circle, News
 
 TICK_S = 0.05
@@ -86,6 +86,7 @@ class Supervisor(News):
         self._program_end: Optional[Tuple[Optional[int], Optional[int]]] = None
         self._seen: Set[str] = set()
         self._shims: Dict[int, int] = {}
+        self._pids: Dict[int, int] = {}
         self._exited: Set[int] = set()
         self._heard = self._heard_elsewhere = time.monotonic()
         self._circle = Circle()
@@ -292,14 +293,15 @@ class Supervisor(News):
         attempt = self._folder.attempt(self.order.attempt)
         for kind, rank, data in rank_records(attempt, self._seen):
             if kind == "start":
-                self._shims[rank] = int(data["shim"])
+                self._shims[rank], self._pids[rank] = int(data["shim"]), int(data["pid"])
                 body = RankStarted(rank, int(data["pid"]))
                 self._journal.append(body, mono=float(data["mono"]), wall=float(data["wall"]))
             else:
                 self._exited.add(rank)
-                self._journal.append_exit(rank, data)
+                error = "" if self._stop_reason else deaths.seen(self._pids.get(rank, 0), data)
+                self._journal.append_exit(rank, data, error)
                 if data["code"] != 0:
-                    how = describe_exit(data["code"], data["signal"])
+                    how = error or describe_exit(data["code"], data["signal"])
                     self._fail(f"rank {rank} on {self.order.node} {how}")
 
     def _fail(self, what: str) -> None:
@@ -330,17 +332,8 @@ class Supervisor(News):
         for rank, shim in sorted(self._shims.items()):
             if rank not in self._exited and shim not in alive:
                 self._exited.add(rank)
-                self._journal.append(RankExited(rank, error=self._why_unseen()))
+                self._journal.append(RankExited(rank, error=deaths.unseen(self._folder.root)))
                 self._fail(f"rank {rank} on {self.order.node} ended unseen")
-
-    def _why_unseen(self) -> str:
-        try:
-            free = os.statvfs(self._folder.root)
-        except OSError as error:
-            return f"ended, and could not record how: {error.strerror}"
-        if free.f_bavail * free.f_frsize >= BALLAST:
-            return ""
-        return f"ended, and could not record how: No space left in {self._folder.root}"
 
     def _hand_over_port(self) -> None:
         """Let go of the port once the program listens on it, or once somebody else does."""

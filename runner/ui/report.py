@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import posixpath
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from runner.core import shell, torchrun
+from runner.core.diagnosis import Diagnosis, Tail, diagnose
 from runner.core.exits import describe_exit
-from runner.core.layout import CODE, RunFolder, log_name, release_folder
+from runner.core.layout import CODE, RunFolder, release_folder
 from runner.core.plan import NodePlan, Plan
-from runner.core.verdict import LOST, STUCK, Failure, NodeResult, Verdict
+from runner.core.verdict import STUCK, Failure, NodeResult, Verdict
 from runner.ui.names import fold_names
 
 WIDTH = 79
 """Of our own sentences; tables and what ranks say take what they need."""
-
-TAIL_LINES = 12
-"""Of what failed first; with the rest of the report they fit a screen of 24 rows."""
 
 
 def opening(plan: Plan) -> str:
@@ -39,14 +37,7 @@ def opening(plan: Plan) -> str:
     width = max(len(names) for names, _ in rows)
     lines += [f"  {names:{width}}  {text}" for names, text in rows]
     for note in plan.notes:
-        lines += textwrap.wrap(
-            f"note: {note}",
-            WIDTH,
-            initial_indent="  ",
-            subsequent_indent="    ",
-            break_long_words=False,
-            break_on_hyphens=False,
-        )
+        lines += _told("note", note)
     return "\n".join(lines)
 
 
@@ -114,7 +105,7 @@ def ending(
     plan: Plan,
     verdict: Verdict,
     folder: Path,
-    tail: Callable[[str, str, int], list[str]],
+    tail: Tail,
     *,
     disconnect_s: float,
     where: str,
@@ -126,7 +117,7 @@ def ending(
     lines: list[str] = []
     failure = verdict.first_failure
     if failure:
-        lines += _first_failure(plan, verdict, failure, tail)
+        lines += _first_failure(verdict, failure, diagnose(plan, verdict, tail))
     if verdict.exit_code != 0 or len(plan.nodes) <= MANY:
         rows = [_fared(group, verdict) for group in _same_fate(plan, verdict)]
         width = min(max(len(names) for names, _ in rows), WIDE)
@@ -155,24 +146,31 @@ WIDE = 40
 """Names longer than this are not waited for when columns are aligned."""
 
 
-def _first_failure(
-    plan: Plan, verdict: Verdict, failure: Failure, tail: Callable[[str, str, int], list[str]]
-) -> list[str]:
+def _first_failure(verdict: Verdict, failure: Failure, why: Diagnosis | None) -> list[str]:
     who = failure.node if failure.rank is None else f"rank {failure.rank} on {failure.node}"
     lines = [
         f"first failure: {who} {failure.what}"
         if failure.rank is not None
         else f"first failure: {who}: {failure.what}"
     ]
-    source = "program" if failure.rank is None else f"rank_{failure.rank}"
-    last: list[str] = []
-    # What torchrun said when it was told to end, is no reason of a host's that was lost.
-    for stream in () if verdict.state == LOST else ("err", "out"):
-        last = last or tail(failure.node, log_name(plan.attempt, source, stream), TAIL_LINES)
-    lines += [f"  | {line}" for line in last]
+    if why:
+        lines += [f"  | {line}" for line in (*why.before, *why.said)]
+        if why.means:
+            lines += _told("why", why.means) + _told("cure", why.cure)
     if verdict.consequences > 0:
         lines.append(f"  {_count(verdict.consequences, 'rank')} ended badly after it")
     return lines
+
+
+def _told(title: str, text: str) -> list[str]:
+    return textwrap.wrap(
+        f"{title}: {text}",
+        WIDTH,
+        initial_indent="  ",
+        subsequent_indent="    ",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
 
 
 def _same_fate(plan: Plan, verdict: Verdict) -> list[list[NodePlan]]:

@@ -29,8 +29,8 @@ MINE = {
     ),
 }
 ROOT_KEYS = (
-    "cluster, task, dry_run, run_id, run_dir, rerun, ui, deploy, outputs, stop, lost_s, "
-    "disconnect_s, on_disconnect, detach, logs"
+    "cluster, task, dry_run, run_id, run_dir, rerun, ui, deploy, outputs, check, stop, "
+    "lost_s, disconnect_s, on_disconnect, detach, logs"
 )
 
 

@@ -21,8 +21,8 @@ ROOT = Path(__file__).parents[2]
 PROGRAMS = Path(__file__).parent / "programs"
 RANK = str(PROGRAMS / "rank.py")
 VERBS = [
-    *("attach", "clean", "config", "deploy", "exec", "explain", "init"),
-    *("logs", "plan", "ps", "pull", "stop"),
+    *("attach", "check", "clean", "config", "deploy", "exec", "explain", "init"),
+    *("logs", "plan", "ps", "pull", "stop", "why"),
 ]
 
 

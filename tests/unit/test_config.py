@@ -488,6 +488,7 @@ def test_the_keys_are_these() -> None:
         *("task.module", "task.script", "task.command", "task.args", "task.args_style"),
         *("task.env", "task.outputs", "task.nodes", "task.nnodes"),
         *("dry_run", "run_id", "run_dir", "rerun", "ui", "deploy.max_mb", "deploy.keep"),
-        *("outputs.pull", "stop.grace_s", "lost_s", "disconnect_s", "on_disconnect", "detach"),
+        *("outputs.pull", "check.skip", "stop.grace_s", "lost_s", "disconnect_s"),
+        *("on_disconnect", "detach"),
         "logs.ranks",
     ]

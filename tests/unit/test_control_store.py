@@ -152,7 +152,7 @@ def test_records_read_back(store: RunStore) -> None:
     assert decode(Plan, json.loads((store.folder / "plan.json").read_text())) == plan(2)
     result = json.loads((store.folder / "result.json").read_text())
     times = {"began": 1700000000.0, "ended": 1700000012.5}
-    assert result == {"run_id": RUN_ID, **times, **encode(verdict)}
+    assert result == {"run_id": RUN_ID, **times, **encode(verdict), "diagnosis": None}
 
 
 def test_record_is_replaced_whole_or_not_at_all(store: RunStore) -> None:

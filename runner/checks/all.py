@@ -1,0 +1,42 @@
+"""Every check by its name, in the order in which they are shown."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from runner.checks.case import Case, Check
+from runner.checks.clock import clock
+from runner.checks.gpus import gpus
+from runner.checks.limits import limits
+from runner.checks.logout import logout
+from runner.checks.network import network
+from runner.checks.python import python
+from runner.checks.reach import reach
+from runner.checks.setup import setup
+from runner.checks.storage import storage
+from runner.checks.torch import torch
+from runner.core.finding import Finding
+
+CHECKS: dict[str, Check] = {
+    "reach": reach,
+    "setup": setup,
+    "python": python,
+    "torch": torch,
+    "gpus": gpus,
+    "network": network,
+    "storage": storage,
+    "limits": limits,
+    "clock": clock,
+    "logout": logout,
+}
+
+
+AT_LAUNCH = ("python", "torch", "gpus")
+"""What every launch looks at as well; of the others it does what it cannot do without."""
+
+
+def look(
+    case: Case, skip: Collection[str] = (), names: Iterable[str] = tuple(CHECKS)
+) -> dict[str, list[Finding]]:
+    """Return what the checks of these names find, but for those that are skipped."""
+    return {name: list(CHECKS[name](case)) for name in names if name not in skip}

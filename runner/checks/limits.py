@@ -1,0 +1,30 @@
+"""Whether a process of ours may open enough files, start enough others, and lock memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from runner.checks.case import Case
+from runner.core.finding import Finding, Level
+
+FILES, PROCESSES = 4096, 4096
+
+
+def limits(case: Case) -> Iterator[Finding]:
+    """Warnings only: a small task needs little."""
+    for name, facts in case.there:
+        found = list(_of(name, facts.limits))
+        yield from found
+        if facts.limits and not found:
+            files = facts.limits.get("nofile", -1)
+            yield Finding(Level.FINE, name, f"{'unlimited' if files < 0 else files} open files")
+
+
+def _of(name: str, limits: dict[str, int]) -> Iterator[Finding]:
+    hint = "in cluster.setup, `ulimit -{flag} {wanted}`; or there, /etc/security/limits.conf"
+    if 0 <= limits.get("nofile", -1) < FILES:
+        what = f"ulimit -n is {limits['nofile']}: data loaders and NCCL open a file per tensor"
+        yield Finding(Level.WARNING, name, what, hint.format(flag="n", wanted=65536))
+    if 0 <= limits.get("nproc", -1) < PROCESSES:
+        what = f"ulimit -u is {limits['nproc']}: ranks, workers and threads all count"
+        yield Finding(Level.WARNING, name, what, hint.format(flag="u", wanted=65536))

@@ -1,0 +1,39 @@
+"""Whether the disks have room: that of the workdir, and the shared memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from runner.checks.case import Case
+from runner.core.finding import Finding, Level
+from runner.core.readiness import room_problems, storage_problems
+
+LITTLE_DISK, LITTLE_SHM = 2 << 30, 1 << 30
+"""Below so many bytes a run of some hours, or data loaders, may be in trouble."""
+
+
+def storage(case: Case) -> Iterator[Finding]:
+    """An error where nothing can be stored, a warning where there is little room."""
+    for node in case.spec.nodes:
+        facts = case.facts.get(node.name)
+        if facts is None or facts.setup.code != 0:
+            continue
+        problems = [*storage_problems(node, facts), *room_problems(case.spec, node, facts)]
+        yield from map(Finding.of, problems)
+        if problems:
+            continue
+        free = facts.disk_free
+        if free is not None and free < LITTLE_DISK:
+            what = f"{facts.workdir} has {free >> 20} MiB free for logs and checkpoints"
+            hint = "python -m runner clean, or set cluster.workdir to another disk"
+            yield Finding(Level.WARNING, node.name, what, hint)
+        else:
+            room = f"{free >> 30} GiB free" if free is not None else "room is not known"
+            yield Finding(Level.FINE, node.name, f"{facts.workdir}, {room}")
+        if facts.shm_free is not None and facts.shm_free < LITTLE_SHM:
+            what = (
+                f"shared memory (/dev/shm) has {facts.shm_free >> 20} MiB free: data loaders' "
+                "workers and NCCL use it, and die of SIGBUS when it is full"
+            )
+            hint = "mount -o remount,size=16G /dev/shm there, or a container's --shm-size"
+            yield Finding(Level.WARNING, node.name, what, hint)

@@ -1,0 +1,121 @@
+"""Why a run failed: what the rank that failed first said last, and what is known of that."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Callable, List, Optional, Sequence, Tuple
+
+from runner.core.causes import explain
+from runner.core.layout import PROGRAM, log_name, rank_source
+from runner.core.plan import Plan
+from runner.core.verdict import LOST, Failure, Verdict
+
+Tail = Callable[[str, str, int], List[str]]
+"""Takes (node, log, how many) and returns the last lines of a log."""
+
+LINES = 400
+"""Of a log are looked at."""
+
+SHOWN, BEFORE = 10, 2
+"""Lines of a traceback, and of what was said before it, that a report shows."""
+
+TRACEBACK = "Traceback (most recent call last):"
+_RANK = re.compile(r"^\[rank\d+\]: ?")
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What is known of the first failure.
+
+    Attributes:
+        said: Its last traceback, or its last lines where it has none.
+        before: What stood before that.
+        cause: The name of a known cause, "" for one that is not known.
+        means: What happened, in words; "" likewise.
+        cure: What to do about it; "" likewise.
+    """
+
+    said: Tuple[str, ...] = ()
+    before: Tuple[str, ...] = ()
+    cause: str = ""
+    means: str = ""
+    cure: str = ""
+
+
+def diagnose(plan: Plan, verdict: Verdict, tail: Tail) -> Optional[Diagnosis]:
+    """Return what is known of the first failure; None where nothing failed.
+
+    Of a host that was lost, nothing that its ranks said when they were told to end is a reason.
+    """
+    failure = verdict.first_failure
+    if failure is None or verdict.state == LOST:
+        return None
+    lines = _last_words(plan, failure, tail)
+    before, said = split(lines)
+    result = verdict.ranks[str(failure.rank)] if failure.rank is not None else None
+    known = explain((failure.what, *before[-BEFORE:], *said), result.signal if result else None)
+    means = known.means if known else ""
+    if known and failure.rank is not None:
+        means += _also(plan, failure, said, tail)
+    return Diagnosis(
+        said=shortened(said),
+        before=tuple(before[-BEFORE:]),
+        cause=known.name if known else "",
+        means=means,
+        cure=known.cure if known else "",
+    )
+
+
+def _last_words(plan: Plan, failure: Failure, tail: Tail) -> List[str]:
+    source = PROGRAM if failure.rank is None else rank_source(failure.rank)
+    for stream in ("err", "out"):
+        lines = tail(failure.node, log_name(plan.attempt, source, stream), LINES)
+        if lines:
+            return [_RANK.sub("", line) for line in lines]
+    return []
+
+
+def split(lines: Sequence[str]) -> Tuple[List[str], List[str]]:
+    """Return the lines before the last traceback, and that; or no lines, and the last ones."""
+    starts = [at for at, line in enumerate(lines) if line.strip() == TRACEBACK]
+    if not starts:
+        return [], list(lines[-SHOWN:])
+    end = _end_of(lines, starts[-1])
+    return [line for line in lines[: starts[-1]] if line.strip()], list(lines[starts[-1] : end])
+
+
+def _end_of(lines: Sequence[str], start: int) -> int:
+    """Return where a traceback ends: frames are indented, the exception follows."""
+    at = start + 1
+    while at < len(lines) and (not lines[at].strip() or lines[at][0] == " "):
+        at += 1
+    while at < len(lines) and lines[at].strip():
+        at += 1
+    return at
+
+
+def shortened(lines: Sequence[str]) -> Tuple[str, ...]:
+    """Return the first and the last lines: the frames between are torch's mostly."""
+    if len(lines) <= SHOWN:
+        return tuple(lines)
+    head = 3 if lines[0].strip() == TRACEBACK else 0
+    left_out = len(lines) - SHOWN + 1
+    return (*lines[:head], f"  … {left_out} lines …", *lines[-(SHOWN - head - 1) :])
+
+
+def _also(plan: Plan, failure: Failure, said: Sequence[str], tail: Tail) -> str:
+    """Say on how many other nodes a rank ended with the same words, if any came so far."""
+    others = [share for share in plan.nodes if share.node != failure.node]
+    same = [
+        share
+        for share in others
+        if said
+        and any(
+            said[-1] in _last_words(plan, Failure(share.node, rank, ""), tail)
+            for rank in share.ranks
+        )
+    ]
+    if not same:
+        return ""
+    return ", on every node" if len(same) == len(others) else f", also on {len(same)} other nodes"

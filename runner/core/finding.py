@@ -1,0 +1,45 @@
+"""What a check found."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+from runner.core.errors import Problem
+
+
+class Level(enum.Enum):
+    """How bad a finding is."""
+
+    ERROR = "error"
+    """A launch refuses."""
+    WARNING = "warning"
+    """It may go well."""
+    FINE = "fine"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was seen of one node, or of the whole cluster.
+
+    Attributes:
+        level: How bad it is.
+        node: The node; "" for the whole cluster.
+        what: What was seen, and where it is not obvious, why it matters.
+        hint: The next command to type, or the key to set; "" for what is fine.
+    """
+
+    level: Level
+    node: str
+    what: str
+    hint: str = ""
+
+    @property
+    def problem(self) -> Problem:
+        """It, as a launch tells it."""
+        return Problem(self.node, self.what, self.hint)
+
+    @staticmethod
+    def of(problem: Problem) -> Finding:
+        """Return a problem that a launch would refuse for."""
+        return Finding(Level.ERROR, problem.where, problem.what, problem.hint)

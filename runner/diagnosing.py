@@ -1,0 +1,122 @@
+"""The verbs that say what is wrong: with a cluster before a run, and with a run that failed."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from invoke.context import Context
+from invoke.tasks import Task
+
+from runner.core.errors import ConfigError, NotReady, Problem
+from runner.verb import composed_for, composed_of, verb
+
+if TYPE_CHECKING:
+    from runner.control.store import RunStore
+    from runner.core.composed import Composed
+
+RUN = "the run's id; the latest one unless given"
+
+
+@verb("check", skip="leave this check out; may be given again")
+def check(
+    _context: Context,
+    cluster: str = "",
+    set_: Sequence[str] | None = None,
+    config_dir: Sequence[str] | None = None,
+    skip: Sequence[str] | None = None,
+    json_: bool = False,
+) -> int:
+    """Look for what is wrong with a cluster, before a run does.
+
+    Errors are what a launch refuses for; nothing is started.
+    """
+    from runner.checks.all import CHECKS, look
+    from runner.checks.case import Case
+    from runner.contact import contact
+    from runner.control.connect import launch_request
+    from runner.core.release import Code
+    from runner.ui import findings
+    from runner.ui.console import open_console
+
+    unknown = sorted(set(skip or ()) - CHECKS.keys())
+    if unknown:
+        what = f"there is no check {unknown[0]!r}"
+        raise ConfigError([Problem("--skip", what, f"there are {', '.join(CHECKS)}")])
+    composed = composed_of(cluster, set_, config_dir)
+    spec = composed.spec
+    names = [node.name for node in spec.nodes]
+    with contact(replace(spec, run_id="check"), open_console(composed.ui, None, names)) as hosts:
+        facts, silent = hosts.gather_some(
+            lambda node: replace(
+                launch_request(spec, node, Code()), run_id="", project="", script=""
+            )
+        )
+        skews = hosts.skews
+    found = look(Case(spec, facts, silent, skews), {*spec.skip_checks, *(skip or ())})
+    print(json.dumps(findings.as_data(found)) if json_ else findings.render(found, spec.cluster))
+    return NotReady.exit_code if findings.errors(found) else 0
+
+
+@verb("why", run=RUN)
+def why(
+    _context: Context,
+    run: str = "",
+    cluster: str = "",
+    set_: Sequence[str] | None = None,
+    config_dir: Sequence[str] | None = None,
+    json_: bool = False,
+) -> int:
+    """Say again how a run ended, and why.
+
+    From the record here, or from the hosts where there is none.
+    """
+    from runner.control.store import RunStore
+    from runner.ui import report
+
+    composed = composed_for(run, cluster, set_, config_dir)
+    store = RunStore(composed.run_dir.parent / (run or "latest"))
+    if not store.ended:
+        store = _fetched(composed, run)
+    if json_:
+        print(json.dumps(json.loads((store.folder / "result.json").read_text(encoding="utf-8"))))
+        return 0
+    plan, verdict = store.read_result()
+    folder = store.folder.parent / plan.run_id
+    told = report.ending(
+        plan,
+        verdict,
+        Path(os.path.relpath(folder)),
+        store.tail,
+        disconnect_s=plan.nodes[0].order.disconnect_s,
+        where=composed.where,
+    )
+    print(told)
+    return 0
+
+
+def _fetched(composed: Composed, run: str) -> RunStore:
+    """Bring the record of an ended run here.
+
+    Raises:
+        NotReady: It has not ended, or cannot be had.
+    """
+    from runner.found import hosts_of
+    from runner.joined import Joined
+
+    with hosts_of(composed, "why") as hosts:
+        joined = Joined(composed, hosts, run)
+        if not joined.over:
+            what = f"run {joined.plan.run_id} has not ended, as far as the hosts say"
+            hint = f"python -m runner attach --run {joined.plan.run_id} {composed.where}"
+            raise NotReady([Problem("--run", what, hint)])
+        joined.pull()
+    return joined.store
+
+
+VERBS: dict[str, Task[Any]] = {each.name: each for each in (check, why)}
+"""Every such verb by the name it is called by."""

@@ -1,0 +1,187 @@
+"""The checks: what each says of hosts that are well, and of those that are not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from runner.checks.all import CHECKS, look
+from runner.checks.case import Case
+from runner.core.errors import Problem
+from runner.core.facts import Facts, GpuProcess, Python, Setup
+from runner.core.finding import Finding, Level
+from runner.core.spec import Node
+from runner.ui import findings
+from tests.golden.builders import TORCH, facts, gpus, spec
+
+ERROR, WARNING, FINE = Level.ERROR, Level.WARNING, Level.FINE
+
+
+def case(gpu_counts: tuple[int | None, ...] = (None, None, None), **changes: Facts) -> Case:
+    """Three hosts that are well, but for what is changed in some."""
+    names = ("a", "b", "c")
+    nodes = [
+        Node(name, f"10.0.0.{at}", gpu_count=count)
+        for at, (name, count) in enumerate(zip(names, gpu_counts, strict=True), 1)
+    ]
+    well = {
+        name: facts(name, f"eth0 10.0.0.{at}/24", gpu_count=2, limits={"nofile": 65536})
+        for at, name in enumerate(names, 1)
+    }
+    return Case(spec(*nodes), {**well, **changes}, {}, dict.fromkeys(names, 0.01))
+
+
+def host(name: str, **changes: Any) -> Facts:
+    """One of them, with something changed."""
+    return replace(case().facts[name], **changes)
+
+
+def bad(check: str, looked_at: Case) -> list[tuple[Level, str, str]]:
+    """What a check finds that is not fine."""
+    found = list(CHECKS[check](looked_at))
+    assert all(one.hint for one in found if one.level is not FINE), found
+    return [(one.level, one.node, one.what) for one in found if one.level is not FINE]
+
+
+@pytest.mark.parametrize("check", CHECKS)
+def test_nothing_is_wrong_with_what_is_well(check: str) -> None:
+    """Three equal hosts."""
+    assert bad(check, case()) == []
+
+
+@pytest.mark.parametrize("check", CHECKS)
+def test_where_nobody_answers_no_check_fails_itself(check: str) -> None:
+    """It has nothing to say, but for the one that says so."""
+    nobody = replace(case(), facts={}, skews={}, silent={n: Problem(n, "no", "x") for n in "abc"})
+    assert [level for level, _, _ in bad(check, nobody)] == (
+        [ERROR] * 3 if check == "reach" else []
+    )
+
+
+def test_setup_that_fails_is_an_error_and_the_rest_of_that_host_is_not_judged() -> None:
+    """Nothing else is known of it."""
+    ill = case(b=host("b", setup=Setup(1, "module: not found"), python=Python(), gpus=()))
+    assert bad("setup", ill) == [(ERROR, "b", "cluster.setup ended with 1")]
+    for check in CHECKS.keys() - {"setup"}:
+        assert bad(check, ill) == []
+
+
+OTHER = replace(TORCH, version="3.9.2")
+
+
+@pytest.mark.parametrize(
+    ("check", "changes", "found"),
+    [
+        ("python", {"python": Python(error="no python3 on PATH")}, (ERROR, "no python3 on PATH")),
+        ("python", {"python": OTHER}, (WARNING, "Python 3.9.2, most have 3.11.7")),
+        ("torch", {"python": replace(TORCH, torch="")}, (ERROR, "no torch in /opt/venv/bin")),
+        ("torch", {"python": replace(TORCH, torch="2.11.0+cu128")}, (ERROR, "torch 2.11.0+cu128,")),
+        (
+            "torch",
+            {"python": replace(TORCH, torch="2.13.0+cpu")},
+            (WARNING, "torch 2.13.0+cpu, mo"),
+        ),
+        ("storage", {"workdir_error": "no permission"}, (ERROR, "cluster.workdir: no permission")),
+        ("storage", {"disk_free": 1 << 20}, (ERROR, "has 1 MiB free, a run needs")),
+        ("storage", {"disk_free": 1 << 30}, (WARNING, "has 1024 MiB free for logs")),
+        ("storage", {"shm_free": 64 << 20}, (WARNING, "shared memory (/dev/shm) has 64 MiB free")),
+        ("limits", {"limits": {"nofile": 1024}}, (WARNING, "ulimit -n is 1024")),
+        ("limits", {"limits": {"nproc": 100}}, (WARNING, "ulimit -u is 100")),
+        ("logout", {"logind_kills": "KillUserProcesses=yes"}, (WARNING, "logind kills what you")),
+    ],
+)
+def test_what_is_wrong_is_said(
+    check: str, changes: Mapping[str, Any], found: tuple[Level, str]
+) -> None:
+    """Of that host alone, with how bad it is."""
+    ((level, node, what),) = bad(check, case(b=host("b", **changes)))
+    assert (level, node) == (found[0], "b")
+    assert found[1] in what
+
+
+def test_too_few_gpus_are_an_error() -> None:
+    """The key and what is legal are in it."""
+    ((level, node, what),) = bad("gpus", case((2, 4, None)))
+    assert (level, node) == (ERROR, "b")
+    assert what == "cluster.nodes.b.gpus: asked for 4, the host has 2 (nvml)"
+
+
+def test_who_holds_a_gpu_is_named() -> None:
+    """With what may be seen of them."""
+    mine, hidden = (
+        GpuProcess(71, 3 << 30, "bob", "python train.py"),
+        GpuProcess(72),
+    )
+    held = tuple(replace(gpu, processes=(mine, hidden)) for gpu in gpus(1))
+    assert bad("gpus", case((1, 1, 1), b=host("b", gpus=held))) == [
+        (
+            WARNING,
+            "b",
+            "GPU 0 is in use: process 71 python train.py of bob, 3072 MiB, process 72 of unknown",
+        )
+    ]
+
+
+def test_mixed_gpus_are_a_warning_of_all() -> None:
+    """The slowest sets the pace."""
+    other = tuple(replace(gpu, name="NVIDIA T4") for gpu in gpus(2))
+    ((level, node, what),) = bad("gpus", case(c=host("c", gpus=other)))
+    assert (level, node) == (WARNING, "")
+    assert what.startswith("NVIDIA A100 and NVIDIA T4: ")
+
+
+def test_a_clock_that_is_off_is_a_warning() -> None:
+    """In either direction."""
+    off = replace(case(), skews={"a": -90.0, "b": 0.5, "c": 7.2})
+    assert [(node, what.partition(":")[0]) for _, node, what in bad("clock", off)] == [
+        ("a", "its clock is 90 s behind ours"),
+        ("c", "its clock is 7 s ahead of ours"),
+    ]
+
+
+def test_the_port_of_the_master_and_the_address_are_checked() -> None:
+    """As a launch does."""
+    taken = case(a=host("a", held_port=0, port_error="port 29500 is taken by python (pid 7)"))
+    ((level, _, what), *_) = bad("network", taken)
+    assert level is ERROR
+    assert "port 29500 is taken by python (pid 7)" in what
+
+
+def test_skipped_checks_do_not_look() -> None:
+    """By name."""
+    assert "clock" not in look(case(), ["clock"])
+    assert set(look(case())) == set(CHECKS)
+
+
+def test_equal_findings_are_one_line() -> None:
+    """Bad ones first, with what to do; and a last line that sums up."""
+    found = {
+        "torch": [
+            Finding(FINE, "gpu1", "2.13.0"),
+            Finding(ERROR, "gpu4", "no torch in /usr/bin/python3", "install it"),
+            Finding(FINE, "gpu2", "2.13.0"),
+            Finding(FINE, "gpu3", "2.13.0"),
+        ],
+        "gpus": [Finding(WARNING, "", "mixed", "leave some out")],
+    }
+    assert findings.render(found, "lab") == (
+        "torch  error    gpu4      no torch in /usr/bin/python3\n"
+        "                          → install it\n"
+        "torch  fine     gpu[1-3]  2.13.0\n"
+        "gpus   warning  all       mixed\n"
+        "                          → leave some out\n"
+        "lab: 1 error, 1 warning; a launch would refuse"
+    )
+    assert [one.node for one in findings.errors(found)] == ["gpu4"]
+    assert findings.warnings(found) == ["all: mixed"]
+    assert findings.render({}, "lab").endswith("lab: all is well")
+    assert findings.as_data(found)[1] == {
+        "check": "torch",
+        "level": "error",
+        "node": "gpu4",
+        "what": "no torch in /usr/bin/python3",
+        "hint": "install it",
+    }
