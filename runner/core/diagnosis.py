@@ -118,4 +118,6 @@ def _also(plan: Plan, failure: Failure, said: Sequence[str], tail: Tail) -> str:
     ]
     if not same:
         return ""
-    return ", on every node" if len(same) == len(others) else f", also on {len(same)} other nodes"
+    if len(same) == len(others):
+        return ", on every node"
+    return f", also on {same[0].node}" if len(same) == 1 else f", also on {len(same)} other nodes"
