@@ -13,13 +13,11 @@ from invoke.context import Context
 from invoke.tasks import Task
 
 from runner.core.errors import ConfigError, NotReady, Problem
-from runner.verb import composed_for, composed_of, verb
+from runner.verb import composed_for, composed_of, contact_of, verb
 
 if TYPE_CHECKING:
     from runner.control.store import RunStore
     from runner.core.composed import Composed
-
-RUN = "the run's id; the latest one unless given"
 
 
 @verb("check", skip="leave this check out; may be given again")
@@ -37,20 +35,17 @@ def check(
     """
     from runner.checks.all import CHECKS, look
     from runner.checks.case import Case
-    from runner.contact import contact
     from runner.control.connect import launch_request
     from runner.core.release import Code
     from runner.ui import findings
-    from runner.ui.console import open_console
 
     unknown = sorted(set(skip or ()) - CHECKS.keys())
     if unknown:
         what = f"there is no check {unknown[0]!r}"
         raise ConfigError([Problem("--skip", what, f"there are {', '.join(CHECKS)}")])
     composed = composed_of(cluster, set_, config_dir)
-    spec = composed.spec
-    names = [node.name for node in spec.nodes]
-    with contact(replace(spec, run_id="check"), open_console(composed.ui, None, names)) as hosts:
+    spec = replace(composed.spec, run_id="check")
+    with contact_of(replace(composed, spec=spec)) as hosts:
         facts, silent = hosts.gather_some(
             lambda node: replace(
                 launch_request(spec, node, Code()), run_id="", project="", script=""
@@ -62,7 +57,7 @@ def check(
     return NotReady.exit_code if findings.errors(found) else 0
 
 
-@verb("why", run=RUN)
+@verb("why")
 def why(
     _context: Context,
     run: str = "",

@@ -20,7 +20,6 @@ from runner.verb import composed_for, span, verb
 if TYPE_CHECKING:
     from runner.found import Hosts
 
-RUN = "the run's id; the latest one unless given"
 SIGNALLED = 128
 """Exit codes from here on are those of signals."""
 
@@ -51,7 +50,7 @@ def ps(
     return 0
 
 
-@verb("attach", run=RUN, tail="begin with so many lines of each rank; from the first byte else")
+@verb("attach", tail="begin with so many lines of each rank; from the first byte else")
 def attach(
     _context: Context,
     run: str = "",
@@ -78,7 +77,6 @@ def attach(
 
 @verb(
     "logs",
-    run=RUN,
     rank="of these ranks only: 3, or 0,4-7; may be given again",
     node="of the ranks of this node only",
     follow="go on until the run ends",
@@ -218,7 +216,7 @@ def stop(
     return stopped.exit_code
 
 
-@verb("pull", run=RUN)
+@verb("pull")
 def pull(
     _context: Context,
     run: str = "",

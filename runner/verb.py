@@ -27,8 +27,10 @@ from runner.ui.problems import render
 
 if TYPE_CHECKING:
     from runner.config.compose import Composer
+    from runner.contact import Contact
 
 COMMON = {
+    "run": "the run's id; the latest one unless given",
     "cluster": "the cluster: a file in conf/cluster, yours or a shipped one",
     "set_": "KEY=VALUE as in a launch, such as task=train; may be given again",
     "config_dir": "look for YAML in this folder first; may be given again",
@@ -82,6 +84,17 @@ def composer_of(config_dir: Sequence[str] | None) -> Iterator[Composer]:
 
     with open_composer(conf_folders(config_dir or ()), shipped()) as composer:
         yield composer
+
+
+@contextlib.contextmanager
+def contact_of(composed: Composed) -> Iterator[Contact]:
+    """Offer contact with the hosts of a verb, on a console for it."""
+    from runner.contact import contact
+    from runner.ui.console import open_console
+
+    names = [node.name for node in composed.spec.nodes]
+    with contact(composed.spec, open_console(composed.ui, None, names)) as made:
+        yield made
 
 
 def words_of(cluster: str, set_: Sequence[str] | None) -> list[str]:

@@ -10,16 +10,16 @@ import contextlib
 import json
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from invoke.context import Context
 from invoke.tasks import Task
 
 from runner.core.codec import encode
-from runner.core.composed import Composed, DryRun
+from runner.core.composed import DryRun
 from runner.core.errors import ConfigError, Interrupted, Problem
 from runner.core.facts import FactsRequest
 from runner.core.spec import Node, Spec
@@ -27,10 +27,7 @@ from runner.diagnosing import VERBS as DIAGNOSING
 from runner.diagnosing import check, why
 from runner.runs import VERBS as RUN_VERBS
 from runner.runs import attach, logs, ps, pull, stop
-from runner.verb import composed_of, composer_of, span, verb, words_of
-
-if TYPE_CHECKING:
-    from runner.contact import Contact
+from runner.verb import composed_of, composer_of, contact_of, span, verb, words_of
 
 __all__ = [
     "attach",
@@ -48,17 +45,6 @@ __all__ = [
     "stop",
     "why",
 ]
-
-
-@contextlib.contextmanager
-def _hosts_of(composed: Composed) -> Iterator[Contact]:
-    """Offer contact with the hosts of a verb, on a console for it."""
-    from runner.contact import contact
-    from runner.ui.console import open_console
-
-    names = [node.name for node in composed.spec.nodes]
-    with contact(composed.spec, open_console(composed.ui, None, names)) as hosts:
-        yield hosts
 
 
 def _storage_request(spec: Spec, node: Node) -> FactsRequest:
@@ -90,7 +76,7 @@ def deploy(
             hint = "which cluster? python -m runner deploy --cluster NAME"
         raise ConfigError([Problem("cluster.deploy", what, hint)])
     snapshot = Snapshot.take(spec, Path.cwd(), composed.run_dir)
-    with _hosts_of(composed) as hosts:
+    with contact_of(composed) as hosts:
         for note in snapshot.notes:
             hosts.console.say(f"note: {note}")
         facts = hosts.gather(lambda node: _storage_request(spec, node), storage_problems)
@@ -147,7 +133,7 @@ def exec_(
         raise ConfigError([Problem("--timeout", "must be more than 0", "such as --timeout 60")])
     composed = composed_of(cluster, set_, config_dir)
     spec = composed.spec
-    with _hosts_of(composed) as hosts:
+    with contact_of(composed) as hosts:
         hosts.gather(
             lambda node: replace(_storage_request(spec, node), setup=spec.setup),
             setup_problems,
@@ -185,7 +171,7 @@ def clean(
     bounds = {"older_than_s": span("--older-than", older_than, bare=False), "dry_run": dry_run}
     composed = composed_of(cluster, set_, config_dir)
     spec = composed.spec
-    with _hosts_of(composed) as hosts:
+    with contact_of(composed) as hosts:
         hosts.gather(lambda node: _storage_request(spec, node), storage_problems)
         hosts.console.phase("cleaning")
         asking = Asking(hosts.sessions, hosts.inbox, spec.lost_s, hosts.console.state)

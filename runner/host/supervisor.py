@@ -181,13 +181,15 @@ class Supervisor(News):
         self._watch(self._door.fileno(), self._admit)
 
     def _keep_door(self) -> None:
-        """Open it anew where somebody emptied /tmp; a full disk is told elsewhere."""
-        if not os.path.exists(self._doorway.socket_path):
-            self._unwatch(self._door.fileno())
-            self._door.close()
-            with contextlib.suppress(OSError):
-                self._doorway.make()
+        """Open it anew where somebody emptied /tmp; if that fails, later."""
+        if os.path.exists(self._doorway.socket_path):
+            return
+        with contextlib.suppress(OSError):
+            self._doorway.make()
+            before = self._door
             self._open_door()
+            self._unwatch(before.fileno())
+            before.close()
 
     def _note_signal(self, *_: Any) -> None:
         self._signalled = True
