@@ -8,6 +8,7 @@ import dataclasses
 import os
 import re
 import secrets
+import string
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
@@ -343,9 +344,10 @@ def _quote_ranges(match: re.Match[str]) -> str:
 
 
 def new_run_id(task: str) -> str:
-    """Make a run id, `MMDD-HHMM-TASK-xxxx`."""
+    """Make a run id, `MMDD-HHMM-TASK-xxxx`; within a minute, one pair in 1.7 million is equal."""
     slug = re.sub(r"[^a-z0-9]+", "-", task.lower())[:40].strip("-") or "task"
-    return f"{datetime.now().astimezone():%m%d-%H%M}-{slug}-{secrets.token_hex(2)}"
+    chance = "".join(secrets.choice(string.ascii_lowercase + string.digits) for _ in range(4))
+    return f"{datetime.now().astimezone():%m%d-%H%M}-{slug}-{chance}"
 
 
 def _resolved(config: DictConfig) -> dict[str, Any]:

@@ -400,7 +400,7 @@ def test_outputs_are_paths_and_patterns() -> None:
 @pytest.mark.parametrize("task", ["resnet18", "Vision/ResNet_50", "ß", "", "x" * 90, "-a-"])
 def test_run_ids_are_safe_names(task: str) -> None:
     """For a file, a label and a rendezvous, whatever the task is called."""
-    assert re.fullmatch(r"\d{4}-\d{4}-[a-z0-9][a-z0-9-]{0,39}-[0-9a-f]{4}", new_run_id(task))
+    assert re.fullmatch(r"\d{4}-\d{4}-[a-z0-9][a-z0-9-]{0,39}-[0-9a-z]{4}", new_run_id(task))
 
 
 def test_the_project_is_where_the_user_stands_as_they_see_it(tmp_path: Path) -> None:
