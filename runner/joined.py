@@ -21,7 +21,7 @@ from runner.core.composed import Composed
 from runner.core.errors import Interrupted
 from runner.core.events import HostSilent
 from runner.core.fetch import LOG, OUTPUT
-from runner.core.layout import PROGRAM, log_name
+from runner.core.layout import PROGRAM, log_name, rank_of
 from runner.core.verdict import Verdict, fold
 from runner.core.wire import Frame
 from runner.found import Hosts, Recorded
@@ -202,9 +202,7 @@ class Joined:
             return 3 if reading.problems or unreached else 0
         watch = contact.watch(
             self.plan,
-            lambda node, source, stream, _, data: shown(
-                node, int(source.rpartition("_")[2]), stream, data
-            ),
+            lambda node, source, stream, _, data: shown(node, rank_of(source), stream, data),
         )
         interrupted = _leaving(watch)
         watch.join(begin=begin, ranks=ranks, observe=True)
@@ -222,7 +220,7 @@ class Joined:
 
     def _show(self, node: str, source: str, stream: str, _: int, data: bytes) -> None:
         if source != PROGRAM:
-            self.console.show(node, int(source.rpartition("_")[2]), stream, data)
+            self.console.show(node, rank_of(source), stream, data)
         if self.console.deserted:
             self.hosts.contact.inbox.put((None, Frame("signal", {"signal": signal.SIGPIPE})))
 

@@ -31,7 +31,7 @@ from runner.core.composed import Composed, DryRun
 from runner.core.errors import NotReady, Problem, RunnerError
 from runner.core.facts import Facts
 from runner.core.fetch import OUTPUT
-from runner.core.layout import PROGRAM, log_name
+from runner.core.layout import PROGRAM, log_name, rank_of
 from runner.core.plan import Plan, build_plan
 from runner.core.readiness import problems_of
 from runner.core.release import Code
@@ -295,7 +295,7 @@ class Launch:
     def _log(self, node: str, source: str, stream: str, offset: int, data: bytes) -> None:
         self._store.write_log(node, log_name(self._attempt_number, source, stream), offset, data)
         if source != PROGRAM:
-            self._console.show(node, int(source.rpartition("_")[2]), stream, data)
+            self._console.show(node, rank_of(source), stream, data)
 
     def _report(self, plan: Plan, verdict: Verdict, fetched: str) -> None:
         self._console.finish_ranks(SETTLE_S)

@@ -102,6 +102,11 @@ def words_of(cluster: str, set_: Sequence[str] | None) -> list[str]:
     return [*([f"cluster={cluster}"] if cluster else []), *(set_ or ())]
 
 
+def says_cluster(cluster: str, set_: Sequence[str] | None) -> bool:
+    """Whether the words name a cluster."""
+    return any(word.startswith("cluster=") for word in words_of(cluster, set_))
+
+
 def composed_of(
     cluster: str, set_: Sequence[str] | None, config_dir: Sequence[str] | None
 ) -> Composed:
@@ -131,7 +136,7 @@ def composed_for(
     if run and not is_run_id(run):
         hint = "python -m runner ps --all shows which there are; or latest"
         raise ConfigError([Problem("--run", f"{run!r} is no run's name", hint)])
-    if not cluster and not any(word.startswith("cluster=") for word in set_ or ()):
+    if not says_cluster(cluster, set_):
         plan = Path("runs", run or "latest", "plan.json")
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
             cluster = str(json.loads(plan.read_text(encoding="utf-8"))["cluster"])

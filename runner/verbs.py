@@ -27,7 +27,15 @@ from runner.diagnosing import VERBS as DIAGNOSING
 from runner.diagnosing import check, why
 from runner.runs import VERBS as RUN_VERBS
 from runner.runs import attach, logs, ps, pull, stop
-from runner.verb import composed_of, composer_of, contact_of, span, verb, words_of
+from runner.verb import (
+    composed_of,
+    composer_of,
+    contact_of,
+    says_cluster,
+    span,
+    verb,
+    words_of,
+)
 
 __all__ = [
     "attach",
@@ -72,7 +80,7 @@ def deploy(
     if not spec.deploy.on:
         what = f"cluster {spec.cluster} takes no code: it is in {spec.project} on its hosts"
         hint = "cluster.deploy=auto without cluster.project pushes it"
-        if not cluster and not any(word.startswith("cluster=") for word in set_ or ()):
+        if not says_cluster(cluster, set_):
             hint = "which cluster? python -m runner deploy --cluster NAME"
         raise ConfigError([Problem("cluster.deploy", what, hint)])
     snapshot = Snapshot.take(spec, Path.cwd(), composed.run_dir)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from runner.core.errors import Problem
 from runner.core.facts import Facts
 from runner.core.finding import Finding
-from runner.core.spec import Spec
+from runner.core.spec import Node, Spec
 
 
 @dataclass(frozen=True)
@@ -33,19 +33,19 @@ class Case:
         names = (node.name for node in self.spec.nodes)
         return [(name, self.facts[name]) for name in names if name in self.facts]
 
+    @property
+    def ready(self) -> list[tuple[Node, Facts]]:
+        """Those of them whose setup went through: of others nothing else is known."""
+        known = ((node, self.facts.get(node.name)) for node in self.spec.nodes)
+        return [(node, facts) for node, facts in known if facts and facts.setup.code == 0]
+
 
 Check = Callable[[Case], Iterable[Finding]]
 
 
-def each(case: Case, judge: Callable[[str, Facts], Finding]) -> Iterator[Finding]:
-    """Yield one finding for each node that answered."""
-    for name, facts in case.there:
-        yield judge(name, facts)
-
-
 def majority(values: Mapping[str, str]) -> str:
-    """Return the value that most nodes have; of several, that of the first node."""
+    """Return the value that most nodes have, "" of none; of several, that of the first node."""
     counts: dict[str, int] = {}
     for value in values.values():
         counts[value] = counts.get(value, 0) + 1
-    return max(counts, key=lambda value: counts[value])
+    return max(counts, key=lambda value: counts[value], default="")

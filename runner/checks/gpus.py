@@ -13,10 +13,7 @@ from runner.core.readiness import gpu_problems, visible_gpus
 def gpus(case: Case) -> Iterator[Finding]:
     """An error where there are too few, a warning where they are mixed or somebody's."""
     models = {gpu.name for _, facts in case.there for gpu in facts.gpus if gpu.name}
-    for node in case.spec.nodes:
-        facts = case.facts.get(node.name)
-        if facts is None or facts.setup.code != 0:
-            continue
+    for node, facts in case.ready:
         problems = gpu_problems(node, facts)
         yield from map(Finding.of, problems)
         if problems:

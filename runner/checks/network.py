@@ -14,15 +14,13 @@ from runner.core.readiness import port_problems
 
 def network(case: Case) -> Iterator[Finding]:
     """An error where no address or port can be had; of the hosts that answered."""
-    there = {name for name, facts in case.there if facts.setup.code == 0}
-    nodes = tuple(node for node in case.spec.nodes if node.name in there)
+    nodes = tuple(node for node, _ in case.ready)
     if not nodes:
         return
-    if case.spec.master.name in there:
-        problems = port_problems(case.spec, case.spec.master, case.facts[case.spec.master.name])
-        yield from map(Finding.of, problems)
+    for node, facts in case.ready:
+        yield from map(Finding.of, port_problems(case.spec, node, facts))
     try:
-        plan = build_plan(replace(case.spec, nodes=nodes), {n: case.facts[n] for n in there})
+        plan = build_plan(replace(case.spec, nodes=nodes), {n.name: f for n, f in case.ready})
     except NotReady as error:
         yield from map(Finding.of, error.problems)
         return

@@ -14,10 +14,7 @@ LITTLE_DISK, LITTLE_SHM = 2 << 30, 1 << 30
 
 def storage(case: Case) -> Iterator[Finding]:
     """An error where nothing can be stored, a warning where there is little room."""
-    for node in case.spec.nodes:
-        facts = case.facts.get(node.name)
-        if facts is None or facts.setup.code != 0:
-            continue
+    for node, facts in case.ready:
         problems = [*storage_problems(node, facts), *room_problems(case.spec, node, facts)]
         yield from map(Finding.of, problems)
         if problems:

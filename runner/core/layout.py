@@ -78,6 +78,11 @@ def log_name(attempt: int, source: str, stream: str) -> str:
     return posixpath.join(f"attempt_{attempt}", name) if attempt else name
 
 
+def rank_of(source: str) -> int:
+    """Return the rank whose log `source` is, of those that are a rank's."""
+    return int(source.rpartition("_")[2])
+
+
 def rank_source(rank: int) -> str:
     """The stem of the files of one global rank."""
     return f"rank_{rank}"

@@ -18,7 +18,8 @@ def problems_of(spec: Spec, node: Node, facts: Facts) -> List[Problem]:
     if facts.setup.code != 0:
         return [_setup(node, facts)]
     return [
-        *_python(node, facts),
+        *interpreter_problems(node, facts),
+        *torch_problems(node, facts),
         *storage_problems(node, facts),
         *room_problems(spec, node, facts),
         *_program(spec, node, facts),
@@ -57,11 +58,17 @@ def _setup(node: Node, facts: Facts) -> Problem:
     return Problem(node.name, f"cluster.setup {how}", output)
 
 
-def _python(node: Node, facts: Facts) -> List[Problem]:
+def interpreter_problems(node: Node, facts: Facts) -> List[Problem]:
+    """Return why the task's interpreter cannot be used."""
     if facts.python.error:
         hint = "set cluster.python to the interpreter that has torch there"
         return [Problem(node.name, facts.python.error, hint)]
-    if not facts.python.torch:
+    return []
+
+
+def torch_problems(node: Node, facts: Facts) -> List[Problem]:
+    """Return that an interpreter which can be used has no torch."""
+    if not facts.python.error and not facts.python.torch:
         return [
             Problem(
                 node.name,
