@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 from runner.contact import SETTLE_S, whoami
 from runner.control.logs import LogReading
@@ -232,11 +230,10 @@ class Joined:
             self.store.write_result(self.plan, verdict, self.recorded.info.began)
 
     def _report(self, verdict: Verdict, fetched: str, *, kept: bool) -> None:
-        folder = os.path.relpath(self.store.folder)
         text = report.ending(
             self.plan,
             verdict,
-            self.store.folder if folder.startswith("..") else Path(folder),
+            self.store.shown,
             self.store.tail,
             disconnect_s=0 if kept else self.spec.disconnect_s,
             where=self.where,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import queue
 import secrets
 import signal
@@ -299,11 +298,10 @@ class Launch:
 
     def _report(self, plan: Plan, verdict: Verdict, fetched: str) -> None:
         self._console.finish_ranks(SETTLE_S)
-        folder = os.path.relpath(self._store.folder)
         text = report.ending(
             plan,
             verdict,
-            self._store.folder if folder.startswith("..") else type(self._store.folder)(folder),
+            self._store.shown,
             self._store.tail,
             disconnect_s=self.spec.disconnect_s,
             where=self._composed.where,

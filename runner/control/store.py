@@ -32,6 +32,12 @@ class RunStore:
         self._torn = False
         self._ignore = folder.parent / ".gitignore"
 
+    @property
+    def shown(self) -> Path:
+        """The folder as a person who stands here would type it."""
+        folder = os.path.relpath(self.folder)
+        return self.folder if folder.startswith("..") else Path(folder)
+
     def reserve(self) -> None:
         """Make the folder, before anything is contacted.
 
