@@ -49,7 +49,8 @@ def fetch(contact: Contact, run_id: str, folder: Path, kinds: Collection[str], w
         return f"the rest of the outputs stays on the hosts: {again}"
     except NotReady as error:
         return f"{render(error.problems)}\n  {again}"
-    told = [fetched.summary(pulled, os.path.relpath(folder))]
+    found = any(e.new or e.there or e.notes or e.left_out or e.failed for e in pulled.values())
+    told = [fetched.summary(pulled, os.path.relpath(folder))] if found else []
     missing = [node.name for node in contact.spec.nodes if node.name not in pulled]
     if missing:
         told.append(f"nothing fetched from {', '.join(missing)}, out of reach: {again}")
