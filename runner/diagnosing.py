@@ -94,6 +94,41 @@ def why(
     return 0
 
 
+@verb("stacks")
+def stacks(
+    _context: Context,
+    run: str = "",
+    cluster: str = "",
+    set_: Sequence[str] | None = None,
+    config_dir: Sequence[str] | None = None,
+    json_: bool = False,
+) -> int:
+    """Show where every rank of a run is: its Python stacks, equal ones as one.
+
+    The ranks go on. The hosts keep what they told in the run's log `stacks`, all threads of it.
+    """
+    from runner.contact import whoami
+    from runner.core.stacks import parse
+    from runner.found import hosts_of
+    from runner.ui.stacks import as_data, render
+
+    composed = composed_for(run, cluster, set_, config_dir)
+    with hosts_of(composed, "stacks") as hosts:
+        found = hosts.one(run)
+        plan = hosts.record(found).plan
+        ask = {"run_id": plan.run_id, "why": f"asked for by {whoami()}"}
+        answers, problems = hosts.asking().some("dump", ask, "dumped")
+    told = {name: parse(answer["payload"].decode()) for name, answer in answers.items()}
+    every = [stack for dumps in told.values() for dump in dumps for stack in dump.stacks]
+    kept_from = [problems.get(s.node) or hosts.silent.get(s.node) for s in plan.nodes]
+    silent = [problem for problem in kept_from if problem]
+    if json_:
+        print(json.dumps(as_data(plan, every, silent)))
+    else:
+        print(render(plan, every, silent=silent))
+    return NotReady.exit_code if silent else 0
+
+
 def _fetched(composed: Composed, run: str) -> RunStore:
     """Bring the record of an ended run here.
 
@@ -113,5 +148,5 @@ def _fetched(composed: Composed, run: str) -> RunStore:
     return joined.store
 
 
-VERBS: dict[str, Task[Any]] = {each.name: each for each in (check, why)}
+VERBS: dict[str, Task[Any]] = {each.name: each for each in (check, why, stacks)}
 """Every such verb by the name it is called by."""

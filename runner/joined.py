@@ -17,9 +17,9 @@ from runner.control.store import RunStore
 from runner.control.watch import Watch
 from runner.core.composed import Composed
 from runner.core.errors import Interrupted
-from runner.core.events import HostSilent
+from runner.core.events import Event, HostSilent
 from runner.core.fetch import LOG, OUTPUT
-from runner.core.layout import PROGRAM, log_name, rank_of
+from runner.core.layout import is_rank, log_name, rank_of
 from runner.core.verdict import Verdict, fold
 from runner.core.wire import Frame
 from runner.found import Hosts, Recorded
@@ -27,6 +27,7 @@ from runner.home import bring, fetch
 from runner.ui import report
 from runner.ui.console import Console
 from runner.ui.grep import Show
+from runner.ui.stacks import Standstill
 
 ASK = "Ctrl-C: detach, and the run goes on, or stop it? Type d or s, and Enter (d)"
 
@@ -50,6 +51,9 @@ class Joined:
         self.spec = hosts.take_up(self.plan)
         self.console = hosts.contact.console
         self.store = RunStore(composed.run_dir.parent / self.plan.run_id)
+        self._standstill = Standstill(
+            self.plan, self.console.say, self.store.stacks_of(self.plan.attempt)
+        )
 
     @property
     def over(self) -> bool:
@@ -64,7 +68,7 @@ class Joined:
         watch = self.hosts.contact.watch(
             self.plan,
             self._log if writes else self._show,
-            self.store.append_once if writes else lambda _: None,
+            self._happened if writes else lambda _: None,
         )
         watch.on_interrupt = Question(watch, self.hosts.contact.inbox, self.console)
         age = max(0.0, time.time() - self.recorded.info.began)
@@ -214,10 +218,16 @@ class Joined:
 
     def _log(self, node: str, source: str, stream: str, offset: int, data: bytes) -> None:
         self.store.write_log(node, log_name(self.plan.attempt, source, stream), offset, data)
+        self._standstill.log(source)
         self._show(node, source, stream, offset, data)
 
+    def _happened(self, event: Event) -> None:
+        self.store.append_once(event)
+        if not self.over:
+            self._standstill.heard(event)
+
     def _show(self, node: str, source: str, stream: str, _: int, data: bytes) -> None:
-        if source != PROGRAM:
+        if is_rank(source):
             self.console.show(node, rank_of(source), stream, data)
         if self.console.deserted:
             self.hosts.contact.inbox.put((None, Frame("signal", {"signal": signal.SIGPIPE})))

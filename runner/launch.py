@@ -28,9 +28,10 @@ from runner.control.watch import Watch
 from runner.core.codec import encode
 from runner.core.composed import Composed, DryRun
 from runner.core.errors import NotReady, Problem, RunnerError
+from runner.core.events import Event
 from runner.core.facts import Facts
 from runner.core.fetch import OUTPUT
-from runner.core.layout import PROGRAM, log_name, rank_of
+from runner.core.layout import is_rank, log_name, rank_of
 from runner.core.plan import Plan, build_plan
 from runner.core.readiness import problems_of
 from runner.core.release import Code
@@ -42,6 +43,7 @@ from runner.home import fetch
 from runner.ui import report
 from runner.ui.console import open_console
 from runner.ui.findings import errors, warnings
+from runner.ui.stacks import Standstill
 
 HOLD_S = 10.0
 
@@ -236,11 +238,16 @@ class Launch:
     def _attempt(self, plan: Plan, facts: dict[str, Facts]) -> Watch:
         self._attempt_number = plan.attempt
         self._console.say(report.opening(plan))
-        watch = self._contact.watch(plan, self._log, self._store.append)
+        self._standstill = Standstill(plan, self._console.say, self._store.stacks_of(plan.attempt))
+        watch = self._contact.watch(plan, self._log, self._happened)
         tasks = bundle.shipped_tasks() if self.spec.task.shipped else None
         watch.start(facts, tasks, self._record(plan), secrets.token_hex(16))
         watch.run(detach=self.spec.detach)
         return watch
+
+    def _happened(self, event: Event) -> None:
+        self._store.append(event)
+        self._standstill.heard(event)
 
     def _left(self, plan: Plan, watch: Watch) -> int:
         """Say how the run can be found again; return the exit code."""
@@ -293,7 +300,8 @@ class Launch:
 
     def _log(self, node: str, source: str, stream: str, offset: int, data: bytes) -> None:
         self._store.write_log(node, log_name(self._attempt_number, source, stream), offset, data)
-        if source != PROGRAM:
+        self._standstill.log(source)
+        if is_rank(source):
             self._console.show(node, rank_of(source), stream, data)
 
     def _report(self, plan: Plan, verdict: Verdict, fetched: str) -> None:

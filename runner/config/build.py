@@ -26,6 +26,8 @@ BACKENDS = ("auto", "nccl", "gloo")
 DEPLOYS = ("auto", "never")
 PULLS = ("auto", "never")
 HOST_KEYS = ("strict", "accept-new")
+ACTIONS = ("report", "stop")
+STACKS = ("auto", "never")
 
 
 @dataclass(frozen=True)
@@ -90,6 +92,9 @@ def build(asked: Asked, problems: list[Problem]) -> tuple[Spec, dict[str, Any]]:
         grace_s=check.seconds("stop.grace_s", values["stop"]["grace_s"]),
         lost_s=check.seconds("lost_s", values["lost_s"]),
         disconnect_s=_disconnect_s(check, values),
+        stall_s=_stall_s(check, values["watch"]["stall_s"]),
+        stall_stops=check.choice("watch.action", values["watch"]["action"], ACTIONS) == "stop",
+        stacks=check.choice("watch.stacks", values["watch"]["stacks"], STACKS) == "auto",
         detach=bool(values["detach"]),
     )
     run_dir = Path(check.line("run_dir", values["run_dir"])).expanduser()
@@ -110,6 +115,16 @@ def _disconnect_s(check: Checker, values: Mapping[str, Any]) -> float:
     seconds = check.seconds("disconnect_s", values["disconnect_s"])
     keep = check.choice("on_disconnect", values["on_disconnect"], ("stop", "keep")) == "keep"
     return 0.0 if keep else seconds
+
+
+def _stall_s(check: Checker, value: object) -> float:
+    """Return after how long without progress that is said; 0 for never."""
+    if value in ("off", False, None):  # YAML takes off for false
+        return 0.0
+    if isinstance(value, str):
+        check.wrong("watch.stall_s", f"must be a number of seconds, or off, not {value!r}")
+        return 0.0
+    return check.seconds("watch.stall_s", value)
 
 
 def program_name(task: Mapping[str, Any]) -> str:

@@ -196,6 +196,21 @@ class Check:
 
 
 @dataclass
+class Watch:
+    """What is done when a run hangs: no rank writes, computes, reads or sends anything."""
+
+    stall_s: Any = doc(600.0, "after so long that is said", "seconds, more than 0, or off")
+    action: str = doc(
+        "report", "report shows where every rank is; stop ends the run as well", "report or stop"
+    )
+    stacks: str = doc(
+        "auto",
+        "auto has ranks load a `sitecustomize` by which their stacks can be had without py-spy",
+        "auto or never",
+    )
+
+
+@dataclass
 class Stop:
     """How a run is ended."""
 
@@ -235,6 +250,7 @@ class Runner:
     deploy: Deploy = doc(Deploy, "bounds of what is pushed", "see below")
     outputs: Outputs = doc(Outputs, "what comes home of what a task leaves", "see below")
     check: Check = doc(Check, "what is looked at before a run", "see below")
+    watch: Watch = doc(Watch, "what is done when a run hangs", "see below")
     stop: Stop = doc(Stop, "how a run is ended", "see below")
     lost_s: float = doc(15.0, "after this silence a host counts as lost", SECONDS)
     disconnect_s: float = doc(
@@ -254,6 +270,7 @@ SECTIONS: Mapping[str, type] = {
     "deploy": Deploy,
     "outputs": Outputs,
     "check": Check,
+    "watch": Watch,
     "stop": Stop,
     "logs": Logs,
 }

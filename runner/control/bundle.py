@@ -45,7 +45,8 @@ sys.path.insert(0, p)
 sys.dont_write_bytecode = True
 from runner.host import link
 import zipimport
-link.main(zipimport.zipimporter(p).get_data("runner/host/rank.py").decode())
+text = zipimport.zipimporter(p).get_data
+link.main({n: text("runner/host/%s.py" % n).decode() for n in ("rank", "dumper")})
 """
 """Runs on any Python 3 far enough to say that it is too old."""
 

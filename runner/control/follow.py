@@ -15,7 +15,7 @@ from typing import Any
 
 from runner.control.session import Session
 from runner.core.events import Event, parse
-from runner.core.layout import PROGRAM, STREAMS, rank_source
+from runner.core.layout import PROGRAM, STACKS, STREAMS, rank_source
 from runner.core.plan import NodePlan
 
 CHUNK = 256 << 10
@@ -41,7 +41,7 @@ class Follower:
         logs: Whether to follow the logs too, or the events only.
         begin: Where each log begins: `tail` lines before its end, or `since` so many seconds ago;
             empty for its first byte.
-        ranks: The ranks whose logs are wanted; None for all, and the program's.
+        ranks: The ranks whose logs are wanted; None for all logs there are.
     """
 
     def __init__(
@@ -58,9 +58,11 @@ class Follower:
         self._begin = begin
         self._events = _File("events", "")
         chosen = [rank for rank in share.ranks if ranks is None or rank in ranks]
-        sources = [*([PROGRAM] if ranks is None else []), *map(rank_source, chosen)] if logs else []
-        logs_ = (_File(source, stream) for source, stream in itertools.product(sources, STREAMS))
-        self._files = [self._events, *logs_]
+        sources = [*([PROGRAM] if ranks is None else []), *map(rank_source, chosen)]
+        wanted = list(itertools.product(sources, STREAMS))
+        if ranks is None:
+            wanted.append((STACKS, "out"))
+        self._files = [self._events, *(_File(*each) for each in wanted if logs)]
         self._asked: dict[int, _File] = {}
         self._held_back: list[_File] = []
         self._torn = b""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,12 @@ from runner.core.codec import decode, encode
 from runner.core.diagnosis import diagnose
 from runner.core.errors import ConfigError, NotReady, Problem
 from runner.core.events import Event, parse
+from runner.core.layout import STACKS, log_name
 from runner.core.plan import Plan
 from runner.core.verdict import Verdict
+
+LONGEST = 200
+"""Bytes that a line has on average at most, where the last ones of a log are looked for."""
 
 
 class RunStore:
@@ -200,12 +204,24 @@ class RunStore:
         """Return the last lines of one stream."""
         try:
             with (self.logs / node / name).open("rb") as file:
-                file.seek(max(0, file.seek(0, os.SEEK_END) - (64 << 10)))
+                file.seek(max(0, file.seek(0, os.SEEK_END) - LONGEST * lines))
                 text = file.read().decode(errors="replace")
         except OSError:
             return []
         rows = text.rstrip().split("\n")[-lines:]
         return [row.rstrip("\r").rpartition("\r")[2] for row in rows]  # of a progress bar, its last
+
+    def stacks_of(self, attempt: int) -> Callable[[str], str]:
+        """Return what reads a node's log of Python stacks, as far as it is here."""
+
+        def read(node: str) -> str:
+            path = self.logs / node / log_name(attempt, STACKS, "out")
+            try:
+                return path.read_text(encoding="utf-8", errors="replace")
+            except OSError:
+                return ""
+
+        return read
 
     def _append(self, path: Path, data: bytes) -> bool:
         """Append, or note in `failed` why not: a full disk here must not end a run elsewhere.

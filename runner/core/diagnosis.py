@@ -7,8 +7,11 @@ from dataclasses import dataclass
 from typing import Callable, List, Optional, Sequence, Tuple
 
 from runner.core.causes import explain
-from runner.core.layout import PROGRAM, log_name, rank_source
+from runner.core.layout import PROGRAM, STACKS, log_name, rank_source
 from runner.core.plan import Plan
+from runner.core.stacks import STALLED, grouped, parse, sentence
+from runner.core.stacks import shortened as shortened_stack
+from runner.core.text import spans
 from runner.core.verdict import LOST, Failure, Verdict
 
 Tail = Callable[[str, str, int], List[str]]
@@ -16,6 +19,9 @@ Tail = Callable[[str, str, int], List[str]]
 
 LINES = 400
 """Of a log are looked at."""
+
+DUMP_LINES = 20_000
+"""Of the stacks of a node: every thread of every rank."""
 
 SHOWN, BEFORE = 10, 2
 """Lines of a traceback, and of what was said before it, that a report shows."""
@@ -51,6 +57,8 @@ def diagnose(plan: Plan, verdict: Verdict, tail: Tail) -> Optional[Diagnosis]:
     failure = verdict.first_failure
     if failure is None or verdict.state == LOST:
         return None
+    if failure.what.startswith(STALLED):
+        return _standstill(plan, tail)
     lines = _last_words(plan, failure, tail)
     before, said = split(lines)
     result = verdict.ranks[str(failure.rank)] if failure.rank is not None else None
@@ -64,6 +72,27 @@ def diagnose(plan: Plan, verdict: Verdict, tail: Tail) -> Optional[Diagnosis]:
         cause=known.name if known else "",
         means=means,
         cure=known.cure if known else "",
+    )
+
+
+def _standstill(plan: Plan, tail: Tail) -> Diagnosis:
+    """Return who waited for whom when nothing moved, by the last stacks of every node."""
+    name = log_name(plan.attempt, STACKS, "out")
+    dumps = [parse("\n".join(tail(share.node, name, DUMP_LINES))) for share in plan.nodes]
+    folders = [share.cwd for share in plan.nodes]
+    found = (shortened_stack(s, folders) for dump in dumps if dump for s in dump[-1].stacks)
+    groups = grouped(found)
+    told = {rank for group in groups for rank in group.ranks}
+    ended = [rank for rank in range(plan.world_size) if rank not in told]
+    rarest = [f"  {frame}" for frame in groups[0].stack.frames[:SHOWN]] if groups else []
+    head = [f"{spans(groups[0].ranks)}, innermost call first:"] if groups else []
+    return Diagnosis(
+        said=(*head, *rarest),
+        cause="standstill",
+        means=sentence(groups, ended, plan.node_of_rank)
+        or "no rank waits for others in an operation of torch's",
+        cure="the stacks of all ranks are in logs/NODE/stacks.out; if they only needed longer, "
+        "watch.stall_s gives them more time",
     )
 
 

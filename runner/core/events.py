@@ -126,6 +126,24 @@ class Kept:
 
 
 @dataclass(frozen=True)
+class Stalled:
+    """Nothing of the run has moved anywhere for `seconds`.
+
+    Where every rank of this host is, is in its log `stacks`, or `problem` says why not. `stops` is
+    whether the run is stopped for it.
+    """
+
+    seconds: float
+    stops: bool = False
+    problem: str = ""
+
+
+@dataclass(frozen=True)
+class Moving:
+    """Something moves again."""
+
+
+@dataclass(frozen=True)
 class StopAsked:
     """The controller told every host to stop; `signal` is the user's, 0 for a failure elsewhere."""
 
@@ -159,6 +177,8 @@ Body = Union[
     Apart,
     PeerLost,
     Kept,
+    Stalled,
+    Moving,
     StopAsked,
     HostLost,
     HostSilent,
@@ -176,6 +196,8 @@ KINDS: Dict[str, Type[Any]] = {
     "apart": Apart,
     "peer_lost": PeerLost,
     "kept": Kept,
+    "stalled": Stalled,
+    "moving": Moving,
     "stop_asked": StopAsked,
     "host_lost": HostLost,
     "host_silent": HostSilent,

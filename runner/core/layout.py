@@ -11,6 +11,9 @@ FORMAT = 2
 PROGRAM = "program"
 """The stem of the files of the program itself (torchrun), beside `rank_R`."""
 
+STACKS = "stacks"
+"""The stem of the file that holds the Python stacks of a node's ranks, as they were asked for."""
+
 CODE = "code"
 """The folder of a release that holds the tree; beside it is the manifest."""
 
@@ -55,6 +58,7 @@ class RunFolder:
         self.work = posixpath.join(self.root, "work")
         self.shim = posixpath.join(self.root, "rank")
         self.shim_code = posixpath.join(self.root, "rank.py")
+        self.site = posixpath.join(self.root, "site")
 
     def attempt(self, number: int) -> str:
         """The folder of one start."""
@@ -76,6 +80,11 @@ def log_name(attempt: int, source: str, stream: str) -> str:
     """
     name = f"{source}.{stream}"
     return posixpath.join(f"attempt_{attempt}", name) if attempt else name
+
+
+def is_rank(source: str) -> bool:
+    """Whether `source` is the log of a rank."""
+    return source.startswith("rank_")
 
 
 def rank_of(source: str) -> int:

@@ -47,6 +47,9 @@ class Order:
         grace_s: Seconds between TERM and KILL.
         disconnect_s: Seconds without a controller after which the run is stopped; 0 for never.
         hub: How it keeps in touch with the other nodes; None where there is no other.
+        stall_s: Seconds without progress of any rank after which that is said; 0 for never.
+        stall_stops: Whether the run is stopped then.
+        stacks: Whether the ranks are prepared to tell their Python stacks.
     """
 
     run_id: str
@@ -66,3 +69,6 @@ class Order:
     grace_s: float = 15.0
     disconnect_s: float = 600.0
     hub: Optional[Hub] = None
+    stall_s: float = 0.0
+    stall_stops: bool = False
+    stacks: bool = False

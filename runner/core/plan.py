@@ -88,6 +88,11 @@ class Plan:
     outputs: Tuple[str, ...] = ()
     notes: Tuple[str, ...] = ()
 
+    @property
+    def node_of_rank(self) -> Dict[int, str]:
+        """The node of each rank."""
+        return {rank: share.node for share in self.nodes for rank in share.ranks}
+
     def of(self, node: str) -> NodePlan:
         """Return one node's share."""
         return next(share for share in self.nodes if share.node == node)
@@ -328,6 +333,9 @@ def _node_plan(
             grace_s=spec.grace_s,
             disconnect_s=spec.disconnect_s,
             hub=meeting.hub,
+            stall_s=spec.stall_s,
+            stall_stops=spec.stall_stops,
+            stacks=spec.stacks,
         ),
     )
 

@@ -145,6 +145,9 @@ class Spec:
         grace_s: Seconds between TERM and KILL.
         lost_s: Seconds of silence after which a host counts as lost.
         disconnect_s: Seconds without a controller after which supervisors stop the run; 0: never.
+        stall_s: Seconds without progress of any rank after which that is said; 0 for never.
+        stall_stops: Whether the run is stopped then.
+        stacks: Whether ranks are prepared to tell their Python stacks.
         detach: Whether to leave once every rank runs; from then on none is needed.
     """
 
@@ -168,6 +171,9 @@ class Spec:
     grace_s: float = 15.0
     lost_s: float = 15.0
     disconnect_s: float = 600.0
+    stall_s: float = 600.0
+    stall_stops: bool = False
+    stacks: bool = True
     detach: bool = False
 
     @property

@@ -22,7 +22,8 @@ class Host(Connected):
         self._listener = listener
         self._began = time.monotonic()
         self._awaited = self._hub.members
-        self._news_of_controllers = (time.monotonic(), False)
+        self._beat = beat(time.monotonic(), keep=False, still_s=0.0)
+        self._moved: Dict[str, float] = {}
         self._members: Dict[str, Peer] = {}
         self._absent: Dict[str, float] = {}
         self._renewed: Set[Peer] = set()
@@ -32,15 +33,15 @@ class Host(Connected):
         listener.listen(256)
         self._watch(listener.fileno(), self._admit)
 
-    def tick(self, heard: float, *, keep: bool) -> None:
+    def tick(self, heard: float, *, keep: bool, still_s: float) -> float:
         """Beat, and see who is silent."""
         now = time.monotonic()
         due, judge = self._due(), self._awake.look(now)
-        heard = max(heard, self._reported)
-        self._news_of_controllers = (heard, keep)
+        still_s = self._still_s(now, still_s)
+        self._beat = beat(max(heard, self._reported), keep=keep, still_s=still_s)
         for peer in self._members.values():
             if due:
-                peer.say(**beat(heard, keep=keep))
+                peer.say(**self._beat)
             peer.flush()
         heard_of = {**self._absent, **{name: peer.heard for name, peer in self._members.items()}}
         for name, since in heard_of.items():
@@ -48,6 +49,13 @@ class Host(Connected):
                 self._lose(name, f"nothing was heard from it for {now - since:.0f} s", since)
         for peer in [each for each in self._strangers if now > each.since + PROVE_S]:
             self._forget(peer)
+        return still_s
+
+    def _still_s(self, now: float, own_s: float) -> float:
+        """Return for how long nothing has moved anywhere; who said farewell moves no more."""
+        if self._awaited > 0 or self._absent:
+            return 0.0
+        return min(own_s, now - max(self._moved.values(), default=0.0))
 
     def _lose(self, name: str, reason: str, since: float) -> None:
         self._absent.pop(name, None)
@@ -105,6 +113,9 @@ class Host(Connected):
                 if message["say"] in ("done", "moved"):
                     self._forget(peer)
                     return
+                if message["say"] == "here":
+                    still_s = float(message.get("still", 0.0))
+                    self._moved[peer.name] = time.monotonic() - still_s
                 if not quiet:
                     self._take(message)
         except PeerGone as gone:
@@ -126,8 +137,7 @@ class Host(Connected):
             elif self._absent.pop(peer.name, None) is None:
                 self._awaited -= 1
             self._members[peer.name] = peer
-            heard, keep = self._news_of_controllers
-            peer.say(**beat(heard, keep=keep))  # at once: now it knows that it has joined
+            peer.say(**self._beat)  # at once: now it knows that it has joined
             if self._stopping:
                 peer.say(**self._stopping)
 

@@ -11,7 +11,7 @@ import select
 import signal
 import sys
 import time
-from typing import Any, Dict, List, NoReturn
+from typing import Any, Dict, List, Mapping, NoReturn
 
 from runner.core.wire import MAGIC, PROTOCOL, Frame, Unpacker
 from runner.host.duty import Duty, Handlers, Wire, said
@@ -28,6 +28,7 @@ LATER = {
     **dict.fromkeys(("exec", "kill"), "commands"),
     **dict.fromkeys(("inventory", "fetch"), "fetching"),
     **dict.fromkeys(("clean", "runs", "run", "prove"), "keeping"),
+    "dump": "dumping",
 }
 """Requests of verbs, and where their answers live."""
 
@@ -37,14 +38,14 @@ BUSY_S, IDLE_S = 0.02, 0.05
 class Link:
     """One conversation with one controller about one node."""
 
-    def __init__(self, inbound: int, outbound: int, shim_code: str) -> None:
+    def __init__(self, inbound: int, outbound: int, programs: Mapping[str, str]) -> None:
         self._in, self._out = inbound, outbound
         self._unpacker = Unpacker()
         self._unsent = bytearray()
         self._heard = time.monotonic()
         self._wire = Wire(self._reply, SILENCE_S, lambda: len(self._unsent) < MAX_UNSENT)
         following = Following(self._wire)
-        starting = Starting(self._wire, inbound, shim_code, following)
+        starting = Starting(self._wire, inbound, programs, following)
         self._duties: List[Duty] = []
         self._handlers: Handlers = {}
         for duty in (starting, following):
@@ -132,17 +133,24 @@ def _duty_for(kind: str, wire: Wire) -> Duty:
         from runner.host.fetching import Fetching
 
         return Fetching(wire)
+    if LATER[kind] == "dumping":
+        from runner.host.dumping import Dumping
+
+        return Dumping(wire)
     from runner.host.keeping import Keeping
 
     return Keeping(wire)
 
 
-def main(shim_code: str) -> NoReturn:
-    """Take over the standard streams and serve; nothing else may write to them."""
+def main(programs: Mapping[str, str]) -> NoReturn:
+    """Take over the standard streams and serve; nothing else may write to them.
+
+    `programs` are the texts of those of our files that become files on this host.
+    """
     inbound, outbound = os.dup(0), os.dup(1)
     null = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):
         os.dup2(null, descriptor)
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
-    Link(inbound, outbound, shim_code).serve()
+    Link(inbound, outbound, programs).serve()
     sys.exit(0)

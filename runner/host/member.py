@@ -37,17 +37,18 @@ class Member(Connected):
         self._old: Optional[Peer] = None  # that fell silent, while another is tried
         self._moved = float("-inf")  # when we told the hub to forget a connection
         self._stopping: Optional[Dict[str, Any]] = None
+        self._all_moved: Optional[float] = None
 
-    def tick(self, heard: float, *, keep: bool) -> None:
+    def tick(self, heard: float, *, keep: bool, still_s: float) -> float:
         """Beat, reach for the hub, and see whether it is silent."""
         if self._left:
-            return
+            return 0.0
         judge = self._awake.look(time.monotonic())
         now, peer = time.monotonic(), self._hub_peer
         due = self._due()
         for each in self._peers:
             if due:
-                each.say(**beat(heard, keep=keep))
+                each.say(**beat(heard, keep=keep, still_s=still_s))
             each.flush()
             if each.name:
                 self._heard = max(self._heard, each.heard)
@@ -63,6 +64,9 @@ class Member(Connected):
             self._old, self._hub_peer, self._next_try = peer, None, now
         elif judge and not peer.name and now - peer.since > self._patience_s:
             self._retry("it does not know the run's token")
+        return (
+            min(still_s, time.monotonic() - self._all_moved) if self._all_moved is not None else 0.0
+        )
 
     @property
     def _peers(self) -> List[Peer]:
@@ -181,6 +185,9 @@ class Member(Connected):
                 if message["say"] == "done":
                     self._part_with_all()
                     return
+                if message["say"] == "here":
+                    still_s = float(message.get("still", 0.0))
+                    self._all_moved = time.monotonic() - still_s if still_s else None
                 self._take(message)
                 if peer is self._hub_peer and self._old is not None:
                     self._part(self._old)  # the hub has done so with its end

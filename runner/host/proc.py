@@ -13,13 +13,14 @@ PR_SET_CHILD_SUBREAPER = 36
 
 
 class Process(NamedTuple):
-    """One line of /proc/PID/stat: parent, state letter, session, threads, and start in ticks."""
+    """One line of /proc/PID/stat: parent, state, session, threads; start and CPU in ticks."""
 
     ppid: int
     state: str
     session: int
     threads: int
     start: int
+    cpu: int = 0
 
     @property
     def alive(self) -> bool:
@@ -39,7 +40,8 @@ def table() -> Dict[int, Process]:
         except OSError:
             continue
         ppid, session, threads, start = (int(fields[n]) for n in (1, 3, 17, 19))
-        found[int(name)] = Process(ppid, fields[0].decode(), session, threads, start)
+        cpu = int(fields[11]) + int(fields[12])
+        found[int(name)] = Process(ppid, fields[0].decode(), session, threads, start, cpu)
     return found
 
 

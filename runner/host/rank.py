@@ -1,9 +1,10 @@
 """The rank shim: torchrun starts it in a rank's stead; it starts the rank and sees how it ends.
 
-    rank.py ATTEMPT_FOLDER HIDE[,HIDE...] PREFIX_COUNT [PREFIX...] ARGS...
+    rank.py ATTEMPT_FOLDER SITE HIDE[,HIDE...] PREFIX_COUNT [PREFIX...] ARGS...
 
 It gives the rank's output files their global rank, keeps torchrun's plumbing out of the rank's
-environment, records exit code or signal, time and peak memory, and ends the same way. It is a
+environment, records exit code or signal, time and peak memory, and ends the same way. SITE is a
+folder to put first on the rank's PYTHONPATH; it may be empty. It is a
 file of its own because torchrun can be told a program (`PYTHON_EXEC`), not a module in a zip.
 """
 
@@ -18,17 +19,20 @@ import sys
 import time
 from typing import Any, Dict, List, NoReturn
 
-PR_SET_PDEATHSIG = 1
+PR_SET_PDEATHSIG, PR_SET_PTRACER = 1, 0x59616D61
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 
 
 def main(argv: List[str]) -> NoReturn:
     """Run one rank to its end."""
-    folder, hide, count = argv[0], argv[1].split(","), int(argv[2])
-    program = argv[3 : 3 + count] + argv[3 + count :]
+    folder, site, hide, count = argv[0], argv[1], argv[2].split(","), int(argv[3])
+    program = argv[4 : 4 + count] + argv[4 + count :]
     base = os.path.join(folder, f"rank_{os.environ['RANK']}")
     for name in hide:
         os.environ.pop(name, None)
+    if site:
+        own = os.environ.get("PYTHONPATH")
+        os.environ["PYTHONPATH"] = f"{site}{os.pathsep}{own}" if own else site
     # torchrun signals the whole process group, so the rank gets its own copy: the shim stays to
     # see the end. Handlers, not SIG_IGN, because the rank would inherit the latter.
     for forwarded in FORWARDED:
@@ -51,9 +55,15 @@ def main(argv: List[str]) -> NoReturn:
 
 
 def _become(program: List[str], base: str) -> NoReturn:
-    """Turn this process into the rank's own program; it dies with its shim (prctl(2))."""
+    """Turn this process into the rank's own program; it dies with its shim (prctl(2)).
+
+    Where Yama restricts ptrace to a process's parents, py-spy of the same user may look all the
+    same.
+    """
     parent = os.getppid()
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL), 0, 0, 0)
+    prctl = ctypes.CDLL(None).prctl
+    prctl(PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL), 0, 0, 0)
+    prctl(PR_SET_PTRACER, ctypes.c_ulong(-1), 0, 0, 0)
     if os.getppid() != parent:
         os._exit(1)
     for signum in FORWARDED:

@@ -32,8 +32,12 @@ def write_aside(path: str, text: str, mode: int = 0o600, *, durable: bool = Fals
     os.rename(aside, path)
 
 
-def prepare(folder: RunFolder, order: Order, shim_code: str, record: Mapping[str, Any]) -> None:
+def prepare(
+    folder: RunFolder, order: Order, programs: Mapping[str, str], record: Mapping[str, Any]
+) -> None:
     """Make the run folder of a new attempt: format, order, shim, and the `record` of the run.
+
+    `programs` has the text of the shim as `rank`, and of the ranks' `sitecustomize` as `dumper`.
 
     Raises:
         OSError: No file can be written there, or a run of this id has been here before.
@@ -44,7 +48,8 @@ def prepare(folder: RunFolder, order: Order, shim_code: str, record: Mapping[str
             os.makedirs(os.path.dirname(folder.root), exist_ok=True)
             os.mkdir(folder.root)  # a record is never written over
         os.mkdir(folder.attempt(order.attempt))
-        os.makedirs(folder.work, exist_ok=True)
+        for place in (folder.work, folder.site):
+            os.makedirs(place, exist_ok=True)
     finally:
         os.umask(before)
     write_aside(folder.format, f"{FORMAT}\n")
@@ -54,10 +59,12 @@ def prepare(folder: RunFolder, order: Order, shim_code: str, record: Mapping[str
         write_aside(folder.plan, json.dumps(record["plan"], indent=1) + "\n", durable=True)
         write_aside(folder.config, record["config"], durable=True)
     write_aside(folder.order, json.dumps(encode(order), indent=1) + "\n", durable=True)
-    write_aside(folder.shim_code, shim_code)
+    write_aside(folder.shim_code, programs["rank"])
+    write_aside(os.path.join(folder.site, "sitecustomize.py"), programs["dumper"])
     words = [
         *(order.shim_python, "-I", "-S", folder.shim_code, folder.attempt(order.attempt)),
-        *(",".join(order.hide), str(len(order.rank_prefix)), *order.rank_prefix),
+        *(folder.site if order.stacks else "", ",".join(order.hide)),
+        *(str(len(order.rank_prefix)), *order.rank_prefix),
     ]
     command = shell.line(words, paths=1)
     write_aside(folder.shim, f'#!/bin/sh\nexec {command} "$@"\n', mode=0o700)

@@ -12,7 +12,7 @@ import socket
 import time
 import zlib
 from dataclasses import replace
-from typing import Any, Dict, Generator, Iterator, Optional
+from typing import Any, Dict, Generator, Iterator, Mapping, Optional
 
 from runner.core.codec import decode, encode
 from runner.core.events import Cause
@@ -38,10 +38,12 @@ READY_S, SLICE_S = 20.0, 0.02
 class Starting(Duty):
     """Facts, the push of code, and the start of a run."""
 
-    def __init__(self, wire: Wire, inbound: int, shim_code: str, following: Following) -> None:
+    def __init__(
+        self, wire: Wire, inbound: int, programs: Mapping[str, str], following: Following
+    ) -> None:
         super().__init__(wire)
         self._in = inbound
-        self._shim_code = shim_code
+        self._programs = programs
         self._following = following
         self._receiving: Optional[Receiving] = None
         self._record: Dict[str, Any] = {}
@@ -113,12 +115,12 @@ class Starting(Duty):
     def _prepare(self, folder: RunFolder, order: Order) -> Steps:
         """Make the run's folder, with its copy of the code."""
         if order.attempt:  # it goes on in the same folder
-            prepare(folder, order, self._shim_code, self._record)
+            prepare(folder, order, self._programs, self._record)
             return
         if os.path.lexists(folder.root):
             raise ValueError(f"there is a run {order.run_id} in {order.workdir} already")
         try:
-            prepare(folder, order, self._shim_code, self._record)
+            prepare(folder, order, self._programs, self._record)
             if order.release:
                 yield from check_out(order.workdir, order.release, folder.work)
         except BaseException:

@@ -42,6 +42,7 @@ from runner.host.doorway import Doorway
 from runner.host.ending import confirmed, kill_all, reap_all
 from runner.host.records import Journal, rank_records, record_sizes
 from runner.host.touch import Circle, News
+from runner.host.watchdog import Watchdog
 
 TICK_S = 0.05
 SAMPLE_S = 10.0
@@ -99,8 +100,10 @@ class Supervisor(News):
         self._termed: Set[int] = set()
         self._signalled = False
         self._next_port_look = time.monotonic() + PORT_LOOK_S
-        self._next_sample = time.monotonic() + SAMPLE_S
+        self._next_sample = time.monotonic()
         self._sizes: Dict[str, int] = {}
+        self._watchdog = Watchdog(start.folder, order, self._journal)
+        self._sample_s = min(SAMPLE_S, self._watchdog.pause_s)
         self._lookout = ports.Lookout(order.hold_port)
         self._cgroup = cgroup.Cgroup()
 
@@ -274,8 +277,9 @@ class Supervisor(News):
             self._next_port_look = time.monotonic() + PORT_LOOK_S
             self._hand_over_port()
         if time.monotonic() >= self._next_sample:
-            self._next_sample = time.monotonic() + SAMPLE_S
+            self._next_sample = time.monotonic() + self._sample_s
             self._sizes = record_sizes(self._folder, self.order.attempt, self._sizes)
+            self._watchdog.look(self._sizes)
             keeper.touch(self._folder)
             self._keep_door()
         self._reap()
@@ -284,7 +288,13 @@ class Supervisor(News):
         if self._journal.failed:
             self.stop(self._journal.failed)
         now = time.monotonic()
-        self._circle.tick(self._heard, keep=not self._disconnect_s)
+        still_s = self._circle.tick(
+            self._heard, keep=not self._disconnect_s, still_s=self._watchdog.still_s
+        )
+        stalled = "" if self._stop_reason else self._watchdog.judge(still_s)
+        if stalled:
+            self._failed = True
+            self.stop(stalled)
         silence = now - max(self._heard, self._heard_elsewhere)
         if self._awake.look(now) and 0 < self._disconnect_s < silence:
             self.stop(f"no controller was heard for {self._disconnect_s:g} s")
@@ -371,6 +381,7 @@ class Supervisor(News):
         return bool(self._stop_reason) or not self._circle.needed
 
     def _end(self) -> State:
+        self._watchdog.close()
         shims = set(self._shims.values())
         killed, survivors = kill_all(
             *(lambda: proc.descendants(os.getpid()), self._reap, shims, self._cgroup),

@@ -45,8 +45,18 @@ class News:
 class Circle:
     """A supervisor that is alone: nobody to keep in touch with."""
 
-    def tick(self, heard: float, *, keep: bool) -> None:
-        """Look after the connections; `heard` is when we heard a controller."""
+    def tick(self, heard: float, *, keep: bool, still_s: float) -> float:  # noqa: ARG002 (see below)
+        """Look after the connections.
+
+        Args:
+            heard: When we heard a controller.
+            keep: Whether none is needed any more.
+            still_s: For how long nothing of the run has moved here.
+
+        Returns:
+            For how long nothing has moved anywhere; 0 where that is not known.
+        """
+        return still_s
 
     def stop(self, reason: str, cause: Cause) -> None:
         """Tell the others that we stop, and why."""
@@ -104,6 +114,7 @@ class Connected(Circle):
         return True
 
 
-def beat(heard: float, *, keep: bool) -> Dict[str, Any]:
-    """Return the message that says we are here, and when we heard a controller."""
-    return {"say": "here", "heard": round(time.monotonic() - heard, 3), "keep": keep}
+def beat(heard: float, *, keep: bool, still_s: float) -> Dict[str, Any]:
+    """Return the message that says we are here, with what `Circle.tick` was told."""
+    age = round(time.monotonic() - heard, 3)
+    return {"say": "here", "heard": age, "keep": keep, "still": round(still_s, 3)}

@@ -12,6 +12,8 @@ from runner.core.diagnosis import Diagnosis, Tail, diagnose
 from runner.core.exits import describe_exit
 from runner.core.layout import CODE, RunFolder, release_folder
 from runner.core.plan import NodePlan, Plan
+from runner.core.stacks import STALLED
+from runner.core.text import spans
 from runner.core.verdict import STUCK, Failure, NodeResult, Verdict
 from runner.ui.names import fold_names
 
@@ -147,12 +149,7 @@ WIDE = 40
 
 
 def _first_failure(verdict: Verdict, failure: Failure, why: Diagnosis | None) -> list[str]:
-    who = failure.node if failure.rank is None else f"rank {failure.rank} on {failure.node}"
-    lines = [
-        f"first failure: {who} {failure.what}"
-        if failure.rank is not None
-        else f"first failure: {who}: {failure.what}"
-    ]
+    lines = [f"first failure: {_who(failure)}{failure.what}"]
     if why:
         lines += [f"  | {line}" for line in (*why.before, *why.said)]
         if why.means:
@@ -160,6 +157,14 @@ def _first_failure(verdict: Verdict, failure: Failure, why: Diagnosis | None) ->
     if verdict.consequences > 0:
         lines.append(f"  {_count(verdict.consequences, 'rank')} ended badly after it")
     return lines
+
+
+def _who(failure: Failure) -> str:
+    if failure.what.startswith(STALLED):  # who saw it first says nothing
+        return ""
+    return (
+        f"{failure.node}: " if failure.rank is None else f"rank {failure.rank} on {failure.node} "
+    )
 
 
 def _told(title: str, text: str) -> list[str]:
@@ -191,7 +196,7 @@ def _fared(group: Sequence[NodePlan], verdict: Verdict) -> tuple[str, str]:
     by_end: dict[str, list[int]] = {}
     for rank in ranks:
         by_end.setdefault(_end(verdict, rank), []).append(rank)
-    text = "; ".join(f"{_spans(those)} {_of(those, how)}" for how, those in by_end.items())
+    text = "; ".join(f"{spans(those)} {_of(those, how)}" for how, those in by_end.items())
     left = _left(verdict.nodes[group[0].node])
     each = " on each" if len(group) > 1 and left.endswith(" killed") else ""
     return fold_names(share.node for share in group), f"{text}{left}{each}"
@@ -255,23 +260,11 @@ def _alike(shares: Sequence[NodePlan]) -> list[list[NodePlan]]:
 
 def _share(group: Sequence[NodePlan]) -> str:
     share = group[0]
-    devices = _spans(share.gpus, "GPU") if share.gpus else "CPU"
+    devices = spans(share.gpus, "GPU") if share.gpus else "CPU"
     via = f", via {share.interface}" if share.interface else ""
     each = f", {len(share.ranks)} each" if len(group) > 1 else ""
     ranks = [rank for member in group for rank in member.ranks]
-    return f"{_spans(ranks)}{each}, on {devices}{via}"
-
-
-def _spans(numbers: Sequence[int], noun: str = "rank") -> str:
-    """Return "rank 3" or "ranks 0-3, 7" for ascending numbers."""
-    spans: list[list[int]] = []
-    for number in numbers:
-        if spans and number == spans[-1][1] + 1:
-            spans[-1][1] = number
-        else:
-            spans.append([number, number])
-    texts = [str(first) if first == last else f"{first}-{last}" for first, last in spans]
-    return f"{noun}{'' if len(numbers) == 1 else 's'} {', '.join(texts)}"
+    return f"{spans(ranks)}{each}, on {devices}{via}"
 
 
 def _count(number: int, noun: str) -> str:

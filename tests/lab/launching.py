@@ -22,7 +22,7 @@ PROGRAMS = Path(__file__).parent / "programs"
 RANK = str(PROGRAMS / "rank.py")
 VERBS = [
     *("attach", "check", "clean", "config", "deploy", "exec", "explain", "init"),
-    *("logs", "plan", "ps", "pull", "stop", "why"),
+    *("logs", "plan", "ps", "pull", "stacks", "stop", "why"),
 ]
 
 

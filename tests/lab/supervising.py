@@ -45,7 +45,8 @@ from runner.host.supervisor import Start
 order = decode(Order, json.loads(sys.argv[3]))
 folder = RunFolder(sys.argv[2], order.run_id, order.node)
 try:
-    records.prepare(folder, order, open(sys.argv[1] + "/runner/host/rank.py").read(), {})
+    programs = {n: open(f"{sys.argv[1]}/runner/host/{n}.py").read() for n in ("rank", "dumper")}
+    records.prepare(folder, order, programs, {})
 except FileExistsError:
     pass  # what a link refuses is not what is tested
 lock = Doorway(order.run_id, order.node).lock_for_life()

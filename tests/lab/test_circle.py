@@ -85,7 +85,7 @@ class Ring:
             for key, _ in self._selector.select(0.01):
                 key.data()
             for node, circle in list(self.circles.items()):
-                circle.tick(self.controller.get(node, time.monotonic()), keep=False)
+                circle.tick(self.controller.get(node, time.monotonic()), keep=False, still_s=0.0)
 
     def quiet(self, seconds: float = 0.05) -> None:
         """Let them talk for a while."""
@@ -228,7 +228,7 @@ def test_alone_there_is_nobody_to_tell() -> None:
     order = Order("run", "a", 0, "/w", (), {}, "/", (), "", "")
     circle = circle_of(order, None, b"token", lambda *_: None, lambda _: None, Heard())
     circle.stop("because", Cause.OWN)
-    circle.tick(0.0, keep=False)
+    circle.tick(0.0, keep=False, still_s=0.0)
     circle.leave()
     assert not circle.needed
 
@@ -240,7 +240,7 @@ def test_who_was_asleep_listens_before_it_judges(ring: Ring) -> None:
     ring.until(lambda: all(("joined",) in ring.heard[node].said for node in "bc"))
     time.sleep(1.2)  # between the look at the sockets and the tick
     for node, circle in ring.circles.items():
-        circle.tick(time.monotonic(), keep=False)
+        circle.tick(time.monotonic(), keep=False, still_s=0.0)
         assert all(said[0] == "joined" for said in ring.heard[node].said)
     ring.quiet(0.2)
     assert all(said[0] == "joined" for news in ring.heard.values() for said in news.said)

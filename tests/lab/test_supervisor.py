@@ -97,7 +97,7 @@ def test_the_hub_stays_for_the_others(start: Starter) -> None:
     while time.monotonic() < until:
         for key, _ in selector.select(0.02):
             key.data()
-        member.tick(time.monotonic(), keep=True)
+        member.tick(time.monotonic(), keep=True, still_s=0.0)
     assert run.bodies(ProgramExited)
     assert run.bodies(Ended) == []
     member.leave()

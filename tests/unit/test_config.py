@@ -466,6 +466,9 @@ def test_options_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
     }
 
 
+WATCH = ("watch.stall_s", "watch.action", "watch.stacks")
+
+
 def test_the_keys_are_these() -> None:
     """The schema is what users write: a new key means a line here, on purpose."""
 
@@ -488,7 +491,7 @@ def test_the_keys_are_these() -> None:
         *("task.module", "task.script", "task.command", "task.args", "task.args_style"),
         *("task.env", "task.outputs", "task.nodes", "task.nnodes"),
         *("dry_run", "run_id", "run_dir", "rerun", "ui", "deploy.max_mb", "deploy.keep"),
-        *("outputs.pull", "check.skip", "stop.grace_s", "lost_s", "disconnect_s"),
+        *("outputs.pull", "check.skip", *WATCH, "stop.grace_s", "lost_s", "disconnect_s"),
         *("on_disconnect", "detach"),
         "logs.ranks",
     ]

@@ -26,6 +26,7 @@ def test_run_folder_is_as_documented() -> None:
         "work": f"{root}/work",
         "shim": f"{root}/rank",
         "shim_code": f"{root}/rank.py",
+        "site": f"{root}/site",
     }
     assert folder.stream(1, rank_source(3), "err") == f"{root}/attempt_1/rank_3.err"
     assert folder.stream(0, PROGRAM, "out") == f"{root}/attempt_0/program.out"

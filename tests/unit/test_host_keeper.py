@@ -22,6 +22,8 @@ from runner.host.keeper import Keeper
 from runner.host.keeping import Keeping
 from runner.host.listing import see
 
+PROGRAMS = {"rank": "#", "dumper": "#"}
+
 
 class Host:
     """A work folder with a run, and a link that looks after it."""
@@ -37,7 +39,7 @@ class Host:
 
     def begin(self) -> None:
         """Have the run begin."""
-        records.prepare(self.folder, self.order, "#", {})
+        records.prepare(self.folder, self.order, PROGRAMS, {})
         keeper.note(self.folder, [os.getpid()])
         journal = records.Journal(self.folder, self.order)
         journal.append(ProgramStarted(1))
@@ -128,7 +130,7 @@ def test_an_attempt_can_be_claimed(host: Host) -> None:
     host.begin()
     assert records.claim(host.folder, 1)
     with pytest.raises(FileExistsError):
-        records.prepare(host.folder, replace(host.order, attempt=1), "#", {})
+        records.prepare(host.folder, replace(host.order, attempt=1), PROGRAMS, {})
 
 
 def test_names_of_runs_lead_nowhere_else(host: Host) -> None:

@@ -1,0 +1,134 @@
+"""Whether anything of the run still moves, and what is done when nothing does.
+
+A rank moves when it writes a line, uses the CPU, or reads or writes data. Each host sees that of
+its own ranks; their circle tells for how long nobody's has moved. To wait for others costs next to
+nothing: somebody who computes or loads moves, and so does the run.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Dict, Mapping, Optional, Tuple
+
+from runner.core.events import Moving, Stalled
+from runner.core.layout import STACKS, RunFolder
+from runner.core.order import Order
+from runner.core.stacks import STALLED
+from runner.host import probes, proc, stacks
+from runner.host.records import Journal
+
+BUSY = 0.05
+"""A process that uses less than this part of a core does no more than look whether it may go on."""
+
+DATA = 1 << 20
+"""One that reads and writes fewer bytes between two looks does no more than that either."""
+
+SETTLE_S = 6.0
+"""After its own stacks are on record, a host leaves the others this long before it stops the run:
+they hear of the stall a beat of the circle later."""
+
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+class Progress:
+    """When a process of the run on this host was last seen to move.
+
+    Attributes:
+        since: That moment, monotonic.
+    """
+
+    def __init__(self) -> None:
+        self.since = self._looked = time.monotonic()
+        self._sizes: Mapping[str, int] = {}
+        self._used: Dict[int, Tuple[int, int]] = {}
+
+    def look(self, sizes: Mapping[str, int], root: int) -> None:
+        """Compare with the last look.
+
+        Args:
+            sizes: How long each log is.
+            root: The process whose descendants are the run's.
+        """
+        now = time.monotonic()
+        table = proc.table()
+        used = {pid: (table[pid].cpu, _data(pid)) for pid in proc.descendants(root) if pid in table}
+        enough = BUSY * (now - self._looked) * _TICKS
+        moved = sizes != self._sizes or any(
+            cpu - self._used.get(pid, (0, 0))[0] >= enough
+            or data - self._used.get(pid, (0, 0))[1] >= DATA
+            for pid, (cpu, data) in used.items()
+        )
+        if moved:
+            self.since = now
+        self._looked, self._sizes, self._used = now, dict(sizes), used
+
+
+def _data(pid: int) -> int:
+    """Return how many bytes a process has read and written so far, 0 where that is hidden."""
+    numbers = [int(line.split()[1]) for line in proc.read_text(f"/proc/{pid}/io").splitlines()[:2]]
+    return sum(numbers)
+
+
+class Watchdog:
+    """Sees that nothing moves, has the stacks of the ranks written down, and says so."""
+
+    def __init__(self, folder: RunFolder, order: Order, journal: Journal) -> None:
+        self._folder, self._order, self._journal = folder, order, journal
+        self._progress = Progress()
+        self._stalled = False
+        self._dump: Optional[probes.Child] = None
+        self._stop_at: Optional[float] = None
+
+    @property
+    def pause_s(self) -> float:
+        """How often it wants to look."""
+        return self._order.stall_s / 4 if self._order.stall_s else float("inf")
+
+    def look(self, sizes: Mapping[str, int]) -> None:
+        """See what moved on this host; to ask for the stacks moves nothing."""
+        if self._order.stall_s and self._dump is None:
+            ranks = {name: size for name, size in sizes.items() if name != f"{STACKS}.out"}
+            self._progress.look(ranks, os.getpid())
+
+    @property
+    def still_s(self) -> float:
+        """For how long nothing has moved here."""
+        return time.monotonic() - self._progress.since
+
+    def judge(self, still_s: float) -> str:
+        """Act on it that nothing of the run has moved anywhere for so long.
+
+        Returns:
+            Why the run is to be stopped, "" to go on.
+        """
+        if self._dump is not None:
+            self._written(still_s)
+        elif self._stalled and still_s < self._order.stall_s:
+            self._stalled, self._stop_at = False, None
+            self._journal.append(Moving())
+        elif not self._stalled and 0 < self._order.stall_s <= still_s:
+            self._stalled = True
+            why = f"nothing of the run has moved for {still_s:.0f} s"
+            self._dump = stacks.child(self._folder, self._order, why)
+        if self._stop_at is not None and time.monotonic() >= self._stop_at:
+            return f"{STALLED} {still_s:.0f} s (watch.stall_s)"
+        return ""
+
+    def _written(self, still_s: float) -> None:
+        """Say that nothing moves, once the stacks are on record."""
+        assert self._dump is not None  # noqa: S101 (the caller looked)
+        self._dump.advance()
+        if self._dump.code is None:
+            return
+        _, problem = stacks.outcome(self._dump)
+        self._dump = None
+        stops = self._order.stall_stops
+        self._journal.append(Stalled(still_s, stops, problem or ""))
+        if stops:
+            self._stop_at = time.monotonic() + SETTLE_S
+
+    def close(self) -> None:
+        """Look no more."""
+        if self._dump is not None:
+            self._dump.kill()

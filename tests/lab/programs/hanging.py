@@ -1,0 +1,42 @@
+"""A rank that waits: hanging.py HOW RANK. The rank does not come to what the others wait in."""
+
+import os
+import sys
+import time
+
+HOW, LATE = sys.argv[1], int(sys.argv[2])
+RANK = int(os.environ["RANK"])
+
+
+def load_batch() -> None:
+    print("loading", flush=True)
+    while not os.path.exists("go"):
+        time.sleep(0.05)
+
+
+def collective() -> None:
+    import torch  # noqa: PLC0415
+    import torch.distributed as dist  # noqa: PLC0415
+
+    dist.init_process_group("gloo")
+    total = torch.ones(1)
+    dist.all_reduce(total)
+    print(f"sum {total.item():g}", flush=True)
+    if RANK == LATE:
+        load_batch()
+    dist.all_reduce(total)
+
+
+def wait() -> None:
+    print("waiting", flush=True)
+    while not os.path.exists("go"):
+        time.sleep(0.05)
+
+
+if HOW == "collective":
+    collective()
+elif RANK == LATE:
+    load_batch()
+else:
+    wait()
+print("done", flush=True)

@@ -1,0 +1,94 @@
+"""Runs that hang: who waits for whom is named, attached or not; the ranks' stacks on request."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+
+import pytest
+
+from tests.lab.lab import Lab
+from tests.lab.launching import PROGRAMS, Launcher
+from tests.lab.test_faults import last_lines
+
+HANGING = str(PROGRAMS / "hanging.py")
+STALL = ("watch.stall_s=2", "stop.grace_s=1")
+
+
+def words(how: str, late: int, *more: str) -> list[str]:
+    """A run on the lab in which one rank is late."""
+    args = json.dumps([how, str(late)])
+    return [
+        *("cluster=lab", f"task.script={HANGING}", "task.args_style=raw", f"task.args={args}"),
+        *more,
+    ]
+
+
+def go(lab: Lab, *nodes: str) -> None:
+    """Let the ranks there go on."""
+    for name in nodes or lab.hosts:
+        lab[name].sh('for work in ~/.runner/runs/*/*/work; do touch "$work/go"; done')
+
+
+@pytest.mark.torch
+def test_who_waits_for_whom(lab: Lab, on_lab: Launcher) -> None:
+    """A real collective that one rank never comes to: it is named with its line, then all end."""
+    done = on_lab(*words("collective", 2, *STALL, "watch.stall_s=3", "watch.action=stop"))
+    assert done.code == 1, done
+    said = last_lines(done.err)
+    for text in (
+        "first failure: no rank made progress for",
+        "why: ranks 0-1, 3 wait in all_reduce for rank 2 on node3, which is in load_batch",
+    ):
+        assert text in said, done
+    assert "nothing of the run has moved for" in done.err
+    assert re.search(r"ranks 0-1, 3 on node\[1-2,4\], innermost first:\n    all_reduce ", done.err)
+    assert done.result["diagnosis"]["cause"] == "standstill"
+    assert lab.leftovers() == {}
+    stacks = (done.folder / "logs" / "node3" / "stacks.out").read_text()
+    assert "in load_batch" in stacks
+    again = on_lab("why", "--cluster", "lab")
+    assert "wait in all_reduce for rank 2" in again.out, again
+
+
+def test_stacks_of_a_run_that_goes_on(lab: Lab, on_lab: Launcher) -> None:
+    """Asked for from elsewhere: equal ones are one, also as data; the ranks do not notice."""
+    running = on_lab.start(*words("wait", 1))
+    running.until_printed("waiting", 3)
+    shown = on_lab("stacks", "--cluster", "lab")
+    assert shown.code == 0, shown
+    assert "rank 1 on node2, innermost first:\n    load_batch" in shown.out
+    assert "ranks 0, 2-3 on node[1,3-4], innermost first:\n    wait  " in shown.out
+    data = json.loads(on_lab("stacks", "--cluster", "lab", "--json").out)
+    assert [group["ranks"] for group in data["groups"]] == [[1], [0, 2, 3]]
+    assert data["groups"][0]["frames"][0]["function"] == "load_batch"
+    (late,) = (
+        process.pid
+        for process in lab["node4"].processes("hanging.py wait".replace(" ", "\0"))
+        if not {"rank.py", "torch.distributed.run"} & set(re.split(r"[ /]", process.cmdline))
+    )
+    lab["node4"].kill(late, signal.SIGSTOP)
+    go(lab, "node1", "node2", "node3")
+    running.until_printed("done", 3)
+    partly = on_lab("stacks", "--cluster", "lab")
+    assert "rank 3 on node4: python" in partly.out, partly
+    assert "it did not answer; it was stopped (SIGSTOP)" in partly.out
+    assert "ranks 0-2: no process, they ended" in partly.out
+    lab["node4"].kill(late, signal.SIGCONT)
+    go(lab)
+    done = running.wait()
+    assert done.code == 0, done
+    assert (done.folder / "logs" / "node2" / "stacks.out").read_text().count("=== stacks") == 3
+
+
+def test_a_standstill_is_reported_and_ends(lab: Lab, on_lab: Launcher) -> None:
+    """By default nothing is stopped: what stands is shown, and said when it moves again."""
+    running = on_lab.start(*words("wait", 3, *STALL))
+    running.until(lambda: "nothing of the run has moved for" in running.err, "the report")
+    running.until(lambda: "rank 3 on node4, innermost first:" in running.err, "the stacks")
+    assert running.err.count("innermost first:") == 2
+    go(lab)
+    done = running.wait()
+    assert done.code == 0, done
+    assert done.err.count("nothing of the run has moved") == 1
