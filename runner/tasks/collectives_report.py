@@ -1,0 +1,220 @@
+"""What `collectives.py` needs to know without torch: sizes, factors, schedule, verdict, tables."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from statistics import median
+from typing import Any, Optional, Sequence
+
+SLOW_BELOW = 0.6
+"""Of the others' median bandwidth: what two equal links differ by in practice is less."""
+
+LARGEST_MATRIX = 16
+"""Nodes; a larger one fits no screen."""
+
+UNITS = ("", "K", "M", "G", "T")
+
+
+def parse_size(text: str) -> int:
+    """Read a number of bytes: `4096`, `64K`, `1M`, `2GiB`, in powers of 1024.
+
+    Raises:
+        ValueError: It is no whole number above zero with such a unit.
+    """
+    found = re.fullmatch(r"(\d+)([KMGT]?)(?:I?B)?", text.strip().upper())
+    if not found or int(found[1]) == 0:
+        raise ValueError(f"{text!r} is no size such as 4096, 64K or 1G")
+    return int(found[1]) << 10 * UNITS.index(found[2])
+
+
+def show_size(count: int) -> str:
+    """Write a number of bytes in the largest unit that leaves it whole: `64K`, `1025`."""
+    unit = 0
+    while unit + 1 < len(UNITS) and count and count % 1024 == 0:
+        count, unit = count // 1024, unit + 1
+    return f"{count}{UNITS[unit]}"
+
+
+def message_sizes(smallest: int, largest: int, factor: int) -> list[int]:
+    """Return the sizes from the smallest on, each `factor` times the one before."""
+    sizes = []
+    while smallest <= largest:
+        sizes.append(smallest)
+        smallest *= factor
+    return sizes
+
+
+def bus_factor(operation: str, ranks: int) -> float:
+    """Return what algorithm bandwidth is multiplied by to get bus bandwidth.
+
+    As in doc/PERFORMANCE.md of NVIDIA's nccl-tests. There, the size of an operation is that of the
+    largest buffer of a rank: for all_gather what it gets, for reduce_scatter what it gives.
+    """
+    if operation == "all_reduce":
+        return 2 * (ranks - 1) / ranks
+    if operation in ("all_gather", "reduce_scatter", "all_to_all"):
+        return (ranks - 1) / ranks
+    return 1.0  # broadcast, reduce
+
+
+def tournament(players: int) -> list[list[tuple[int, int]]]:
+    """Return rounds of disjoint pairs in which everyone meets everyone once.
+
+    The circle method: one stays, the others move on by a seat; with an odd number one pauses.
+    """
+    seats: list[Optional[int]] = [*range(players), *([None] if players % 2 else [])]
+    rounds = []
+    for _ in range(len(seats) - 1):
+        opposite = zip(seats[: len(seats) // 2], reversed(seats))
+        pairs = [(a, b) for a, b in opposite if a is not None and b is not None]
+        rounds.append([(min(pair), max(pair)) for pair in pairs])
+        seats = [seats[0], seats[-1], *seats[1:-1]]
+    return rounds
+
+
+@dataclass(frozen=True)
+class Share:
+    """A node's bandwidth with the others, as a share of the median among those others.
+
+    Attributes:
+        name: The node.
+        sends: What it sends at: the median over all receivers, in bytes per second.
+        receives: What it receives at.
+        sends_share: `sends` by the median of all links between other nodes; None if there is none.
+        receives_share: The same of `receives`.
+    """
+
+    name: str
+    sends: float
+    receives: float
+    sends_share: Optional[float]
+    receives_share: Optional[float]
+
+    def verdict(self) -> str:
+        """Say in a sentence that the node is slow; "" if it is not, or nobody could tell."""
+        sends, receives = self.sends_share, self.receives_share
+        if sends is None or receives is None or min(sends, receives) >= SLOW_BELOW:
+            return ""
+        text = f"{self.name} is slow: {min(sends, receives):.2g} of the others' median"
+        if max(sends, receives) >= SLOW_BELOW:
+            text += ", only in what it " + ("sends" if sends < receives else "receives")
+        return text
+
+
+def compare_nodes(names: Sequence[str], bandwidth: Sequence[Sequence[float]]) -> list[Share]:
+    """Judge each node by its links against all links that do not touch it.
+
+    Medians, so that a slow node does not make those slow that it talks to. It takes three nodes,
+    and fewer than half of them slow.
+
+    Args:
+        names: The nodes.
+        bandwidth: At [i][j] what i sends to j, in bytes per second; [i][i] is not looked at.
+    """
+    everyone = range(len(names))
+    shares = []
+    for node, name in enumerate(names):
+        others = [other for other in everyone if other != node]
+        sends = median([bandwidth[node][other] for other in others])
+        receives = median([bandwidth[other][node] for other in others])
+        rest = [bandwidth[a][b] for a in others for b in others if a != b]
+        usual = median(rest) if rest else None
+        shares.append(
+            Share(
+                name,
+                sends,
+                receives,
+                sends / usual if usual else None,
+                receives / usual if usual else None,
+            )
+        )
+    return shares
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1) -> list[str]:
+    """Align columns: the first `left` to the left, the others to the right."""
+    lines = [header, *rows]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
+    return [
+        "  ".join(
+            cell.ljust(width) if column < left else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(line, widths))
+        ).rstrip()
+        for line in lines
+    ]
+
+
+def check_table(results: list[dict[str, Any]], ranks: int) -> list[str]:
+    """Write a line for all dtypes of an operation that ended alike."""
+    lines: dict[tuple[str, str], list[str]] = {}
+    for result in results:
+        outcome = "exact"
+        if result["skipped"]:
+            outcome = f"skipped: {result['skipped']}"
+        if result["wrong"]:
+            outcome = f"WRONG on {len(result['wrong'])} of {ranks} ranks"
+        lines.setdefault((result["operation"], outcome), []).append(result["dtype"])
+    rows = [(name, " ".join(dtypes), outcome) for (name, outcome), dtypes in lines.items()]
+    return table(("operation", "dtypes", "result"), rows, left=3)
+
+
+def pairs_tables(names: list[str], matrix: dict[str, list[list[float]]], message: str) -> list[str]:
+    """Write the matrices where they fit, a line per node, and who is slow."""
+    if len(names) == 1:
+        return ["pairs: one node, so there is no pair of nodes to measure", ""]
+    lines = [
+        f"pairs: bandwidth in GB/s, the row sends {message} to the column",
+        *square(names, matrix["bandwidth"], 1e-9, 3),
+        "",
+        "pairs: latency in us, half a round trip",
+        *square(names, matrix["latency"], 1e6, 1),
+        "",
+    ]
+    shares = compare_nodes(names, matrix["bandwidth"])
+    rows = []
+    for share in shares:
+        row = [share.name]
+        for rate, part in (
+            (share.sends, share.sends_share),
+            (share.receives, share.receives_share),
+        ):
+            row += [f"{rate / 1e9:.3f}", show_part(part)]
+        rows.append(row)
+    header = ("node, medians", "sends GB/s", "of others'", "receives GB/s", "of others'")
+    lines += [*table(header, rows), ""]
+    if shares[0].sends_share is None:
+        return [*lines, "two nodes: it takes a third to say which of them is slow"]
+    return lines + ([text for text in map(Share.verdict, shares) if text] or ["no node is slow"])
+
+
+def show_part(part: Optional[float]) -> str:
+    """Write a share of the others' median; one above it tells of others, not of this node."""
+    if part is None:
+        return "-"
+    return f"{part:.2f}" if part < 1 else "1+"
+
+
+def square(names: list[str], values: list[list[float]], scale: float, digits: int) -> list[str]:
+    """Write a matrix of all nodes, if they are not too many."""
+    if len(names) > LARGEST_MATRIX:
+        return [f"{len(names)} nodes: only --json has all of them"]
+    rows = [
+        [name, *("-" if a == b else f"{value * scale:.{digits}f}" for b, value in enumerate(row))]
+        for a, (name, row) in enumerate(zip(names, values))
+    ]
+    return table(["", *names], rows)
+
+
+def smoke_table(nodes: Sequence[dict[str, Any]]) -> list[str]:
+    """Write a line per node. The node that is late to every step has the shortest all_reduce."""
+    rows = [
+        (
+            node["node"],
+            f"{node['steps_per_second']:.1f}",
+            f"{node['all_reduce'] * 1e3:.2f}",
+            str(node["wrong"]),
+        )
+        for node in nodes
+    ]
+    return table(("node", "steps/s", "all_reduce ms", "wrong results"), rows)

@@ -1,0 +1,201 @@
+"""What the shipped task `collectives` works out without torch."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from itertools import combinations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from runner.tasks import collectives_report as report
+
+
+def test_this_part_needs_no_torch() -> None:
+    """It is imported by tests and by people who only want to read a result."""
+    code = "import sys, runner.tasks.collectives_report; sys.exit('torch' in sys.modules)"
+
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [("1", 1), ("4096", 4096), ("64K", 65536), ("2GiB", 2 << 30), ("3mb", 3 << 20)],
+)
+def test_sizes_are_read_in_powers_of_1024(text: str, count: int) -> None:
+    """The unit may be written in any of the usual ways."""
+    assert report.parse_size(text) == count
+
+
+@pytest.mark.parametrize("text", ["", "0", "-1", "1.5G", "K", "1 X", "1e6"])
+def test_what_is_no_size_is_refused(text: str) -> None:
+    """Rather than taken for something else."""
+    with pytest.raises(ValueError, match="is no size such as"):
+        report.parse_size(text)
+
+
+@given(st.integers(1, 1 << 50))
+def test_a_size_shown_is_the_size_read(count: int) -> None:
+    """Nothing is rounded."""
+    assert report.parse_size(report.show_size(count)) == count
+
+
+def test_message_sizes_end_at_the_largest() -> None:
+    """Both ends belong to them, if the steps meet them."""
+    assert report.message_sizes(4, 64, 4) == [4, 16, 64]
+    assert report.message_sizes(4, 63, 4) == [4, 16]
+
+
+@pytest.mark.parametrize(
+    ("operation", "two", "eight"),
+    [
+        ("all_reduce", 1.0, 1.75),
+        ("all_gather", 0.5, 0.875),
+        ("reduce_scatter", 0.5, 0.875),
+        ("all_to_all", 0.5, 0.875),
+        ("broadcast", 1.0, 1.0),
+        ("reduce", 1.0, 1.0),
+    ],
+)
+def test_bus_factors_are_those_of_nccl_tests(operation: str, two: float, eight: float) -> None:
+    """By its doc/PERFORMANCE.md, for 2 and 8 ranks."""
+    assert (report.bus_factor(operation, 2), report.bus_factor(operation, 8)) == (two, eight)
+
+
+@pytest.mark.parametrize("players", [0, 1, 2, 3, 4, 5, 8, 17, 200])
+def test_everyone_meets_everyone_once_and_nobody_is_in_two_places(players: int) -> None:
+    """And it takes no more rounds than it must."""
+    rounds = report.tournament(players)
+
+    met = [pair for pairs in rounds for pair in pairs]
+    assert sorted(met) == list(combinations(range(players), 2))
+    for pairs in rounds:
+        busy = [player for pair in pairs for player in pair]
+        assert len(busy) == len(set(busy))
+        assert len(pairs) == players // 2
+    assert len(rounds) == max(players - 1 + players % 2, 0)
+
+
+Slow = dict[tuple[int | None, int | None], float]
+NAMES = [f"node{number}" for number in range(1, 9)]
+
+
+def bandwidths(nodes: int, slow: Slow) -> list[list[float]]:
+    """Links of 10 GB/s each; of those from or to a slow node (or None: any) the given share."""
+
+    def link(a: int, b: int) -> float:
+        shares = [s for (f, t), s in slow.items() if f in (None, a) and t in (None, b)]
+        return 0.0 if a == b else 1e10 * min([1.0, *shares])
+
+    return [[link(a, b) for b in range(nodes)] for a in range(nodes)]
+
+
+def verdicts(matrix: list[list[float]]) -> list[str]:
+    """What is said about slow nodes."""
+    shares = report.compare_nodes(NAMES[: len(matrix)], matrix)
+    return [text for text in map(report.Share.verdict, shares) if text]
+
+
+@pytest.mark.parametrize("nodes", [3, 4, 5, 8])
+@pytest.mark.parametrize("slow", [0, 2])
+def test_a_slow_node_is_named_and_none_of_those_it_talks_to(nodes: int, slow: int) -> None:
+    """Medians keep its slow links from being counted against the others."""
+    matrix = bandwidths(nodes, {(slow, None): 0.3, (None, slow): 0.3})
+
+    assert verdicts(matrix) == [f"node{slow + 1} is slow: 0.3 of the others' median"]
+
+
+def test_a_node_that_is_slow_one_way_is_told_with_the_way() -> None:
+    """A cable, a duplex setting or a shaper may hurt only what it sends."""
+    assert verdicts(bandwidths(4, {(1, None): 0.2})) == [
+        "node2 is slow: 0.2 of the others' median, only in what it sends"
+    ]
+    assert verdicts(bandwidths(4, {(None, 1): 0.2})) == [
+        "node2 is slow: 0.2 of the others' median, only in what it receives"
+    ]
+
+
+def test_two_slow_nodes_of_five_are_both_named() -> None:
+    """Fewer than half of them may be slow."""
+    slow: Slow = {link: 0.2 for node in (1, 3) for link in ((node, None), (None, node))}
+
+    assert [text.split(" is slow")[0] for text in verdicts(bandwidths(5, slow))] == [
+        "node2",
+        "node4",
+    ]
+
+
+@pytest.mark.parametrize(
+    "slow", [{}, {(1, None): 0.65, (None, 1): 0.65}, {(0, 1): 0.1, (1, 0): 0.1}]
+)
+def test_nothing_is_said_of_small_differences_or_of_one_bad_pair(
+    slow: Slow,
+) -> None:
+    """One slow pair among six does not tell which of the two is to blame."""
+    assert verdicts(bandwidths(4, slow)) == []
+
+
+def test_two_nodes_cannot_tell_who_is_slow() -> None:
+    """There is no other link to compare with."""
+    matrix = bandwidths(2, {(0, None): 0.1})
+
+    assert verdicts(matrix) == []
+    lines = report.pairs_tables(NAMES[:2], {"bandwidth": matrix, "latency": matrix}, "4M")
+    assert lines[-1] == "two nodes: it takes a third to say which of them is slow"
+
+
+def test_tables_of_pairs() -> None:
+    """A matrix each, a line per node, the verdict at the end."""
+    matrix = bandwidths(3, {(2, None): 0.25, (None, 2): 0.25})
+    latency = [[2.5e-5] * 3] * 3
+
+    assert report.pairs_tables(NAMES[:3], {"bandwidth": matrix, "latency": latency}, "4M") == [
+        "pairs: bandwidth in GB/s, the row sends 4M to the column",
+        "        node1   node2  node3",
+        "node1       -  10.000  2.500",
+        "node2  10.000       -  2.500",
+        "node3   2.500   2.500      -",
+        "",
+        "pairs: latency in us, half a round trip",
+        "       node1  node2  node3",
+        "node1      -   25.0   25.0",
+        "node2   25.0      -   25.0",
+        "node3   25.0   25.0      -",
+        "",
+        "node, medians  sends GB/s  of others'  receives GB/s  of others'",
+        "node1               6.250          1+          6.250          1+",
+        "node2               6.250          1+          6.250          1+",
+        "node3               2.500        0.25          2.500        0.25",
+        "",
+        "node3 is slow: 0.25 of the others' median",
+    ]
+
+
+def test_no_matrix_that_fits_no_screen() -> None:
+    """Two hundred nodes have a line each, and their matrix in the JSON."""
+    names = [f"gpu{number}" for number in range(200)]
+    matrix = [[1e9] * 200] * 200
+    lines = report.pairs_tables(names, {"bandwidth": matrix, "latency": matrix}, "4M")
+
+    assert lines[1] == "200 nodes: only --json has all of them"
+    assert max(map(len, lines)) < 80
+    assert lines[-1] == "no node is slow"
+
+
+def test_what_ended_alike_is_one_line() -> None:
+    """Dtypes of an operation stand together unless one of them failed."""
+    results = [
+        {"operation": "reduce", "dtype": "int64", "skipped": "", "wrong": []},
+        {"operation": "reduce", "dtype": "bfloat16", "skipped": "", "wrong": ["rank 1"]},
+        {"operation": "reduce", "dtype": "float32", "skipped": "", "wrong": []},
+        {"operation": "barrier", "dtype": "", "skipped": "nccl: no such thing", "wrong": []},
+    ]
+
+    assert report.check_table(results, 4) == [
+        "operation  dtypes         result",
+        "reduce     int64 float32  exact",
+        "reduce     bfloat16       WRONG on 1 of 4 ranks",
+        "barrier                   skipped: nccl: no such thing",
+    ]
