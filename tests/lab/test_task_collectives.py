@@ -1,0 +1,171 @@
+"""The shipped task `collectives`: by hand under plain torchrun, and over SSH on the lab's hosts."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import runner
+from tests.lab.lab import Lab
+from tests.lab.launching import PROGRAMS, Launcher
+from tests.lab.test_launch import ONE_CORE
+from tests.lab.test_task_resnet18 import python
+
+pytestmark = pytest.mark.torch
+
+SCRIPT = str(Path(runner.__file__).parent / "tasks" / "collectives.py")
+Everything = tuple[str, dict[str, Any]]
+OPERATIONS = {
+    *(f"all_reduce {op}" for op in ("SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR")),
+    *("broadcast", "reduce", "all_gather", "all_gather_into_tensor", "gather", "scatter"),
+    *("reduce_scatter", "reduce_scatter_tensor SUM", "all_to_all", "all_to_all_single"),
+    *("all_to_all_single_uneven", "send_recv", "isend_irecv", "batch_isend_irecv", "subgroup"),
+    *("barrier", "monitored_barrier", "broadcast_object_list", "all_gather_object"),
+    *("gather_object", "scatter_object_list"),
+}
+
+
+def torchrun(ranks: int, *words: str) -> subprocess.CompletedProcess[str]:
+    """Start so many ranks on this machine."""
+    launch = ("-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={ranks}")
+    return python(*launch, *words)
+
+
+@pytest.fixture(scope="module")
+def everything(tmp_path_factory: pytest.TempPathFactory) -> Everything:
+    """All modes with three ranks of one node: the output, and the results as data."""
+    path = tmp_path_factory.mktemp("all") / "new" / "results.json"
+    sizes = ("--min_bytes=1K", "--max_bytes=64K", "--iters=3", "--warmup=1")
+    done = torchrun(3, SCRIPT, "--mode=all", *sizes, "--seconds=1", f"--json={path}")
+    assert done.returncode == 0, done
+    return done.stdout, json.loads(path.read_text())
+
+
+def test_every_operation_is_exact(everything: Everything) -> None:
+    """With gloo, which lacks none of them in torch's newest."""
+    out, results = everything
+
+    assert (results["world_size"], results["backend"]) == (3, "gloo")
+    checked = results["check"]
+    assert {check["operation"] for check in checked} >= OPERATIONS
+    assert [check for check in checked if check["wrong"] or check["skipped"]] == []
+    for name in OPERATIONS:
+        assert re.search(rf"^{name} .*  exact$", out, re.MULTILINE), out
+    assert f"check: {len(checked)} exact on all 3 ranks, 0 skipped, 0 wrong" in out.splitlines()
+
+
+def test_two_ranks_are_both_neighbours_of_each_other() -> None:
+    """The ring has two ranks at least; each operation is exact there too."""
+    done = torchrun(2, SCRIPT, "--mode=check")
+
+    assert done.returncode == 0, done
+    assert "check: 80 exact on all 2 ranks, 0 skipped, 0 wrong" in done.stdout.splitlines()
+
+
+def test_bandwidth_is_that_of_nccl_tests(everything: Everything) -> None:
+    """Sizes are whole elements for each rank; the rates follow from size, time and factor."""
+    _, results = everything
+
+    factors = {
+        **{"all_reduce": 4 / 3, "all_gather": 2 / 3, "reduce_scatter": 2 / 3, "all_to_all": 2 / 3},
+        **{"broadcast": 1, "reduce": 1},
+    }
+    rows = results["bandwidth"]
+    assert [(row["operation"], row["bytes"]) for row in rows] == [
+        (op, size // 12 * 12) for op in factors for size in (1 << 10, 1 << 13, 1 << 16)
+    ]
+    for row in rows:
+        assert row["algbw"] == pytest.approx(row["bytes"] / row["seconds"])
+        assert row["busbw"] == pytest.approx(row["algbw"] * factors[row["operation"]])
+
+
+def test_smoke_lasts_as_long_as_told(everything: Everything) -> None:
+    """Its line per node has the rate of its steps."""
+    out, results = everything
+
+    smoke = results["smoke"]
+    (node,) = smoke["nodes"]
+    assert (node["node"], node["wrong"]) == (socket.gethostname(), 0)
+    assert 1 <= smoke["seconds"] < 15
+    steps = round(node["steps_per_second"] * smoke["seconds"])
+    assert f"smoke: {steps} times all_reduce of 1009001 numbers in " in out
+
+
+def test_a_wrong_result_is_told_with_rank_and_numbers() -> None:
+    """By the rank that has it and by rank 0; all other operations are still exact."""
+    corrupt = str(PROGRAMS / "corrupt.py")
+    done = torchrun(3, corrupt, "1", "recv", SCRIPT, "--mode=check")
+
+    assert done.returncode == 1, done
+    told = re.compile(
+        rf"^rank 1 on {socket.gethostname()}: send_recv float32: "
+        r"element 0 is 18\.0, expected 17\.0 \(1 of 1009 differ\)$",
+        re.MULTILINE,
+    )
+    assert told.search(done.stderr), done
+    assert told.search(done.stdout), done
+    table = done.stdout.split("\n\n")[1].splitlines()[1:]
+    assert [line.split("  ")[0] for line in table if not line.endswith(" exact")] == ["send_recv"]
+    assert "check: 77 exact on all 3 ranks, 0 skipped, 3 wrong" in done.stdout.splitlines()
+
+
+def test_smoke_fails_on_a_wrong_sum() -> None:
+    """Once per rank in words, and in the count."""
+    corrupt = str(PROGRAMS / "corrupt.py")
+    done = torchrun(2, corrupt, "1", "all_reduce", SCRIPT, "--mode=smoke", "--seconds=0.5")
+
+    assert done.returncode == 1, done
+    told = rf"^rank 1 on {socket.gethostname()}: smoke, step 1: element 0 is \d+\.0, expected \d+"
+    assert len(re.findall(told, done.stderr, re.MULTILINE)) == 1, done
+    last = done.stdout.split("\n\n")[-2].splitlines()[-1]
+    assert int(last.split()[-1]) >= 1, done
+
+
+def test_alone() -> None:
+    """One process without torchrun checks what one rank can."""
+    done = python(SCRIPT, "--mode=check")
+
+    assert (done.returncode, done.stderr) == (0, ""), done
+    assert "check: 71 exact on all 1 ranks, 9 skipped, 0 wrong" in done.stdout.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--backend=nccl"], "nccl needs a GPU for local rank 0; this host shows 0"),
+        (["--max_bytes=1.5G"], "argument --max_bytes: '1.5G' is no size such as 4096, 64K or 1G"),
+        (["--max_bytes=1K"], "--min_bytes must not be above --max_bytes"),
+    ],
+)
+def test_bad_flags_are_one_line_and_exit_code_2(flags: list[str], message: str) -> None:
+    """Any rank ends alone, before it waits for another."""
+    done = python(SCRIPT, *flags, RANK="1", WORLD_SIZE="2", LOCAL_RANK="0")
+
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"collectives.py: error: {message}")
+    assert done.stderr.count("\n") == 1
+
+
+def test_pairs_name_the_slow_host(lab: Lab, on_lab: Launcher) -> None:
+    """Every link of one host is slow; the four hosts have no copy of our code."""
+    lab["node3"].slow(delay_ms=20)
+    few = ("task.args.iters=3", "task.args.warmup=1", "task.args.pair_bytes=1M")
+    done = on_lab("cluster=lab", "task=collectives", "task.args.mode=pairs", *few, ONE_CORE)
+
+    assert done.code == 0, done
+    named = re.findall(r"(\w+) is slow: [\d.]+ of the others' median", done.log("node1", 0))
+    assert named == ["node3"], done
+    (path,) = done.folder.glob("outputs/*/collectives.json")
+    pairs = json.loads(path.read_text())["pairs"]
+    assert (pairs["nodes"], pairs["slow"]) == (list(lab.hosts), ["node3"])
+    for one in range(4):
+        for other in range(4):
+            late = one != other and 2 in (one, other)
+            assert not late or pairs["latency"][one][other] >= 0.0099, done
+    assert [done.log(f"node{rank + 1}", rank) for rank in (1, 2, 3)] == [""] * 3
