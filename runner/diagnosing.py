@@ -16,6 +16,7 @@ from runner.core.errors import ConfigError, NotReady, Problem
 from runner.verb import composed_for, composed_of, contact_of, verb
 
 if TYPE_CHECKING:
+    from runner.checks.case import Case
     from runner.control.store import RunStore
     from runner.core.composed import Composed
 
@@ -36,7 +37,7 @@ def check(
     from runner.checks.all import CHECKS, look
     from runner.checks.case import Case
     from runner.control.connect import launch_request
-    from runner.core.release import Code
+    from runner.control.requirements import of_project
     from runner.ui import findings
 
     unknown = sorted(set(skip or ()) - CHECKS.keys())
@@ -45,16 +46,37 @@ def check(
         raise ConfigError([Problem("--skip", what, f"there are {', '.join(CHECKS)}")])
     composed = composed_of(cluster, set_, config_dir)
     spec = replace(composed.spec, run_id="check")
+    skipped = {*spec.skip_checks, *(skip or ())}
+    case = Case(spec, {})
+    if "packages" not in skipped:
+        case = replace(case, wants=of_project(spec, Path.cwd()))
+    if "code" not in skipped and spec.deploy.on:
+        case = _with_code(case, composed)
     with contact_of(replace(composed, spec=spec)) as hosts:
         facts, silent = hosts.gather_some(
             lambda node: replace(
-                launch_request(spec, node, Code()), run_id="", project="", script=""
+                launch_request(spec, node, case.code, case.wants.names),
+                run_id="",
+                project="",
+                script="",
+                thorough=True,
             )
         )
-        skews = hosts.skews
-    found = look(Case(spec, facts, silent, skews), {*spec.skip_checks, *(skip or ())})
+        case = replace(case, facts=facts, silent=silent, skews=hosts.skews)
+    found = look(case, skipped)
     print(json.dumps(findings.as_data(found)) if json_ else findings.render(found, spec.cluster))
     return NotReady.exit_code if findings.errors(found) else 0
+
+
+def _with_code(case: Case, composed: Composed) -> Case:
+    """Return the case with the code a launch would push, or why it cannot be."""
+    from runner.control.snapshot import Snapshot
+
+    try:
+        code = Snapshot.take(case.spec, Path.cwd(), composed.run_dir).code
+    except (ConfigError, NotReady) as error:
+        return replace(case, unpushable=tuple(error.problems))
+    return replace(case, code=code)
 
 
 @verb("why")

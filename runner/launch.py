@@ -21,6 +21,7 @@ from runner.control import bundle
 from runner.control.again import Again
 from runner.control.assume import assume
 from runner.control.connect import launch_request
+from runner.control.requirements import of_project
 from runner.control.session import Inbox, Session
 from runner.control.snapshot import Snapshot
 from runner.control.store import RunStore
@@ -32,6 +33,7 @@ from runner.core.events import Event
 from runner.core.facts import Facts
 from runner.core.fetch import OUTPUT
 from runner.core.layout import is_rank, log_name, rank_of
+from runner.core.packages import Wants
 from runner.core.plan import Plan, build_plan
 from runner.core.readiness import problems_of
 from runner.core.release import Code
@@ -109,6 +111,14 @@ def _code(spec: Spec, snapshot: Snapshot | Again | None) -> Code:
     return Code(tasks_hash=bundle.shipped_tasks().hash) if spec.task.shipped else Code()
 
 
+def _wants(composed: Composed) -> Wants:
+    """Return what packages the ranks' project names; of a past run, and of our tasks, none."""
+    spec = composed.spec
+    if spec.task.shipped or composed.recorded or "packages" in spec.skip_checks:
+        return Wants()
+    return of_project(spec, Path.cwd())
+
+
 class Launch:
     """One run, with its connections, its record and its console."""
 
@@ -126,6 +136,7 @@ class Launch:
         self._began = 0.0
         self._attempt_number = 0
         self._snapshot = snapshot
+        self._wants = _wants(composed)
         names = [node.name for node in self.spec.nodes]
         self._console = open_console(composed.ui, composed.console_ranks, names)
         self._contact = Contact(self.spec, self._console, inbox)
@@ -170,10 +181,11 @@ class Launch:
         for note in (*self._composed.notes, *left_out):
             self._console.say(f"note: {note}")
         facts = self._contact.gather(
-            lambda node: launch_request(self.spec, node, self._code),
+            lambda node: launch_request(self.spec, node, self._code, self._wants.names),
             lambda node, told: problems_of(self.spec, node, told),
         )
-        found = look(Case(self.spec, facts), self.spec.skip_checks, AT_LAUNCH)
+        case = Case(self.spec, facts, wants=self._wants)
+        found = look(case, self.spec.skip_checks, AT_LAUNCH)
         if problems := [one.problem for one in errors(found)]:
             raise NotReady(problems)
         for warning in warnings(found):

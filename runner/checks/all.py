@@ -6,10 +6,12 @@ from collections.abc import Collection, Iterable
 
 from runner.checks.case import Case, Check
 from runner.checks.clock import clock
+from runner.checks.code import code
 from runner.checks.gpus import gpus
 from runner.checks.limits import limits
 from runner.checks.logout import logout
 from runner.checks.network import network
+from runner.checks.packages import packages
 from runner.checks.python import python
 from runner.checks.reach import reach
 from runner.checks.setup import setup
@@ -22,8 +24,10 @@ CHECKS: dict[str, Check] = {
     "setup": setup,
     "python": python,
     "torch": torch,
+    "packages": packages,
     "gpus": gpus,
     "network": network,
+    "code": code,
     "storage": storage,
     "limits": limits,
     "clock": clock,
@@ -31,7 +35,7 @@ CHECKS: dict[str, Check] = {
 }
 
 
-AT_LAUNCH = ("python", "torch", "gpus")
+AT_LAUNCH = ("python", "torch", "packages", "gpus")
 """What every launch looks at as well; of the others it does what it cannot do without."""
 
 

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from runner.core.errors import Problem
 from runner.core.facts import Facts
 from runner.core.finding import Finding
+from runner.core.packages import Wants
+from runner.core.release import Code
 from runner.core.spec import Node, Spec
 
 
@@ -20,12 +22,18 @@ class Case:
         facts: What the hosts that answered say of themselves.
         silent: Why the others cannot be asked.
         skews: How far each host's clock is ahead of ours, in seconds.
+        wants: The packages that the project names.
+        code: What a launch would push; nothing when it pushes nothing, or it was not looked at.
+        unpushable: Why the code here cannot be pushed.
     """
 
     spec: Spec
     facts: Mapping[str, Facts]
     silent: Mapping[str, Problem] = field(default_factory=dict)
     skews: Mapping[str, float] = field(default_factory=dict)
+    wants: Wants = field(default_factory=Wants)
+    code: Code = field(default_factory=Code)
+    unpushable: tuple[Problem, ...] = ()
 
     @property
     def there(self) -> list[tuple[str, Facts]]:

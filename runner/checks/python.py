@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from runner.checks.case import Case, majority
+from runner.core.facts import Facts, Python
 from runner.core.finding import Finding, Level
 from runner.core.readiness import interpreter_problems
 
@@ -12,7 +13,10 @@ HINT = "set cluster.python, for all or in cluster.setup, to the same version eve
 
 
 def python(case: Case) -> Iterator[Finding]:
-    """An error where there is none, a warning where it is another version than most have."""
+    """An error where there is none, a warning where it is another version than most have.
+
+    One more where a login shell has another environment than the task gets.
+    """
     for node, facts in case.ready:
         yield from map(Finding.of, interpreter_problems(node, facts))
     found = {node.name: facts.python for node, facts in case.ready if not facts.python.error}
@@ -24,3 +28,22 @@ def python(case: Case) -> Iterator[Finding]:
         else:
             what = f"Python {version}, most have {common}: what one pickles, another may not read"
             yield Finding(Level.WARNING, name, what, HINT)
+    for node, facts in case.ready:
+        yield from _other_in_a_login_shell(node.name, case.spec.python, facts)
+
+
+def _other_in_a_login_shell(node: str, name: str, facts: Facts) -> Iterator[Finding]:
+    """What a user gets who types the name there, if it is another environment than the task's."""
+    login, ours = facts.login_python, facts.python
+    if not login.prefix or not ours.prefix or login.prefix == ours.prefix:
+        return
+    what = (
+        f"a login shell finds {name} at {login.executable} ({_told(login)}), "
+        f"ours is {ours.executable} ({_told(ours)})"
+    )
+    hint = f"if that one is meant: cluster.python={login.executable}"
+    yield Finding(Level.WARNING, node, what, hint)
+
+
+def _told(python: Python) -> str:
+    return f"Python {python.version}, {f'torch {python.torch}' if python.torch else 'no torch'}"

@@ -2,31 +2,70 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from runner.checks.case import Case, majority
+from runner.core.facts import Python
 from runner.core.finding import Finding, Level
-from runner.core.readiness import torch_problems
+from runner.core.packages import NCCL
+from runner.core.readiness import torch_problems, visible_gpus
 
-HINT = "the same torch on every node: {python} -m pip install torch=={version}"
+HINT = "the same on every node: {python} -m pip install {wanted}"
 
 
 def torch(case: Case) -> Iterator[Finding]:
-    """An error where it is missing or another minor version, a warning for another build."""
+    """An error where it is missing, or cannot talk to the others; else a difference is a warning.
+
+    NCCL refuses any peer of another version (`Mismatched NCCL version`, in its src/init.cc).
+    """
     for node, facts in case.ready:
         yield from map(Finding.of, torch_problems(node, facts))
     found = {node.name: facts.python for node, facts in case.ready if facts.python.torch}
-    common = majority({name: told.torch for name, told in found.items()})
+    parts = {name: _parts(told) for name, told in found.items()}
+    common = {
+        part: majority({name: each[part] for name, each in parts.items() if each[part]})
+        for part in ("torch", "CUDA", "NCCL")
+    }
+    nccl = _uses_nccl(case)
     for name, told in found.items():
-        hint = HINT.format(python=told.executable, version=common.partition("+")[0])
-        if _minor(told.torch) != _minor(common):
-            what = f"torch {told.torch}, most have {common}: they do not understand each other"
-            yield Finding(Level.ERROR, name, what, hint)
-        elif told.torch != common:
-            what = f"torch {told.torch}, most have {common}"
-            yield Finding(Level.WARNING, name, what, hint)
-        else:
-            yield Finding(Level.FINE, name, told.torch)
+        mine = parts[name]
+        differing = [part for part in mine if mine[part] and mine[part] != common[part]]
+        if not differing:
+            yield Finding(Level.FINE, name, _shown(mine).partition(" ")[2])
+            continue
+        wanted = f"torch=={common['torch'].partition('+')[0]}"
+        if differing == ["NCCL"]:
+            wanted = f"{_nccl(told)}=={common['NCCL']}"
+        hint = HINT.format(python=told.executable, wanted=wanted)
+        theirs = _shown({part: common[part] for part in differing})
+        theirs = theirs.partition(" ")[2] if differing[0] == "torch" else theirs
+        what = f"{_shown({part: mine[part] for part in differing})}, most have {theirs}"
+        apart = _minor(mine["torch"]) != _minor(common["torch"]) or (nccl and "NCCL" in differing)
+        what += ": they do not understand each other" if apart else ""
+        yield Finding(Level.ERROR if apart else Level.WARNING, name, what, hint)
+
+
+def _parts(told: Python) -> dict[str, str]:
+    """Return the versions that have to be alike, "" for what is not known."""
+    nccl = (told.packages or {}).get(_nccl(told), "")
+    return {"torch": told.torch, "CUDA": told.torch_cuda, "NCCL": nccl}
+
+
+def _nccl(told: Python) -> str:
+    """Return the distribution that has NCCL, "" for none, or where leftovers make it unclear."""
+    names = [name for name in NCCL if name in (told.packages or {})]
+    return names[0] if len(names) == 1 else ""
+
+
+def _shown(parts: Mapping[str, str]) -> str:
+    return ", ".join(f"{part} {version}" for part, version in parts.items() if version)
+
+
+def _uses_nccl(case: Case) -> bool:
+    """Whether ranks will talk by NCCL, as far as it can be told without a plan."""
+    if case.spec.backend == "auto":
+        return all(visible_gpus(facts) and node.gpu_count != 0 for node, facts in case.ready)
+    return case.spec.backend == "nccl"
 
 
 def _minor(version: str) -> list[str]:

@@ -14,6 +14,7 @@ from runner.control.session import Inbox, Session
 from runner.core.codec import decode, encode
 from runner.core.errors import Interrupted, NotReady, Problem, RunnerError
 from runner.core.facts import Facts, FactsRequest
+from runner.core.packages import NCCL
 from runner.core.release import Code
 from runner.core.spec import Node, Spec
 from runner.core.wire import Frame
@@ -217,8 +218,10 @@ class Gathering:
             self._show(name, "failed")
 
 
-def launch_request(spec: Spec, node: Node, code: Code) -> FactsRequest:
-    """Return all a launch wants to know of a node."""
+def launch_request(
+    spec: Spec, node: Node, code: Code, packages: tuple[str, ...] = ()
+) -> FactsRequest:
+    """Return all a launch wants to know of a node; of those packages, whether they are there."""
     task = spec.task
     script = task.target if task.kind == "script" else ""
     if code.release and (code.script or not posixpath.isabs(script)):
@@ -238,6 +241,7 @@ def launch_request(spec: Spec, node: Node, code: Code) -> FactsRequest:
         hold_hub=master and len(spec.nodes) > 1,
         port_first=spec.master_port.first if master else 0,
         port_last=spec.master_port.last if master else 0,
+        packages=(*NCCL, *packages),
     )
 
 

@@ -38,6 +38,9 @@ class FactsRequest:
         hosts_only: Whether to leave out what only a launch needs: interpreter and GPUs.
         gpus: Whether to look at the GPUs all the same.
         setup_s: How long the setup lines may take.
+        packages: Distributions to look for in the task's interpreter, by normalised name.
+        thorough: Whether to do what no launch waits for: ask the login shell for the interpreter,
+            and read all of the release.
     """
 
     node: str
@@ -57,6 +60,8 @@ class FactsRequest:
     gpus: bool = False
     deadline_s: float = 15.0
     setup_s: float = 120.0
+    packages: Tuple[str, ...] = ()
+    thorough: bool = False
 
 
 @dataclass(frozen=True)
@@ -107,7 +112,18 @@ class Gpu:
 class Python:
     """The task's interpreter. `error` says why it could not be asked; then the rest is empty.
 
-    `torch` is the version string of its version file ("2.13.0+cpu"), "" when there is no torch.
+    Attributes:
+        executable: Its path.
+        version: Such as "3.11.7".
+        torch: The version string of torch's version file ("2.13.0+cpu"), "" without torch.
+        torch_cuda: The CUDA runtime it is built for ("12.8"), "" for none.
+        error: Why it could not be asked.
+        prefix: Where its environment is (`sys.prefix`, links resolved): two interpreters with
+            the same one import the same packages.
+        implementation: As in `sys.implementation.name`.
+        packages: Versions of those distributions that were asked for and are there; None when
+            they could not be listed.
+        similar: What may stand for those that are not: another distribution, or a module.
     """
 
     executable: str = ""
@@ -115,6 +131,10 @@ class Python:
     torch: str = ""
     torch_cuda: str = ""
     error: str = ""
+    prefix: str = ""
+    implementation: str = "cpython"
+    packages: Optional[Dict[str, str]] = None
+    similar: Dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -157,6 +177,9 @@ class Facts:
         run_there: Whether a run of this id has been here before.
         tasks_held: Whether the shipped tasks of that hash are there.
         release_held: Whether the release is there, whole.
+        release: "absent", "intact" or "damaged", after all of it was read; "" when it was not.
+        login_python: What the login shell finds by the same name, if it was asked and did.
+        machine: The kind of processor, as in `uname -m`.
         shm_free: Bytes free in /dev/shm.
         logind_kills: The setting by which logind kills at logout what a run leaves, "" for none.
         own_env: What `setup` or the host itself sets of the variables in `OUR_ENV`.
@@ -188,6 +211,9 @@ class Facts:
     run_there: bool = False
     tasks_held: bool = False
     release_held: bool = False
+    release: str = ""
+    login_python: Python = Python()
+    machine: str = ""
     shm_free: Optional[int] = None
     logind_kills: str = ""
     own_env: Dict[str, str] = field(default_factory=dict)

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Dict, Iterator, List, Tuple
 
-from runner.core.facts import Facts, FactsRequest
+from runner.core.facts import Facts, FactsRequest, Python
 from runner.host import gpus, interpreter, logind, machine, network, ports, probes, setup
 
 
@@ -67,9 +67,11 @@ def _collect(request: FactsRequest, children: List[probes.Child]) -> Collected:
         facts = replace(facts, gpus=devs, gpu_source=source)
         return Collected(replace(facts, **machine.surveyed(folders, request)), environ)
     python = _expanded(request.python, facts.home)
-    asked = interpreter.start(python, environ, facts.project, request.deadline_s)
+    asked = interpreter.start(python, environ, facts.project, request.deadline_s, request.packages)
     children.append(asked)
     found, held = _look(request, seconds)
+    if request.thorough:
+        found["login_python"] = _in_login_shell(request, environ, children)
     probes.gather(children)
     found.update(machine.surveyed(folders, request), python=interpreter.result(asked, python))
     found["gpus"], found["gpu_source"] = gpus.result(devices)
@@ -91,12 +93,39 @@ def _start_of(request: FactsRequest) -> Facts:
         reached_at=network.reached_at(os.environ),
         workdir=machine.absolute(request.workdir, home),
         project=machine.absolute(request.project, home) if request.project else "",
+        machine=os.uname().machine,
     )
 
 
 def _expanded(python: str, home: str) -> str:
     """Return the interpreter's path if it starts with `~/`; others are found in their own time."""
     return machine.absolute(python, home) if python.startswith("~/") else python
+
+
+def _in_login_shell(
+    request: FactsRequest, environ: Dict[str, str], children: List[probes.Child]
+) -> Python:
+    """Return the interpreter of that name in a login shell.
+
+    A path is the same there; and where the setup lines have chosen one, they were meant to.
+    """
+    from runner.host import login  # no launch shall wait for this code
+
+    name = request.python
+    chosen = probes.find(name, environ) != probes.find(name, dict(os.environ))
+    if chosen or not login.BARE.fullmatch(name):
+        return Python()
+    shell = login.start(name, dict(os.environ))
+    probes.gather([shell], beside=children)
+    path = login.result(shell)
+    if not path:
+        return Python()
+    asked = interpreter.start(path, dict(os.environ), "", login.LIMIT_S)
+    try:
+        probes.gather([asked], beside=children)
+        return interpreter.result(asked, path)
+    finally:
+        asked.kill()
 
 
 def _look(request: FactsRequest, seconds: Dict[str, float]) -> Tuple[Dict[str, Any], ports.Held]:

@@ -134,6 +134,8 @@ def _survey(request: FactsRequest, home: str) -> None:
     if request.script:
         script = absolute(os.path.join(project, request.script), home)
         probes.tell(script_exists=os.path.isfile(script))
+    if request.release and request.thorough:  # last, since it may take its time
+        probes.tell(release=releases.condition(workdir, request.release))
 
 
 def _existing(path: str) -> str:

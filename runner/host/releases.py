@@ -16,12 +16,14 @@ import re
 import secrets
 import stat
 import zlib
-from typing import Dict, Generator, List, Optional, Set, Tuple
+from typing import Dict, Generator, List, Optional, Set, Tuple, TypeVar
 
 from runner.core.layout import CODE, RunFolder, release_folder, releases_folder
 from runner.core.release import File, Manifest, release_hash
 from runner.host.records import read_state
 from runner.host.work import Steps
+
+T = TypeVar("T")
 
 SEAL = 1_000_000_000
 """The modification time of every stored file, in seconds since the epoch."""
@@ -41,12 +43,26 @@ STEP = 4 << 20
 
 def held(workdir: str, name: str) -> bool:
     """Whether the release is here, whole and as it was stored."""
-    steps = held_in_steps(workdir, name)
+    return _at_once(held_in_steps(workdir, name))
+
+
+def condition(workdir: str, name: str) -> str:
+    """Return "absent", "intact" or "damaged" after reading all of a release; nothing is changed."""
+    if not os.path.lexists(release_folder(workdir, name)):
+        return "absent"
+    root = release_folder(workdir, name)
+    manifest = load(root) if held(workdir, name) else None
+    whole = manifest is not None and not _at_once(_changed(root, manifest))
+    return "intact" if whole else "damaged"
+
+
+def _at_once(steps: Generator[None, None, T]) -> T:
     while True:
         try:
             next(steps)
         except StopIteration as end:
-            return bool(end.value)
+            value: T = end.value
+            return value
 
 
 def held_in_steps(workdir: str, name: str) -> Generator[None, None, bool]:
@@ -75,14 +91,24 @@ def verified(workdir: str, name: str) -> Generator[None, None, bool]:
     What has not loses its seal, so that it is taken for missing from now on.
     """
     there = yield from held_in_steps(workdir, name)
-    manifest = load(release_folder(workdir, name)) if there else None
-    good = manifest is not None
-    for file in manifest.files if manifest else ():
-        path = os.path.join(release_folder(workdir, name), CODE, file.path)
+    root = release_folder(workdir, name)
+    manifest = load(root) if there else None
+    if manifest is None:
+        return False
+    changed = yield from _changed(root, manifest)
+    for path in changed:
+        os.utime(path)
+    return not changed
+
+
+def _changed(root: str, manifest: Manifest) -> Generator[None, None, List[str]]:
+    """Return the files of a release whose content is not what it should be."""
+    changed = []
+    for file in manifest.files:
+        path = os.path.join(root, CODE, file.path)
         if (yield from digest_of(path)) != file.digest:
-            good = False
-            os.utime(path)
-    return good
+            changed.append(path)
+    return changed
 
 
 def digest_of(path: str) -> Generator[None, None, str]:

@@ -13,9 +13,11 @@ from runner.checks.case import Case
 from runner.core.errors import Problem
 from runner.core.facts import Facts, GpuProcess, Python, Setup
 from runner.core.finding import Finding, Level
-from runner.core.spec import Node
+from runner.core.packages import Need, Wanted, Wants
+from runner.core.release import Code
+from runner.core.spec import Deploy, Node
 from runner.ui import findings
-from tests.golden.builders import TORCH, facts, gpus, spec
+from tests.golden.builders import SHIPPED, TORCH, facts, gpus, spec
 
 ERROR, WARNING, FINE = Level.ERROR, Level.WARNING, Level.FINE
 
@@ -100,6 +102,171 @@ def test_what_is_wrong_is_said(
     ((level, node, what),) = bad(check, case(b=host("b", **changes)))
     assert (level, node) == (found[0], "b")
     assert found[1] in what
+
+
+def with_nccl(version: str, **others: Any) -> Python:
+    """A torch with that NCCL beside it."""
+    return replace(TORCH, packages={"nvidia-nccl-cu12": version}, **others)
+
+
+@pytest.mark.parametrize(
+    ("other", "level", "what"),
+    [
+        (with_nccl("2.27.5"), ERROR, "NCCL 2.27.5, most have NCCL 2.27.3: they do not"),
+        (
+            with_nccl("2.27.3", torch_cuda="12.6"),
+            WARNING,
+            "CUDA 12.6, most have CUDA 12.8",
+        ),
+        (
+            with_nccl("2.26.2", torch="2.13.0+cu126", torch_cuda="12.6"),
+            ERROR,
+            "torch 2.13.0+cu126, CUDA 12.6, NCCL 2.26.2, "
+            "most have 2.13.0+cu128, CUDA 12.8, NCCL 2.27.3: they do not",
+        ),
+        (TORCH, FINE, ""),
+    ],
+)
+def test_what_torch_brings_has_to_be_alike(other: Python, level: Level, what: str) -> None:
+    """NCCL to the letter where it is used; what is not known is not compared."""
+    same = {name: host(name, python=with_nccl("2.27.3")) for name in "ac"}
+    looked_at = case(**same, b=host("b", python=other))
+    found = bad("torch", looked_at)
+    assert [one[:2] for one in found] == ([] if level is FINE else [(level, "b")])
+    assert all(what in one[2] for one in found)
+    without_gpus = replace(looked_at, spec=replace(looked_at.spec, backend="gloo"))
+    assert {one[0] for one in bad("torch", without_gpus)} <= {WARNING}
+
+
+def test_another_python_in_a_login_shell_is_a_warning() -> None:
+    """If it is another environment; the same one by another path is none."""
+    conda = Python("/opt/conda/bin/python3", "3.12.1", "2.5.0", prefix="/opt/conda")
+    ours = replace(TORCH, executable="/usr/bin/python3", prefix="/usr", torch="")
+    same = replace(ours, executable="/bin/python3")
+    looked_at = case(
+        a=host("a", python=ours, login_python=conda),
+        b=host("b", python=ours, login_python=same),
+        c=host("c", python=ours),
+    )
+    assert bad("python", looked_at) == [
+        (
+            WARNING,
+            "a",
+            "a login shell finds python3 at /opt/conda/bin/python3 (Python 3.12.1, torch 2.5.0), "
+            "ours is /usr/bin/python3 (Python 3.11.7, no torch)",
+        )
+    ]
+
+
+WANTS = Wants(
+    "uv.lock",
+    (
+        Wanted("einops", ">=0.7", locked=("0.8.2",)),
+        Wanted("numpy", "<3,>=1.26", locked=("2.2.6", "2.4.6")),
+        Wanted("pywin32", marker='sys_platform == "win32"'),
+        Wanted("tomli", marker='python_version < "3.11"'),
+        Wanted("plots", marker='extra == "plots"'),
+        Wanted("odd", marker="no marker at all"),
+        Wanted("arm", marker='platform_machine == "aarch64"'),
+    ),
+)
+HAS = {"einops": "0.8.2", "numpy": "2.4.6"}
+
+
+def holding(wants: Wants, **packages: Any) -> list[tuple[Level, str, str]]:
+    """What is found where a host has other packages than the others, or (`similar`) may have."""
+    similar = packages.pop("similar", {})
+    held = {name: version for name, version in {**HAS, **packages}.items() if version}
+    names = {name: host(name, python=replace(TORCH, packages=dict(HAS))) for name in "ac"}
+    odd = host("b", python=replace(TORCH, packages=held, similar=similar))
+    return bad("packages", replace(case(**names, b=odd), wants=wants))
+
+
+@pytest.mark.parametrize(
+    ("changed", "level", "what"),
+    [
+        ({"einops": ""}, ERROR, "einops is missing, and named in uv.lock"),
+        ({"einops": "", "numpy": ""}, ERROR, "einops, numpy are missing, and named in uv.lock"),
+        (
+            {"einops": "", "similar": {"einops": "einops-nightly"}},
+            WARNING,
+            "not found, though uv.lock names them: einops (but einops-nightly)",
+        ),
+        ({"numpy": "1.24.4"}, ERROR, "numpy 1.24.4, and pyproject.toml asks for numpy<3,>=1.26"),
+        ({"numpy": "2.0.1"}, WARNING, "numpy 2.0.1; uv.lock has numpy 2.2.6 or 2.4.6"),
+        ({"numpy": "2.2.6"}, WARNING, "numpy 2.2.6; most have numpy 2.4.6"),
+        ({"einops": "0.8.2+local.1"}, WARNING, "einops 0.8.2+local.1; most have einops 0.8.2"),
+        ({"einops": "as it was in 2012"}, WARNING, "most have einops 0.8.2"),
+    ],
+)
+def test_packages_that_are_not_as_the_project_says(
+    changed: dict[str, Any], level: Level, what: str
+) -> None:
+    """Of that host alone; other platforms', extras' and other Pythons' packages are no matter."""
+    assert holding(WANTS) == []
+    ((found, node, said),) = holding(WANTS, **changed)
+    assert (found, node) == (level, "b")
+    assert what in said
+
+
+def test_how_sure_a_file_is_says_how_bad_a_missing_package_is() -> None:
+    """A list may hold tools, which no host has; what a lock concluded is never sure."""
+
+    def level(need: Need, *, held_elsewhere: bool) -> set[Level]:
+        wants = Wants(
+            "requirements.txt", (Wanted("einops" if held_elsewhere else "black", need=need),)
+        )
+        return {one[0] for one in holding(wants, einops="")}
+
+    assert level(Need.RUNTIME, held_elsewhere=False) == {ERROR}
+    assert level(Need.LISTED, held_elsewhere=True) == {ERROR}
+    assert level(Need.LISTED, held_elsewhere=False) == {WARNING}
+    assert level(Need.INDIRECT, held_elsewhere=True) == {WARNING}
+
+
+def test_the_cure_for_packages_can_be_pasted() -> None:
+    """With the locked version, or what is asked for; many at once from the file."""
+    held = host("b", python=replace(TORCH, packages={}))
+    few = replace(case(b=held), wants=WANTS)
+    (missing, *_) = (one for one in CHECKS["packages"](few) if one.node == "b")
+    pip = "there: /opt/venv/bin/python -m pip install "
+    assert missing.hint.startswith(f"{pip}einops==0.8.2 'numpy<3,>=1.26'\n")
+    many = tuple(Wanted(f"p{at}", need=Need.LISTED) for at in range(9))
+    listed = replace(few, wants=Wants("requirements.txt", many))
+    (missing, *_) = (one for one in CHECKS["packages"](listed) if one.node == "b")
+    assert missing.hint.startswith(f"{pip}-r requirements.txt\n")
+
+
+def test_packages_are_no_error_where_the_task_is_ours() -> None:
+    """A launch would not refuse: it needs none of them."""
+    odd = case(b=host("b", python=replace(TORCH, packages={})))
+    ours = replace(odd, wants=WANTS, spec=replace(odd.spec, task=SHIPPED))
+    assert {one[0] for one in bad("packages", ours)} == {WARNING}
+
+
+def test_the_release_a_launch_would_push() -> None:
+    """Not there yet is fine; a damaged one is named with whether a launch notices."""
+    looked_at = case(
+        a=host("a", release="damaged"),
+        b=host("b", release="damaged", release_held=True),
+        c=host("c", release="absent"),
+    )
+    assert bad("code", looked_at) == []
+    found = bad("code", replace(looked_at, code=Code(release="0123456789abcdef")))
+    assert [(level, node) for level, node, _ in found] == [(WARNING, "a"), (WARNING, "b")]
+    assert found[0][2].endswith("a launch sends them again")
+    assert found[1][2].endswith("a launch does not notice")
+    unread = replace(case(), code=Code(release="0123456789abcdef"))
+    assert {one[0] for one in bad("code", unread)} == {WARNING}
+
+
+def test_code_that_cannot_be_pushed_is_an_error_where_a_launch_pushes() -> None:
+    """As the launch would say it."""
+    why = Problem("deploy.max_mb", "too much", "leave some out")
+    stuck = replace(case(), unpushable=(why,))
+    assert bad("code", stuck) == []
+    pushing = replace(stuck, spec=replace(stuck.spec, deploy=Deploy(on=True)))
+    assert bad("code", pushing) == [(ERROR, "deploy.max_mb", "too much")]
 
 
 def test_too_few_gpus_are_an_error() -> None:
