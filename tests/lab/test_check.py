@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import sys
+from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from tests.lab.lab import Lab
 from tests.lab.launching import Launcher, Result
@@ -70,3 +73,85 @@ def test_a_check_that_does_not_exist(on_lab: Launcher) -> None:
     assert (done.code, "there are reach, setup, python" in done.err) == (2, True), done
     done = on_lab("cluster=lab", "check.skip=[nonsense]")
     assert (done.code, "check.skip: 'nonsense' is not legal" in done.err) == (2, True), done
+
+
+PACKAGES = "pathspec>=0.9\nno-such-thing-of-ours; sys_platform == 'win32'\n"
+"""Of these the lab's hosts have what they need."""
+
+
+def test_a_package_that_is_missing_on_one_host(lab: Lab, on_lab: Launcher) -> None:
+    """An error of `check`; a launch refuses, with that host, the file and the cure."""
+    (on_lab.folder / "requirements.txt").write_text(f"{PACKAGES}of-the-others==1.0\n")
+    for name in ("node1", "node2", "node4"):
+        lab[name].sh(
+            "mkdir -p /dev/shm/other/of_the_others-1.0.dist-info && "
+            "touch /dev/shm/other/of_the_others-1.0.dist-info/METADATA"
+        )
+    launch = ("cluster=lab", SETUP, *on_lab.rank_words("print=up"))
+    try:
+        checked = on_lab("check", "--cluster", "lab", "--json", *launch[1:])
+        assert checked.code == 3, checked
+        (missing,) = found(checked, check="packages", level="error")
+        assert missing["node"] == "node3"
+        assert missing["what"] == "of-the-others is missing, and named in requirements.txt"
+        assert f"{sys.executable} -m pip install of-the-others==1.0" in missing["hint"]
+        assert len(found(checked, check="packages", level="fine")) == 3
+        refused = on_lab(*launch)
+        assert refused.code == 3, refused
+        assert "node3: of-the-others is missing, and named in requirements.txt" in refused.err
+        assert on_lab(*launch, "check.skip=[packages]", "dry_run=true").code == 0
+        assert on_lab("cluster=lab", SETUP, "dry_run=true").code == 0, "our task needs none"
+    finally:
+        for name in ("node1", "node2", "node4"):
+            lab[name].sh("rm -rf /dev/shm/other")
+    assert lab.leftovers() == {}
+
+
+def test_another_python_in_the_login_shell_of_one_host(lab: Lab, on_lab: Launcher) -> None:
+    """Only where the name is a bare one; a start-up file that hangs costs a few seconds."""
+    here = Path(sys.executable).parent
+    profile = lab["node2"].home / ".bash_profile"
+    profile.write_text(f"echo Welcome!\nexport PATH={here}:$PATH\n")
+    (lab["node4"].home / ".bash_profile").write_text("sleep 100\n")
+    try:
+        done = on_lab("check", "--cluster", "lab", "--json", "cluster.python=python3")
+        (other,) = found(done, check="python", level="warning")
+        assert other["node"] == "node2"
+        assert other["what"].startswith(f"a login shell finds python3 at {here}/python"), other
+        assert f"cluster.python={here}/python" in other["hint"]
+        assert done.seconds < 30
+        named = on_lab("check", "--cluster", "lab", "--json")
+        assert found(named, check="python", level="warning") == []
+    finally:
+        for name in ("node2", "node4"):
+            (lab[name].home / ".bash_profile").unlink()
+    assert lab.leftovers() == {}
+
+
+def test_the_release_that_a_launch_would_push(lab: Lab, on_lab: Launcher) -> None:
+    """Not there, there, and damaged on one host, with its seal or without; nothing is changed."""
+    (on_lab.folder / "train.py").write_text("print('hello')\n")
+
+    def levels() -> tuple[dict[str, str], str]:
+        done = on_lab("check", "--cluster", "lab", "--json")
+        assert done.code == 0, done
+        rows = found(done, check="code")
+        return {row["node"]: row["level"] for row in rows}, rows[1]["what"]
+
+    fine = dict.fromkeys(lab.hosts, "fine")
+    assert levels() == (fine, mock.ANY)
+    assert levels()[1].endswith("is not there; a launch pushes it")
+    assert on_lab("deploy", "--cluster", "lab").code == 0
+    assert levels()[1].endswith("is there, every file as it was")
+    file = lab["node2"].sh("ls ~/.runner/releases/*/code/train.py").strip()
+    lab["node2"].sh(f"chmod u+w {file}; sed -i s/hello/jello/ {file}; chmod u-w {file}")
+    lab["node2"].sh(f"touch -d @1000000000 {file}")
+    for _ in range(2):
+        found_levels, what = levels()
+        assert found_levels == {**fine, "node2": "warning"}
+        assert what.endswith("a launch does not notice")
+    lab["node2"].sh(f"touch {file}")
+    assert levels()[1].endswith("a launch sends them again")
+    assert on_lab("deploy", "--cluster", "lab").code == 0
+    assert levels() == (fine, mock.ANY)
+    assert lab.leftovers() == {}

@@ -23,7 +23,7 @@ import pytest
 
 from runner.core.codec import decode, encode
 from runner.core.facts import Facts, FactsRequest, Gpu, GpuProcess
-from runner.host import gpus, interpreter, machine, nvml, ports, probes, setup
+from runner.host import gpus, interpreter, login, machine, nvml, ports, probes, setup
 from runner.host.facts import Collected, collect
 
 REPO = Path(__file__).parents[2]
@@ -969,3 +969,77 @@ def test_what_cannot_be_started_is_an_answer_too(monkeypatch: pytest.MonkeyPatch
     assert "cannot start a process" in facts.python.error
     assert "cannot start a process" in facts.workdir_error
     assert facts.interfaces
+
+
+# --- packages, and the login shell ---
+
+
+def test_packages_are_found_by_their_folders(tmp_path: Path) -> None:
+    """In every form that installers leave; leftovers are none, and what is like it is told."""
+    site = tmp_path / "site"
+    for folder, text in {
+        "Foo_Bar-1.2.dist-info/METADATA": "Name: foo-bar",
+        "leftover-3.0.dist-info/RECORD": "",
+        "~roken-1.0.dist-info/METADATA": "",
+        "zope.deep-4.1-py3.8.egg-info/PKG-INFO": "Name: zope.deep",
+        "editable.egg-info/PKG-INFO": "Metadata-Version: 2.1\nName: editable\nVersion: 0.3.dev1\n",
+        "packed-2.0-py3.8.egg/EGG-INFO/PKG-INFO": "",
+        "opencv_python_headless-4.9.0.80.dist-info/METADATA": "",
+        "bare/__init__.py": "",
+    }.items():
+        path = site / folder
+        path.parent.mkdir(parents=True)
+        path.write_text(text)
+    (site / "flat-5.0.egg-info").write_text("Name: flat")
+    paths = os.pathsep.join(map(str, [site, site / "packed-2.0-py3.8.egg", tmp_path / "none"]))
+    wanted = ("foo-bar", "leftover", "roken", "zope-deep", "editable", "packed", "flat")
+    others = ("opencv-python", "bare", "nowhere")
+    for python in INTERPRETERS:
+        asked = interpreter.start(
+            str(python), {**os.environ, "PYTHONPATH": paths}, "", 15.0, (*wanted, *others)
+        )
+        probes.gather([asked])
+        told = interpreter.result(asked, str(python))
+        assert told.packages == {
+            "foo-bar": "1.2",
+            "zope-deep": "4.1",
+            "editable": "0.3.dev1",
+            "packed": "2.0",
+            "flat": "5.0",
+        }
+        similar = {name: told.similar.get(name) for name in others}
+        assert similar == {
+            "opencv-python": "opencv_python_headless",
+            "bare": "bare",
+            "nowhere": None,
+        }
+
+
+def test_packages_that_nobody_asked_for_are_not_listed() -> None:
+    """The answer stays small."""
+    assert collect(request()).facts.python.packages is None
+    told = collect(request(packages=("pytest", "no-such-thing"))).facts.python
+    assert told.packages == {"pytest": pytest.__version__}
+
+
+@pytest.mark.parametrize("shell", ["bash", "sh", "zsh", "fish", "csh", "tcsh", "dash"])
+def test_every_login_shell_can_be_asked(shell: str, tmp_path: Path) -> None:
+    """Whatever its start-up files print."""
+    path = shutil.which(shell)
+    if path is None:
+        pytest.skip(f"no {shell} here")
+    (tmp_path / "python-of-mine").symlink_to(sys.executable)
+    environ = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "HOME": str(tmp_path), "ENV": ""}
+    (tmp_path / ".profile").write_text(f"echo Welcome; export PATH={tmp_path}:$PATH\n")
+    argv = login.argv(path, "python-of-mine")
+    done = subprocess.run(
+        argv, env=environ, capture_output=True, check=False, timeout=20, stdin=subprocess.DEVNULL
+    )
+    assert login.parse(done.stdout.decode()) == str(tmp_path / "python-of-mine")
+
+
+def test_what_a_login_shell_says_is_its_last_word() -> None:
+    """Not what a start-up file prints; nothing where there is no such program."""
+    assert login.parse("hello\nrunner-login:/a/python3\nbye") == "/a/python3"
+    assert login.parse("runner-login:\n") == ""
+    assert login.parse("no job control in this shell") == ""

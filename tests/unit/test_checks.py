@@ -121,8 +121,10 @@ def with_nccl(version: str, **others: Any) -> Python:
         (
             with_nccl("2.26.2", torch="2.13.0+cu126", torch_cuda="12.6"),
             ERROR,
-            "torch 2.13.0+cu126, CUDA 12.6, NCCL 2.26.2, "
-            "most have 2.13.0+cu128, CUDA 12.8, NCCL 2.27.3: they do not",
+            (
+                "torch 2.13.0+cu126, CUDA 12.6, NCCL 2.26.2, "
+                "most have 2.13.0+cu128, CUDA 12.8, NCCL 2.27.3: they do not"
+            ),
         ),
         (TORCH, FINE, ""),
     ],
@@ -152,8 +154,10 @@ def test_another_python_in_a_login_shell_is_a_warning() -> None:
         (
             WARNING,
             "a",
-            "a login shell finds python3 at /opt/conda/bin/python3 (Python 3.12.1, torch 2.5.0), "
-            "ours is /usr/bin/python3 (Python 3.11.7, no torch)",
+            (
+                "a login shell finds python3 at /opt/conda/bin/python3 (Python 3.12.1, torch "
+                "2.5.0), ours is /usr/bin/python3 (Python 3.11.7, no torch)"
+            ),
         )
     ]
 
