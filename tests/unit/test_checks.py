@@ -132,7 +132,7 @@ def with_nccl(version: str, **others: Any) -> Python:
 def test_what_torch_brings_has_to_be_alike(other: Python, level: Level, what: str) -> None:
     """NCCL to the letter where it is used; what is not known is not compared."""
     same = {name: host(name, python=with_nccl("2.27.3")) for name in "ac"}
-    looked_at = case(**same, b=host("b", python=other))
+    looked_at = case(a=same["a"], b=host("b", python=other), c=same["c"])
     found = bad("torch", looked_at)
     assert [one[:2] for one in found] == ([] if level is FINE else [(level, "b")])
     assert all(what in one[2] for one in found)
@@ -183,7 +183,7 @@ def holding(wants: Wants, **packages: Any) -> list[tuple[Level, str, str]]:
     held = {name: version for name, version in {**HAS, **packages}.items() if version}
     names = {name: host(name, python=replace(TORCH, packages=dict(HAS))) for name in "ac"}
     odd = host("b", python=replace(TORCH, packages=held, similar=similar))
-    return bad("packages", replace(case(**names, b=odd), wants=wants))
+    return bad("packages", replace(case(a=names["a"], b=odd, c=names["c"]), wants=wants))
 
 
 @pytest.mark.parametrize(
