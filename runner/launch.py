@@ -21,7 +21,6 @@ from runner.control import bundle
 from runner.control.again import Again
 from runner.control.assume import assume
 from runner.control.connect import launch_request
-from runner.control.requirements import of_project
 from runner.control.session import Inbox, Session
 from runner.control.snapshot import Snapshot
 from runner.control.store import RunStore
@@ -116,6 +115,8 @@ def _wants(composed: Composed) -> Wants:
     spec = composed.spec
     if spec.task.shipped or composed.recorded or "packages" in spec.skip_checks:
         return Wants()
+    from runner.control.requirements import of_project
+
     return of_project(spec, Path.cwd())
 
 

@@ -5,10 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from packaging.markers import InvalidMarker, Marker, UndefinedEnvironmentName
-from packaging.specifiers import InvalidSpecifier, SpecifierSet
-from packaging.version import InvalidVersion, Version
-
 from runner.checks.case import Case, majority
 from runner.core import shell
 from runner.core.facts import Facts
@@ -78,6 +74,9 @@ def environment(facts: Facts) -> dict[str, str]:
 
 def _applies(wanted: Wanted, facts: Facts) -> bool:
     """Whether a host is meant; one that cannot be told about, such as an extra's, is not."""
+    from packaging.markers import InvalidMarker, Marker, UndefinedEnvironmentName
+    from packaging.version import InvalidVersion
+
     try:
         return not wanted.marker or Marker(wanted.marker).evaluate(environment(facts))
     except (InvalidMarker, UndefinedEnvironmentName, InvalidVersion, KeyError):
@@ -100,6 +99,9 @@ def _sort(host: _Seen, one: Wanted, held_somewhere: bool, common: str) -> None:
 
 def _allowed(version: str, specifier: str) -> bool:
     """Whether a version is; one in a grammar of its own is not judged."""
+    from packaging.specifiers import InvalidSpecifier, SpecifierSet
+    from packaging.version import InvalidVersion, Version
+
     try:
         return SpecifierSet(specifier).contains(Version(version), prereleases=True)
     except (InvalidSpecifier, InvalidVersion):
