@@ -21,19 +21,62 @@ if TYPE_CHECKING:
     from runner.core.composed import Composed
 
 
-@verb("check", skip="leave this check out; may be given again")
+@verb(
+    "check",
+    skip="leave this check out; may be given again",
+    smoke="then a real run, 20 seconds of all_reduce on the ranks and the backend of a launch",
+    bandwidth="then a real run that measures between every two nodes, and names the slow one",
+)
 def check(
     _context: Context,
     cluster: str = "",
     set_: Sequence[str] | None = None,
     config_dir: Sequence[str] | None = None,
     skip: Sequence[str] | None = None,
+    smoke: bool = False,
+    bandwidth: bool = False,
     json_: bool = False,
 ) -> int:
     """Look for what is wrong with a cluster, before a run does.
 
-    Errors are what a launch refuses for; nothing is started.
+    Errors are what a launch refuses for; without --smoke and --bandwidth nothing is started.
     """
+    modes = [name for name, wanted in (("smoke", smoke), ("pairs", bandwidth)) if wanted]
+    if modes and json_:
+        what = "prints findings; --smoke and --bandwidth print what a run does"
+        hint = "their results are data, too: in outputs/NODE/collectives.json of their run"
+        raise ConfigError([Problem("--json", what, hint)])
+    code = _check(cluster, set_, config_dir, skip, json_=json_)
+    for mode in modes if not code else ():
+        code = code or _collectives(mode, cluster, set_, config_dir)
+    return code
+
+
+def _collectives(
+    mode: str, cluster: str, set_: Sequence[str] | None, config_dir: Sequence[str] | None
+) -> int:
+    """Launch the shipped task that tries the network, on the nodes of the user's own task."""
+    from runner.launch import run
+
+    kept = [word for word in set_ or () if not word.startswith(("task=", "task.")) or _nodes(word)]
+    words = [*kept, "task=collectives", f"task.args.mode={mode}"]
+    return run(composed_of(cluster, words, config_dir))
+
+
+def _nodes(word: str) -> bool:
+    """Whether a word chooses nodes."""
+    return word.startswith(("task.nodes=", "task.nnodes="))
+
+
+def _check(
+    cluster: str,
+    set_: Sequence[str] | None,
+    config_dir: Sequence[str] | None,
+    skip: Sequence[str] | None,
+    *,
+    json_: bool,
+) -> int:
+    """Look, and print what was found; return the exit code."""
     from runner.checks.all import CHECKS, look
     from runner.checks.case import Case
     from runner.control.connect import launch_request

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import pytest
+
 from tests.lab.lab import Lab
 from tests.lab.launching import Launcher, Result
 
@@ -154,4 +156,22 @@ def test_the_release_that_a_launch_would_push(lab: Lab, on_lab: Launcher) -> Non
     assert levels()[1].endswith("a launch sends them again")
     assert on_lab("deploy", "--cluster", "lab").code == 0
     assert levels() == (fine, mock.ANY)
+    assert lab.leftovers() == {}
+
+
+@pytest.mark.torch
+def test_smoke_and_bandwidth_are_real_runs(lab: Lab, on_lab: Launcher) -> None:
+    """On the nodes that were chosen, whatever the task; not where something is wrong already."""
+    words = ("cluster.only=[node1,node2,node3]", "task.script=no_such.py", "task.nnodes=2")
+    done = on_lab("check", "--cluster", "lab", "--smoke", "--skip", "code", *words)
+    assert done.code == 0, done
+    assert "collectives on lab, 2 nodes, 2 ranks, gloo" in done.err
+    assert "smoke: " in done.out, done
+    done = on_lab("check", "--cluster", "lab", "--bandwidth", "--skip", "storage")
+    assert done.code == 0, done
+    assert "pairs: bandwidth in GB/s" in done.out, done
+    refused = on_lab("check", "--cluster", "lab", "--smoke", "cluster.python=/no/such/python")
+    assert refused.code == 3, refused
+    assert "run " not in refused.err
+    assert on_lab("check", "--cluster", "lab", "--smoke", "--json").code == 2
     assert lab.leftovers() == {}
