@@ -1,0 +1,40 @@
+"""The kernel's log since the boot, as far as it is kept and we may read it (/dev/kmsg)."""
+
+from __future__ import annotations
+
+import os
+from typing import Iterator, Tuple
+
+KMSG = "/dev/kmsg"
+
+RECORD = 8 << 10
+RECORDS = 50_000
+
+
+def lines(log: str = KMSG) -> Iterator[Tuple[float, str]]:
+    """Yield when each line was written, by the monotonic clock, and its text; none of a closed log.
+
+    A record looks like `3,512,1239866964,-;Out of memory: Killed process 7 …`: level, number and
+    microseconds, a flag, and the text.
+    """
+    try:
+        descriptor = os.open(log, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return
+    try:
+        for _ in range(RECORDS):
+            try:
+                record = os.read(descriptor, RECORD).decode(errors="replace")
+            except BrokenPipeError:  # the kernel wrote over what we were to read
+                continue
+            except OSError:
+                break
+            if not record:
+                break
+            for line in record.splitlines():
+                head, _, text = line.partition(";")
+                words = head.split(",")
+                if len(words) > 2 and words[2].isdigit():
+                    yield int(words[2]) / 1e6, text
+    finally:
+        os.close(descriptor)
