@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Dict, Optional, Tuple
 
+from runner.core.condition import Busy, Driver, GpuHealth, System, Xid
+
 OUR_ENV = (
     "CUDA_VISIBLE_DEVICES",
     "DIST_BACKEND",
@@ -37,6 +39,8 @@ class FactsRequest:
         deadline_s: How long one slow tool may take before it is left out.
         hosts_only: Whether to leave out what only a launch needs: interpreter and GPUs.
         gpus: Whether to look at the GPUs all the same.
+        health: Whether to look closely, as `check` does: at the health of the GPUs, at what the
+            driver told the kernel's log, and who keeps the cores busy.
         setup_s: How long the setup lines may take.
         packages: Distributions to look for in the task's interpreter, by normalised name.
         thorough: Whether to do what no launch waits for: ask the login shell for the interpreter,
@@ -58,6 +62,7 @@ class FactsRequest:
     port_last: int = 0
     hosts_only: bool = False
     gpus: bool = False
+    health: bool = False
     deadline_s: float = 15.0
     setup_s: float = 120.0
     packages: Tuple[str, ...] = ()
@@ -98,7 +103,11 @@ class GpuProcess:
 
 @dataclass(frozen=True)
 class Gpu:
-    """One GPU. Memory in bytes, 0 when unknown; a broken GPU has nothing but its index."""
+    """One GPU. Memory in bytes, 0 when unknown.
+
+    A broken GPU has nothing but its index, and in `error` the driver's words. `health` is only
+    known where it was asked for.
+    """
 
     index: int
     name: str = ""
@@ -106,6 +115,8 @@ class Gpu:
     memory_total: int = 0
     memory_used: int = 0
     processes: Tuple[GpuProcess, ...] = ()
+    error: str = ""
+    health: Optional[GpuHealth] = None
 
 
 @dataclass(frozen=True)
@@ -161,6 +172,8 @@ class Facts:
         python: The task's interpreter.
         gpus: Its GPUs, by index.
         gpu_source: "nvml", "nvidia-smi", "none", or why neither answered.
+        driver: That of the GPUs.
+        xids: What it told the kernel's log since the boot, if that was asked for and may be read.
         interfaces: Every interface with its addresses.
         routes: The routing table.
         reached_at: The address of its own by which we came (SSH_CONNECTION), "" when local.
@@ -184,6 +197,8 @@ class Facts:
         logind_kills: The setting by which logind kills at logout what a run leaves, "" for none.
         own_env: What `setup` or the host itself sets of the variables in `OUR_ENV`.
         limits: Soft resource limits by name ("nofile", "memlock", "nproc"); -1 is unlimited.
+        system: The machine's memory, load and NUMA nodes.
+        busiest: Who keeps its cores busy, if that was asked for and somebody does.
         seconds: How long each part of the answer took.
     """
 
@@ -195,6 +210,8 @@ class Facts:
     python: Python = Python()
     gpus: Tuple[Gpu, ...] = ()
     gpu_source: str = "none"
+    driver: Driver = field(default_factory=Driver)
+    xids: Tuple[Xid, ...] = ()
     interfaces: Tuple[Interface, ...] = ()
     routes: Tuple[Route, ...] = ()
     reached_at: str = ""
@@ -218,4 +235,6 @@ class Facts:
     logind_kills: str = ""
     own_env: Dict[str, str] = field(default_factory=dict)
     limits: Dict[str, int] = field(default_factory=dict)
+    system: System = field(default_factory=System)
+    busiest: Optional[Busy] = None
     seconds: Dict[str, float] = field(default_factory=dict)

@@ -133,6 +133,21 @@ def mounts(root: str = "/") -> Iterator[Tuple[List[str], str, str]]:
             yield [UNIFIED] if kind == "cgroup2" else options.split(","), top, mount
 
 
+def up_the_tree(controller: str, root: str = "/") -> Iterator[str]:
+    """Yield the folder of every cgroup from ours up to the top of its mount.
+
+    What one of them limits binds all below it. In both versions: a hybrid host has both.
+    """
+    own = own_cgroups(root)
+    for hierarchies, top, mount in mounts(root):
+        for name in {UNIFIED, controller}.intersection(hierarchies):
+            folder = os.path.join(root, mount.lstrip("/"))
+            yield folder
+            for part in below(own.get(name, "/"), top) or ():
+                folder = os.path.join(folder, part)
+                yield folder
+
+
 def below(path: str, top: str) -> Optional[List[str]]:
     """Return the folders from the mounted `top` down to the cgroup `path`, None if it is outside.
 

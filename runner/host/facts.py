@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Dict, Iterator, List, Tuple
 
 from runner.core.facts import Facts, FactsRequest, Python
-from runner.host import gpus, interpreter, logind, machine, network, ports, probes, setup
+from runner.host import gpus, interpreter, logind, machine, network, ports, probes, setup, system
 
 
 @dataclass
@@ -46,9 +46,9 @@ def _collect(request: FactsRequest, children: List[probes.Child]) -> Collected:
     facts = _start_of(request)
     environ = dict(os.environ)
     seconds: Dict[str, float] = {}
-    devices = (
-        [] if request.hosts_only and not request.gpus else gpus.start(environ, request.deadline_s)
-    )
+    devices = []
+    if request.gpus or not request.hosts_only:
+        devices = gpus.start(environ, request.deadline_s, health=request.health)
     children += devices
     if request.setup:
         shell = setup.start(request.setup, environ, facts.project, request.setup_s)
@@ -63,9 +63,8 @@ def _collect(request: FactsRequest, children: List[probes.Child]) -> Collected:
     children.append(folders)
     if request.hosts_only:
         probes.gather(children)
-        devs, source = gpus.result(devices)
-        facts = replace(facts, gpus=devs, gpu_source=source)
-        return Collected(replace(facts, **machine.surveyed(folders, request)), environ)
+        told = {**machine.surveyed(folders, request), **gpus.result(devices)}
+        return Collected(replace(facts, **told), environ)
     python = _expanded(request.python, facts.home)
     asked = interpreter.start(python, environ, facts.project, request.deadline_s, request.packages)
     children.append(asked)
@@ -74,7 +73,7 @@ def _collect(request: FactsRequest, children: List[probes.Child]) -> Collected:
         found["login_python"] = _in_login_shell(request, environ, children)
     probes.gather(children)
     found.update(machine.surveyed(folders, request), python=interpreter.result(asked, python))
-    found["gpus"], found["gpu_source"] = gpus.result(devices)
+    found.update(gpus.result(devices))
     seconds.update(python=asked.seconds, folders=folders.seconds)
     seconds.update(("gpus", device.seconds) for device in devices)
     seconds["total"] = round(time.monotonic() - began, 4)
@@ -138,6 +137,8 @@ def _look(request: FactsRequest, seconds: Dict[str, float]) -> Tuple[Dict[str, A
     with _part("machine", seconds):
         found["cores"] = machine.cores(len(os.sched_getaffinity(0)))
         found["limits"] = machine.limits()
+    with _part("system", seconds):
+        found["system"] = system.look()
     with _part("logind", seconds):
         found["logind_kills"] = logind.kills(machine.user())
     if request.hold_port:

@@ -5,46 +5,57 @@ from __future__ import annotations
 import functools
 import os
 from dataclasses import replace
-from typing import Dict, List, Sequence, Tuple
+from typing import Any, Dict, List, Optional, Sequence
 
 from runner.core.codec import decode, encode
+from runner.core.condition import Driver, Xid
 from runner.core.facts import Gpu, GpuProcess
 from runner.host import machine, probes
 
 _SIGNS = ("/dev/nvidiactl", "/dev/dxg", "/proc/driver/nvidia/version", "/usr/bin/nvidia-smi")
 
 
-def start(environ: Dict[str, str], limit_s: float) -> List[probes.Child]:
+def start(environ: Dict[str, str], limit_s: float, *, health: bool = False) -> List[probes.Child]:
     """Ask the driver; no child at all where nothing hints at one."""
     if not any(map(os.path.exists, _SIGNS)):
         return []
-    return [probes.Child(functools.partial(_run, environ), limit_s)]
+    return [probes.Child(functools.partial(_run, environ, health), limit_s)]
 
 
-def result(children: Sequence[probes.Child]) -> Tuple[Tuple[Gpu, ...], str]:
-    """Return the GPUs and who told of them, or why nobody did."""
+def result(children: Sequence[probes.Child]) -> Dict[str, Any]:
+    """Return the fields of Facts that tell of GPUs: with who told of them, or why nobody did."""
     if not children:
-        return (), "none"
+        return {"gpus": (), "gpu_source": "none"}
     (child,) = children
     told = child.told()
-    found = tuple(decode(Gpu, item) for item in told.get("gpus", ()))
+    found = {
+        "gpus": tuple(decode(Gpu, item) for item in told.get("gpus", ())),
+        "driver": decode(Driver, told.get("driver", {})),
+        "xids": tuple(decode(Xid, item) for item in told.get("xids", ())),
+    }
     if "source" in told:
-        return found, told["source"]
+        return {**found, "gpu_source": told["source"]}
     if child.late:
-        return found, f"the driver did not answer within {child.limit_s:g} s"
+        why = f"the driver did not answer within {child.limit_s:g} s"
+        return {**found, "gpu_source": why}
     code = child.code or 0
     how = f"was ended by signal {-code}" if code < 0 else f"ended with {code}"
-    return found, f"the query of the driver {how}: {child.text}"
+    return {**found, "gpu_source": f"the query of the driver {how}: {child.text}"}
 
 
-def _run(environ: Dict[str, str]) -> None:
-    # Both only in this child: ctypes and subprocess are dear, and a driver may hang or crash us.
-    from runner.host import nvml, smi  # noqa: PLC0415
+def _run(environ: Dict[str, str], closely: bool) -> None:
+    # Only in this child: ctypes and subprocess are dear, and a driver may hang or crash us.
+    from runner.host import health, nvml, smi, xids  # noqa: PLC0415
 
+    if closely:  # first: of a driver that hangs, the log may know why
+        probes.tell(xids=encode(xids.seen()))
     found: List[Gpu] = []
     source = "nvml"
+    library: Optional[nvml.Nvml] = None
+    path = ""
     try:
-        for gpu in nvml.gpus(nvml.Nvml()):
+        library = nvml.Nvml()
+        for gpu in nvml.gpus(library):
             found.append(gpu)
             probes.tell(gpus=encode(found))
     except nvml.NvmlError as error:
@@ -53,7 +64,11 @@ def _run(environ: Dict[str, str]) -> None:
         path = probes.find("nvidia-smi", environ)
         found, why = smi.gpus(path) if path else (found, "not on PATH")
         source = f"{source}; nvidia-smi: {why}" if why else "nvidia-smi"
-    probes.tell(gpus=encode(found), source=source)
+    probes.tell(gpus=encode(found), source=source, driver=encode(health.driver(library)))
+    if closely and found:
+        known = health.by_nvml(library, found) if library and not path else health.by_smi(path)
+        found = [replace(gpu, health=known.get(gpu.index)) for gpu in found]
+        probes.tell(gpus=encode(found))
     # Names come last: a look-up of a user in a directory service may take for ever.
     named = [replace(gpu, processes=tuple(map(_named, gpu.processes))) for gpu in found]
     probes.tell(gpus=encode(named))

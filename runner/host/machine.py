@@ -6,8 +6,11 @@ import functools
 import os
 import pwd
 import resource
+from dataclasses import replace
 from typing import Any, Dict, Optional
 
+from runner.core.codec import decode, encode
+from runner.core.condition import Busy
 from runner.core.facts import FactsRequest
 from runner.host import cgroup, probes, proc, releases
 
@@ -17,6 +20,10 @@ _LIMITS = {
     "nproc": resource.RLIMIT_NPROC,
 }
 _COMMAND_LENGTH = 100
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+BUSY_CORES = 0.5
+"""Who took fewer over its life is not worth a name."""
 
 
 def absolute(path: str, home: str) -> str:
@@ -77,16 +84,31 @@ def cores(affinity: int, root: str = "/") -> int:
 
     A quota binds all cgroups below its own, so every one from ours to the top of the mount counts.
     """
-    own = cgroup.own_cgroups(root)
-    quotas = []
-    for hierarchies, top, mount in cgroup.mounts(root):
-        for name in {cgroup.UNIFIED, "cpu"}.intersection(hierarchies):
-            folder = os.path.join(root, mount.lstrip("/"))
-            quotas.append(_quota(folder))
-            for part in cgroup.below(own.get(name, "/"), top) or ():
-                folder = os.path.join(folder, part)
-                quotas.append(_quota(folder))
+    quotas = [_quota(folder) for folder in cgroup.up_the_tree("cpu", root)]
     return max(1, int(min([affinity, *filter(None, quotas)])))
+
+
+def busiest(root: str = "/") -> Optional[Busy]:
+    """Return who runs right now and took most cores over its life, us left out; None for nobody.
+
+    That is what `ps` calls %CPU: one look is enough, and a process that began a minute ago to do
+    little else stands out.
+    """
+    up = proc.read_text(os.path.join(root, "proc/uptime")).split()
+    found = Busy(0, BUSY_CORES)
+    for name in os.listdir(os.path.join(root, "proc")):
+        if not name.isdigit() or int(name) in (os.getpid(), os.getppid()):
+            continue
+        words = proc.read_text(os.path.join(root, "proc", name, "stat")).rpartition(")")[2].split()
+        if len(words) < 20 or words[0] not in "RD" or not up:
+            continue
+        age = float(up[0]) - int(words[19]) / _TICKS
+        cores = (int(words[11]) + int(words[12])) / _TICKS / max(age, 1.0)
+        if cores > found.cores:
+            found = Busy(int(name), round(cores, 1))
+    if not found.pid:
+        return None
+    return replace(found, user=owner(found.pid), command=command(found.pid, root))
 
 
 def survey(request: FactsRequest, home: str) -> probes.Child:
@@ -97,6 +119,8 @@ def survey(request: FactsRequest, home: str) -> probes.Child:
 def surveyed(child: probes.Child, request: FactsRequest) -> Dict[str, Any]:
     """Return the fields of Facts that `survey` could fill."""
     told = child.told()
+    if told.get("busiest"):
+        told["busiest"] = decode(Busy, told["busiest"])
     if "workdir_error" not in told:
         why = f"no answer within {child.limit_s:g} s" if child.late else child.text
         told["workdir_error"] = f"looking at {request.workdir}: {why}"
@@ -136,6 +160,8 @@ def _survey(request: FactsRequest, home: str) -> None:
         probes.tell(script_exists=os.path.isfile(script))
     if request.release and request.thorough:  # last, since it may take its time
         probes.tell(release=releases.condition(workdir, request.release))
+    if request.health:
+        probes.tell(busiest=encode(busiest()))
 
 
 def _existing(path: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 from typing import Any, Iterator, Sequence, Tuple
 
+from runner.core.condition import Driver
 from runner.core.facts import Gpu, GpuProcess
 
 LIBRARIES = (
@@ -49,6 +50,20 @@ class Memory2(ctypes.Structure):
     VERSION = 2 << 24 | 40
 
 
+class Pci(ctypes.Structure):
+    """nvmlPciInfo_t: where a GPU is plugged in."""
+
+    _fields_ = (
+        ("bus_id_legacy", ctypes.c_char * 16),
+        ("domain", ctypes.c_uint),
+        ("bus", ctypes.c_uint),
+        ("device", ctypes.c_uint),
+        ("pci_device_id", ctypes.c_uint),
+        ("pci_subsystem_id", ctypes.c_uint),
+        ("bus_id", ctypes.c_char * 32),
+    )
+
+
 class Nvml:
     """An initialised NVML; every method raises NvmlError when the driver refuses."""
 
@@ -56,11 +71,31 @@ class Nvml:
         self._library = _load(LIBRARIES)
         self._call("nvmlInit_v2")
 
+    def driver(self) -> Driver:
+        """Return which driver this is, and the newest CUDA that it supports.
+
+        That is the CUDA of libcuda: a forward-compatible one on the library path counts.
+        """
+        buffer = ctypes.create_string_buffer(_TEXT)
+        self._call("nvmlSystemGetDriverVersion", buffer, ctypes.c_uint(_TEXT))
+        version = buffer.value.decode(errors="replace")
+        try:
+            (number,) = self.numbers("nvmlSystemGetCudaDriverVersion_v2", kind=ctypes.c_int)
+        except NvmlError:
+            return Driver(version)
+        return Driver(version, f"{number // 1000}.{number % 1000 // 10}")
+
+    def numbers(
+        self, function: str, *args: object, count: int = 1, kind: Any = ctypes.c_uint
+    ) -> Tuple[int, ...]:
+        """Return the `count` numbers that a function writes behind its other arguments."""
+        found = [kind() for _ in range(count)]
+        self._call(function, *args, *map(ctypes.byref, found))
+        return tuple(number.value for number in found)
+
     def count(self) -> int:
         """Return how many GPUs there are."""
-        number = ctypes.c_uint()
-        self._call("nvmlDeviceGetCount_v2", ctypes.byref(number))
-        return number.value
+        return self.numbers("nvmlDeviceGetCount_v2")[0]
 
     def handle(self, index: int) -> ctypes.c_void_p:
         """Return what the other methods call the GPU by."""
@@ -73,6 +108,12 @@ class Nvml:
         buffer = ctypes.create_string_buffer(_TEXT)
         self._call(function, device, buffer, ctypes.c_uint(_TEXT))
         return buffer.value.decode(errors="replace")
+
+    def bus(self, device: ctypes.c_void_p) -> str:
+        """Return its PCI address, like "0000:3b:00"."""
+        place = Pci()
+        self._call("nvmlDeviceGetPciInfo_v3", device, ctypes.byref(place))
+        return f"{place.domain:04x}:{place.bus:02x}:{place.device:02x}"
 
     def memory(self, device: ctypes.c_void_p) -> Tuple[int, int]:
         """Return the bytes in all and the bytes in use."""
@@ -110,9 +151,9 @@ class Nvml:
 
 
 def gpus(nvml: Nvml) -> Iterator[Gpu]:
-    """Yield every GPU with what can be known of it; a broken one has but its index."""
+    """Yield every GPU with what can be known of it; a broken one has but its index, and why."""
     for index in range(nvml.count()):
-        name = uuid = ""
+        name = uuid = error = ""
         total = used = 0
         processes: Tuple[GpuProcess, ...] = ()
         try:  # from what even a restricted device tells to what it may keep to itself
@@ -121,9 +162,9 @@ def gpus(nvml: Nvml) -> Iterator[Gpu]:
             uuid = nvml.text("nvmlDeviceGetUUID", device)
             total, used = nvml.memory(device)
             processes = nvml.processes(device)
-        except NvmlError:
-            pass
-        yield Gpu(index, name, uuid, total, used, processes)
+        except NvmlError as refused:
+            error = "" if name else str(refused)
+        yield Gpu(index, name, uuid, total, used, processes, error)
 
 
 def parse_processes(buffer: bytes, count: int, usual: int) -> Tuple[GpuProcess, ...]:

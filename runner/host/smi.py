@@ -15,8 +15,8 @@ _MIB = 1 << 20
 
 def gpus(smi: str) -> Tuple[List[Gpu], str]:
     """Return the GPUs and "", or none and why `smi` knows of none."""
-    code, devices = _output([smi, _GPUS, _FORMAT])
-    found = parse(devices, _output([smi, _APPS, _FORMAT])[1])
+    code, devices = output([smi, _GPUS, _FORMAT])
+    found = parse(devices, output([smi, _APPS, _FORMAT])[1])
     if found or code == 0 or "No devices were found" in devices:
         return found, ""
     return [], " ".join(devices.split()) or f"exit code {code}"
@@ -32,6 +32,7 @@ def parse(devices: str, apps: str) -> List[Gpu]:
         Gpu(
             index=int(index),
             name=_known(name),
+            error=_why(name),
             uuid=_known(uuid),
             memory_total=_bytes(total),
             memory_used=_bytes(used),
@@ -56,6 +57,13 @@ def _known(text: str) -> str:
     return "" if text.startswith("[") else text
 
 
-def _output(argv: Sequence[str]) -> Tuple[int, str]:
+def _why(name: str) -> str:
+    """Return why a GPU does not even tell its name, "" if it does or no reason is given."""
+    words = name.strip("[]")
+    return words if name.startswith("[") and words not in ("N/A", "Not Supported") else ""
+
+
+def output(argv: Sequence[str]) -> Tuple[int, str]:
+    """Return the exit code of nvidia-smi, and all it printed."""
     done = subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
     return done.returncode, done.stdout.decode(errors="replace")

@@ -22,6 +22,7 @@ from typing import Any
 import pytest
 
 from runner.core.codec import decode, encode
+from runner.core.condition import Driver, GpuHealth
 from runner.core.facts import Facts, FactsRequest, Gpu, GpuProcess
 from runner.host import gpus, interpreter, login, machine, nvml, ports, probes, setup
 from runner.host.facts import Collected, collect
@@ -498,7 +499,9 @@ u nvmlInit_v2(void) {
   return 18;
 #endif
   return 0; }
-const char *nvmlErrorString(u code) { return code == 18 ? "Driver/library version mismatch" : "?"; }
+const char *nvmlErrorString(u code) {
+  return code == 18 ? "Driver/library version mismatch" : code == 15 ? "GPU is lost" : "?"; }
+u nvmlSystemGetDriverVersion(char *s, u n) { strncpy(s, "550.54.15", n); return 0; }
 u nvmlDeviceGetCount_v2(u *n) { *n = 3; return 0; }
 u nvmlDeviceGetHandleByIndex_v2(u i, void **d) {
   if (i == 1) return 15;
@@ -523,6 +526,30 @@ typedef struct { u pid; ull mem; u gi, ci; } info;
 #define REST , 0xFFFFFFFF, 0xFFFFFFFF
 #endif
 #define PROCESSES nvmlDeviceGetComputeRunningProcesses_v3
+#endif
+#ifdef HEALTH
+#define SECOND (d == (void *)0x7f0000001002UL)
+typedef struct { char old[16]; u domain, bus, device, id, subsystem; char text[32]; } pci;
+u nvmlSystemGetCudaDriverVersion_v2(int *v) { *v = 12040; return 0; }
+u nvmlDeviceGetPciInfo_v3(void *d, pci *p) {
+  memset(p, 0xff, sizeof *p); p->domain = 0; p->bus = SECOND ? 0xda : 0x3b; p->device = 0;
+  return 0; }
+u nvmlDeviceGetTotalEccErrors(void *d, u type, u counter, ull *n) {
+  if (type != 1 || counter > 1) return 2;
+  *n = SECOND ? 0x100000000ULL + counter : counter; return 0; }
+u nvmlDeviceGetCurrentClocksThrottleReasons(void *d, ull *n) { *n = SECOND ? 0x48 : 1; return 0; }
+u nvmlDeviceGetPersistenceMode(void *d, u *n) { *n = SECOND; return 0; }
+u nvmlDeviceGetMigMode(void *d, u *now, u *next) { *now = SECOND; *next = 0; return 0; }
+u nvmlDeviceGetMaxMigDeviceCount(void *d, u *n) { *n = 7; return 0; }
+u nvmlDeviceGetMigDeviceHandleByIndex(void *d, u i, void **mig) {
+  if (i % 3) return 6;
+  *mig = d; return 0; }
+u nvmlDeviceGetRetiredPagesPendingStatus(void *d, u *n) { return 3; }
+u nvmlDeviceGetRemappedRows(void *d, u *c, u *n, u *pending, u *failed) {
+  if (SECOND) return 3;
+  *c = 9; *n = 8; *pending = 1; *failed = 0; return 0; }
+u nvmlDeviceGetCurrPcieLinkWidth(void *d, u *n) { *n = 8; return 0; }
+u nvmlDeviceGetMaxPcieLinkWidth(void *d, u *n) { *n = 16; return SECOND ? 999 : 0; }
 #endif
 u PROCESSES(void *d, u *n, info *list) {
   info two[] = {{getppid(), 7 REST}, {999999999, ~0ULL REST}};
@@ -560,8 +587,63 @@ def test_nvml_of_all_ages_tells_of_gpus_and_their_users(
 
     ours = GpuProcess(os.getpid(), 7, machine.owner(os.getpid()), machine.command(os.getpid()))
     named = ("NVIDIA H100 80GB HBM3", "GPU-0000", 100, used)
-    assert facts.gpus == (Gpu(0, *named, (ours, GpuProcess(999999999))), Gpu(1), Gpu(2, *named))
-    assert facts.gpu_source == "nvml"
+    lost = Gpu(1, error="GPU is lost")
+    assert facts.gpus == (Gpu(0, *named, (ours, GpuProcess(999999999))), lost, Gpu(2, *named))
+    assert (facts.gpu_source, facts.driver) == ("nvml", Driver("550.54.15"))
+
+
+def test_the_health_of_gpus_is_told_where_it_is_asked_for(driver: Any) -> None:
+    """What a driver has no word for, or does not support, is left out; the rest is told."""
+    driver("HEALTH")
+
+    facts = collect(request(health=True)).facts
+
+    first, lost, last = (gpu.health for gpu in facts.gpus)
+    assert facts.driver == Driver("550.54.15", "12.4")
+    assert first == GpuHealth("0000:3b:00", 0, 1, True, False, 1, False, False, 0, 8, 16)
+    assert lost is None
+    errors = (1 << 32, (1 << 32) + 1)
+    assert last == GpuHealth("0000:da:00", *errors, None, None, 0x48, True, True, 3, 8, None)
+    assert collect(request()).facts.gpus[0].health is None
+
+
+def test_an_old_driver_is_asked_for_its_health_in_vain(driver: Any) -> None:
+    """It lacks the functions; that costs nothing else."""
+    driver("OLD")
+
+    facts = collect(request(health=True)).facts
+
+    assert facts.gpus[0].health == GpuHealth(instances=0)
+    assert (facts.gpus[0].memory_used, facts.gpu_source) == (60, "nvml")
+
+
+def test_what_a_host_has_is_told() -> None:
+    """Memory, cores and NUMA nodes of this machine, at every launch and in no time."""
+    facts = collect(request()).facts
+
+    assert facts.system.cpus >= len(os.sched_getaffinity(0))
+    assert facts.system.memory
+    assert facts.system.memory_free
+    assert facts.system.load is not None
+    assert facts.seconds["system"] < 1
+    assert facts.busiest is None
+
+
+def test_who_keeps_the_cores_busy_is_told_where_it_is_asked_for(tmp_path: Path) -> None:
+    """A loop of ours takes one, and is the one that began to do so just now."""
+    spin = "import time; open(__import__('sys').argv[1], 'w').write('x')\nwhile True: pass"
+    argv = [sys.executable, "-c", spin, str(tmp_path / "up")]
+    with subprocess.Popen(argv) as loop:
+        try:
+            wait_for_text(tmp_path / "up")
+            deadline = time.monotonic() + 20
+            while (found := collect(request(health=True)).facts.busiest) is None:
+                assert time.monotonic() < deadline
+        finally:
+            loop.kill()
+
+    assert found.cores >= machine.BUSY_CORES
+    assert found.user
 
 
 def test_a_driver_that_hangs_costs_its_deadline_and_no_more(driver: Any) -> None:

@@ -146,7 +146,7 @@ def test_an_interpreter_that_cannot_be_used_says_why(child: Ended, error: str) -
 
 def test_without_a_driver_there_is_nobody_to_ask() -> None:
     """No child means no GPU, and no error."""
-    assert gpus.result([]) == ((), "none")
+    assert gpus.result([]) == {"gpus": (), "gpu_source": "none"}
 
 
 def test_the_last_word_about_the_gpus_counts() -> None:
@@ -155,12 +155,11 @@ def test_the_last_word_about_the_gpus_counts() -> None:
     last = [{"index": 0, "processes": [{"pid": 7, "user": "ann"}]}]
     report = told(gpus=first, source="nvml") + told(gpus=last)
 
-    assert ((Gpu(0, processes=(GpuProcess(7, user="ann"),)),), "nvml") == gpus.result(
-        [Ended(report)]
-    )
-    assert ((Gpu(0, processes=(GpuProcess(7),)),), "nvml") == gpus.result(
-        [Ended(told(gpus=first, source="nvml") + b'{"gpus": [', late=True)]
-    )
+    named = gpus.result([Ended(report)])
+    assert named["gpus"] == (Gpu(0, processes=(GpuProcess(7, user="ann"),)),)
+    assert named["gpu_source"] == "nvml"
+    late = gpus.result([Ended(told(gpus=first, source="nvml") + b'{"gpus": [', late=True)])
+    assert (late["gpus"], late["gpu_source"]) == ((Gpu(0, processes=(GpuProcess(7),)),), "nvml")
 
 
 @pytest.mark.parametrize(
@@ -173,4 +172,5 @@ def test_the_last_word_about_the_gpus_counts() -> None:
 )
 def test_a_driver_that_hangs_or_crashes_is_told(child: Ended, reason: str) -> None:
     """The reason stands where the source would."""
-    assert ((), reason) == gpus.result([child])
+    found = gpus.result([child])
+    assert (found["gpus"], found["gpu_source"]) == ((), reason)

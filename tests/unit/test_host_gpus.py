@@ -52,10 +52,24 @@ def test_a_mig_device_is_listed_with_what_it_tells() -> None:
     )
 
 
-@pytest.mark.parametrize("gap", ["[N/A]", "[Not Supported]", "[Unknown Error]", "[GPU is lost]"])
-def test_what_a_driver_does_not_tell_is_empty(gap: str) -> None:
-    """Unified memory (GB10) and broken devices answer with a word in brackets."""
-    assert [Gpu(3)] == smi.parse(f"3, {gap}, {gap}, {gap}, {gap}\n", "")
+@pytest.mark.parametrize(
+    ("gap", "error"),
+    [
+        ("[N/A]", ""),
+        ("[Not Supported]", ""),
+        ("[Unknown Error]", "Unknown Error"),
+        ("[GPU is lost]", "GPU is lost"),
+    ],
+)
+def test_what_a_driver_does_not_tell_is_empty(gap: str, error: str) -> None:
+    """A broken device answers with a word in brackets; where that says why, it is kept."""
+    assert [Gpu(3, error=error)] == smi.parse(f"3, {gap}, {gap}, {gap}, {gap}\n", "")
+
+
+def test_a_gpu_without_memory_of_its_own_is_well() -> None:
+    """Unified memory (GB10) has no total."""
+    (gpu,) = smi.parse("0, NVIDIA GB10, GPU-1, [N/A], [N/A]\n", "")
+    assert (gpu.name, gpu.memory_total, gpu.error) == ("NVIDIA GB10", 0, "")
 
 
 def test_complaints_between_the_rows_are_skipped() -> None:
