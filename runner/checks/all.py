@@ -7,7 +7,9 @@ from collections.abc import Collection, Iterable
 from runner.checks.case import Case, Check
 from runner.checks.clock import clock
 from runner.checks.code import code
+from runner.checks.driver import driver
 from runner.checks.gpus import gpus
+from runner.checks.health import health
 from runner.checks.limits import limits
 from runner.checks.logout import logout
 from runner.checks.network import network
@@ -16,6 +18,7 @@ from runner.checks.python import python
 from runner.checks.reach import reach
 from runner.checks.setup import setup
 from runner.checks.storage import storage
+from runner.checks.system import system
 from runner.checks.torch import torch
 from runner.core.finding import Finding
 
@@ -26,17 +29,23 @@ CHECKS: dict[str, Check] = {
     "torch": torch,
     "packages": packages,
     "gpus": gpus,
+    "driver": driver,
+    "health": health,
     "network": network,
     "code": code,
     "storage": storage,
     "limits": limits,
+    "system": system,
     "clock": clock,
     "logout": logout,
 }
 
 
-AT_LAUNCH = ("python", "torch", "packages", "gpus")
-"""What every launch looks at as well; of the others it does what it cannot do without."""
+AT_LAUNCH = ("python", "torch", "packages", "gpus", "driver", "health")
+"""What every launch looks at as well; of the others it does what it cannot do without.
+
+It does not ask after the health of GPUs, only whether each answers: see `FactsRequest.thorough`.
+"""
 
 
 def look(

@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from runner.core.errors import Problem
-from runner.core.facts import Facts
+from runner.core.facts import Facts, Gpu
 from runner.core.finding import Finding
 from runner.core.packages import Wants
 from runner.core.release import Code
+from runner.core.plan import chosen_gpus
 from runner.core.spec import Node, Spec
 
 
@@ -46,6 +47,12 @@ class Case:
         """Those of them whose setup went through: of others nothing else is known."""
         known = ((node, self.facts.get(node.name)) for node in self.spec.nodes)
         return [(node, facts) for node, facts in known if facts and facts.setup.code == 0]
+
+
+def used_gpus(node: Node, facts: Facts) -> list[Gpu]:
+    """Return the GPUs a run would use there."""
+    chosen = chosen_gpus(node, facts)
+    return [gpu for gpu in facts.gpus if gpu.index in chosen]
 
 
 Check = Callable[[Case], Iterable[Finding]]

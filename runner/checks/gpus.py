@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from runner.checks.case import Case
+from runner.checks.case import Case, used_gpus
 from runner.core.facts import Facts, Gpu, GpuProcess
 from runner.core.finding import Finding, Level
-from runner.core.readiness import gpu_problems, visible_gpus
+from runner.core.readiness import gpu_problems
 
 
 def gpus(case: Case) -> Iterator[Finding]:
@@ -18,8 +18,7 @@ def gpus(case: Case) -> Iterator[Finding]:
         yield from map(Finding.of, problems)
         if problems:
             continue
-        chosen = node.gpu_ids or visible_gpus(facts)[: node.gpu_count]
-        used = [gpu for gpu in facts.gpus if gpu.index in chosen]
+        used = used_gpus(node, facts)
         yield Finding(Level.FINE, node.name, _shown(used, facts))
         yield from _busy(node.name, used)
     if len(models) > 1:

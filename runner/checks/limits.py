@@ -5,22 +5,26 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from runner.checks.case import Case
+from runner.core.facts import Facts
 from runner.core.finding import Finding, Level
 
 FILES, PROCESSES = 4096, 4096
+LOCKED = 1 << 30
+"""Bytes; NCCL registers its buffers with an InfiniBand device, and what is registered is locked."""
 
 
 def limits(case: Case) -> Iterator[Finding]:
     """Warnings only: a small task needs little."""
     for name, facts in case.there:
-        found = list(_of(name, facts.limits))
+        found = list(_of(name, facts))
         yield from found
         if facts.limits and not found:
             files = facts.limits.get("nofile", -1)
             yield Finding(Level.FINE, name, f"{'unlimited' if files < 0 else files} open files")
 
 
-def _of(name: str, limits: dict[str, int]) -> Iterator[Finding]:
+def _of(name: str, facts: Facts) -> Iterator[Finding]:
+    limits = facts.limits
     hint = "in cluster.setup, `ulimit -{flag} {wanted}`; or there, /etc/security/limits.conf"
     if 0 <= limits.get("nofile", -1) < FILES:
         what = f"ulimit -n is {limits['nofile']}: data loaders and NCCL open a file per tensor"
@@ -28,3 +32,8 @@ def _of(name: str, limits: dict[str, int]) -> Iterator[Finding]:
     if 0 <= limits.get("nproc", -1) < PROCESSES:
         what = f"ulimit -u is {limits['nproc']}: ranks, workers and threads all count"
         yield Finding(Level.WARNING, name, what, hint.format(flag="u", wanted=65536))
+    devices = facts.system.infiniband
+    if devices and 0 <= limits.get("memlock", -1) < LOCKED:
+        locked = limits["memlock"] >> 10
+        what = f"ulimit -l is {locked} KiB: NCCL cannot register its buffers with {devices[0]}"
+        yield Finding(Level.WARNING, name, what, hint.format(flag="l", wanted="unlimited"))

@@ -39,12 +39,10 @@ class FactsRequest:
         deadline_s: How long one slow tool may take before it is left out.
         hosts_only: Whether to leave out what only a launch needs: interpreter and GPUs.
         gpus: Whether to look at the GPUs all the same.
-        health: Whether to look closely, as `check` does: at the health of the GPUs, at what the
-            driver told the kernel's log, and who keeps the cores busy.
         setup_s: How long the setup lines may take.
         packages: Distributions to look for in the task's interpreter, by normalised name.
-        thorough: Whether to do what no launch waits for: ask the login shell for the interpreter,
-            and read all of the release.
+        thorough: Whether to do what no launch waits for: look at the health of the GPUs and at who
+            uses the machine, ask the login shell for the interpreter, read all of the release.
     """
 
     node: str
@@ -62,7 +60,6 @@ class FactsRequest:
     port_last: int = 0
     hosts_only: bool = False
     gpus: bool = False
-    health: bool = False
     deadline_s: float = 15.0
     setup_s: float = 120.0
     packages: Tuple[str, ...] = ()

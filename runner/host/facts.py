@@ -48,7 +48,7 @@ def _collect(request: FactsRequest, children: List[probes.Child]) -> Collected:
     seconds: Dict[str, float] = {}
     devices = []
     if request.gpus or not request.hosts_only:
-        devices = gpus.start(environ, request.deadline_s, health=request.health)
+        devices = gpus.start(environ, request.deadline_s, health=request.thorough)
     children += devices
     if request.setup:
         shell = setup.start(request.setup, environ, facts.project, request.setup_s)

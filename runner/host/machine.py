@@ -160,7 +160,7 @@ def _survey(request: FactsRequest, home: str) -> None:
         probes.tell(script_exists=os.path.isfile(script))
     if request.release and request.thorough:  # last, since it may take its time
         probes.tell(release=releases.condition(workdir, request.release))
-    if request.health:
+    if request.thorough:
         probes.tell(busiest=encode(busiest()))
 
 

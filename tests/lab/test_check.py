@@ -15,6 +15,8 @@ from tests.lab.launching import Launcher, Result
 
 SETUP = "cluster.setup=['if [ -d /dev/shm/other ]; then export PYTHONPATH=/dev/shm/other; fi']"
 
+MEMORY = Path("/sys/fs/cgroup/memory")
+
 
 def found(done: Result, **of: str) -> list[dict[str, Any]]:
     """The findings of a check that are so."""
@@ -29,7 +31,8 @@ def test_a_cluster_that_is_well(lab: Lab, on_lab: Launcher) -> None:
     for check in ("reach", "python", "torch", "network"):
         assert [row["node"] for row in found(done, check=check, level="fine")] == list(lab.hosts)
     assert found(done, level="error") == []
-    shown = on_lab("check", "--cluster", "lab", "--skip", "limits", "--skip", "storage")
+    skipped = ("--skip=limits", "--skip=storage", "--skip=system")  # this machine's, not the lab's
+    shown = on_lab("check", "--cluster", "lab", *skipped)
     assert shown.code == 0, shown
     assert "torch    fine  node[1-4]  2." in shown.out, shown
     assert shown.out.endswith("lab: all is well\n"), shown
@@ -67,6 +70,28 @@ def test_another_torch_on_one_host(lab: Lab, on_lab: Launcher) -> None:
     finally:
         lab["node3"].sh("rm -rf /dev/shm/other")
     assert lab.leftovers() == {}
+
+
+def test_a_host_whose_memory_is_limited(lab: Lab, on_lab: Launcher) -> None:
+    """By a cgroup that its log-ins are in: both figures are named, and the launch goes on."""
+    if not (MEMORY / "memory.limit_in_bytes").exists():
+        pytest.skip("no memory controller of version 1 here")
+    folder = MEMORY / f"runner-test-{on_lab.folder.parent.name[-20:]}"
+    host = lab["node2"]
+    before = host.sh("sed -n 's/^[0-9]*:memory://p' /proc/1/cgroup").strip()
+    host.sh(f"mkdir {folder} && echo 2G > {folder}/memory.limit_in_bytes")
+    try:
+        host.sh(f"echo 1 > {folder}/cgroup.procs")  # its sshd, and so every log-in from now on
+        done = on_lab("check", "--cluster", "lab", "--json")
+        assert done.code == 0, done
+        (said,) = [row for row in found(done, check="system") if "cgroup" in row["what"]]
+        assert (said["level"], said["node"]) == ("warning", "node2")
+        assert said["what"].startswith("our cgroup may take 2.0 GiB of the machine's ")
+        assert "MemoryMax=" in said["hint"]
+    finally:
+        host.sh(f"echo 1 > {MEMORY}{before}/cgroup.procs", check=False)
+        host.clear()
+        host.sh(f"rmdir {folder}", check=False)
 
 
 def test_a_check_that_does_not_exist(on_lab: Launcher) -> None:

@@ -596,7 +596,7 @@ def test_the_health_of_gpus_is_told_where_it_is_asked_for(driver: Any) -> None:
     """What a driver has no word for, or does not support, is left out; the rest is told."""
     driver("HEALTH")
 
-    facts = collect(request(health=True)).facts
+    facts = collect(request(thorough=True)).facts
 
     first, lost, last = (gpu.health for gpu in facts.gpus)
     assert facts.driver == Driver("550.54.15", "12.4")
@@ -611,7 +611,7 @@ def test_an_old_driver_is_asked_for_its_health_in_vain(driver: Any) -> None:
     """It lacks the functions; that costs nothing else."""
     driver("OLD")
 
-    facts = collect(request(health=True)).facts
+    facts = collect(request(thorough=True)).facts
 
     assert facts.gpus[0].health == GpuHealth(instances=0)
     assert (facts.gpus[0].memory_used, facts.gpu_source) == (60, "nvml")
@@ -637,7 +637,7 @@ def test_who_keeps_the_cores_busy_is_told_where_it_is_asked_for(tmp_path: Path) 
         try:
             wait_for_text(tmp_path / "up")
             deadline = time.monotonic() + 20
-            while (found := collect(request(health=True)).facts.busiest) is None:
+            while (found := collect(request(thorough=True)).facts.busiest) is None:
                 assert time.monotonic() < deadline
         finally:
             loop.kill()
