@@ -42,8 +42,9 @@ def health(case: Case) -> Iterator[Finding]:
 
 
 def _of(gpu: Gpu, told: Iterable[Xid], node: str) -> Iterator[Said]:
-    if gpu.error:
-        yield _lost(gpu, node)
+    error = gpu.error or (gpu.health.trouble if gpu.health else "")
+    if error:
+        yield _lost(error, gpu.index, node)
     if gpu.health:
         yield from _memory(gpu.health, gpu.index)
         yield from _speed(gpu.health)
@@ -51,14 +52,14 @@ def _of(gpu: Gpu, told: Iterable[Xid], node: str) -> Iterator[Said]:
         yield from (_logged(xid, str(gpu.index)) for xid in told if xid.bus == gpu.health.bus)
 
 
-def _lost(gpu: Gpu, node: str) -> Said:
+def _lost(error: str, index: int, node: str) -> Said:
     leave = f"leave it out: cluster.nodes.{node}.gpus=[...]"
-    if "permission" in gpu.error.lower():
-        return Level.ERROR, f"not ours to use ({gpu.error})", leave
-    if "reset" in gpu.error.lower():
-        hint = f"nvidia-smi --gpu-reset -i {gpu.index} there, as root, or reboot it; or {leave}"
-        return Level.ERROR, f"to be reset, says the driver ({gpu.error})", hint
-    what = f"no answer to the driver ({gpu.error}); fallen off the bus (Xid 79)?"
+    if "permission" in error.lower():
+        return Level.ERROR, f"not ours to use ({error})", leave
+    if "reset" in error.lower():
+        hint = f"nvidia-smi --gpu-reset -i {index} there, as root, or reboot it; or {leave}"
+        return Level.ERROR, f"to be reset, says the driver ({error})", hint
+    what = f"no answer to the driver ({error}); fallen off the bus (Xid 79)?"
     return Level.ERROR, what, f"dmesg | grep Xid, there; reboot it, or {leave}"
 
 

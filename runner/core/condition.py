@@ -34,6 +34,7 @@ class GpuHealth:
         width: Lanes of its PCIe link.
         width_max: How many lanes card and slot have.
         numa: The NUMA node it is attached to.
+        trouble: The driver's words for why it cannot be used, though it has a name.
     """
 
     bus: str = ""
@@ -48,6 +49,7 @@ class GpuHealth:
     width: Optional[int] = None
     width_max: Optional[int] = None
     numa: Optional[int] = None
+    trouble: str = ""
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import contextlib
 import ctypes
 import os
 import re
-from typing import Callable, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from runner.core.condition import Driver, GpuHealth
 from runner.core.facts import Gpu
@@ -36,6 +36,7 @@ _WANTED = (
     "remapped_rows.failure",
     "mig.mode.current",
 )
+_BROKEN = ("[GPU is lost]", "[GPU requires reset]")
 _FIELD = re.compile(r'^"([\w.]+)"', re.MULTILINE)
 _DAEMON = "run/nvidia-persistenced/socket"
 
@@ -115,22 +116,27 @@ def _read(row: Mapping[str, str], root: str) -> GpuHealth:
         width=_number(row.get("pcie.link.width.current", "")),
         width_max=_number(row.get("pcie.link.width.max", "")),
         numa=_numa(bus, root),
+        trouble=next((word.strip("[]") for word in row.values() if word in _BROKEN), ""),
     )
 
 
 def _asked(library: nvml.Nvml, index: int, root: str) -> GpuHealth:
     """Ask NVML of one GPU."""
     device = library.handle(index)
+    trouble = [""]
 
-    def numbers(function: str, *args: object, count: int = 1) -> List[Optional[int]]:
+    def numbers(
+        function: str, *args: object, count: int = 1, kind: Any = ctypes.c_uint
+    ) -> List[Optional[int]]:
         try:
-            return list(library.numbers(function, device, *args, count=count))
-        except nvml.NvmlError:
+            return list(library.numbers(function, device, *args, count=count, kind=kind))
+        except nvml.NvmlError as error:
+            trouble[0] = str(error) if error.broken else trouble[0]
             return [None] * count
 
     def errors(counter: int) -> Optional[int]:
         kinds = (ctypes.c_uint(_UNCORRECTED), ctypes.c_uint(counter))
-        return _long(library, "nvmlDeviceGetTotalEccErrors", device, *kinds)
+        return numbers("nvmlDeviceGetTotalEccErrors", *kinds, kind=ctypes.c_ulonglong)[0]
 
     try:
         bus = library.bus(device)
@@ -145,21 +151,15 @@ def _asked(library: nvml.Nvml, index: int, root: str) -> GpuHealth:
         aggregate=errors(_AGGREGATE),
         repair_pending=_either(_flag(rows), _flag(pages)),
         repair_failed=_flag(failed),
-        clocks=_long(library, "nvmlDeviceGetCurrentClocksThrottleReasons", device),
+        clocks=numbers("nvmlDeviceGetCurrentClocksThrottleReasons", kind=ctypes.c_ulonglong)[0],
         persistent=_kept(_flag(numbers("nvmlDeviceGetPersistenceMode")[0]), root),
         mig=mig,
         instances=_instances(library, device, numbers) if mig else 0,
         width=numbers("nvmlDeviceGetCurrPcieLinkWidth")[0],
         width_max=numbers("nvmlDeviceGetMaxPcieLinkWidth")[0],
         numa=_numa(bus, root),
+        trouble=trouble[0],
     )
-
-
-def _long(library: nvml.Nvml, function: str, *args: object) -> Optional[int]:
-    try:
-        return library.numbers(function, *args, kind=ctypes.c_ulonglong)[0]
-    except nvml.NvmlError:
-        return None
 
 
 def _instances(

@@ -19,11 +19,21 @@ _TEXT = 96
 _SENTINEL = 0xAA
 _STRIDES = (16, 24, 32)
 _CAPACITY = 1024
+_BROKEN = (15, 16)
+"""NVML_ERROR_GPU_IS_LOST, NVML_ERROR_RESET_REQUIRED."""
 _NOT_AVAILABLE = (1 << 64) - 1
 
 
 class NvmlError(Exception):
-    """The library is not there, or it answered with an error."""
+    """The library is not there, or it answered with an error.
+
+    Attributes:
+        broken: Whether that says that the GPU cannot be used.
+    """
+
+    def __init__(self, text: str, code: int = 0) -> None:
+        super().__init__(text)
+        self.broken = code in _BROKEN
 
 
 class Memory(ctypes.Structure):
@@ -147,7 +157,7 @@ class Nvml:
             say = self._library.nvmlErrorString
             say.restype = ctypes.c_char_p
             text: bytes = say(code) or b"error %d" % code
-            raise NvmlError(text.decode(errors="replace"))
+            raise NvmlError(text.decode(errors="replace"), code)
 
 
 def gpus(nvml: Nvml) -> Iterator[Gpu]:
@@ -163,7 +173,7 @@ def gpus(nvml: Nvml) -> Iterator[Gpu]:
             total, used = nvml.memory(device)
             processes = nvml.processes(device)
         except NvmlError as refused:
-            error = "" if name else str(refused)
+            error = str(refused) if refused.broken or not name else ""
         yield Gpu(index, name, uuid, total, used, processes, error)
 
 

@@ -500,7 +500,8 @@ u nvmlInit_v2(void) {
 #endif
   return 0; }
 const char *nvmlErrorString(u code) {
-  return code == 18 ? "Driver/library version mismatch" : code == 15 ? "GPU is lost" : "?"; }
+  return code == 18 ? "Driver/library version mismatch"
+       : code == 15 ? "GPU is lost" : code == 16 ? "GPU requires reset" : "?"; }
 u nvmlSystemGetDriverVersion(char *s, u n) { strncpy(s, "550.54.15", n); return 0; }
 u nvmlDeviceGetCount_v2(u *n) { *n = 3; return 0; }
 u nvmlDeviceGetHandleByIndex_v2(u i, void **d) {
@@ -528,6 +529,11 @@ typedef struct { u pid; ull mem; u gi, ci; } info;
 #define PROCESSES nvmlDeviceGetComputeRunningProcesses_v3
 #endif
 #ifdef HEALTH
+#ifdef BROKEN
+#define RESET 16
+#else
+#define RESET 3
+#endif
 #define SECOND (d == (void *)0x7f0000001002UL)
 typedef struct { char old[16]; u domain, bus, device, id, subsystem; char text[32]; } pci;
 u nvmlSystemGetCudaDriverVersion_v2(int *v) { *v = 12040; return 0; }
@@ -546,7 +552,7 @@ u nvmlDeviceGetMigDeviceHandleByIndex(void *d, u i, void **mig) {
   *mig = d; return 0; }
 u nvmlDeviceGetRetiredPagesPendingStatus(void *d, u *n) { return 3; }
 u nvmlDeviceGetRemappedRows(void *d, u *c, u *n, u *pending, u *failed) {
-  if (SECOND) return 3;
+  if (SECOND) return RESET;
   *c = 9; *n = 8; *pending = 1; *failed = 0; return 0; }
 u nvmlDeviceGetCurrPcieLinkWidth(void *d, u *n) { *n = 8; return 0; }
 u nvmlDeviceGetMaxPcieLinkWidth(void *d, u *n) { *n = 16; return SECOND ? 999 : 0; }
@@ -605,6 +611,17 @@ def test_the_health_of_gpus_is_told_where_it_is_asked_for(driver: Any) -> None:
     errors = (1 << 32, (1 << 32) + 1)
     assert last == GpuHealth("0000:da:00", *errors, None, None, 0x48, True, True, 3, 8, None)
     assert collect(request()).facts.gpus[0].health is None
+
+
+def test_a_gpu_may_have_a_name_and_no_use(driver: Any) -> None:
+    """The driver refuses one of the later questions, and says that it needs a reset."""
+    driver("HEALTH", "BROKEN")
+
+    first, _, last = (gpu.health for gpu in collect(request(health=True)).facts.gpus)
+
+    assert first
+    assert last
+    assert (first.trouble, last.trouble, last.width) == ("", "GPU requires reset", 8)
 
 
 def test_an_old_driver_is_asked_for_its_health_in_vain(driver: Any) -> None:

@@ -186,6 +186,12 @@ def test_a_gpu_that_does_not_answer_is_an_error(error: str, what: str) -> None:
         assert "cluster.nodes.b.gpus=[...]" in finding.hint
 
 
+def test_a_gpu_that_has_a_name_may_be_in_trouble() -> None:
+    """As its driver says when it is asked for more."""
+    ((level, _, what),) = bad("health", ill(replace(WELL, trouble="GPU requires reset")))
+    assert (level, what) == (ERROR, "GPU 0: to be reset, says the driver (GPU requires reset)")
+
+
 def test_instances_are_told_and_a_mixture_is_a_warning() -> None:
     """CUDA shows either whole GPUs or instances."""
     divided = replace(WELL, mig=True, instances=4)

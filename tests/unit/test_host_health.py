@@ -76,8 +76,8 @@ def test_a_lost_gpu_tells_nothing_and_costs_the_others_nothing() -> None:
     """A sentence between the rows is skipped."""
     found = health.parse(answer("lost"), "/none")
     assert found[0].bus == "0000:3b:00"
-    assert found[1] == GpuHealth()
-    assert found[3] == GpuHealth("0000:da:00", mig=False)
+    assert found[1] == GpuHealth(trouble="GPU is lost")
+    assert found[3] == GpuHealth("0000:da:00", mig=False, trouble="GPU requires reset")
     assert sorted(found) == [0, 1, 3]
 
 
