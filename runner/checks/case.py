@@ -9,8 +9,8 @@ from runner.core.errors import Problem
 from runner.core.facts import Facts, Gpu
 from runner.core.finding import Finding
 from runner.core.packages import Wants
-from runner.core.release import Code
 from runner.core.plan import chosen_gpus
+from runner.core.release import Code
 from runner.core.spec import Node, Spec
 
 
