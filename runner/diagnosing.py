@@ -16,7 +16,6 @@ from runner.core.errors import ConfigError, NotReady, Problem
 from runner.verb import composed_for, composed_of, contact_of, verb
 
 if TYPE_CHECKING:
-    from runner.checks.case import Case
     from runner.control.store import RunStore
     from runner.core.composed import Composed
 
@@ -39,15 +38,32 @@ def check(
 ) -> int:
     """Look for what is wrong with a cluster, before a run does.
 
-    Errors are what a launch refuses for; without --smoke and --bandwidth nothing is started.
+    Errors are what a launch refuses for, or hangs of; without --smoke and --bandwidth nothing is
+    started.
     """
+    from runner.checking import examined
+    from runner.checks.all import CHECKS
+    from runner.ui import findings
+
     modes = [name for name, wanted in (("smoke", smoke), ("pairs", bandwidth)) if wanted]
     if modes and json_:
         what = "prints findings; --smoke and --bandwidth print what a run does"
         hint = "their results are data, too: in outputs/NODE/collectives.json of their run"
         raise ConfigError([Problem("--json", what, hint)])
-    code = _check(cluster, set_, config_dir, skip, json_=json_)
-    for mode in modes if not code else ():
+    unknown = sorted(set(skip or ()) - CHECKS.keys())
+    if unknown:
+        what = f"there is no check {unknown[0]!r}"
+        raise ConfigError([Problem("--skip", what, f"there are {', '.join(CHECKS)}")])
+    composed = composed_of(cluster, set_, config_dir)
+    with contact_of(replace(composed, spec=replace(composed.spec, run_id="check"))) as hosts:
+        found = examined(composed, hosts, skip or ())
+    print(
+        json.dumps(findings.as_data(found))
+        if json_
+        else findings.render(found, composed.spec.cluster)
+    )
+    code = NotReady.exit_code if findings.errors(found) else 0
+    for mode in modes:
         code = code or _collectives(mode, cluster, set_, config_dir)
     return code
 
@@ -66,60 +82,6 @@ def _collectives(
 def _nodes(word: str) -> bool:
     """Whether a word chooses nodes."""
     return word.startswith(("task.nodes=", "task.nnodes="))
-
-
-def _check(
-    cluster: str,
-    set_: Sequence[str] | None,
-    config_dir: Sequence[str] | None,
-    skip: Sequence[str] | None,
-    *,
-    json_: bool,
-) -> int:
-    """Look, and print what was found; return the exit code."""
-    from runner.checks.all import CHECKS, look
-    from runner.checks.case import Case
-    from runner.control.connect import launch_request
-    from runner.control.requirements import of_project
-    from runner.ui import findings
-
-    unknown = sorted(set(skip or ()) - CHECKS.keys())
-    if unknown:
-        what = f"there is no check {unknown[0]!r}"
-        raise ConfigError([Problem("--skip", what, f"there are {', '.join(CHECKS)}")])
-    composed = composed_of(cluster, set_, config_dir)
-    spec = replace(composed.spec, run_id="check")
-    skipped = {*spec.skip_checks, *(skip or ())}
-    case = Case(spec, {})
-    if "packages" not in skipped:
-        case = replace(case, wants=of_project(spec, Path.cwd()))
-    if "code" not in skipped and spec.deploy.on:
-        case = _with_code(case, composed)
-    with contact_of(replace(composed, spec=spec)) as hosts:
-        facts, silent = hosts.gather_some(
-            lambda node: replace(
-                launch_request(spec, node, case.code, case.wants.names),
-                run_id="",
-                project="",
-                script="",
-                thorough=True,
-            )
-        )
-        case = replace(case, facts=facts, silent=silent, skews=hosts.skews)
-    found = look(case, skipped)
-    print(json.dumps(findings.as_data(found)) if json_ else findings.render(found, spec.cluster))
-    return NotReady.exit_code if findings.errors(found) else 0
-
-
-def _with_code(case: Case, composed: Composed) -> Case:
-    """Return the case with the code a launch would push, or why it cannot be."""
-    from runner.control.snapshot import Snapshot
-
-    try:
-        code = Snapshot.take(case.spec, Path.cwd(), composed.run_dir).code
-    except (ConfigError, NotReady) as error:
-        return replace(case, unpushable=tuple(error.problems))
-    return replace(case, code=code)
 
 
 @verb("why")

@@ -12,8 +12,10 @@ from runner.checks.gpus import gpus
 from runner.checks.health import health
 from runner.checks.limits import limits
 from runner.checks.logout import logout
+from runner.checks.names import names
 from runner.checks.network import network
 from runner.checks.packages import packages
+from runner.checks.pairs import pairs
 from runner.checks.python import python
 from runner.checks.reach import reach
 from runner.checks.setup import setup
@@ -32,6 +34,8 @@ CHECKS: dict[str, Check] = {
     "driver": driver,
     "health": health,
     "network": network,
+    "pairs": pairs,
+    "names": names,
     "code": code,
     "storage": storage,
     "limits": limits,
@@ -49,7 +53,7 @@ It does not ask after the health of GPUs, only whether each answers: see `FactsR
 
 
 def look(
-    case: Case, skip: Collection[str] = (), names: Iterable[str] = tuple(CHECKS)
+    case: Case, skip: Collection[str] = (), only: Iterable[str] = tuple(CHECKS)
 ) -> dict[str, list[Finding]]:
     """Return what the checks of these names find, but for those that are skipped."""
-    return {name: list(CHECKS[name](case)) for name in names if name not in skip}
+    return {name: list(CHECKS[name](case)) for name in only if name not in skip}

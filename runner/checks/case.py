@@ -10,6 +10,7 @@ from runner.core.facts import Facts, Gpu
 from runner.core.finding import Finding
 from runner.core.packages import Wants
 from runner.core.plan import chosen_gpus
+from runner.core.probe import Probed
 from runner.core.release import Code
 from runner.core.spec import Node, Spec
 
@@ -26,6 +27,7 @@ class Case:
         wants: The packages that the project names.
         code: What a launch would push; nothing when it pushes nothing, or it was not looked at.
         unpushable: Why the code here cannot be pushed.
+        probed: What they found of each other; None where nobody looked.
     """
 
     spec: Spec
@@ -35,6 +37,7 @@ class Case:
     wants: Wants = field(default_factory=Wants)
     code: Code = field(default_factory=Code)
     unpushable: tuple[Problem, ...] = ()
+    probed: Probed | None = None
 
     @property
     def there(self) -> list[tuple[str, Facts]]:
@@ -47,6 +50,11 @@ class Case:
         """Those of them whose setup went through: of others nothing else is known."""
         known = ((node, self.facts.get(node.name)) for node in self.spec.nodes)
         return [(node, facts) for node, facts in known if facts and facts.setup.code == 0]
+
+    @property
+    def ready_nodes(self) -> tuple[Node, ...]:
+        """Them alone."""
+        return tuple(node for node, _ in self.ready)
 
 
 def used_gpus(node: Node, facts: Facts) -> list[Gpu]:

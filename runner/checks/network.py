@@ -2,29 +2,74 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from runner.checks.case import Case
+from runner.checks.case import Case, majority
 from runner.core.errors import NotReady
+from runner.core.facts import Facts
 from runner.core.finding import Finding, Level
+from runner.core.network import Endpoint, endpoints
 from runner.core.plan import build_plan
 from runner.core.readiness import port_problems
 
 
 def network(case: Case) -> Iterator[Finding]:
     """An error where no address or port can be had; of the hosts that answered."""
-    nodes = tuple(node for node, _ in case.ready)
+    nodes = case.ready_nodes
     if not nodes:
         return
     for node, facts in case.ready:
         yield from map(Finding.of, port_problems(case.spec, node, facts))
+    known = {node.name: facts for node, facts in case.ready}
     try:
-        plan = build_plan(replace(case.spec, nodes=nodes), {n.name: f for n, f in case.ready})
+        plan = build_plan(replace(case.spec, nodes=nodes), known)
     except NotReady as error:
         yield from map(Finding.of, error.problems)
         return
-    for share in plan.nodes:
-        via = f" via {share.interface}" if share.interface else ""
-        meets = f"meets at {plan.master_addr}{via}"
-        yield Finding(Level.FINE, share.node, meets if len(plan.nodes) > 1 else "alone")
+    if len(nodes) == 1:
+        yield Finding(Level.FINE, nodes[0].name, "alone")
+        return
+    ends = endpoints(nodes, known)
+    for name, end in ends.items():
+        of = f", its address there in {end.subnet}" if end.subnet else ""
+        via = f" via {end.interface}{of}" if end.interface else ""
+        yield Finding(Level.FINE, name, f"meets at {plan.master_addr} ({plan.meeting}){via}")
+    yield from _doubles(ends, known)
+    yield from _mtus(ends, known)
+
+
+def _doubles(ends: Mapping[str, Endpoint], facts: Mapping[str, Facts]) -> Iterator[Finding]:
+    """Name machines with the address of another: bridges such as docker0 are alike everywhere."""
+    first: dict[str, str] = {}
+    for name, end in ends.items():
+        other = first.setdefault(end.address, name)
+        if not end.address or _machine(facts[name]) == _machine(facts[other]):
+            continue
+        what = f"{end.address} ({end.interface}) is the address of {other}, too"
+        hint = (
+            f"cluster.nodes.{other}.addr is to be one that it alone has; or set "
+            f"cluster.nodes.{name}.interface"
+        )
+        yield Finding(Level.ERROR, name, what, hint)
+
+
+def _machine(facts: Facts) -> tuple[object, ...]:
+    """Return what only one machine has: several nodes may be the same one."""
+    return facts.hostname, facts.interfaces
+
+
+def _mtus(ends: Mapping[str, Endpoint], facts: Mapping[str, Facts]) -> Iterator[Finding]:
+    found = {
+        name: str(each.mtu)
+        for name, end in ends.items()
+        for each in facts[name].interfaces
+        if each.name == end.interface and each.mtu and not each.loopback
+    }
+    common = majority(found)
+    for name, mtu in found.items():
+        if mtu != common:
+            end = ends[name]
+            what = f"{end.interface} has MTU {mtu}, most have {common}: large packets may get lost"
+            hint = f"ip link set dev {end.interface} mtu {common}, there, or the same everywhere"
+            yield Finding(Level.WARNING, name, what, hint)

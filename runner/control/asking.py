@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -34,6 +36,7 @@ class Asking:
         self._answers: dict[str, dict[str, Any]] = {}
         self._problems: dict[str, Problem] = {}
         self._kind = self._answer = ""
+        self._limit_s = self._until = math.inf
 
     def run(self, kind: str, data: Mapping[str, Any], answer: str) -> dict[str, dict[str, Any]]:
         """Send a request of `kind`; return what came as `answer`, by node.
@@ -48,16 +51,17 @@ class Asking:
         return answers
 
     def some(
-        self, kind: str, data: Mapping[str, Any], answer: str
+        self, kind: str, data: Mapping[str, Any], answer: str, limit_s: float = math.inf
     ) -> tuple[dict[str, dict[str, Any]], dict[str, Problem]]:
         """Send a request of `kind`; return what came as `answer`, and what kept the others.
 
-        A payload stands in the answer as `payload`.
+        A payload stands in the answer as `payload`. Nobody is waited for longer than `limit_s`.
 
         Raises:
             Interrupted: By a signal.
         """
         self._kind, self._answer = kind, answer
+        self._limit_s, self._until = limit_s, time.monotonic() + limit_s
         for name, session in self._sessions.items():
             session.request(kind, {**data, "node": name})
             self._show(name, "working")
@@ -66,7 +70,12 @@ class Asking:
 
     def _waiting(self) -> dict[str, Session]:
         done = self._answers.keys() | self._problems.keys()
-        return {name: each for name, each in self._sessions.items() if name not in done}
+        waiting = {name: each for name, each in self._sessions.items() if name not in done}
+        if time.monotonic() < self._until:
+            return waiting
+        for name in waiting:
+            self._lose(name, f"did not {self._kind} within {self._limit_s:g} s")
+        return {}
 
     def _take(self, name: str, frame: Frame) -> None:
         if frame.kind == self._answer:

@@ -71,12 +71,14 @@ class Interface:
     """One network interface; `addresses` like "10.0.0.1/24" or "fe80::1/64".
 
     `up` is switched on and with a carrier. A labelled address (`eth0:1`) is one of its own.
+    `mtu` is in bytes, 0 when unknown.
     """
 
     name: str
     addresses: Tuple[str, ...] = ()
     up: bool = True
     loopback: bool = False
+    mtu: int = 0
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,9 @@ is not loopback; else the master's address on a subnet all peers share; else an 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_interface, ip_network
-from typing import List, Mapping, Optional, Sequence, Tuple, Union
+from typing import Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
 from runner.core.errors import Problem
 from runner.core.facts import Facts, Interface
@@ -16,6 +17,15 @@ from runner.core.spec import Node
 Address = Union[IPv4Address, IPv6Address]
 
 LOOPBACK = "127.0.0.1"
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """Where a node is reached by its peers; `subnet` is that of the address. "" is unknown."""
+
+    interface: str = ""
+    address: str = ""
+    subnet: str = ""
 
 
 def training_address(
@@ -38,6 +48,49 @@ def derived_address(nodes: Sequence[Node], facts: Mapping[str, Facts]) -> str:
     """Return an address for routes where `addr` is set: itself, or for a name the derived one."""
     addr = nodes[0].addr or ""
     return addr if _parse(addr) else _derived(nodes, facts)[0]
+
+
+def endpoints(nodes: Sequence[Node], facts: Mapping[str, Facts]) -> Dict[str, Endpoint]:
+    """Return where each node is reached by its peers; {} where the ranks cannot meet.
+
+    That is what gloo and NCCL publish: the address of the interface towards the master, of its
+    several the one on the master's subnet, else the first of the same family.
+    """
+    addr, _, problem = training_address(nodes, facts)
+    if problem:
+        return {}
+    route = derived_address(nodes, facts) if addr == nodes[0].addr else addr
+    return {
+        node.name: _endpoint(facts[node.name], interface_of(node, facts[node.name], route), route)
+        for node in nodes
+    }
+
+
+def interface_of(node: Node, facts: Facts, route: str) -> str:
+    """Return the interface of a node's training traffic: as named, else towards that address."""
+    return node.interface or interface_towards(facts, route)
+
+
+def _endpoint(facts: Facts, interface: str, route: str) -> Endpoint:
+    meeting = _parse(route)
+    own = [
+        ip_interface(text)
+        for each in facts.interfaces
+        if each.name == interface
+        for text in each.addresses
+    ]
+    usable = [
+        each
+        for each in own
+        if not _useless(each.ip) and (meeting is None or each.version == meeting.version)
+    ]
+    if not usable:
+        return Endpoint(interface)
+    best = min(
+        usable,
+        key=lambda each: (each.ip != meeting, meeting is None or meeting not in each.network),
+    )
+    return Endpoint(interface, str(best.ip), str(best.network))
 
 
 def _derived(

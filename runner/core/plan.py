@@ -355,11 +355,9 @@ def _script(spec: Spec, facts: Facts, code: Code) -> str:
 
 
 def _interface(node: Node, facts: Facts, meeting: _Meeting) -> str:
-    if node.interface:
-        return node.interface
-    if meeting.nnodes == 1:
+    if meeting.nnodes == 1 and not node.interface:
         return next((i.name for i in facts.interfaces if i.loopback), "lo")
-    return network.interface_towards(facts, meeting.route)
+    return network.interface_of(node, facts, meeting.route)
 
 
 def _environment(

@@ -29,6 +29,7 @@ LATER = {
     **dict.fromkeys(("inventory", "fetch"), "fetching"),
     **dict.fromkeys(("clean", "runs", "run", "prove"), "keeping"),
     "dump": "dumping",
+    **dict.fromkeys(("listen", "probe"), "probing"),
 }
 """Requests of verbs, and where their answers live."""
 
@@ -137,6 +138,10 @@ def _duty_for(kind: str, wire: Wire) -> Duty:
         from runner.host.dumping import Dumping
 
         return Dumping(wire)
+    if LATER[kind] == "probing":
+        from runner.host.probing import Probing
+
+        return Probing(wire)
     from runner.host.keeping import Keeping
 
     return Keeping(wire)

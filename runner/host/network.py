@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import socket
 import struct
+import sys
 from typing import Dict, Iterator, List, Mapping, Tuple
 
 from runner.core.facts import Interface, Route
@@ -16,7 +17,7 @@ from runner.core.facts import Interface, Route
 _NLMSG_DONE, _NLMSG_ERROR = 3, 2
 _RTM_NEWLINK, _RTM_GETLINK, _RTM_NEWADDR, _RTM_GETADDR = 16, 18, 20, 22
 _REQUEST_DUMP = 0x301
-_IFLA_IFNAME = 3
+_IFLA_IFNAME, _IFLA_MTU = 3, 4
 _IFA_ADDRESS, _IFA_LOCAL, _IFA_LABEL = 1, 2, 3
 _IFF_UP, _IFF_LOOPBACK, _IFF_RUNNING = 0x1, 0x8, 0x40
 
@@ -44,11 +45,14 @@ def parse_interfaces(links: bytes, addresses: bytes) -> Tuple[Interface, ...]:
     """
     flags: Dict[int, int] = {}
     names: Dict[int, str] = {}
+    mtus: Dict[int, int] = {}
     owned: Dict[Tuple[int, str], List[str]] = {}
     for kind, body in _messages(links):
         if kind == _RTM_NEWLINK:
             _, _, index, flags[index], _ = _LINK.unpack_from(body)
-            names[index] = _text(_attributes(body, _LINK.size)[_IFLA_IFNAME])
+            told = _attributes(body, _LINK.size)
+            names[index] = _text(told[_IFLA_IFNAME])
+            mtus[index] = int.from_bytes(told.get(_IFLA_MTU, b""), sys.byteorder)
             owned[index, names[index]] = []
     for kind, body in _messages(addresses):
         if kind == _RTM_NEWADDR:
@@ -58,7 +62,7 @@ def parse_interfaces(links: bytes, addresses: bytes) -> Tuple[Interface, ...]:
             name = _text(found.get(_IFA_LABEL, b"")) or names.get(index, "")
             owned.setdefault((index, name), []).append(f"{_show(family, raw)}/{length}")
     return tuple(
-        Interface(name, tuple(own), *_state(flags.get(index, 0)))
+        Interface(name, tuple(own), *_state(flags.get(index, 0)), mtus.get(index, 0))
         for (index, name), own in owned.items()
     )
 

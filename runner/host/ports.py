@@ -85,6 +85,15 @@ def reserve(first: int, last: int) -> Tuple[Optional[socket.socket], str]:
     return None, _explain(wanted, refused)
 
 
+def beside(port: int) -> socket.socket:
+    """Return a socket bound to a port that we hold, as torch's store will bind one.
+
+    Raises:
+        OSError: Somebody else took it.
+    """
+    return _bound(port, shared=True)
+
+
 def listening(port: int, root: str = "/") -> Set[int]:
     """Return the inodes of the sockets that listen on `port` at any address of this host."""
     found = set()

@@ -114,5 +114,5 @@ def _sum(found: Found, cluster: str) -> str:
     ]
     if not bad:
         return f"{cluster}: all is well"
-    then = "a launch would refuse" if counts[Level.ERROR] else "a launch would go on"
+    then = "a launch would refuse or hang" if counts[Level.ERROR] else "a launch would go on"
     return f"{cluster}: {', '.join(bad)}; {then}"

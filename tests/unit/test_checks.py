@@ -344,7 +344,7 @@ def test_equal_findings_are_one_line() -> None:
         "torch  fine     gpu[1-3]  2.13.0\n"
         "gpus   warning  all       mixed\n"
         "                          → leave some out\n"
-        "lab: 1 error, 1 warning; a launch would refuse"
+        "lab: 1 error, 1 warning; a launch would refuse or hang"
     )
     assert [one.node for one in findings.errors(found)] == ["gpu4"]
     assert findings.warnings(found) == ["all: mixed"]

@@ -8,7 +8,13 @@ import pytest
 
 from runner.core.errors import Problem
 from runner.core.facts import Facts, Interface, Route
-from runner.core.network import interface_owning, interface_towards, training_address
+from runner.core.network import (
+    Endpoint,
+    endpoints,
+    interface_owning,
+    interface_towards,
+    training_address,
+)
 from runner.core.spec import Node
 from tests.golden.builders import LO, facts, interface
 
@@ -184,3 +190,27 @@ def test_owner_is_found_by_the_exact_address() -> None:
 
     assert interface_owning(own, ip_address("fd00:0::1")) == "eth0"
     assert interface_owning(own, ip_address("10.0.0.2")) == ""
+
+
+def test_each_node_is_reached_at_its_interface_towards_the_master() -> None:
+    """Of several addresses the one on the master's subnet; link-local ones are of no use."""
+    nodes = (Node("a", "10.0.0.1"), Node("b", "b"), Node("c", "c", interface="ib0"), Node("d", "d"))
+    told = {
+        "a": facts("a", "eth0 10.0.0.1/24 10.5.0.1/24 fe80::1/64"),
+        "b": facts("b", "eth0 192.168.0.2/24", "eth1 10.9.0.2/16 10.0.0.2/24"),
+        "c": facts("c", "eth0 10.0.0.3/24", "ib0 fe80::3/64 10.1.0.3/24"),
+        "d": facts("d", "eth0 192.168.0.4/24"),
+    }
+    assert endpoints(nodes, told) == {
+        "a": Endpoint("eth0", "10.0.0.1", "10.0.0.0/24"),
+        "b": Endpoint("eth1", "10.0.0.2", "10.0.0.0/24"),
+        "c": Endpoint("ib0", "10.1.0.3", "10.1.0.0/24"),
+        "d": Endpoint(),
+    }
+
+
+def test_where_the_ranks_cannot_meet_nobody_is_reached() -> None:
+    """There is no address to go by."""
+    nodes = (Node("a", "x"), Node("b", "y"))
+    told = {"a": facts("a", reached_at=""), "b": facts("b")}
+    assert endpoints(nodes, told) == {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import struct
+import sys
 from pathlib import Path
 
 import pytest
@@ -25,10 +26,11 @@ def message(kind: int, body: bytes) -> bytes:
     return struct.pack("=IHHII", 16 + len(body), kind, 2, 1, 0) + body
 
 
-def link(index: int, name: str, flags: int) -> bytes:
+def link(index: int, name: str, flags: int, mtu: int = 0) -> bytes:
     """Return a message about an interface, as RTM_GETLINK is answered."""
     head = struct.pack("=BxHiII", 0, 1, index, flags, 0)
-    return message(16, head + attribute(3, name.encode() + b"\0") + attribute(4, bytes(4)))
+    size = attribute(4, mtu.to_bytes(4, sys.byteorder))
+    return message(16, head + attribute(3, name.encode() + b"\0") + size)
 
 
 def address(index: int, text: str, length: int, label: str = "", peer: str = "") -> bytes:
@@ -45,10 +47,10 @@ def address(index: int, text: str, length: int, label: str = "", peer: str = "")
 
 
 def test_interfaces_have_all_their_addresses() -> None:
-    """Both families, prefix lengths, and whether traffic can flow."""
+    """Both families, prefix lengths, the MTU, and whether traffic can flow."""
     links = (
-        link(1, "lo", UP | LOOPBACK | RUNNING)
-        + link(2, "eth0", UP | RUNNING)
+        link(1, "lo", UP | LOOPBACK | RUNNING, 65536)
+        + link(2, "eth0", UP | RUNNING, 1500)
         + link(3, "docker0", UP)
         + link(4, "ib0", 0)
         + DONE
@@ -64,8 +66,8 @@ def test_interfaces_have_all_their_addresses() -> None:
     )
 
     assert (
-        Interface("lo", ("127.0.0.1/8", "::1/128"), up=True, loopback=True),
-        Interface("eth0", ("10.0.0.7/24", "10.9.0.7/16", "fe80::1/64")),
+        Interface("lo", ("127.0.0.1/8", "::1/128"), up=True, loopback=True, mtu=65536),
+        Interface("eth0", ("10.0.0.7/24", "10.9.0.7/16", "fe80::1/64"), mtu=1500),
         Interface("docker0", ("172.17.0.1/16",), up=False),
         Interface("ib0", (), up=False),
     ) == network.parse_interfaces(links, addresses)

@@ -1,0 +1,220 @@
+"""`check` where the network between the hosts is ill, or their names mislead."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from tests.lab.lab import Host, Lab, wait_until
+from tests.lab.launching import Launcher
+
+NOWHERE = "lladdr 02:00:00:00:0b:ad nud permanent dev eth0"
+PORT = 29555
+
+Row = dict[str, Any]
+
+
+def looked(on_lab: Launcher, *words: str) -> list[Row]:
+    """What `check` says of the network, less what is fine."""
+    others = ("python", "torch", "gpus", "storage", "limits", "clock")
+    skip = [word for each in others for word in ("--skip", each)]
+    done = on_lab("check", "--cluster", "lab", "--json", *skip, *words)
+    rows: list[Row] = json.loads(done.out)
+    bad = [row for row in rows if row["level"] != "fine"]
+    assert done.code == (3 if any(row["level"] == "error" for row in bad) else 0), done
+    assert all(row["hint"] for row in bad), bad
+    return bad
+
+
+def one(on_lab: Launcher, *words: str) -> Row:
+    """The only thing that `check` says."""
+    rows = looked(on_lab, *words)
+    assert len(rows) == 1, rows
+    return rows[0]
+
+
+@contextlib.contextmanager
+def changed(host: Host, do: str, undo: str) -> Iterator[None]:
+    """A host on which something was done, until it is undone."""
+    host.sh(do)
+    try:
+        yield
+    finally:
+        host.sh(undo)
+
+
+def test_a_pair_that_cannot_reach_each_other(lab: Lab, on_lab: Launcher) -> None:
+    """One error names both, and that they reach the others; it takes seconds, not minutes."""
+    other = lab["node3"].address
+    with changed(
+        lab["node1"], f"ip neigh replace {other} {NOWHERE}", f"ip neigh del {other} dev eth0"
+    ):
+        row = one(on_lab)
+    assert (row["check"], row["level"], row["node"]) == ("pairs", "error", "node1")
+    assert row["what"] == (
+        f"node1 and node3 cannot reach each other: timed out at {lab['node3'].address} and "
+        f"{lab['node1'].address}; both reach the others"
+    )
+    assert "sudo ufw allow from 10.77." in row["hint"]
+    assert lab.leftovers() == {}
+
+
+def test_a_host_that_is_cut_off(lab: Lab, on_lab: Launcher) -> None:
+    """One error, not six; what its own routes say is told apart from silence."""
+    node4 = lab["node4"]
+    others = [f"unreachable {host.address}/32" for host in lab.hosts.values() if host is not node4]
+    do, undo = ("; ".join(f"ip route {word} {each}" for each in others) for word in ("add", "del"))
+    with changed(node4, f"set -e; {do}", undo):
+        row = one(on_lab)
+    assert (row["level"], row["node"]) == ("error", "node4")
+    assert row["what"].startswith(f"no node reaches it at {node4.address}, port ")
+    assert row["what"].endswith("(eth0), and it reaches none: timed out, or unreachable")
+
+
+def test_a_master_port_behind_a_firewall(lab: Lab, on_lab: Launcher) -> None:
+    """The port itself is tried, and the key that changes it named; `--skip pairs` tries nothing."""
+    rule = f"pref 5 ipproto tcp sport {PORT} blackhole"
+    port = f"cluster.master_port={PORT}"
+    with changed(lab["node1"], f"ip rule add {rule}", f"ip rule del {rule}"):
+        row = one(on_lab, port)
+        assert looked(on_lab, port, "--skip", "pairs") == []
+    assert (row["check"], row["level"], row["node"]) == ("pairs", "error", "node1")
+    assert row["what"] == (
+        f"cluster.master_port: no node reaches its port {PORT} (timed out), while other ports "
+        "are open"
+    )
+    assert "cluster.master_port=29500-29600" in row["hint"]
+
+
+def test_large_packets_that_vanish(lab: Lab, on_lab: Launcher) -> None:
+    """A switch port that passes less than the hosts send, and nobody says so."""
+    node2 = lab["node2"]
+    (leg,) = node2._legs
+    to_us = f"{lab.address}/32 dev eth0"  # or SSH would stall as well
+    with contextlib.ExitStack() as undo:
+        for host in lab.hosts.values():  # a bridge passes what the kernel has not cut yet
+            cut, uncut = (f"ip link set eth0 gso_max_segs {count}" for count in (1, 65535))
+            undo.enter_context(changed(host, cut, uncut))
+        undo.enter_context(
+            changed(node2, f"ip route add {to_us} mtu lock 700", f"ip route del {to_us}")
+        )
+        undo.callback(node2._switch._anchor.ip, f"link set dev {leg.port} mtu 1500")
+        node2._switch._anchor.ip(f"link set dev {leg.port} mtu 1000")
+        row = one(on_lab)
+    assert (row["check"], row["level"], row["node"]) == ("pairs", "error", "node2")
+    assert row["what"].endswith(
+        "and it reaches none: small packets pass, large packets vanish on the way"
+    )
+    assert "ping -M do" in row["hint"]
+
+
+def test_unlike_mtus(lab: Lab, on_lab: Launcher) -> None:
+    """A warning for the host that is unlike most."""
+    with changed(lab["node3"], "ip link set dev eth0 mtu 1400", "ip link set dev eth0 mtu 1500"):
+        row = one(on_lab)
+    assert (row["check"], row["level"], row["node"]) == ("network", "warning", "node3")
+    assert row["what"] == "eth0 has MTU 1400, most have 1500: large packets may get lost"
+
+
+def test_a_slow_host(lab: Lab, on_lab: Launcher) -> None:
+    """Its round trips are told from the others'."""
+    lab["node2"].slow(delay_ms=30)
+    row = one(on_lab)
+    lab["node2"].normal()
+    assert (row["check"], row["level"], row["node"]) == ("pairs", "warning", "node2")
+    assert row["what"].startswith("round trips to it take up to 3")
+
+
+STRANGER = f"""\
+import socket
+at = socket.create_server(("0.0.0.0", {PORT}))
+while True:
+    talk, _ = at.accept()
+    talk.sendall(b"220 mail.example.org ESMTP\\r\\n")
+"""
+
+
+def quiet(ignore: str, announce: str) -> str:
+    """Have a host keep to itself which addresses its `lo` has, or say it again."""
+    conf = "/proc/sys/net/ipv4/conf/all"
+    return f"echo {ignore} >{conf}/arp_ignore; echo {announce} >{conf}/arp_announce"
+
+
+def test_another_machine_at_the_masters_address(lab: Lab, on_lab: Launcher) -> None:
+    """Who answers must know the token; and a host that has the address itself is named."""
+    node1, node2, node4 = lab["node1"], lab["node2"], lab["node4"]
+    mac = node4._legs[0].mac
+    own = f"{node1.address}/32 dev lo"
+    with (
+        changed(
+            node4,
+            f"set -e; {quiet('1', '2')}; ip address add {own}",
+            f"ip address del {own}; {quiet('0', '0')}",
+        ),
+        changed(
+            node2,
+            f"ip neigh replace {node1.address} lladdr {mac} nud permanent dev eth0",
+            f"ip neigh del {node1.address} dev eth0",
+        ),
+    ):
+        stranger = node4.popen(["python3", "-c", STRANGER])
+        try:
+            wait_until(lambda: f":{PORT} " in node4.sh("ss -ltn"), "the stranger to listen")
+            rows = looked(on_lab, f"cluster.master_port={PORT}")
+        finally:
+            stranger.kill()
+            stranger.wait()
+    assert [(row["check"], row["level"], row["node"]) for row in rows] == [
+        ("network", "error", "node4"),
+        ("pairs", "error", "node1"),
+    ]
+    assert rows[0]["what"] == f"{node1.address} (lo) is the address of node1, too"
+    assert "node1 and node2 cannot reach each other: " in rows[1]["what"]
+    assert "another machine or program answers" in rows[1]["what"]
+    assert f"another machine has {node1.address}" in rows[1]["hint"]
+
+
+def test_a_resolver_that_does_not_answer(lab: Lab, on_lab: Launcher) -> None:
+    """A warning with the very lines that cure it; the others, and the check, do not wait for it."""
+    node3 = lab["node3"]
+    nobody = lab.address.rpartition(".")[0] + ".253"
+    do = (
+        f"set -e; echo 'nameserver {nobody}' >/run/resolv; cp /etc/nsswitch.conf /etc/hosts /run/; "
+        "mount --bind /run/resolv /etc/resolv.conf; grep localhost /run/hosts >/etc/hosts; "
+        "sed 's/^hosts:.*/hosts: files dns/' /run/nsswitch.conf >/etc/nsswitch.conf"
+    )
+    undo = (
+        "umount /etc/resolv.conf; cat /run/nsswitch.conf >/etc/nsswitch.conf; "
+        "cat /run/hosts >/etc/hosts"
+    )
+    with changed(node3, do, undo):
+        row = one(on_lab)
+        assert looked(on_lab, "--skip", "names") == []
+    assert (row["check"], row["level"], row["node"]) == ("names", "warning", "node3")
+    assert row["what"].startswith("no answer within 5 s when it looks up the name of a node's")
+    lines = [f"{host.address} {name}" for name, host in lab.hosts.items()]
+    assert row["hint"].splitlines() == ["lines for /etc/hosts, on every node:", *lines]
+
+
+def test_a_master_whose_name_misleads(lab: Lab, on_lab: Launcher) -> None:
+    """One host takes it for itself, another for an old address, a third does not know it."""
+    name = "cluster.nodes.node1.addr=master.lab"
+    lines = {
+        "node1": "127.0.1.1 master.lab",  # as Debian has it; harmless there
+        "node2": "127.0.1.1 master.lab",
+        "node3": f"{lab['node1'].address} master.lab",
+    }
+    with contextlib.ExitStack() as undo:
+        for node, line in lines.items():
+            do = f"cp /etc/hosts /run/; echo '{line}' >>/etc/hosts"
+            undo.enter_context(changed(lab[node], do, "cat /run/hosts >/etc/hosts"))
+        rows = looked(on_lab, name)
+    assert [(row["check"], row["level"], row["node"]) for row in rows] == [
+        ("names", "error", "node2"),
+        ("names", "error", "node4"),
+    ]
+    key = "cluster.nodes.node1.addr: master.lab "
+    assert rows[0]["what"] == key + "leads to 127.0.1.1 there, so to itself and not to node1"
+    assert rows[1]["what"].startswith(key + "cannot be looked up there: ")
