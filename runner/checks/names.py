@@ -23,6 +23,10 @@ def names(case: Case) -> Iterator[Finding]:
     found = {name: told.names for name, told in probed.of.items()}
     yield from _master(case, probed, found)
     for name, told in found.items():
+        if not told.asked:
+            what = "its look-ups could not be timed: no process or thread could be started"
+            yield Finding(Level.WARNING, name, what, f"ulimit -u on {name}")
+            continue
         stalls = list(_stalls(name, told, probed))
         yield from stalls
         own = _own(name, told, probed, case.facts[name])
@@ -73,7 +77,7 @@ def _master(case: Case, probed: Probed, found: dict[str, Names]) -> Iterator[Fin
     host = probed.questions.master
     if not host:
         return
-    master = case.spec.master.name
+    master = next(iter(probed.endpoints))  # of those that are ready
     key = f"cluster.nodes.{master}.addr"
     owned = {
         ip_interface(text).ip
@@ -85,6 +89,8 @@ def _master(case: Case, probed: Probed, found: dict[str, Names]) -> Iterator[Fin
     common = majority({name: _shown(told.master) for name, told in others.items() if told.master})
     hint = f"set {key} to an address, or give each node the same line for {host} in /etc/hosts"
     for name, told in found.items():
+        if not told.asked:
+            continue
         where = f"{key}: {host} "
         if not told.master:
             why = told.master_error or f"no answer within {probed.questions.limit_s:g} s"

@@ -68,7 +68,8 @@ class Prober:
         asked["questions"] = encode(probed.questions)
         there = endpoints.keys() - probed.silent.keys()
         told, silent = self._ask(there, "probe", asked, "probed", PROBE_S)
-        found = {name: decode(Found, each["found"]) for name, each in told.items()}
+        answered = [node.name for node in nodes if node.name in told]
+        found = {name: decode(Found, told[name]["found"]) for name in answered}
         return replace(probed, of=found, silent={**probed.silent, **silent})
 
     def _listen(self, probed: Probed, facts: Mapping[str, Facts], token: str) -> Probed:
