@@ -11,6 +11,7 @@ from runner.core.finding import Finding, Level
 from runner.core.probe import Names, Probed
 
 SLOW_S = 1.0
+AGAIN = "python -m runner check, once more"
 LINES = 4
 """So many lines for /etc/hosts are shown."""
 
@@ -20,6 +21,8 @@ def names(case: Case) -> Iterator[Finding]:
     probed = case.probed
     if probed is None or not probed.questions.addresses:
         return
+    for name, why in probed.silent.items() if not probed.targets else ():  # else `pairs` says so
+        yield Finding(Level.WARNING, name, f"answered before, but not about names: {why}", AGAIN)
     found = {name: told.names for name, told in probed.of.items()}
     yield from _master(case, probed, found)
     for name, told in found.items():

@@ -236,6 +236,14 @@ def test_slow_look_ups_are_a_warning(seconds: dict[str, float], what: str) -> No
     assert found.hint.splitlines()[1:] == ["10.0.0.1 a", "10.0.0.2 b"]
 
 
+def test_look_ups_that_were_not_made_are_said() -> None:
+    """On a host without processes to spare, or one that went away."""
+    assert [each.level for each in named(Names(), master="gpu1")] == [WARNING]
+    gone = Probed({}, silent={"b": "the connection to it is gone"}, questions=Questions(AT))
+    ((level, node),) = [(each.level, each.node) for each in names(case(gone))]
+    assert (level, node) == (WARNING, "b")
+
+
 def test_an_own_name_that_loops_matters_where_no_interface_is_known() -> None:
     """Else the plan sets GLOO_SOCKET_IFNAME."""
     loops = replace(WELL, own=("127.0.1.1",))
