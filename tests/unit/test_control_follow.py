@@ -83,6 +83,7 @@ def test_every_file_is_asked_for_from_its_beginning() -> None:
         for key in [
             EVENTS,
             *(("program", "out"), ("program", "err"), ("rank_0", "out"), ("rank_0", "err")),
+            ("stacks", "out"),
         ]
     }
 
@@ -108,7 +109,7 @@ def test_a_tail_is_asked_for_once() -> None:
 
     list(followed.follower.take(followed.link, number, 500, b"end", eof=False, hold_back=False))
 
-    assert followed.link.reads[RANK_0] == {"id": 6, "attempt": 0, "offset": 503, "n": CHUNK}
+    assert followed.link.reads[RANK_0] == {"id": 7, "attempt": 0, "offset": 503, "n": CHUNK}
 
 
 def test_each_answer_asks_for_what_follows() -> None:
@@ -164,7 +165,7 @@ def test_resuming_twice_asks_once() -> None:
     followed.follower.resume(followed.link)
     followed.follower.resume(followed.link)
 
-    assert followed.link.reads[RANK_0]["id"] == 6
+    assert followed.link.reads[RANK_0]["id"] == 7
 
 
 def test_events_never_wait() -> None:

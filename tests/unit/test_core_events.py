@@ -17,12 +17,14 @@ from runner.core.events import (
     HostSilent,
     Joined,
     Kept,
+    Moving,
     PeerLost,
     PortTaken,
     ProgramExited,
     ProgramStarted,
     RankExited,
     RankStarted,
+    Stalled,
     StopAsked,
     Stopping,
     parse,
@@ -44,6 +46,8 @@ BODIES: list[Body] = [
     Apart("gpu1 at 10.0.0.1 port 29501: it does not answer"),
     PeerLost("gpu2", "nothing was heard from it for 15 s"),
     Kept(),
+    Stalled(601.5, stops=True, problem="no answer within 20 s"),
+    Moving(),
 ]
 
 

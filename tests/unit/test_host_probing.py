@@ -63,6 +63,7 @@ def stranger(words: bytes, *, leaves: bool = False) -> Iterator[Target]:
                 return
             talk.sendall(words)
             if leaves:
+                talk.recv(4096)  # or the kernel would reset the connection
                 talk.close()
             else:
                 kept.enter_context(talk)
