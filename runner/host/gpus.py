@@ -12,12 +12,13 @@ from runner.core.condition import Driver, Xid
 from runner.core.facts import Gpu, GpuProcess
 from runner.host import machine, probes
 
-_SIGNS = ("/dev/nvidiactl", "/dev/dxg", "/proc/driver/nvidia/version", "/usr/bin/nvidia-smi")
+SIGNS = ("/dev/nvidiactl", "/dev/dxg", "/proc/driver/nvidia/version", "/usr/bin/nvidia-smi")
+"""Where none of these is, there is no driver."""
 
 
 def start(environ: Dict[str, str], limit_s: float, *, health: bool = False) -> List[probes.Child]:
     """Ask the driver; no child at all where nothing hints at one."""
-    if not any(map(os.path.exists, _SIGNS)):
+    if not any(map(os.path.exists, SIGNS)):
         return []
     return [probes.Child(functools.partial(_run, environ, health), limit_s)]
 

@@ -136,6 +136,12 @@ class Nvml:
             return older.total, older.used
         return newer.total, newer.used
 
+    def utilization(self, index: int) -> Tuple[int, int]:
+        """Return the percent of the last moments with a kernel, and with its memory in use."""
+        rates = (ctypes.c_uint * 2)()
+        self._call("nvmlDeviceGetUtilizationRates", self.handle(index), rates)
+        return rates[0], rates[1]
+
     def processes(self, device: ctypes.c_void_p) -> Tuple[GpuProcess, ...]:
         """Return the processes that compute there."""
         name = "nvmlDeviceGetComputeRunningProcesses"

@@ -2,7 +2,8 @@
 
 A rank moves when it writes a line, uses the CPU, or reads or writes data. Each host sees that of
 its own ranks; their circle tells for how long nobody's has moved. To wait for others costs next to
-nothing: somebody who computes or loads moves, and so does the run.
+nothing: somebody who computes or loads moves, and so does the run. Who uses the CPU and is silent
+may all the same wait, for a GPU: see `host.spinning`.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from runner.core.events import Moving, Stalled
 from runner.core.layout import STACKS, RunFolder
 from runner.core.order import Order
 from runner.core.stacks import STALLED
-from runner.host import probes, proc, stacks
+from runner.host import probes, proc, spinning, stacks
 from runner.host.records import Journal
 
 BUSY = 0.05
@@ -36,10 +37,11 @@ class Progress:
 
     Attributes:
         since: That moment, monotonic.
+        told: The last one in which it did more than use the CPU.
     """
 
     def __init__(self) -> None:
-        self.since = self._looked = time.monotonic()
+        self.since = self.told = self._looked = time.monotonic()
         self._sizes: Mapping[str, int] = {}
         self._used: Dict[int, Tuple[int, int]] = {}
 
@@ -54,12 +56,10 @@ class Progress:
         table = proc.table()
         used = {pid: (table[pid].cpu, _data(pid)) for pid in proc.descendants(root) if pid in table}
         enough = BUSY * (now - self._looked) * _TICKS
-        moved = sizes != self._sizes or any(
-            cpu - self._used.get(pid, (0, 0))[0] >= enough
-            or data - self._used.get(pid, (0, 0))[1] >= DATA
-            for pid, (cpu, data) in used.items()
-        )
-        if moved:
+        before = {pid: self._used.get(pid, (0, 0)) for pid in used}
+        if sizes != self._sizes or any(used[n][1] - before[n][1] >= DATA for n in used):
+            self.since = self.told = now
+        elif any(used[n][0] - before[n][0] >= enough for n in used):
             self.since = now
         self._looked, self._sizes, self._used = now, dict(sizes), used
 
@@ -79,6 +79,8 @@ class Watchdog:
         self._stalled = False
         self._dump: Optional[probes.Child] = None
         self._stop_at: Optional[float] = None
+        self._gpus: Optional[probes.Child] = None
+        self._gpus_wait = False
 
     @property
     def pause_s(self) -> float:
@@ -90,11 +92,24 @@ class Watchdog:
         if self._order.stall_s and self._dump is None:
             ranks = {name: size for name, size in sizes.items() if name != f"{STACKS}.out"}
             self._progress.look(ranks, os.getpid())
+            self._look_at_gpus()
+
+    def _look_at_gpus(self) -> None:
+        """See whether who has used the CPU for so long without a word only waits for a GPU."""
+        if self._gpus is not None:
+            self._gpus.advance()
+            if self._gpus.code is not None:
+                self._gpus_wait, self._gpus = spinning.result(self._gpus), None
+        elif time.monotonic() - self._progress.told < self._order.stall_s:
+            self._gpus_wait = False
+        elif time.monotonic() - self._progress.since < self._order.stall_s:
+            self._gpus = spinning.start()
 
     @property
     def still_s(self) -> float:
         """For how long nothing has moved here."""
-        return time.monotonic() - self._progress.since
+        progress = self._progress
+        return time.monotonic() - (progress.told if self._gpus_wait else progress.since)
 
     def judge(self, still_s: float) -> str:
         """Act on it that nothing of the run has moved anywhere for so long.
@@ -130,5 +145,6 @@ class Watchdog:
 
     def close(self) -> None:
         """Look no more."""
-        if self._dump is not None:
-            self._dump.kill()
+        for child in (self._dump, self._gpus):
+            if child is not None:
+                child.kill()

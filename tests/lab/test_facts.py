@@ -24,7 +24,7 @@ import pytest
 from runner.core.codec import decode, encode
 from runner.core.condition import Driver, GpuHealth
 from runner.core.facts import Facts, FactsRequest, Gpu, GpuProcess
-from runner.host import gpus, interpreter, login, machine, nvml, ports, probes, setup
+from runner.host import gpus, interpreter, login, machine, nvml, ports, probes, setup, spinning
 from runner.host.facts import Collected, collect
 
 REPO = Path(__file__).parents[2]
@@ -161,7 +161,7 @@ import os, sys
 zipped = os.memfd_create("code")
 os.write(zipped, open({str(path)!r}, "rb").read())
 sys.argv[1] = "/proc/self/fd/%d" % zipped
-{DRIVER.replace("told = ", 'from runner.host import gpus; gpus._SIGNS = ("/",); told = ')}
+{DRIVER.replace("told = ", 'from runner.host import gpus; gpus.SIGNS = ("/",); told = ')}
 """
     argv = [str(python), "-I", "-c", boot, "", json.dumps(encode(request()))]
 
@@ -557,6 +557,9 @@ u nvmlDeviceGetRemappedRows(void *d, u *c, u *n, u *pending, u *failed) {
 u nvmlDeviceGetCurrPcieLinkWidth(void *d, u *n) { *n = 8; return 0; }
 u nvmlDeviceGetMaxPcieLinkWidth(void *d, u *n) { *n = 16; return SECOND ? 999 : 0; }
 #endif
+#ifdef WAITS
+u nvmlDeviceGetUtilizationRates(void *d, u *rates) { rates[0] = 100; rates[1] = 0; return 0; }
+#endif
 u PROCESSES(void *d, u *n, info *list) {
   info two[] = {{getppid(), 7 REST}, {999999999, ~0ULL REST}};
   if (*n < 2) return 7;
@@ -568,7 +571,7 @@ u PROCESSES(void *d, u *n, info *list) {
 @pytest.fixture
 def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Makes this machine believe in a driver, compiled as told."""
-    monkeypatch.setattr(gpus, "_SIGNS", ("/",))
+    monkeypatch.setattr(gpus, "SIGNS", ("/",))
 
     def install(*flags: str) -> None:
         if not shutil.which("gcc"):
@@ -617,7 +620,7 @@ def test_a_gpu_may_have_a_name_and_no_use(driver: Any) -> None:
     """The driver refuses one of the later questions, and says that it needs a reset."""
     driver("HEALTH", "BROKEN")
 
-    first, _, last = (gpu.health for gpu in collect(request(health=True)).facts.gpus)
+    first, _, last = (gpu.health for gpu in collect(request(thorough=True)).facts.gpus)
 
     assert first
     assert last
@@ -632,6 +635,20 @@ def test_an_old_driver_is_asked_for_its_health_in_vain(driver: Any) -> None:
 
     assert facts.gpus[0].health == GpuHealth(instances=0)
     assert (facts.gpus[0].memory_used, facts.gpu_source) == (60, "nvml")
+
+
+@pytest.mark.parametrize(("flags", "waits"), [(("WAITS",), True), ((), False)])
+def test_gpus_that_are_busy_and_touch_no_memory_only_wait(
+    driver: Any, flags: tuple[str, ...], *, waits: bool
+) -> None:
+    """As a driver tells it of those that answer; one that does not know it, knows of no waiting."""
+    driver(*flags)
+
+    child = spinning.start()
+
+    assert child is not None
+    probes.gather([child])
+    assert spinning.result(child) is waits
 
 
 def test_what_a_host_has_is_told() -> None:
@@ -733,7 +750,7 @@ def test_when_neither_answers_both_reasons_are_told(
 
 def test_a_machine_without_a_driver_is_asked_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """No child is started for GPUs that cannot be."""
-    monkeypatch.setattr(gpus, "_SIGNS", ("/none",))
+    monkeypatch.setattr(gpus, "SIGNS", ("/none",))
 
     facts = collect(request()).facts
 
@@ -1121,7 +1138,7 @@ def test_packages_that_nobody_asked_for_are_not_listed() -> None:
     assert told.packages == {"pytest": pytest.__version__}
 
 
-@pytest.mark.parametrize("shell", ["bash", "sh", "zsh", "fish", "csh", "tcsh", "dash"])
+@pytest.mark.parametrize("shell", ["bash", "sh", "zsh", "fish", "tcsh", "dash"])
 def test_every_login_shell_can_be_asked(shell: str, tmp_path: Path) -> None:
     """Whatever its start-up files print."""
     path = shutil.which(shell)

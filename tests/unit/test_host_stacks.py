@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from runner.core.stacks import DUMP, PROCESS, Frame, Stack, parse
-from runner.host import dumper, proc, stacks
+from runner.host import dumper, proc, spinning, stacks
 from runner.host.stacks import Asked
 from runner.host.watchdog import Progress
 
@@ -189,3 +189,19 @@ def test_who_moves_and_who_only_waits(start: Start) -> None:
         progress.look({"rank_0.out": 4}, os.getpid())
         assert progress.since > begun
         os.kill(pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize(
+    ("samples", "waits"),
+    [
+        pytest.param([[(100, 0)], [(99, 0)]], True, id="one that polls"),
+        pytest.param([[(100, 0), (0, 0)], [(100, 0), (2, 0)]], True, id="beside an idle one"),
+        pytest.param([[(100, 0), (80, 20)], [(100, 0), (90, 31)]], False, id="beside one at work"),
+        pytest.param([[(100, 0)], [(100, 12)]], False, id="one that works now and then"),
+        pytest.param([[(0, 0)], [(0, 0)]], False, id="none is busy"),
+        pytest.param([[], []], False, id="there is none"),
+    ],
+)
+def test_gpus_that_only_wait(samples: list[list[tuple[int, int]]], *, waits: bool) -> None:
+    """Busy all the time without touching memory, and none at work."""
+    assert spinning.only_wait(samples) is waits
