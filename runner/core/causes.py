@@ -184,6 +184,10 @@ BY_SIGNAL: Mapping[int, Tuple[str, str]] = {
         "compiled code crashed",
         "task.env.PYTHONFAULTHANDLER=1 shows where; mostly a library does not fit torch",
     ),
+    signal.SIGABRT: (
+        "compiled code gave up: an assertion, or threads that still ran when the program ended",
+        "what stands before it says why; after an exception of Python's, that is the cause",
+    ),
     signal.SIGBUS: (
         "memory that was mapped is not there: mostly a full /dev/shm, or a file cut off",
         "make /dev/shm larger there, or use fewer data loader workers",

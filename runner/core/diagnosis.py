@@ -9,7 +9,7 @@ from typing import Callable, List, Optional, Sequence, Tuple
 from runner.core.causes import explain
 from runner.core.layout import PROGRAM, STACKS, log_name, rank_source
 from runner.core.plan import Plan
-from runner.core.stacks import STALLED, grouped, parse, sentence
+from runner.core.stacks import STALLED, grouped, on, parse, sentence
 from runner.core.stacks import shortened as shortened_stack
 from runner.core.text import spans
 from runner.core.verdict import LOST, Failure, Verdict
@@ -60,19 +60,44 @@ def diagnose(plan: Plan, verdict: Verdict, tail: Tail) -> Optional[Diagnosis]:
     if failure.what.startswith(STALLED):
         return _standstill(plan, tail)
     lines = _last_words(plan, failure, tail)
-    before, said = split(lines)
     result = verdict.ranks[str(failure.rank)] if failure.rank is not None else None
+    if result and result.traceback and not _has_traceback(lines):
+        lines += result.traceback.splitlines()
+    before, said = split(lines)
     known = explain((failure.what, *before[-BEFORE:], *said), result.signal if result else None)
-    means = known.means if known else ""
+    means, cure = (known.means, known.cure) if known else ("", "")
     if known and failure.rank is not None:
         means += _also(plan, failure, said, tail)
+        left = [int(rank) for rank, end in verdict.ranks.items() if end.code == 0]
+        if known.name in LEFT and left:
+            means, cure = _left_early(plan, left)
     return Diagnosis(
         said=shortened(said),
         before=tuple(before[-BEFORE:]),
         cause=known.name if known else "",
         means=means,
-        cure=known.cure if known else "",
+        cure=cure,
     )
+
+
+LEFT = ("peer_left", "nccl_watchdog")
+"""What becomes of ranks that wait for one that is gone."""
+
+
+def _left_early(plan: Plan, ranks: List[int]) -> Tuple[str, str]:
+    """Return what it means, and the cure, that some ranks were done while others went on."""
+    where = on(sorted(ranks), plan.node_of_rank)
+    verb = "had ended with 0 before" if len(ranks) == 1 else "had all ended with 0 before"
+    whom = "it" if len(ranks) == 1 else "them"
+    cure = (
+        "every rank has to take part in every collective: as many batches for each, or "
+        "torch.distributed.algorithms.join for what is uneven"
+    )
+    return f"{where} {verb}, and the others still waited for {whom}", cure
+
+
+def _has_traceback(lines: Sequence[str]) -> bool:
+    return any(line.strip() == TRACEBACK for line in lines)
 
 
 def _standstill(plan: Plan, tail: Tail) -> Diagnosis:

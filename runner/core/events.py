@@ -45,7 +45,7 @@ class RankExited:
     """A rank ended: by `code`, or by `signal` (then code is None).
 
     Both are None when its shim was killed with it, so that nobody saw the end.
-    `max_rss` is its peak memory in bytes.
+    `max_rss` is its peak memory in bytes, `traceback` what torch's `@record` wrote down of its end.
     """
 
     rank: int
@@ -53,6 +53,7 @@ class RankExited:
     signal: Optional[int] = None
     max_rss: int = 0
     error: str = ""
+    traceback: str = ""
 
     @property
     def ok(self) -> bool:

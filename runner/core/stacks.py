@@ -168,7 +168,7 @@ def sentence(groups: Sequence[Group], missing: Sequence[int], nodes: Mapping[int
     awaited = [_where(group, nodes) for group in others]
     if missing:
         which = "which has" if len(missing) == 1 else "which have"
-        awaited.append(f"{_on(missing, nodes)}, {which} ended")
+        awaited.append(f"{on(missing, nodes)}, {which} ended")
     if awaited:
         return f"{wait} for {' and '.join(awaited)}"
     if len(waiting) > 1:
@@ -210,13 +210,13 @@ def _in_torch(frame: Frame, folder: str) -> bool:
 def _where(group: Group, nodes: Mapping[int, str]) -> str:
     stack = group.stack
     which = "which is" if len(group.ranks) == 1 else "which are"
-    who = _on(group.ranks, nodes)
+    who = on(group.ranks, nodes)
     if not stack.frames:
         return f"{who} ({stack.program}: {stack.how})"
     return f"{who}, {which} in {stack.frames[0]}"
 
 
-def _on(ranks: Sequence[int], nodes: Mapping[int, str]) -> str:
+def on(ranks: Sequence[int], nodes: Mapping[int, str]) -> str:
     """Return ranks, with the node of those that are all on one."""
     there = {nodes.get(rank, "") for rank in ranks}
     return f"{spans(ranks)} on {there.pop()}" if len(there) == 1 else spans(ranks)

@@ -39,13 +39,17 @@ class Observed:
 
 @dataclass(frozen=True)
 class RankResult:
-    """How one rank ended; both None when nobody saw it. `max_rss` in bytes."""
+    """How one rank ended; both None when nobody saw it. `max_rss` in bytes.
+
+    `traceback` is what torch's `@record` wrote down of it, "" for nothing.
+    """
 
     node: str
     code: Optional[int] = None
     signal: Optional[int] = None
     max_rss: int = 0
     started: bool = False
+    traceback: str = ""
 
 
 @dataclass(frozen=True)
@@ -104,7 +108,8 @@ def fold(plan: Plan, observed: Iterable[Observed], seconds: float) -> Verdict:
     for seen in history:
         name, body = seen.event.node, seen.event.body
         if isinstance(body, RankExited):
-            ranks[body.rank] = RankResult(name, body.code, body.signal, body.max_rss, started=True)
+            end = (body.code, body.signal, body.max_rss)
+            ranks[body.rank] = RankResult(name, *end, started=True, traceback=body.traceback)
         elif isinstance(body, RankStarted):
             ranks[body.rank] = replace(ranks[body.rank], started=True)
         elif isinstance(body, ProgramExited):

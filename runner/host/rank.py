@@ -20,6 +20,8 @@ import time
 from typing import Any, Dict, List, NoReturn
 
 PR_SET_PDEATHSIG, PR_SET_PTRACER = 1, 0x59616D61
+TRACEBACK = 8 << 10
+"""So much of its end is kept."""
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 
 
@@ -45,7 +47,9 @@ def main(argv: List[str]) -> NoReturn:
     _, status, usage = os.wait4(child, 0)
     signum = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
     code = None if signum else os.WEXITSTATUS(status)
-    record(f"{base}.exit", {"code": code, "signal": signum, "max_rss": usage.ru_maxrss * 1024})
+    told = traceback_of(os.environ.get("TORCHELASTIC_ERROR_FILE", "")) if status else ""
+    end = {"code": code, "signal": signum, "max_rss": usage.ru_maxrss * 1024, "traceback": told}
+    record(f"{base}.exit", end)
     if signum:
         if signum != signal.SIGKILL:
             signal.signal(signum, signal.SIG_DFL)
@@ -89,6 +93,18 @@ def _offer_to_oom_killer() -> None:
             file.write(str(score))
     except (OSError, ValueError):  # a start does not fail for this
         pass
+
+
+def traceback_of(path: str) -> str:
+    """Return the traceback that torch's `@record` left, "" for none.
+
+    Its form is that of torch/distributed/elastic/multiprocessing/errors/error_handler.py.
+    """
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return str(json.load(file)["message"]["extraInfo"]["py_callstack"])[-TRACEBACK:]
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
 
 
 def record(path: str, data: Dict[str, Any]) -> None:

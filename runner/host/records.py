@@ -152,7 +152,8 @@ class Journal:
 
     def append_exit(self, rank: int, data: Dict[str, Any], error: str = "") -> None:
         """Record a rank's end as its shim wrote it down, at the time it did; `error` says more."""
-        body = RankExited(rank, data["code"], data["signal"], int(data["max_rss"]), error)
+        told = str(data.get("traceback", ""))
+        body = RankExited(rank, data["code"], data["signal"], int(data["max_rss"]), error, told)
         self.append(body, mono=float(data["mono"]), wall=float(data["wall"]))
 
     def enter(self, state: State) -> None:

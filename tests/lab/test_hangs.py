@@ -6,11 +6,8 @@ import json
 import re
 import signal
 
-import pytest
-
-from tests.lab.lab import Lab
+from tests.lab.lab import Lab, wait_until
 from tests.lab.launching import PROGRAMS, Launcher
-from tests.lab.test_faults import last_lines
 
 HANGING = str(PROGRAMS / "hanging.py")
 STALL = ("watch.stall_s=2", "stop.grace_s=1")
@@ -29,27 +26,6 @@ def go(lab: Lab, *nodes: str) -> None:
     """Let the ranks there go on."""
     for name in nodes or lab.hosts:
         lab[name].sh('for work in ~/.runner/runs/*/*/work; do touch "$work/go"; done')
-
-
-@pytest.mark.torch
-def test_who_waits_for_whom(lab: Lab, on_lab: Launcher) -> None:
-    """A real collective that one rank never comes to: it is named with its line, then all end."""
-    done = on_lab(*words("collective", 2, *STALL, "watch.stall_s=3", "watch.action=stop"))
-    assert done.code == 1, done
-    said = last_lines(done.err)
-    for text in (
-        "first failure: no rank made progress for",
-        "why: ranks 0-1, 3 wait in all_reduce for rank 2 on node3, which is in load_batch",
-    ):
-        assert text in said, done
-    assert "nothing of the run has moved for" in done.err
-    assert re.search(r"ranks 0-1, 3 on node\[1-2,4\], innermost first:\n    all_reduce ", done.err)
-    assert done.result["diagnosis"]["cause"] == "standstill"
-    assert lab.leftovers() == {}
-    stacks = (done.folder / "logs" / "node3" / "stacks.out").read_text()
-    assert "in load_batch" in stacks
-    again = on_lab("why", "--cluster", "lab")
-    assert "wait in all_reduce for rank 2" in again.out, again
 
 
 def test_stacks_of_a_run_that_goes_on(lab: Lab, on_lab: Launcher) -> None:
@@ -92,3 +68,15 @@ def test_a_standstill_is_reported_and_ends(lab: Lab, on_lab: Launcher) -> None:
     done = running.wait()
     assert done.code == 0, done
     assert done.err.count("nothing of the run has moved") == 1
+
+
+def test_a_detached_run_that_hangs_is_ended_by_its_hosts(lab: Lab, on_lab: Launcher) -> None:
+    """Nobody watches but they; who waited for whom is on record there, and comes home."""
+    done = on_lab(*words("wait", 2), *STALL, "watch.action=stop", "detach=true")
+    assert done.code == 0, done
+    wait_until(lambda: not lab.leftovers(), "the hosts to end it", timeout=30)
+    told = on_lab("why", "--cluster", "lab")
+    assert told.code == 0, told
+    assert "first failure: no rank made progress for" in told.out
+    assert "rank 2, innermost call first:" in told.out
+    assert "load_batch (" in told.out

@@ -3,6 +3,7 @@
 import argparse
 import ctypes
 import importlib
+import json
 import os
 import sys
 import time
@@ -20,6 +21,11 @@ def train() -> None:
             dict[str, float]()["lr"]
         except KeyError as error:
             raise RuntimeError("the configuration has no lr") from error
+    elif FAULT == "error_file":  # as torch's @record writes it
+        trace = 'Traceback (most recent call last):\n  File "t.py"\nValueError: told nobody but torchrun'
+        with open(os.environ["TORCHELASTIC_ERROR_FILE"], "w") as file:
+            json.dump({"message": {"extraInfo": {"py_callstack": trace}}}, file)
+        sys.exit(1)
     elif FAULT == "exit":
         sys.exit(int(WORDS[0]))
     elif FAULT == "signal":
@@ -33,7 +39,7 @@ def train() -> None:
         while True:
             hoard.append(b"x" * (1 << 20))
     elif FAULT == "module":
-        sys.path.insert(0, "/dev/shm")
+        sys.path.insert(0, "/dev/shm/fault")
         importlib.import_module(WORDS[0])
     elif FAULT == "data":
         open(WORDS[0], "rb").close()

@@ -18,10 +18,16 @@ def collective() -> None:
     import torch  # noqa: PLC0415
     import torch.distributed as dist  # noqa: PLC0415
 
+    if HOW == "before" and RANK == LATE:
+        load_batch()
     dist.init_process_group("gloo")
     total = torch.ones(1)
     dist.all_reduce(total)
     print(f"sum {total.item():g}", flush=True)
+    if RANK == LATE and HOW == "leave":
+        return
+    if RANK == LATE and HOW == "raise":
+        raise ValueError("lr must be positive")
     if RANK == LATE:
         load_batch()
     dist.all_reduce(total)
@@ -33,8 +39,15 @@ def wait() -> None:
         time.sleep(0.05)
 
 
-if HOW == "collective":
+def read_shard() -> None:
+    os.mkfifo("shard")
+    open("shard").read()
+
+
+if HOW in ("before", "collective", "leave", "raise"):
     collective()
+elif HOW == "pipe" and RANK == LATE:
+    read_shard()
 elif RANK == LATE:
     load_batch()
 else:

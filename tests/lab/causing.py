@@ -1,0 +1,146 @@
+"""How faults come about on the lab, and how each is undone."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import sys
+from collections.abc import Callable, Iterator
+from typing import TypeAlias
+
+from tests.lab.lab import Lab, wait_until
+from tests.lab.launching import Controller, Launcher
+
+Bring: TypeAlias = "Callable[[Lab, Launcher], contextlib.AbstractContextManager[object]]"
+During: TypeAlias = Callable[[Lab, Controller], None]
+
+PORT = 29777
+SHM = "/dev/shm/fault"
+NOBODY = "lladdr 02:00:00:00:0b:ad nud permanent dev eth0"
+
+
+def nothing(_lab: Lab, _user: Launcher) -> contextlib.AbstractContextManager[object]:
+    """Nothing has to be done."""
+    return contextlib.nullcontext()
+
+
+def on_hosts(do: str, undo: str, *nodes: str) -> Bring:
+    """A shell command on hosts, node3 unless others are named, and what undoes it."""
+
+    @contextlib.contextmanager
+    def bring(lab: Lab, _user: Launcher) -> Iterator[None]:
+        words = {name: host.address for name, host in lab.hosts.items()}
+        words["nobody"] = lab.address.rpartition(".")[0] + ".253"
+        hosts = [lab[name] for name in nodes or ("node3",)]
+        with contextlib.ExitStack() as undoing:
+            for host in hosts:
+                undoing.callback(host.sh, undo.format(**words), check=False)
+                host.sh(do.format(**words))
+            yield
+
+    return bring
+
+
+def elsewhere(do: str) -> Bring:
+    """A shell command on all hosts but node3, in a folder that is removed again."""
+    return on_hosts(f"mkdir -p {SHM}; cd {SHM}; {do}", f"rm -rf {SHM}", "node1", "node2", "node4")
+
+
+@contextlib.contextmanager
+def port_taken(lab: Lab, _user: Launcher) -> Iterator[None]:
+    """Somebody listens where the ranks are to meet."""
+    code = f"import socket, time; s = socket.create_server(('', {PORT})); time.sleep(99)"
+    thief = lab["node1"].popen([sys.executable, "-c", code])
+    try:
+        wait_until(lambda: f":{PORT} " in lab["node1"].sh("ss -ltn"), "the thief to listen")
+        yield
+    finally:
+        thief.kill()
+        thief.wait()
+
+
+@contextlib.contextmanager
+def package_missing(lab: Lab, user: Launcher) -> Iterator[None]:
+    """The project names a package that all hosts have but one."""
+    (user.folder / "requirements.txt").write_text("some-data-kit==1.0\n")
+    made = f"d={SHM}/some_data_kit-1.0.dist-info; mkdir -p $d; touch $d/METADATA"
+    with elsewhere(made)(lab, user):
+        yield
+
+
+@contextlib.contextmanager
+def release_changed(lab: Lab, user: Launcher) -> Iterator[None]:
+    """Somebody edits the pushed code on one host."""
+    (user.folder / "train.py").write_text("print('hello')\n")
+    deployed = user("deploy", "--cluster", "lab")
+    (name,) = set(re.findall(r"release ([0-9a-f]{16})", deployed.out + deployed.err))
+    code = f"~/.runner/releases/{name}/code"
+    lab["node3"].sh(f"chmod -R u+w {code}; echo 'print(1)' >>{code}/train.py")
+    try:
+        yield
+    finally:
+        lab["node3"].sh("rm -rf ~/.runner/releases")
+
+
+def power_off(lab: Lab, _running: Controller) -> None:
+    """Cut the power of a host."""
+    lab["node3"].power_off()
+
+
+def kill_torchrun(lab: Lab, _running: Controller) -> None:
+    """Somebody kills torchrun."""
+    (torchrun,) = (
+        each
+        for each in lab["node3"].processes("torch.distributed.run")
+        if "-m torch.distributed.run" in each.cmdline
+    )
+    lab["node3"].kill(torchrun.pid)
+
+
+SITE = f"cluster.setup=['export PYTHONPATH={SHM}']"
+SLOW_DNS = (
+    "set -e; echo 'nameserver {nobody}' >/run/resolv; cp /etc/nsswitch.conf /etc/hosts /run/; "
+    "mount --bind /run/resolv /etc/resolv.conf; grep localhost /run/hosts >/etc/hosts; "
+    "sed 's/^hosts:.*/hosts: files dns/' /run/nsswitch.conf >/etc/nsswitch.conf"
+)
+FAST_DNS = (
+    "umount /etc/resolv.conf; cat /run/nsswitch.conf >/etc/nsswitch.conf; "
+    "cat /run/hosts >/etc/hosts"
+)
+
+
+@contextlib.contextmanager
+def disk_full(lab: Lab, _user: Launcher) -> Iterator[None]:
+    """Leave no byte free."""
+    lab["node3"].fill_disk()
+    yield
+    lab["node3"].free_disk()
+
+
+@contextlib.contextmanager
+def unplugged(lab: Lab, _user: Launcher) -> Iterator[None]:
+    """Pull its cable."""
+    lab["node3"].unplug()
+    yield
+    lab["node3"].plug()
+
+
+@contextlib.contextmanager
+def other_key(lab: Lab, _user: Launcher) -> Iterator[None]:
+    """Give it another host key."""
+    lab["node3"].change_host_key()
+    yield
+    lab["node3"].restore_host_key()
+
+
+@contextlib.contextmanager
+def misleading_name(lab: Lab, user: Launcher) -> Iterator[None]:
+    """One host takes the master's name for itself."""
+    undo = "cat /run/hosts >/etc/hosts"
+    own = "cp /etc/hosts /run/; echo '127.0.1.1 master.lab' >>/etc/hosts"
+    right = "cp /etc/hosts /run/; echo '{node1} master.lab' >>/etc/hosts"
+    with (
+        on_hosts(own, undo)(lab, user),
+        on_hosts(right, undo, "node1", "node2", "node4")(lab, user),
+    ):
+        yield

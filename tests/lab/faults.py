@@ -1,0 +1,323 @@
+"""The faults that are tried: how each comes about, and what a person has to read of it.
+
+`docs/faults.md` is made of this list, by `pytest tests/golden/test_faults_page.py --update-golden`.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from dataclasses import dataclass
+
+from tests.lab.causing import (
+    FAST_DNS,
+    NOBODY,
+    PORT,
+    SHM,
+    SITE,
+    SLOW_DNS,
+    Bring,
+    During,
+    disk_full,
+    elsewhere,
+    kill_torchrun,
+    misleading_name,
+    nothing,
+    on_hosts,
+    other_key,
+    package_missing,
+    port_taken,
+    power_off,
+    release_changed,
+    unplugged,
+)
+from tests.lab.launching import PROGRAMS, Launcher
+
+STALL = ("watch.stall_s=2", "watch.action=stop")
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One fault, on node3 of four unless it says otherwise.
+
+    Attributes:
+        name: What happens, in words.
+        words: What is typed after `python -m runner`; `{node3}` and the like become addresses.
+        says: What the last 25 lines of it have to hold, its line breaks left out.
+        code: The exit code.
+        within: Seconds.
+        cause: Its name in `result.json`.
+        bring: Brings it about, and undoes it.
+        during: Does so once every rank runs.
+    """
+
+    name: str
+    words: tuple[str, ...]
+    says: tuple[str, ...]
+    code: int = 1
+    within: float = 20.0
+    cause: str = ""
+    bring: Bring = nothing
+    during: During | None = None
+
+
+def program(name: str, *args: str) -> tuple[str, ...]:
+    """A launch of one of the tests' programs on the whole lab."""
+    return (
+        *("cluster=lab", "stop.grace_s=1", f"task.script={PROGRAMS / name}"),
+        *("task.args_style=raw", f"task.args={json.dumps(args)}"),
+    )
+
+
+def rank(name: str, args: tuple[str, ...], says: tuple[str, ...], cause: str = "") -> Fault:
+    """A fault of rank 2 while the others sleep."""
+    first = "first failure: rank 2 on node3"
+    return Fault(name, program("faulty.py", "2", *args), (first, *says), cause=cause)
+
+
+def hang(name: str, how: str, says: tuple[str, ...], within: float = 40.0) -> Fault:
+    """A run that stands still because of rank 2."""
+    words = (*program("hanging.py", how, "2"), *STALL)
+    first = "first failure: no rank made progress for"
+    return Fault(name, words, (first, *says), within=within, cause="standstill")
+
+
+def refused(
+    name: str, words: tuple[str, ...], says: tuple[str, ...], bring: Bring = nothing
+) -> Fault:
+    """What keeps a launch from starting anything."""
+    ranks = Launcher.rank_words("print=up")
+    return Fault(name, ("cluster=lab", *ranks, *words), says, code=3, bring=bring)
+
+
+def checked(
+    name: str,
+    words: tuple[str, ...],
+    says: tuple[str, ...],
+    bring: Bring,
+    code: int = 3,
+    within: float = 20.0,
+) -> Fault:
+    """What `check` sees."""
+    skip = [word for each in ("limits", "storage", "system") for word in ("--skip", each)]
+    skip = [] if "shared memory" in name else skip
+    return Fault(
+        name, ("check", "--cluster", "lab", *skip, *words), says, code, within, bring=bring
+    )
+
+
+FAULTS = (
+    rank("a rank raises", ("raise",), ("exited with 1", "ValueError: lr must be positive")),
+    rank(
+        "a rank raises from another exception",
+        ("chain",),
+        ("RuntimeError: the configuration has no lr", "KeyError: 'lr'"),
+    ),
+    rank("a rank exits without a word", ("exit", "3"), ("exited with 3",)),
+    rank(
+        "a rank writes its end into torchrun's error file alone",
+        ("error_file",),
+        ("exited with 1", "ValueError: told nobody but torchrun"),
+    ),
+    rank(
+        "compiled code crashes",
+        ("segfault",),
+        ("was killed by SIGSEGV", "why: compiled code crashed", "PYTHONFAULTHANDLER=1"),
+        "sigsegv",
+    ),
+    rank(
+        "a bus error",
+        ("signal", str(int(signal.SIGBUS))),
+        ("was killed by SIGBUS", "a full /dev/shm"),
+        "sigbus",
+    ),
+    rank(
+        "somebody kills a rank",
+        ("signal", str(int(signal.SIGKILL))),
+        ("was killed by SIGKILL", "somebody or the kernel killed it"),
+        "sigkill",
+    ),
+    Fault(
+        "a module is missing on one host",
+        program("faulty.py", "2", "module", "extra_ops"),
+        (
+            "first failure: rank 2 on node3 exited with 1",
+            "ModuleNotFoundError: No module named 'extra_ops'",
+            "has no module extra_ops",
+        ),
+        cause="module_missing",
+        bring=elsewhere("touch extra_ops.py"),
+    ),
+    Fault(
+        "data are missing on one host",
+        program("faulty.py", "2", "data", f"{SHM}/train.bin"),
+        ("first failure: rank 2 on node3", f"there is no {SHM}/train.bin on that host"),
+        cause="file_missing",
+        bring=elsewhere("touch train.bin"),
+    ),
+    rank("a rank meets a full disk", ("full",), ("a disk of that host is full",), "disk_full"),
+    rank(
+        "a script of long ago wants --local-rank",
+        ("arguments",),
+        ("exited with 2", "the program does not take --local-rank", "LOCAL_RANK"),
+        "local_rank_unknown",
+    ),
+    hang(
+        "a rank hangs before it joins",
+        "before",
+        ("ranks 0-1, 3 wait in init_process_group for rank 2 on node3, which is in load_batch",),
+    ),
+    hang(
+        "a rank never comes to a collective",
+        "collective",
+        ("ranks 0-1, 3 wait in all_reduce for rank 2 on node3, which is in load_batch",),
+    ),
+    hang("a rank stops reading its data", "pipe", ("rank 2, innermost call first", "read_shard")),
+    Fault(
+        "a rank returns while the others go on",
+        program("hanging.py", "leave", "2"),
+        ("rank 2 on node3 had ended with 0 before", "take part in every collective"),
+        within=40.0,
+        cause="peer_left",
+    ),
+    Fault(
+        "a host loses its power",
+        (*program("faulty.py", "9", "none"), "lost_s=3"),
+        ("first failure: node3", "node3: there is no proof that nothing is left"),
+        code=4,
+        within=30.0,
+        during=power_off,
+    ),
+    Fault(
+        "somebody kills torchrun",
+        program("faulty.py", "9", "none"),
+        ("first failure: ", "node3", "SIGKILL"),
+        during=kill_torchrun,
+    ),
+    refused(
+        "the master's port is taken",
+        (f"cluster.master_port={PORT}",),
+        (f"node1: cluster.master_port: port {PORT}", "set cluster.master_port to another port"),
+        port_taken,
+    ),
+    refused(
+        "an interpreter is missing on one host",
+        (f"cluster.python={SHM}/python", f"cluster.host_python={sys.executable}"),
+        (f"node3: {SHM}/python is not there", "set cluster.python"),
+        elsewhere(f"printf '#!/bin/sh\\nexec {sys.executable} \"$@\"\\n' >python; chmod +x python"),
+    ),
+    refused(
+        "another torch on one host",
+        (SITE,),
+        ("node3: torch 2.1.0, most have 2.", "pip install torch==2."),
+        on_hosts(
+            f"mkdir -p {SHM}/torch; cd {SHM}/torch; touch __init__.py; "
+            "echo \"__version__ = '2.1.0'\" >version.py",
+            f"rm -rf {SHM}",
+        ),
+    ),
+    refused(
+        "a package that the project names is missing on one host",
+        (SITE,),
+        ("node3: some-data-kit is missing", "requirements.txt", "pip install some-data-kit==1.0"),
+        package_missing,
+    ),
+    refused(
+        "the setup fails on one host",
+        (f"cluster.setup=['ls {SHM}/env']",),
+        ("node3: cluster.setup ended with 2", f"{SHM}/env"),
+        elsewhere("touch env"),
+    ),
+    refused(
+        "the disk of one host is full",
+        (),
+        ("node3: cluster.workdir: ", "0 MiB free", "python -m runner clean"),
+        disk_full,
+    ),
+    refused(
+        "nothing can be written on one host",
+        (f"cluster.workdir={SHM}",),
+        (f"node3: cluster.workdir: {SHM} is a file, not a folder", "set cluster.workdir"),
+        on_hosts(f"touch {SHM}", f"rm -rf {SHM}"),
+    ),
+    refused(
+        "the project is not on one host",
+        (f"cluster.project={SHM}", "task.script=train.py"),
+        (f"node3: cluster.project: there is no folder {SHM}",),
+        elsewhere("touch train.py"),
+    ),
+    refused(
+        "a host does not answer",
+        ("cluster.ssh.connect_timeout=2",),
+        ("node3: ", "2 s"),
+        unplugged,
+    ),
+    refused(
+        "a host refuses the connection",
+        ("cluster.nodes.node3.port=23",),
+        ("node3: ", "port 23", "refused"),
+    ),
+    refused(
+        "the key of a host has changed",
+        (),
+        ("node3: ", "SHA256:", "ssh-keygen -R"),
+        other_key,
+    ),
+    refused(
+        "fewer GPUs than the YAML says",
+        ("cluster.nodes.node3.gpus=2",),
+        ("node3: cluster.nodes.node3.gpus: asked for 2, the host has none", "legal here: 0"),
+    ),
+    checked(
+        "a firewall between one pair of hosts",
+        (),
+        ("node1 and node3 cannot reach each other: timed out", "both reach the others"),
+        on_hosts(f"ip neigh replace {{node3}} {NOBODY}", "ip neigh del {node3} dev eth0", "node1"),
+    ),
+    checked(
+        "the master's port behind a firewall",
+        (f"cluster.master_port={PORT}",),
+        (f"cluster.master_port: no node reaches its port {PORT}", "while other ports are open"),
+        on_hosts(
+            f"ip rule add pref 5 ipproto tcp sport {PORT} blackhole",
+            f"ip rule del pref 5 ipproto tcp sport {PORT} blackhole",
+            "node1",
+        ),
+    ),
+    checked(
+        "a resolver that does not answer",
+        (),
+        ("node3", "no answer within 5 s when it looks up the name", "lines for /etc/hosts"),
+        on_hosts(SLOW_DNS, FAST_DNS),
+        code=0,
+        within=30.0,
+    ),
+    checked(
+        "a name that leads to loopback",
+        ("cluster.nodes.node1.addr=master.lab",),
+        ("master.lab leads to 127.0.1.1 there, so to itself and not to node1",),
+        misleading_name,
+    ),
+    checked(
+        "unlike MTUs",
+        (),
+        ("node3", "eth0 has MTU 1400, most have 1500"),
+        on_hosts("ip link set dev eth0 mtu 1400", "ip link set dev eth0 mtu 1500"),
+        code=0,
+    ),
+    checked(
+        "a tiny shared memory",
+        (),
+        ("node3", "shared memory (/dev/shm) has 1 MiB free", "remount,size=16G"),
+        on_hosts("mount -t tmpfs -o size=1M tmpfs /dev/shm", "umount /dev/shm"),
+        code=0,
+    ),
+    checked(
+        "pushed code that somebody changed on one host",
+        (),
+        ("node3", "with files that are not what was pushed", "python -m runner deploy"),
+        release_changed,
+        code=0,
+    ),
+)
