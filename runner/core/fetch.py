@@ -24,7 +24,9 @@ MAX_PIECE = 1 << 20
 FAR = 1 << 62
 """No size in bytes and no time in nanoseconds is as large."""
 
-LOG_PATH = re.compile(r"attempt_([0-9]{1,6})/((?:rank_[0-9]{1,9}|program|stacks)\.(?:out|err))")
+LOG_PATH = re.compile(
+    r"attempt_([0-9]{1,6})/((?:rank_[0-9]{1,9}|program|stacks)\.(?:out|err)|flight_[0-9]{1,9})"
+)
 
 
 @dataclass(frozen=True)

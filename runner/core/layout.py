@@ -68,6 +68,10 @@ class RunFolder:
         """How long the logs of one start were, and when: a line of JSON every few seconds."""
         return posixpath.join(self.attempt(number), "sizes.jsonl")
 
+    def flights(self, attempt: int) -> str:
+        """Where torch's flight recorder puts its dumps: a path that each rank ends by its number."""
+        return posixpath.join(self.attempt(attempt), "flight_")
+
     def stream(self, attempt: int, source: str, stream: str) -> str:
         """The log file of `source` ("rank_3" or `PROGRAM`), `stream` "out" or "err"."""
         return posixpath.join(self.attempt(attempt), f"{source}.{stream}")

@@ -298,6 +298,7 @@ def _node_plan(
     start = torchrun.launcher(facts.python.executable, static)
     interface = _interface(node, facts, meeting)
     env = _environment(spec, node, facts, meeting.backend, interface, ranks, gpus)
+    env = {**_flight_recorder(env, folder.flights(meeting.attempt)), **env}
     cwd = _cwd(spec, folder, facts, meeting.code)
     plumbing = {
         "PET_LOG_DIR": posixpath.join(folder.attempt(meeting.attempt), "torchrun"),
@@ -358,6 +359,18 @@ def _interface(node: Node, facts: Facts, meeting: _Meeting) -> str:
     if meeting.nnodes == 1 and not node.interface:
         return next((i.name for i in facts.interfaces if i.loopback), "lo")
     return network.interface_of(node, facts, meeting.route)
+
+
+RECORDER = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
+RECORDINGS = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
+"""Variables of torch's flight recorder, by their new and their old name (ProcessGroupNCCL.cpp)."""
+
+
+def _flight_recorder(env: Mapping[str, str], place: str) -> Dict[str, str]:
+    """Return where ranks that have it switched on shall write its dumps: beside their logs."""
+    if not any(env.get(name, "0") != "0" for name in RECORDER):
+        return {}
+    return dict.fromkeys(RECORDINGS, place)
 
 
 def _environment(

@@ -168,6 +168,7 @@ def test_all_of_a_run_comes_home(cluster: Cluster) -> None:
     write(cluster.work() / "x" / "other.txt", "stays")
     write(cluster.root() / "work" / "above.pt", "stays: not where the ranks ran")
     write(cluster.work("gpu2") / "results" / "b", "b")
+    write(cluster.root() / "attempt_0" / "flight_0", "torch's flight recorder")
 
     told = cluster.pull("gpu1", "gpu2")
 
@@ -181,7 +182,7 @@ def test_all_of_a_run_comes_home(cluster: Cluster) -> None:
     assert (cluster.home / "outputs/gpu1/x/y/last.pt").read_bytes() == bytes(3 * MB)
     assert (cluster.home / "logs/gpu2/rank_0.out").read_text() == "hello of gpu2\n"
     assert {path.name for path in (cluster.home / "logs/gpu1").iterdir()} == {
-        *("rank_0.out", "program.err")
+        *("rank_0.out", "program.err", "flight_0")
     }
     assert {path.name for path in (cluster.home / "hosts/gpu1").iterdir()} == {
         *("format", "order.json", "plan.json", "state.json", "events.jsonl")

@@ -149,3 +149,25 @@ def test_logind_that_kills_at_logout_is_noted_with_its_cure() -> None:
         "/etc/systemd/logind.conf): a run that outlives its connection would die on them; an "
         "administrator can set KillUserProcesses=no, or KillExcludeUsers=ada"
     )
+
+
+@pytest.mark.parametrize(
+    ("env", "there"),
+    [
+        ({}, None),
+        ({"TORCH_FR_BUFFER_SIZE": "0"}, None),
+        ({"TORCH_FR_BUFFER_SIZE": "2000"}, "attempt_0/flight_"),
+        ({"TORCH_NCCL_TRACE_BUFFER_SIZE": "2000"}, "attempt_0/flight_"),
+        ({"TORCH_FR_BUFFER_SIZE": "1", "TORCH_FR_DUMP_TEMP_FILE": "/mine"}, "/mine"),
+    ],
+)
+def test_dumps_of_the_flight_recorder_lie_beside_the_logs(
+    env: dict[str, str], there: str | None
+) -> None:
+    """Where it is switched on, unless the user says where."""
+    made = build_plan(spec(A, env=env), {"a": facts("a")})
+
+    found = made.of("a").env.get("TORCH_FR_DUMP_TEMP_FILE")
+
+    assert (found or "").endswith(there or "")
+    assert (found is None) is (there is None)
