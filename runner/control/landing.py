@@ -19,7 +19,7 @@ from pathlib import Path
 from runner.control.claim import claim
 from runner.core.errors import NotReady, Problem
 from runner.core.fetch import GROWING, LOG, OUTPUT, Found, log_place
-from runner.core.layout import log_name
+from runner.core.layout import kept_name
 
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 WRITE = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -298,9 +298,8 @@ def jobs_of(shelf: Shelf, node: str, found: Sequence[Found]) -> Iterator[Job]:
     """Yield what is to be done for the files of one node, logs before what the task left."""
     for each in found:
         if each.kind == LOG:
-            attempt, name = log_place(each.path)
+            path = kept_name(*log_place(each.path))
             if each.size:
-                path = log_name(attempt, *name.rsplit(".", 1))
                 yield Growing(shelf, ("logs", node, *path.split("/")), each)
         elif each.kind != OUTPUT:
             make = Growing if each.path in GROWING else Whole

@@ -69,7 +69,7 @@ class RunFolder:
         return posixpath.join(self.attempt(number), "sizes.jsonl")
 
     def flights(self, attempt: int) -> str:
-        """Where torch's flight recorder puts its dumps: a path that each rank ends by its number."""
+        """Where torch's flight recorder puts its dumps: each rank adds its number to the path."""
         return posixpath.join(self.attempt(attempt), "flight_")
 
     def stream(self, attempt: int, source: str, stream: str) -> str:
@@ -82,7 +82,11 @@ def log_name(attempt: int, source: str, stream: str) -> str:
 
     Each is a file of its own there, so that it is always a beginning of the host's.
     """
-    name = f"{source}.{stream}"
+    return kept_name(attempt, f"{source}.{stream}")
+
+
+def kept_name(attempt: int, name: str) -> str:
+    """Where a file of an attempt's folder lies there."""
     return posixpath.join(f"attempt_{attempt}", name) if attempt else name
 
 
