@@ -2,8 +2,8 @@
 
 A rank moves when it writes a line, uses the CPU, or reads or writes data. Each host sees that of
 its own ranks; their circle tells for how long nobody's has moved. To wait for others costs next to
-nothing: somebody who computes or loads moves, and so does the run. Who uses the CPU and is silent
-may all the same wait, for a GPU: see `host.spinning`.
+nothing: somebody who computes or loads moves, and so does the run. Before a host counts as still,
+its GPUs are looked at: they may work for a rank that sleeps, or keep one busy that only waits.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ from runner.core.events import Moving, Stalled
 from runner.core.layout import STACKS, RunFolder
 from runner.core.order import Order
 from runner.core.stacks import STALLED
-from runner.host import probes, proc, spinning, stacks
+from runner.host import gpu_work, probes, proc, stacks
 from runner.host.records import Journal
 
 BUSY = 0.05
 """A process that uses less than this part of a core does no more than look whether it may go on."""
 
+DATA_OF = ("rchar", "wchar", "read_bytes", "write_bytes")
 DATA = 1 << 20
 """One that reads and writes fewer bytes between two looks does no more than that either."""
 
@@ -45,6 +46,10 @@ class Progress:
         self._sizes: Mapping[str, int] = {}
         self._used: Dict[int, Tuple[int, int]] = {}
 
+    def note(self) -> None:
+        """Take that something moved now."""
+        self.since = self.told = time.monotonic()
+
     def look(self, sizes: Mapping[str, int], root: int) -> None:
         """Compare with the last look.
 
@@ -58,16 +63,19 @@ class Progress:
         enough = BUSY * (now - self._looked) * _TICKS
         before = {pid: self._used.get(pid, (0, 0)) for pid in used}
         if sizes != self._sizes or any(used[n][1] - before[n][1] >= DATA for n in used):
-            self.since = self.told = now
+            self.note()
         elif any(used[n][0] - before[n][0] >= enough for n in used):
             self.since = now
         self._looked, self._sizes, self._used = now, dict(sizes), used
 
 
 def _data(pid: int) -> int:
-    """Return how many bytes a process has read and written so far, 0 where that is hidden."""
-    numbers = [int(line.split()[1]) for line in proc.read_text(f"/proc/{pid}/io").splitlines()[:2]]
-    return sum(numbers)
+    """Return how many bytes a process has read and written so far, 0 where that is hidden.
+
+    What the storage gave counts by itself: a file that is mapped is read by no call (proc(5)).
+    """
+    lines = [line.split(": ") for line in proc.read_text(f"/proc/{pid}/io").splitlines()]
+    return sum(int(number) for name, number in lines if name in DATA_OF)
 
 
 class Watchdog:
@@ -88,22 +96,27 @@ class Watchdog:
         return self._order.stall_s / 4 if self._order.stall_s else float("inf")
 
     def look(self, sizes: Mapping[str, int]) -> None:
-        """See what moved on this host; to ask for the stacks moves nothing."""
-        if self._order.stall_s and self._dump is None:
+        """See what moved on this host; what we ask ourselves moves nothing."""
+        if not self._order.stall_s or self._dump is not None:
+            return
+        self._look_at_gpus()
+        if self._gpus is None:
             ranks = {name: size for name, size in sizes.items() if name != f"{STACKS}.out"}
             self._progress.look(ranks, os.getpid())
-            self._look_at_gpus()
 
     def _look_at_gpus(self) -> None:
-        """See whether who has used the CPU for so long without a word only waits for a GPU."""
+        """Before a host counts as still, see whether its GPUs work; or who uses the CPU waits."""
         if self._gpus is not None:
             self._gpus.advance()
             if self._gpus.code is not None:
-                self._gpus_wait, self._gpus = spinning.result(self._gpus), None
-        elif time.monotonic() - self._progress.told < self._order.stall_s:
+                doing, self._gpus = gpu_work.result(self._gpus), None
+                self._gpus_wait = doing is gpu_work.Doing.WAIT
+                if doing is gpu_work.Doing.WORK:
+                    self._progress.note()
+        elif time.monotonic() - self._progress.told < self._order.stall_s / 2:
             self._gpus_wait = False
-        elif time.monotonic() - self._progress.since < self._order.stall_s:
-            self._gpus = spinning.start()
+        else:
+            self._gpus = gpu_work.start()
 
     @property
     def still_s(self) -> float:

@@ -24,8 +24,9 @@ import pytest
 from runner.core.codec import decode, encode
 from runner.core.condition import Driver, GpuHealth
 from runner.core.facts import Facts, FactsRequest, Gpu, GpuProcess
-from runner.host import gpus, interpreter, login, machine, nvml, ports, probes, setup, spinning
+from runner.host import gpu_work, gpus, interpreter, login, machine, nvml, ports, probes, setup
 from runner.host.facts import Collected, collect
+from runner.host.gpu_work import Doing
 
 REPO = Path(__file__).parents[2]
 PYENV = Path("/root/.pyenv/versions")
@@ -560,6 +561,9 @@ u nvmlDeviceGetMaxPcieLinkWidth(void *d, u *n) { *n = 16; return SECOND ? 999 : 
 #ifdef WAITS
 u nvmlDeviceGetUtilizationRates(void *d, u *rates) { rates[0] = 100; rates[1] = 0; return 0; }
 #endif
+#ifdef WORKS
+u nvmlDeviceGetUtilizationRates(void *d, u *rates) { rates[0] = 80; rates[1] = 9; return 0; }
+#endif
 u PROCESSES(void *d, u *n, info *list) {
   info two[] = {{getppid(), 7 REST}, {999999999, ~0ULL REST}};
   if (*n < 2) return 7;
@@ -637,18 +641,20 @@ def test_an_old_driver_is_asked_for_its_health_in_vain(driver: Any) -> None:
     assert (facts.gpus[0].memory_used, facts.gpu_source) == (60, "nvml")
 
 
-@pytest.mark.parametrize(("flags", "waits"), [(("WAITS",), True), ((), False)])
-def test_gpus_that_are_busy_and_touch_no_memory_only_wait(
-    driver: Any, flags: tuple[str, ...], *, waits: bool
+@pytest.mark.parametrize(
+    ("flags", "doing"), [(("WAITS",), Doing.WAIT), (("WORKS",), Doing.WORK), ((), Doing.NOTHING)]
+)
+def test_what_gpus_do_is_told_by_the_driver(
+    driver: Any, flags: tuple[str, ...], doing: Doing
 ) -> None:
-    """As a driver tells it of those that answer; one that does not know it, knows of no waiting."""
+    """Of those that answer; one that does not know it tells nothing."""
     driver(*flags)
 
-    child = spinning.start()
+    child = gpu_work.start()
 
     assert child is not None
     probes.gather([child])
-    assert spinning.result(child) is waits
+    assert gpu_work.result(child) is doing
 
 
 def test_what_a_host_has_is_told() -> None:

@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 from runner.core.stacks import DUMP, PROCESS, Frame, Stack, parse
-from runner.host import dumper, proc, spinning, stacks
+from runner.host import dumper, gpu_work, proc, stacks
+from runner.host.gpu_work import Doing
 from runner.host.stacks import Asked
 from runner.host.watchdog import Progress
 
@@ -192,16 +193,17 @@ def test_who_moves_and_who_only_waits(start: Start) -> None:
 
 
 @pytest.mark.parametrize(
-    ("samples", "waits"),
+    ("samples", "doing"),
     [
-        pytest.param([[(100, 0)], [(99, 0)]], True, id="one that polls"),
-        pytest.param([[(100, 0), (0, 0)], [(100, 0), (2, 0)]], True, id="beside an idle one"),
-        pytest.param([[(100, 0), (80, 20)], [(100, 0), (90, 31)]], False, id="beside one at work"),
-        pytest.param([[(100, 0)], [(100, 12)]], False, id="one that works now and then"),
-        pytest.param([[(0, 0)], [(0, 0)]], False, id="none is busy"),
-        pytest.param([[], []], False, id="there is none"),
+        pytest.param([[(100, 0)], [(99, 0)]], Doing.WAIT, id="one that polls"),
+        pytest.param([[(100, 0), (0, 0)], [(100, 0), (2, 0)]], Doing.WAIT, id="beside an idle one"),
+        pytest.param([[(100, 0), (80, 9)], [(100, 0), (90, 3)]], Doing.WORK, id="beside work"),
+        pytest.param([[(100, 0)], [(100, 12)]], Doing.WORK, id="work now and then"),
+        pytest.param([[(0, 0)], [(0, 0)]], Doing.NOTHING, id="none is busy"),
+        pytest.param([[], []], Doing.NOTHING, id="there is none"),
+        pytest.param([], Doing.NOTHING, id="the driver tells nothing"),
     ],
 )
-def test_gpus_that_only_wait(samples: list[list[tuple[int, int]]], *, waits: bool) -> None:
-    """Busy all the time without touching memory, and none at work."""
-    assert spinning.only_wait(samples) is waits
+def test_what_gpus_do(samples: list[list[tuple[int, int]]], doing: Doing) -> None:
+    """Work touches memory; a kernel that polls for others does not."""
+    assert gpu_work.judged(samples) is doing

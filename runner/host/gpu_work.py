@@ -1,4 +1,4 @@
-"""Whether the GPUs of this host do nothing but wait.
+"""Whether the GPUs of this host work, or only wait.
 
 NCCL's kernels poll: a collective that others never come to keeps a GPU at 100 %, its ranks' threads
 often too, and touches no memory. That is how NVML tells it from work.
@@ -6,6 +6,7 @@ often too, and touches no memory. That is how NVML tells it from work.
 
 from __future__ import annotations
 
+import enum
 import os
 import time
 from typing import List, Optional, Sequence, Tuple
@@ -15,6 +16,17 @@ from runner.host import gpus, nvml, probes
 SAMPLES, PAUSE_S, LIMIT_S = 4, 0.5, 8.0
 BUSY, IDLE = 90, 5
 """Percent of the time since the sample before in which a kernel ran (nvmlUtilization_t)."""
+
+
+class Doing(enum.Enum):
+    """What the GPUs of a host do."""
+
+    WORK = "work"
+    WAIT = "wait"
+    """Some are busy all the time, and none touches its memory."""
+    NOTHING = "nothing"
+    """They are idle, or the driver does not tell."""
+
 
 Sample = Sequence[Tuple[int, int]]
 """Of each GPU: percent of the time with a kernel on it, and with memory read or written."""
@@ -27,18 +39,19 @@ def start() -> Optional[probes.Child]:
     return probes.Child(_look, LIMIT_S)
 
 
-def result(child: probes.Child) -> bool:
-    """Return whether they only wait; False where the driver did not tell."""
-    told: List[Sample] = child.told().get("samples", [])
-    return len(told) == SAMPLES and only_wait(told)
+def result(child: probes.Child) -> Doing:
+    """Return what they did while such a child looked."""
+    return judged(child.told().get("samples", []))
 
 
-def only_wait(samples: Sequence[Sample]) -> bool:
-    """Whether some GPU is busy without touching memory all the time, and no other one works."""
+def judged(samples: Sequence[Sample]) -> Doing:
+    """Return what these samples tell of all GPUs together."""
     of_each = list(zip(*samples))  # noqa: B905 (strict came with 3.10; each has every GPU)
-    waiting = [gpu for gpu in of_each if all(busy >= BUSY and not used for busy, used in gpu)]
-    working = [gpu for gpu in of_each if any(busy > IDLE and used for busy, used in gpu)]
-    return bool(waiting) and not working
+    if any(busy > IDLE and used for gpu in of_each for busy, used in gpu):
+        return Doing.WORK
+    if any(all(busy >= BUSY for busy, _ in gpu) for gpu in of_each):
+        return Doing.WAIT
+    return Doing.NOTHING
 
 
 def _look() -> None:
