@@ -129,11 +129,12 @@ class Supervisor(News):
         if self._stop_reason:
             return
         self._stop_reason, self._stop_cause = reason, cause
+        mono, wall = time.monotonic(), time.time()  # before anything ends by it
         self._circle.stop(reason, Cause.PEER if cause is Cause.OWN else cause)
         self._kill_at = time.monotonic() + self.order.grace_s
         if self._program is not None and self._program_end is None:
             self._termed |= proc.send([self._program.pid], signal.SIGTERM)
-        self._journal.append(Stopping(reason, cause))
+        self._journal.append(Stopping(reason, cause), mono=mono, wall=wall)
         if self._journal.state is not State.STOPPING:
             self._journal.enter(State.STOPPING)
 
