@@ -8,10 +8,11 @@ it open in a process knows that this process takes the signal, and no other is e
 
 import faulthandler
 import fcntl
-import importlib
 import os
-import signal
 import sys
+
+# Its friend `signal` brings enum, which takes five times as long as all of this.
+from _signal import SIG_DFL, getsignal  # type: ignore[import-not-found]
 
 SIGNAL = 60
 """SIGRTMAX-4: a real-time signal without a meaning to libc, Java, NCCL or CUDA."""
@@ -22,7 +23,7 @@ HIGH = 700
 
 def offer() -> None:
     """Have SIGNAL write the stacks of this process to a memory file called runner-stacks."""
-    if signal.getsignal(SIGNAL) is not signal.SIG_DFL:
+    if getsignal(SIGNAL) is not SIG_DFL:
         return
     low = os.memfd_create("runner-stacks")
     try:
@@ -39,7 +40,7 @@ def give_way() -> None:
     sys.path[:] = [path for path in sys.path if os.path.abspath(path) != here]
     ours = sys.modules.pop("sitecustomize")
     try:
-        importlib.import_module("sitecustomize")
+        __import__("sitecustomize")
     except ImportError as error:
         if error.name != "sitecustomize":
             raise
