@@ -11,8 +11,8 @@ from pathlib import Path
 
 import yaml
 
-from runner.config.build import expand
 from runner.config.folders import conf_folders, shipped
+from runner.config.nodes import expand
 from runner.core.errors import ConfigError, Interrupted, Problem
 from runner.templates import CLUSTER, FABFILE, TASK
 

@@ -28,7 +28,8 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from runner.config import rerun
 from runner.config.arguments import hydra_value
-from runner.config.build import Asked, build, program_name
+from runner.config.asked import Asked
+from runner.config.build import build, program_name
 from runner.config.explain import Files, explain, plain
 from runner.config.schema import Runner, register, strangers
 from runner.core.composed import Composed

@@ -11,10 +11,10 @@ import yaml
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from runner.config.build import NODE_KEYS, expand
 from runner.config.checks import nearest, stranger
 from runner.config.explain import plain, unresolved
 from runner.config.layers import Layer, Setting, Way, at, leaves, normal, text
+from runner.config.nodes import NODE_KEYS, expand
 from runner.core.errors import ConfigError, Problem
 
 NODES: Way = ("cluster", "nodes")

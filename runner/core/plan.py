@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from runner.core import network, torchrun
+from runner.core.environment import environment, flight_recorder
 from runner.core.errors import NotReady, Problem
 from runner.core.facts import Facts
 from runner.core.layout import RunFolder, tasks_folder
@@ -297,8 +298,8 @@ def _node_plan(
     )
     start = torchrun.launcher(facts.python.executable, static)
     interface = _interface(node, facts, meeting)
-    env = _environment(spec, node, facts, meeting.backend, interface, ranks, gpus)
-    env = {**_flight_recorder(env, folder.flights(meeting.attempt)), **env}
+    env = environment(spec, node, facts, meeting.backend, interface, ranks, gpus)
+    env = {**flight_recorder(env, folder.flights(meeting.attempt)), **env}
     cwd = _cwd(spec, folder, facts, meeting.code)
     plumbing = {
         "PET_LOG_DIR": posixpath.join(folder.attempt(meeting.attempt), "torchrun"),
@@ -359,43 +360,3 @@ def _interface(node: Node, facts: Facts, meeting: _Meeting) -> str:
     if meeting.nnodes == 1 and not node.interface:
         return next((i.name for i in facts.interfaces if i.loopback), "lo")
     return network.interface_of(node, facts, meeting.route)
-
-
-RECORDER = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
-RECORDINGS = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
-"""Variables of torch's flight recorder, by their new and their old name (ProcessGroupNCCL.cpp)."""
-
-
-def _flight_recorder(env: Mapping[str, str], place: str) -> Dict[str, str]:
-    """Return where ranks that have it switched on shall write its dumps: beside their logs."""
-    if not any(env.get(name, "0") != "0" for name in RECORDER):
-        return {}
-    return dict.fromkeys(RECORDINGS, place)
-
-
-def _environment(
-    spec: Spec,
-    node: Node,
-    facts: Facts,
-    backend: str,
-    interface: str,
-    ranks: Tuple[int, ...],
-    gpus: Tuple[int, ...],
-) -> Dict[str, str]:
-    """Ours first, then the cluster's, the node's, the task's: a user's own setting wins."""
-    env = {
-        "DIST_BACKEND": backend,
-        "OMP_NUM_THREADS": str(max(1, int(facts.cores / len(ranks)))),
-        "RUNNER_RUN_ID": spec.run_id,
-        "RUNNER_NODE": node.name,
-    }
-    if interface:
-        env["GLOO_SOCKET_IFNAME"] = interface
-        env["TP_SOCKET_IFNAME"] = interface
-        env["NCCL_SOCKET_IFNAME"] = f"={interface}"
-    env = {name: value for name, value in env.items() if name not in facts.own_env}
-    if node.gpu_ids or node.gpu_count is not None:
-        if gpus:
-            env["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # as in the facts; CUDA's: fastest first
-        env["CUDA_VISIBLE_DEVICES"] = ",".join(str(index) for index in gpus)
-    return {**env, **spec.env, **node.env, **spec.task.env}

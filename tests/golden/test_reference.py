@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from runner.config import build, reference
+from runner.config import build, nodes, reference
 from runner.config.checks import either
 from runner.config.compose import Composer, open_composer
 from runner.config.folders import conf_folders, shipped
@@ -63,14 +63,14 @@ def test_every_part_of_the_schema_has_a_section() -> None:
 def test_what_is_legal_is_what_the_checks_take() -> None:
     """Where they take one of a few words."""
     legal = {key: field.metadata["legal"] for key, field in FIELDS}
-    assert legal["cluster.transport"] == either(build.TRANSPORTS)
+    assert legal["cluster.transport"] == either(nodes.TRANSPORTS)
     assert legal["cluster.backend"] == either(build.BACKENDS)
     assert legal["cluster.deploy"] == either(build.DEPLOYS)
     assert legal["outputs.pull"] == either(build.PULLS)
     assert legal["cluster.ssh.host_keys"] == either(build.HOST_KEYS)
     assert legal["task.args_style"] == either(("argparse", "hydra", "raw"))
     assert legal["dry_run"] == either([each.value for each in DryRun])
-    assert {field.name for field in dataclasses.fields(NodeConfig)} == set(build.NODE_KEYS)
+    assert {field.name for field in dataclasses.fields(NodeConfig)} == set(nodes.NODE_KEYS)
 
 
 def test_the_full_example_has_every_key_of_a_cluster() -> None:

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from runner.config.build import Asked, build, program_name
+from runner.config.asked import Asked
+from runner.config.build import build, program_name
 from runner.config.compose import new_run_id
 from runner.config.schema import Runner
 from runner.core.composed import DryRun

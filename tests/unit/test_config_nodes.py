@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
-from runner.config.build import Asked, build, expand
+from runner.config.asked import Asked
+from runner.config.build import build
+from runner.config.nodes import expand
 from runner.config.schema import Runner
 from runner.core.errors import ConfigError
 from runner.core.spec import Node
