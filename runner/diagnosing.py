@@ -132,12 +132,13 @@ def stacks(
 ) -> int:
     """Show where every rank of a run is: its Python stacks, equal ones as one.
 
-    The ranks go on. The hosts keep what they told in the run's log `stacks`, all threads of it.
+    The ranks go on; it is one look, so look again before you blame one. The hosts keep what they
+    told in the run's log `stacks`.
     """
     from runner.contact import whoami
     from runner.core.stacks import parse
     from runner.found import hosts_of
-    from runner.ui.stacks import as_data, render
+    from runner.ui.stacks import as_data, of_plan, render
 
     composed = composed_for(run, cluster, set_, config_dir)
     with hosts_of(composed, "stacks") as hosts:
@@ -145,14 +146,17 @@ def stacks(
         plan = hosts.record(found).plan
         ask = {"run_id": plan.run_id, "why": f"asked for by {whoami()}"}
         answers, problems = hosts.asking().some("dump", ask, "dumped")
-    told = {name: parse(answer["payload"].decode()) for name, answer in answers.items()}
-    every = [stack for dumps in told.values() for dump in dumps for stack in dump.stacks]
+    told = {
+        name: [stack for dump in parse(answer["payload"].decode()) for stack in dump.stacks]
+        for name, answer in answers.items()
+    }
+    shown = of_plan(plan, told)
     kept_from = [problems.get(s.node) or hosts.silent.get(s.node) for s in plan.nodes]
     silent = [problem for problem in kept_from if problem]
     if json_:
-        print(json.dumps(as_data(plan, every, silent)))
+        print(json.dumps(as_data(plan.run_id, shown, silent)))
     else:
-        print(render(plan, every, silent=silent))
+        print(render(shown, silent))
     return NotReady.exit_code if silent else 0
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from runner.checks.case import Case, majority, used_gpus
 from runner.core.facts import Facts
 from runner.core.finding import Finding, Level
+from runner.core.spec import Node, Spec
 
 OLDEST = {13: 580, 12: 525, 11: 450}
 """The oldest driver branch for all of a CUDA major version: NVIDIA's CUDA Compatibility, table 1
@@ -27,13 +29,20 @@ def driver(case: Case) -> Iterator[Finding]:
         if not version:
             continue
         if used_gpus(node, facts) and (finding := _too_old(name, facts)):
-            yield finding
+            doubtful = case.spec.backend == "gloo" or _finds_libraries(case.spec, node)
+            yield replace(finding, level=Level.WARNING) if doubtful else finding
         elif version != common:
             what = f"driver {version}, most have {common}: NCCL may choose other ways there"
             yield Finding(Level.WARNING, name, what, "install the same driver on every node")
         else:
             cuda = f", CUDA {facts.driver.cuda}" if facts.driver.cuda else ""
             yield Finding(Level.FINE, name, f"{version}{cuda}")
+
+
+def _finds_libraries(spec: Spec, node: Node) -> bool:
+    """Whether something is said of where libraries are: NVIDIA's cuda-compat may be one."""
+    name = "LD_LIBRARY_PATH"
+    return name in spec.env_of(node) or any(name in line for line in spec.setup)
 
 
 def _too_old(name: str, facts: Facts) -> Finding | None:
@@ -49,7 +58,7 @@ def _too_old(name: str, facts: Facts) -> Finding | None:
     oldest = f"driver {OLDEST[wanted]} or newer" if wanted in OLDEST else "a newer driver"
     hint = (
         f"install {oldest} there, or a torch built for CUDA {supported}\n"
-        "with NVIDIA's cuda-compat package in its LD_LIBRARY_PATH: check.skip=[driver]"
+        "or NVIDIA's cuda-compat package, with LD_LIBRARY_PATH in cluster.env"
     )
     return Finding(Level.ERROR, name, what, hint)
 

@@ -30,7 +30,7 @@ def network(case: Case) -> Iterator[Finding]:
     if len(nodes) == 1:
         yield Finding(Level.FINE, nodes[0].name, "alone")
         return
-    ends = endpoints(nodes, known)
+    ends = endpoints(case.spec, nodes, known)
     for name, end in ends.items():
         of = f", its address there in {end.subnet}" if end.subnet else ""
         via = f" via {end.interface}{of}" if end.interface else ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -27,30 +28,44 @@ class _Seen:
     missing: list[Wanted] = field(default_factory=list)
     doubtful: list[Wanted] = field(default_factory=list)
     excluded: list[Wanted] = field(default_factory=list)
+    unwanted: list[Wanted] = field(default_factory=list)
     unlike_lock: list[Wanted] = field(default_factory=list)
     unlike_most: list[tuple[Wanted, str]] = field(default_factory=list)
 
     def version(self, wanted: Wanted) -> str:
         return (self.facts.python.packages or {}).get(wanted.name, "")
 
+    def has(self, wanted: Wanted) -> bool:
+        version = self.version(wanted)
+        return bool(version) and _allowed(version, wanted.specifier)
+
 
 def packages(case: Case) -> Iterator[Finding]:
-    """Errors for what is surely missing, or excluded by the project; the rest are warnings."""
+    """An error where a host lacks what others have; what none has, or a version, is a warning.
+
+    A file names more than a program needs, and hosts have more than their metadata tell: only that
+    one host is worse than the others is sure enough to refuse a launch for.
+    """
     asked = [each for each in case.ready if each[1].python.packages is not None]
     hosts = [_Seen(node, facts) for node, facts in asked]
     wanted = {
         host.node.name: [one for one in case.wants.packages if _applies(one, host.facts)]
         for host in hosts
     }
-    held = {name for host in hosts for name in host.facts.python.packages or {}}
+    fine = {one: [host for host in hosts if host.has(one)] for one in case.wants.packages}
     common = {
         one.name: majority({h.node.name: h.version(one) for h in hosts if h.version(one)})
         for one in case.wants.packages
     }
     for host in hosts:
         for one in wanted[host.node.name]:
-            _sort(host, one, one.name in held, common[one.name])
+            _sort(host, one, common[one.name], usual=_usual(one, len(fine[one]), len(hosts)))
         yield from _said(case, host, len({one.name for one in wanted[host.node.name]}))
+
+
+def _usual(one: Wanted, having: int, hosts: int) -> bool:
+    """Whether to have it is the rule here; of what is only listed, tools too, by most hosts."""
+    return having > 0 if one.need is Need.RUNTIME else 2 * having > hosts
 
 
 def environment(facts: Facts) -> dict[str, str]:
@@ -74,29 +89,35 @@ def environment(facts: Facts) -> dict[str, str]:
 
 def _applies(wanted: Wanted, facts: Facts) -> bool:
     """Whether a host is meant; one that cannot be told about, such as an extra's, is not."""
+    return not wanted.marker or _true(wanted.marker, tuple(environment(facts).items()))
+
+
+@functools.lru_cache(maxsize=4096)
+def _true(marker: str, environment: tuple[tuple[str, str], ...]) -> bool:
     from packaging.markers import InvalidMarker, Marker, UndefinedEnvironmentName
     from packaging.version import InvalidVersion
 
     try:
-        return not wanted.marker or Marker(wanted.marker).evaluate(environment(facts))
+        return Marker(marker).evaluate(dict(environment))
     except (InvalidMarker, UndefinedEnvironmentName, InvalidVersion, KeyError):
         return False
 
 
-def _sort(host: _Seen, one: Wanted, held_somewhere: bool, common: str) -> None:
+def _sort(host: _Seen, one: Wanted, common: str, *, usual: bool) -> None:
     version = host.version(one)
     if not version:
-        sure = one.need is Need.RUNTIME or (one.need is Need.LISTED and held_somewhere)
+        sure = usual and one.need is not Need.INDIRECT
         like = host.facts.python.similar.get(one.name)
         (host.missing if sure and not like else host.doubtful).append(one)
     elif not _allowed(version, one.specifier):
-        host.excluded.append(one)
+        (host.excluded if usual else host.unwanted).append(one)
     elif one.locked and not any(_allowed(version, f"=={each}") for each in one.locked if each):
         host.unlike_lock.append(one)
     elif version != common:
         host.unlike_most.append((one, common))
 
 
+@functools.lru_cache(maxsize=4096)
 def _allowed(version: str, specifier: str) -> bool:
     """Whether a version is; one in a grammar of its own is not judged."""
     from packaging.specifiers import InvalidSpecifier, SpecifierSet
@@ -115,11 +136,12 @@ def _said(case: Case, host: _Seen, count: int) -> Iterator[Finding]:
     if host.missing:
         what = f"{_list(one.name for one in host.missing)} missing, and named in {source}"
         yield Finding(worst, name, what, _cure(host, host.missing, source))
-    if host.excluded:
-        versions = (f"{one.name} {host.version(one)}" for one in host.excluded)
-        asked = (f"{one.name}{one.specifier}" for one in host.excluded)
-        what = f"{', '.join(versions)}, and {_asks(source)} {', '.join(asked)}"
-        yield Finding(worst, name, what, _cure(host, host.excluded, source))
+    for level, those in ((worst, host.excluded), (Level.WARNING, host.unwanted)):
+        if those:
+            versions = (f"{one.name} {host.version(one)}" for one in those)
+            asked = (f"{one.name}{one.specifier}" for one in those)
+            what = f"{', '.join(versions)}, and {_asks(source)} {', '.join(asked)}"
+            yield Finding(level, name, what, _cure(host, those, source))
     if host.doubtful:
         shown = ", ".join(_with_similar(one, host) for one in host.doubtful)
         what = f"not found, though {source} names them: {shown}"
@@ -136,7 +158,7 @@ def _said(case: Case, host: _Seen, count: int) -> Iterator[Finding]:
         pinned = {one.name: common for one, common in host.unlike_most}
         hint = _install(host, [f"{name}=={version}" for name, version in pinned.items()])
         yield Finding(Level.WARNING, name, what, hint)
-    if count and not (host.missing or host.excluded or host.doubtful):
+    if count and not (host.missing or host.excluded or host.unwanted or host.doubtful):
         yield Finding(Level.FINE, name, f"{count} named in {source}, all there")
 
 

@@ -33,7 +33,7 @@ WORDS = {
     Outcome.FAILED: "failed",
 }
 
-ODD = {Outcome.STRANGER, Outcome.MUTE, Outcome.REFUSED}
+ODD = {Outcome.STRANGER, Outcome.REFUSED}
 """Somebody is there, and is not who is meant."""
 
 Pair = tuple[str, str]
@@ -285,6 +285,8 @@ def _hint(found: _Pairs, contact: Contact) -> str:
             f"another machine has {at.address}{refuses}: arping {at.address} where it fails; set "
             f"{other}"
         )
+    if contact.outcome is Outcome.MUTE:
+        return f"it is very busy, or something between filters what is said; {AGAIN}"
     if contact.outcome in {Outcome.NO_ROUTE, Outcome.UNREACHABLE, Outcome.FAILED}:
         return f"ip route get {at.address} where it fails; or {other}"
     return (

@@ -8,15 +8,16 @@ from runner.checks.case import Case, majority
 from runner.core.facts import Python
 from runner.core.finding import Finding, Level
 from runner.core.packages import NCCL
-from runner.core.readiness import torch_problems, visible_gpus
+from runner.core.readiness import torch_problems
 
 HINT = "the same on every node: {python} -m pip install {wanted}"
 
 
 def torch(case: Case) -> Iterator[Finding]:
-    """An error where it is missing, or cannot talk to the others; else a difference is a warning.
+    """An error where it is missing, or another minor version; else a difference is a warning.
 
-    NCCL refuses any peer of another version (`Mismatched NCCL version`, in its src/init.cc).
+    Which NCCL torch will load is not known for sure: another package may have brought the one that
+    is there, and a torch of conda's brings its own.
     """
     for node, facts in case.ready:
         yield from map(Finding.of, torch_problems(node, facts))
@@ -26,7 +27,6 @@ def torch(case: Case) -> Iterator[Finding]:
         part: majority({name: each[part] for name, each in parts.items() if each[part]})
         for part in ("torch", "CUDA", "NCCL")
     }
-    nccl = _uses_nccl(case)
     for name, told in found.items():
         mine = parts[name]
         differing = [part for part in mine if mine[part] and mine[part] != common[part]]
@@ -40,8 +40,9 @@ def torch(case: Case) -> Iterator[Finding]:
         theirs = _shown({part: common[part] for part in differing})
         theirs = theirs.partition(" ")[2] if differing[0] == "torch" else theirs
         what = f"{_shown({part: mine[part] for part in differing})}, most have {theirs}"
-        apart = _minor(mine["torch"]) != _minor(common["torch"]) or (nccl and "NCCL" in differing)
+        apart = _minor(mine["torch"]) != _minor(common["torch"])
         what += ": they do not understand each other" if apart else ""
+        what += ": NCCL refuses a peer of another version" if differing == ["NCCL"] else ""
         yield Finding(Level.ERROR if apart else Level.WARNING, name, what, hint)
 
 
@@ -59,13 +60,6 @@ def _nccl(told: Python) -> str:
 
 def _shown(parts: Mapping[str, str]) -> str:
     return ", ".join(f"{part} {version}" for part, version in parts.items() if version)
-
-
-def _uses_nccl(case: Case) -> bool:
-    """Whether ranks will talk by NCCL, as far as it can be told without a plan."""
-    if case.spec.backend == "auto":
-        return all(visible_gpus(facts) and node.gpu_count != 0 for node, facts in case.ready)
-    return case.spec.backend == "nccl"
 
 
 def _minor(version: str) -> list[str]:

@@ -92,7 +92,7 @@ def _disconnect_s(check: Checker, values: Mapping[str, Any]) -> float:
 
 def _stall_s(check: Checker, value: object) -> float:
     """Return after how long without progress that is said; 0 for never."""
-    if value in ("off", False, None):  # YAML takes off for false
+    if value == "off" or value is False or value is None:  # YAML takes off for false
         return 0.0
     if isinstance(value, str):
         check.wrong("watch.stall_s", f"must be a number of seconds, or off, not {value!r}")

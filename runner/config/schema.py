@@ -197,9 +197,9 @@ class Check:
 
 @dataclass
 class Watch:
-    """What is done when a run hangs: no rank writes, computes, reads or sends anything."""
+    """What is done when a run hangs: no rank prints, computes, or reads or writes files."""
 
-    stall_s: Any = doc(600.0, "after so long that is said", "seconds, more than 0, or off")
+    stall_s: Any = doc(300.0, "after so long that is said", "seconds, more than 0, or off")
     action: str = doc(
         "report", "report shows where every rank is; stop ends the run as well", "report or stop"
     )

@@ -241,6 +241,7 @@ def launch_request(
         hold_hub=master and len(spec.nodes) > 1,
         port_first=spec.master_port.first if master else 0,
         port_last=spec.master_port.last if master else 0,
+        python_path=spec.env_of(node).get("PYTHONPATH", ""),
         packages=(*NCCL, *packages),
     )
 

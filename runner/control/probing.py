@@ -52,7 +52,7 @@ class Prober:
         Raises:
             Interrupted: By a signal.
         """
-        endpoints = network.endpoints(nodes, facts) if len(nodes) > 1 else {}
+        endpoints = network.endpoints(self._spec, nodes, facts) if len(nodes) > 1 else {}
         if not endpoints or not (pairs or names):
             return None
         probed = Probed(endpoints)

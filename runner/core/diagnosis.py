@@ -9,8 +9,7 @@ from typing import Callable, List, Optional, Sequence, Tuple
 from runner.core.causes import explain
 from runner.core.layout import PROGRAM, STACKS, log_name, rank_source
 from runner.core.plan import Plan
-from runner.core.stacks import STALLED, grouped, on, parse, sentence
-from runner.core.stacks import shortened as shortened_stack
+from runner.core.stacks import STALLED, on, parse, picture, sentence
 from runner.core.text import spans
 from runner.core.verdict import LOST, Failure, Verdict
 
@@ -103,19 +102,19 @@ def _has_traceback(lines: Sequence[str]) -> bool:
 def _standstill(plan: Plan, tail: Tail) -> Diagnosis:
     """Return who waited for whom when nothing moved, by the last stacks of every node."""
     name = log_name(plan.attempt, STACKS, "out")
-    dumps = [parse("\n".join(tail(share.node, name, DUMP_LINES))) for share in plan.nodes]
-    folders = [share.cwd for share in plan.nodes]
-    found = (shortened_stack(s, folders) for dump in dumps if dump for s in dump[-1].stacks)
-    groups = grouped(found)
-    told = {rank for group in groups for rank in group.ranks}
-    ended = [rank for rank in range(plan.world_size) if rank not in told]
-    rarest = [f"  {frame}" for frame in groups[0].stack.frames[:SHOWN]] if groups else []
-    head = [f"{spans(groups[0].ranks)}, innermost call first:"] if groups else []
+    dumps = {
+        share.node: parse("\n".join(tail(share.node, name, DUMP_LINES)) + "\n")
+        for share in plan.nodes
+    }
+    told = {node: found[-1].stacks for node, found in dumps.items() if found and found[-1].whole}
+    shown = picture(told, plan.node_of_rank, [share.cwd for share in plan.nodes])
+    odd = shown.groups[:1]
+    head = [f"{spans(group.ranks)}, innermost call first:" for group in odd]
+    calls = [f"  {frame}" for group in odd for frame in group.stack.frames[:SHOWN]]
     return Diagnosis(
-        said=(*head, *rarest),
+        said=(*head, *calls),
         cause="standstill",
-        means=sentence(groups, ended, plan.node_of_rank)
-        or "no rank waits for others in an operation of torch's",
+        means=sentence(shown),
         cure="the stacks of all ranks are in logs/NODE/stacks.out; if they only needed longer, "
         "watch.stall_s gives them more time",
     )

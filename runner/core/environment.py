@@ -14,7 +14,8 @@ RECORDINGS = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
 
 def flight_recorder(env: Mapping[str, str], place: str) -> Dict[str, str]:
     """Return where ranks that have it switched on shall write its dumps: beside their logs."""
-    if not any(env.get(name, "0") != "0" for name in RECORDER):
+    off = all(env.get(name, "0") == "0" for name in RECORDER)
+    if off or any(name in env for name in RECORDINGS):
         return {}
     return dict.fromkeys(RECORDINGS, place)
 
@@ -44,4 +45,4 @@ def environment(
         if gpus:
             env["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # as in the facts; CUDA's: fastest first
         env["CUDA_VISIBLE_DEVICES"] = ",".join(str(index) for index in gpus)
-    return {**env, **spec.env, **node.env, **spec.task.env}
+    return {**env, **spec.env_of(node)}

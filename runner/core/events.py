@@ -130,13 +130,14 @@ class Kept:
 class Stalled:
     """Nothing of the run has moved anywhere for `seconds`.
 
-    Where every rank of this host is, is in its log `stacks`, or `problem` says why not. `stops` is
-    whether the run is stopped for it.
+    Where every rank of this host is, is in its log `stacks`, in the dump made at `dump`, or
+    `problem` says why not. `stops` is whether the run is stopped for it.
     """
 
     seconds: float
     stops: bool = False
     problem: str = ""
+    dump: str = ""
 
 
 @dataclass(frozen=True)

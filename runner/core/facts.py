@@ -40,6 +40,7 @@ class FactsRequest:
         hosts_only: Whether to leave out what only a launch needs: interpreter and GPUs.
         gpus: Whether to look at the GPUs all the same.
         setup_s: How long the setup lines may take.
+        python_path: The PYTHONPATH the ranks will have, if the configuration sets one.
         packages: Distributions to look for in the task's interpreter, by normalised name.
         thorough: Whether to do what no launch waits for: look at the health of the GPUs and at who
             uses the machine, ask the login shell for the interpreter, read all of the release.
@@ -62,6 +63,7 @@ class FactsRequest:
     gpus: bool = False
     deadline_s: float = 15.0
     setup_s: float = 120.0
+    python_path: str = ""
     packages: Tuple[str, ...] = ()
     thorough: bool = False
 

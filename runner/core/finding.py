@@ -12,7 +12,7 @@ class Level(enum.Enum):
     """How bad a finding is."""
 
     ERROR = "error"
-    """A launch refuses."""
+    """A launch refuses, or would hang."""
     WARNING = "warning"
     """It may go well."""
     FINE = "fine"

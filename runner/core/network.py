@@ -12,7 +12,7 @@ from typing import Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
 from runner.core.errors import Problem
 from runner.core.facts import Facts, Interface
-from runner.core.spec import Node
+from runner.core.spec import Node, Spec
 
 Address = Union[IPv4Address, IPv6Address]
 
@@ -50,7 +50,7 @@ def derived_address(nodes: Sequence[Node], facts: Mapping[str, Facts]) -> str:
     return addr if _parse(addr) else _derived(nodes, facts)[0]
 
 
-def endpoints(nodes: Sequence[Node], facts: Mapping[str, Facts]) -> Dict[str, Endpoint]:
+def endpoints(spec: Spec, nodes: Sequence[Node], facts: Mapping[str, Facts]) -> Dict[str, Endpoint]:
     """Return where each node is reached by its peers; {} where the ranks cannot meet.
 
     That is what gloo and NCCL publish: the address of the interface towards the master, of its
@@ -60,15 +60,27 @@ def endpoints(nodes: Sequence[Node], facts: Mapping[str, Facts]) -> Dict[str, En
     if problem:
         return {}
     route = derived_address(nodes, facts) if addr == nodes[0].addr else addr
-    return {
-        node.name: _endpoint(facts[node.name], interface_of(node, facts[node.name], route), route)
-        for node in nodes
-    }
+    found = {}
+    for node in nodes:
+        own = facts[node.name]
+        interface = _by_variable(own, spec.env_of(node)) or interface_of(node, own, route)
+        found[node.name] = _endpoint(own, interface, route)
+    return found
 
 
 def interface_of(node: Node, facts: Facts, route: str) -> str:
     """Return the interface of a node's training traffic: as named, else towards that address."""
     return node.interface or interface_towards(facts, route)
+
+
+def _by_variable(facts: Facts, env: Mapping[str, str]) -> str:
+    """Return the interface that a variable of the user's has ranks use in our stead, if one."""
+    names = {each.name for each in facts.interfaces}
+    for variable in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"):
+        chosen = env.get(variable, facts.own_env.get(variable, "")).lstrip("=")
+        if chosen in names:
+            return chosen
+    return ""
 
 
 def _endpoint(facts: Facts, interface: str, route: str) -> Endpoint:

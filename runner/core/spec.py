@@ -171,7 +171,7 @@ class Spec:
     grace_s: float = 15.0
     lost_s: float = 15.0
     disconnect_s: float = 600.0
-    stall_s: float = 600.0
+    stall_s: float = 300.0
     stall_stops: bool = False
     stacks: bool = True
     detach: bool = False
@@ -180,6 +180,10 @@ class Spec:
     def pushes(self) -> bool:
         """Whether the ranks run in a release: our shipped tasks need none."""
         return self.deploy.on and not self.task.shipped
+
+    def env_of(self, node: Node) -> Dict[str, str]:
+        """What the user sets for the ranks of a node: the task's wins, then the node's."""
+        return {**self.env, **node.env, **self.task.env}
 
     @property
     def master(self) -> Node:

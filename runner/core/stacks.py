@@ -1,7 +1,7 @@
 """The Python stacks of a run's ranks: as text in a host's log, and what they tell together.
 
 A host appends each dump to its log `stacks`: a line of its own, then every process with its
-threads in the form of CPython's `faulthandler`, which is the form people know.
+threads in the form of CPython's `faulthandler`, which is the form people know, and a last line.
 """
 
 from __future__ import annotations
@@ -16,19 +16,25 @@ STALLED = "no rank made progress for"
 """How the reason begins for which a watchdog stops a run."""
 
 DUMP = "=== stacks, {when}: {why}\n"
+END = "=== end\n"
 PROCESS = "--- rank {rank}: process {pid} ({program}), by {how}\n"
 
 _DUMP = re.compile(r"=== stacks, (\S+): (.*)")
 _PROCESS = re.compile(r"--- rank (\d+): process (\d+) \((.*)\), by (.*)")
-_THREAD = re.compile(r"(Current thread|Thread) .*\(most recent call first\):")
+_THREAD = re.compile(r"(Current thread|Stack|Thread) .*\(most recent call first\):|Stack \(most.*")
 _FRAME = re.compile(r'  File "(.*)", line (\d+|\?\?\?) in (.*)')
 
-TORCH = "torch/distributed/"
-"""A frame below this folder waits for other ranks."""
-
-WRAPPERS = frozenset(
-    ("wrapper", "<module>", "_time_logger", "__call__", "inner", "decorate_context")
+WAITING = (
+    "torch/distributed/distributed_c10d.py",
+    "torch/distributed/_functional_collectives.py",
+    "torch/distributed/rendezvous.py",
 )
+"""Who is in one of these files waits for other ranks, or talks to them."""
+
+PASSING = ("torch/distributed/c10d_logger.py", "torch/_ops.py")
+"""Files between a call of the user's and those."""
+
+WRAPPERS = frozenset(("wrapper", "<module>", "__call__"))
 """Functions there that are no operation."""
 
 BACKWARD = "_engine_run_backward"
@@ -68,11 +74,15 @@ class Stack:
 
 @dataclass(frozen=True)
 class Dump:
-    """What one host said at one moment; `when` is its own time, ISO 8601."""
+    """What one host said at one moment; `when` is its own time, ISO 8601.
+
+    `whole` is whether all of it is here: logs come in pieces.
+    """
 
     when: str
     why: str
     stacks: Tuple[Stack, ...]
+    whole: bool = True
 
 
 @dataclass(frozen=True)
@@ -94,7 +104,8 @@ def parse(text: str) -> List[Dump]:
     for block in re.split(r"^(?==== stacks, )", text, flags=re.MULTILINE):
         head = _DUMP.match(block)
         if head:
-            dumps.append(Dump(head[1], head[2], tuple(_processes(block))))
+            whole = block.endswith(END)
+            dumps.append(Dump(head[1], head[2], tuple(_processes(block)), whole))
     return dumps
 
 
@@ -112,7 +123,7 @@ def _main_thread(lines: Sequence[str]) -> Tuple[Frame, ...]:
     for line in lines:
         head, frame = _THREAD.match(line), _FRAME.match(line)
         if head:
-            threads.append((head[1] == "Current thread", []))
+            threads.append((head[1] != "Thread", []))
         elif frame and threads:
             number = int(frame[2]) if frame[2].isdigit() else 0
             threads[-1][1].append(Frame(frame[1], number, frame[3]))
@@ -134,50 +145,91 @@ def grouped(stacks: Iterable[Stack]) -> List[Group]:
 
 
 def waits_in(frames: Sequence[Frame]) -> str:
-    """Return the operation of several ranks that a stack ends in: the outermost call of torch's."""
+    """Return the operation of several ranks that a stack ends in: the outermost call of torch's.
+
+    The innermost call has to be one that waits: who computes inside a wrapper of torch's does not.
+    """
     found = ""
     for frame in frames:
-        if _in_torch(frame, TORCH):
-            found = found if frame.function in WRAPPERS else frame.function
+        if any(_is_in(frame, file) for file in WAITING):
+            found = found if found and frame.function in WRAPPERS else frame.function
         elif frame.function == BACKWARD:
             return found or "backward"
-        elif found or not (_in_torch(frame, "torch/") or "/lib/python3" in frame.file):
+        elif not any(_is_in(frame, file) for file in PASSING) and (found or not _library(frame)):
             break
     return found
 
 
-def sentence(groups: Sequence[Group], missing: Sequence[int], nodes: Mapping[int, str]) -> str:
-    """Return who waits for whom, "" where nobody waits in an operation of torch's.
+def _library(frame: Frame) -> bool:
+    """Whether it is Python's own: who waits may do so in `threading`."""
+    return bool(re.search(r"(^|/)lib/python3\.\d+/(?!site-packages)", frame.file))
 
-    Args:
-        groups: All of the run's.
-        missing: Ranks that have no process any more.
+
+@dataclass(frozen=True)
+class Picture:
+    """All of a run at one moment.
+
+    Attributes:
+        groups: Ranks at the same place, the odd ones first.
+        ended: Ranks that have no process any more.
+        unknown: Ranks of hosts that told nothing.
         nodes: The node of each rank.
     """
+
+    groups: Tuple[Group, ...]
+    ended: Tuple[int, ...]
+    unknown: Tuple[int, ...]
+    nodes: Mapping[int, str]
+
+
+def picture(
+    told: Mapping[str, Sequence[Stack]], nodes: Mapping[int, str], folders: Sequence[str]
+) -> Picture:
+    """Put together what hosts told.
+
+    Args:
+        told: The stacks of each host that answered.
+        nodes: The node of each rank.
+        folders: Where ranks run, on any host.
+    """
+    groups = grouped(shortened(stack, folders) for stacks in told.values() for stack in stacks)
+    seen = {rank for group in groups for rank in group.ranks}
+    ended = tuple(rank for rank, node in nodes.items() if node in told and rank not in seen)
+    unknown = tuple(rank for rank, node in nodes.items() if node not in told)
+    return Picture(tuple(groups), ended, unknown, nodes)
+
+
+def sentence(shown: Picture) -> str:
+    """Return who waits for whom; where nobody waits in torch, who is elsewhere than the most."""
     waiting: Dict[str, List[int]] = {}
-    for group in groups:
+    for group in shown.groups:
         if group.waits:
             waiting.setdefault(group.waits, []).extend(group.ranks)
-    others = [group for group in groups if not group.waits]
+    others = [_where(group, shown.nodes) for group in shown.groups if not group.waits]
+    others += _without_stack(shown)
     if not waiting:
-        return ""
+        return ", and ".join(others[:3])
     wait = " and ".join(
         f"{spans(sorted(ranks))} wait{'s' if len(ranks) == 1 else ''} in {operation}"
         for operation, ranks in waiting.items()
     )
-    awaited = [_where(group, nodes) for group in others]
-    if missing:
-        which = "which has" if len(missing) == 1 else "which have"
-        awaited.append(f"{on(missing, nodes)}, {which} ended")
-    if awaited:
-        return f"{wait} for {' and '.join(awaited)}"
+    if others:
+        return f"{wait} for {' and '.join(others[:3])}"
     if len(waiting) > 1:
         return f"{wait}: they do not agree on which comes next"
-    if len({group.stack.frames[-1:] and _called_at(group) for group in groups}) > 1:
+    if len({_called_at(group) for group in shown.groups}) > 1:
         return f"{wait}, called from different places: one may be a call ahead of the others"
     return (
         f"{wait}, all at the same place: the network between them, or the sizes they pass, differ"
     )
+
+
+def _without_stack(shown: Picture) -> Iterator[str]:
+    if shown.ended:
+        which = "which has" if len(shown.ended) == 1 else "which have"
+        yield f"{on(shown.ended, shown.nodes)}, {which} ended"
+    if shown.unknown:
+        yield f"{on(shown.unknown, shown.nodes)}, of which no stack is known"
 
 
 def shortened(stack: Stack, folders: Sequence[str]) -> Stack:
@@ -192,6 +244,9 @@ def _short(frame: Frame, folders: Sequence[str]) -> Frame:
     _, library, below = frame.file.rpartition("/site-packages/")
     if library:
         return replace(frame, file=below)
+    own = re.search(r"/(lib/python3\.\d+/.*)", frame.file)
+    if own:
+        return replace(frame, file=own[1])
     for folder in folders:
         if frame.file.startswith(folder + "/"):
             return replace(frame, file=frame.file[len(folder) + 1 :])
@@ -200,11 +255,13 @@ def _short(frame: Frame, folders: Sequence[str]) -> Frame:
 
 def _called_at(group: Group) -> Optional[Frame]:
     """Return the user's call of the operation."""
-    return next((frame for frame in group.stack.frames if not _in_torch(frame, "torch/")), None)
+    return next(
+        (f for f in group.stack.frames if not _is_in(f, "torch/") and not _library(f)), None
+    )
 
 
-def _in_torch(frame: Frame, folder: str) -> bool:
-    return frame.file.startswith(folder) or f"/{folder}" in frame.file
+def _is_in(frame: Frame, place: str) -> bool:
+    return frame.file.startswith(place) or f"/{place}" in frame.file
 
 
 def _where(group: Group, nodes: Mapping[int, str]) -> str:
@@ -212,8 +269,11 @@ def _where(group: Group, nodes: Mapping[int, str]) -> str:
     which = "which is" if len(group.ranks) == 1 else "which are"
     who = on(group.ranks, nodes)
     if not stack.frames:
-        return f"{who} ({stack.program}: {stack.how})"
-    return f"{who}, {which} in {stack.frames[0]}"
+        return f"{who} ({stack.how})"
+    inner, own = stack.frames[0], _called_at(group)
+    if own is None or own == inner:
+        return f"{who}, {which} in {inner}"
+    return f"{who}, {which} in {inner.function}, called in {own}"
 
 
 def on(ranks: Sequence[int], nodes: Mapping[int, str]) -> str:

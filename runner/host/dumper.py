@@ -1,9 +1,11 @@
 """`sitecustomize` of a run's ranks: it lets their supervisor ask for their Python stacks.
 
 A file of its own, written first on the ranks' PYTHONPATH; it imports nothing of ours. CPython's
-faulthandler writes the stacks of all threads from a signal handler in C, also while the main
-thread is in a collective. They go into a file that has no name and no place on a disk: who finds
-it open in a process knows that this process takes the signal, and no other is ever signalled.
+faulthandler writes the stack of the main thread from a signal handler in C, also while that is in
+a collective; to read other threads' from there crashes now and then (python/cpython#116008). It
+goes into a file that has no name and no place on a disk: who finds it open in a process knows that
+this process takes the signal; no other is signalled. As any signal it may end a `poll` or `sleep`
+of compiled code early, where that does not go on by itself.
 """
 
 import faulthandler
@@ -31,7 +33,7 @@ def offer() -> None:
         os.close(low)
     except OSError:  # few may be open here
         file = low
-    faulthandler.register(SIGNAL, file=file, all_threads=True)
+    faulthandler.register(SIGNAL, file=file, all_threads=False)
 
 
 def give_way() -> None:

@@ -32,11 +32,11 @@ class Dumping(Duty):
         for frame, child in self._going:
             child.advance()
             if child.code is not None:
-                text, problem = stacks.outcome(child)
-                if problem is None:
-                    self.wire.reply("dumped", {"id": frame.data["id"]}, text.encode())
-                else:
+                told, problem = stacks.outcome(child)
+                if problem:
                     self.wire.refuse(frame, problem)
+                else:
+                    self.wire.reply("dumped", {"id": frame.data["id"]}, told["text"].encode())
         self._going = [each for each in self._going if each[1].code is None]
 
     def close(self) -> None:
@@ -50,4 +50,4 @@ class Dumping(Duty):
         order = read_order(folder)
         if order is None:
             raise ValueError(f"there is no run {ask['run_id']} in {self.wire.workdir}")
-        self._going.append((frame, stacks.child(folder, order, str(ask["why"]))))
+        self._going.append((frame, stacks.child(folder, order, str(ask["why"]), show=True)))

@@ -66,7 +66,10 @@ def _collect(request: FactsRequest, children: List[probes.Child]) -> Collected:
         told = {**machine.surveyed(folders, request), **gpus.result(devices)}
         return Collected(replace(facts, **told), environ)
     python = _expanded(request.python, facts.home)
-    asked = interpreter.start(python, environ, facts.project, request.deadline_s, request.packages)
+    path = {"PYTHONPATH": request.python_path} if request.python_path else {}
+    asked = interpreter.start(
+        *(python, {**environ, **path}, facts.project, request.deadline_s, request.packages)
+    )
     children.append(asked)
     found, held = _look(request, seconds)
     if request.thorough:
@@ -116,6 +119,7 @@ def _in_login_shell(
         return Python()
     shell = login.start(name, dict(os.environ))
     probes.gather([shell], beside=children)
+    shell.sweep()  # start-up files may start an agent
     path = login.result(shell)
     if not path:
         return Python()

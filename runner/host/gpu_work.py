@@ -7,11 +7,12 @@ often too, and touches no memory. That is how NVML tells it from work.
 from __future__ import annotations
 
 import enum
+import functools
 import os
 import time
 from typing import List, Optional, Sequence, Tuple
 
-from runner.host import gpus, nvml, probes
+from runner.host import gpus, nvml, probes, proc
 
 SAMPLES, PAUSE_S, LIMIT_S = 4, 0.5, 8.0
 BUSY, IDLE = 90, 5
@@ -23,20 +24,27 @@ class Doing(enum.Enum):
 
     WORK = "work"
     WAIT = "wait"
-    """Some are busy all the time, and none touches its memory."""
+    """All are busy all the time, and none touches its memory."""
     NOTHING = "nothing"
-    """They are idle, or the driver does not tell."""
+    """Some are idle, or the driver does not tell."""
 
 
 Sample = Sequence[Tuple[int, int]]
 """Of each GPU: percent of the time with a kernel on it, and with memory read or written."""
 
 
-def start() -> Optional[probes.Child]:
-    """Begin to look, in a child since a driver may hang; None where there is none."""
+def start(visible: Optional[str]) -> Optional[probes.Child]:
+    """Begin to look, in a child since a driver may hang; None where there is none.
+
+    `visible` is the CUDA_VISIBLE_DEVICES of the ranks; what others do on other GPUs is no matter.
+    """
     if not any(map(os.path.exists, gpus.SIGNS)):
         return None
-    return probes.Child(_look, LIMIT_S)
+    words = visible.split(",") if visible is not None else None
+    chosen = [int(word) for word in words if word.strip().isdigit()] if words else None
+    if visible == "" or (words and not chosen):  # none, or by names that we do not know
+        return None
+    return probes.Child(functools.partial(_look, chosen), LIMIT_S)
 
 
 def result(child: probes.Child) -> Doing:
@@ -49,17 +57,19 @@ def judged(samples: Sequence[Sample]) -> Doing:
     of_each = list(zip(*samples))  # noqa: B905 (strict came with 3.10; each has every GPU)
     if any(busy > IDLE and used for gpu in of_each for busy, used in gpu):
         return Doing.WORK
-    if any(all(busy >= BUSY for busy, _ in gpu) for gpu in of_each):
+    if of_each and all(busy >= BUSY for gpu in of_each for busy, _ in gpu):
         return Doing.WAIT
     return Doing.NOTHING
 
 
-def _look() -> None:
+def _look(chosen: Optional[Sequence[int]]) -> None:
+    proc.close_all_but({probes.REPORT})
     library = nvml.Nvml()
     samples: List[Sample] = []
     for _ in range(SAMPLES):
         time.sleep(PAUSE_S)
-        samples.append([_sample(library, index) for index in range(library.count())])
+        wanted = range(library.count()) if chosen is None else chosen
+        samples.append([_sample(library, index) for index in wanted])
     probes.tell(samples=samples)
 
 

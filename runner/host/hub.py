@@ -33,12 +33,12 @@ class Host(Connected):
         listener.listen(256)
         self._watch(listener.fileno(), self._admit)
 
-    def tick(self, heard: float, *, keep: bool, still_s: float) -> float:
+    def tick(self, heard: float, *, keep: bool, still_s: float) -> Optional[float]:
         """Beat, and see who is silent."""
         now = time.monotonic()
         due, judge = self._due(), self._awake.look(now)
-        still_s = self._still_s(now, still_s)
-        self._beat = beat(max(heard, self._reported), keep=keep, still_s=still_s)
+        all_still_s = self._still_s(now, still_s)
+        self._beat = beat(max(heard, self._reported), keep=keep, still_s=all_still_s)
         for peer in self._members.values():
             if due:
                 peer.say(**self._beat)
@@ -49,12 +49,12 @@ class Host(Connected):
                 self._lose(name, f"nothing was heard from it for {now - since:.0f} s", since)
         for peer in [each for each in self._strangers if now > each.since + PROVE_S]:
             self._forget(peer)
-        return still_s
+        return all_still_s
 
-    def _still_s(self, now: float, own_s: float) -> float:
+    def _still_s(self, now: float, own_s: float) -> Optional[float]:
         """Return for how long nothing has moved anywhere; who said farewell moves no more."""
         if self._awaited > 0 or self._absent:
-            return 0.0
+            return None
         return min(own_s, now - max(self._moved.values(), default=0.0))
 
     def _lose(self, name: str, reason: str, since: float) -> None:
@@ -114,8 +114,8 @@ class Host(Connected):
                     self._forget(peer)
                     return
                 if message["say"] == "here":
-                    still_s = float(message.get("still", 0.0))
-                    self._moved[peer.name] = time.monotonic() - still_s
+                    still_s = message.get("still")
+                    self._moved[peer.name] = time.monotonic() - float(still_s or 0.0)
                 if not quiet:
                     self._take(message)
         except PeerGone as gone:

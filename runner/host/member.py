@@ -39,10 +39,10 @@ class Member(Connected):
         self._stopping: Optional[Dict[str, Any]] = None
         self._all_moved: Optional[float] = None
 
-    def tick(self, heard: float, *, keep: bool, still_s: float) -> float:
+    def tick(self, heard: float, *, keep: bool, still_s: float) -> Optional[float]:
         """Beat, reach for the hub, and see whether it is silent."""
         if self._left:
-            return 0.0
+            return None
         judge = self._awake.look(time.monotonic())
         now, peer = time.monotonic(), self._hub_peer
         due = self._due()
@@ -64,9 +64,12 @@ class Member(Connected):
             self._old, self._hub_peer, self._next_try = peer, None, now
         elif judge and not peer.name and now - peer.since > self._patience_s:
             self._retry("it does not know the run's token")
-        return (
-            min(still_s, time.monotonic() - self._all_moved) if self._all_moved is not None else 0.0
-        )
+        return self._all_still_s(still_s)
+
+    def _all_still_s(self, own_s: float) -> Optional[float]:
+        if self._all_moved is None:
+            return None
+        return min(own_s, time.monotonic() - self._all_moved)
 
     @property
     def _peers(self) -> List[Peer]:
@@ -186,8 +189,9 @@ class Member(Connected):
                     self._part_with_all()
                     return
                 if message["say"] == "here":
-                    still_s = float(message.get("still", 0.0))
-                    self._all_moved = time.monotonic() - still_s if still_s else None
+                    still_s = message.get("still")
+                    moved = None if still_s is None else time.monotonic() - float(still_s)
+                    self._all_moved = moved
                 self._take(message)
                 if peer is self._hub_peer and self._old is not None:
                     self._part(self._old)  # the hub has done so with its end

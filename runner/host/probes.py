@@ -58,6 +58,7 @@ class Child:
         self.limit_s = limit_s
         self._began = time.monotonic()
         self.pipes: Tuple[int, ...] = ()
+        self._pid = 0
         try:
             self._pid, self._printed, self._reported = _fork(body, limit_s)
         except OSError as error:
@@ -70,6 +71,11 @@ class Child:
     def text(self) -> str:
         """The end of what it printed."""
         return self.output.decode(errors="replace").strip()
+
+    @property
+    def pid(self) -> int:
+        """Its process, and its group; 0 if it could not be started."""
+        return self._pid
 
     def told(self) -> Dict[str, Any]:
         """Return what it reported with `tell`; of two values for a key the later one counts."""
@@ -90,6 +96,12 @@ class Child:
                 break
             time.sleep(0.005)
         self._close(-signal.SIGKILL)
+
+    def sweep(self) -> None:
+        """End what it left running in its process group, after its own end."""
+        if self.code is not None and self._pid:
+            with suppress(OSError):
+                os.killpg(self._pid, signal.SIGKILL)
 
     def patience_ms(self) -> float:
         """Return how long its parent may sleep before it calls `advance` again."""

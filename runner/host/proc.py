@@ -6,14 +6,14 @@ import contextlib
 import ctypes
 import os
 import signal
-from typing import AbstractSet, Dict, Iterable, List, NamedTuple, Set
+from typing import AbstractSet, Dict, Iterable, List, NamedTuple, Optional, Set
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 
 
 class Process(NamedTuple):
-    """One line of /proc/PID/stat: parent, state, session, threads; start and CPU in ticks."""
+    """Of /proc/PID/stat: parent, state, session, threads; start, CPU in ticks; page faults."""
 
     ppid: int
     state: str
@@ -21,6 +21,7 @@ class Process(NamedTuple):
     threads: int
     start: int
     cpu: int = 0
+    faults: int = 0
 
     @property
     def alive(self) -> bool:
@@ -40,8 +41,9 @@ def table() -> Dict[int, Process]:
         except OSError:
             continue
         ppid, session, threads, start = (int(fields[n]) for n in (1, 3, 17, 19))
-        cpu = int(fields[11]) + int(fields[12])
-        found[int(name)] = Process(ppid, fields[0].decode(), session, threads, start, cpu)
+        cpu, faults = (int(fields[n]) + int(fields[m]) for n, m in ((11, 12), (7, 9)))
+        state = fields[0].decode()
+        found[int(name)] = Process(ppid, state, session, threads, start, cpu, faults)
     return found
 
 
@@ -54,9 +56,9 @@ def read_text(path: str) -> str:
         return ""
 
 
-def descendants(root: int) -> List[int]:
+def descendants(root: int, known: Optional[Dict[int, Process]] = None) -> List[int]:
     """Return the living descendants of `root`, parents first; zombies are not alive."""
-    processes = table()
+    processes = table() if known is None else known
     children: Dict[int, List[int]] = {}
     for pid, process in processes.items():
         children.setdefault(process.ppid, []).append(pid)

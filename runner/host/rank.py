@@ -41,7 +41,7 @@ def main(argv: List[str]) -> NoReturn:
         signal.signal(forwarded, lambda *_: None)
     child = os.fork()
     if child == 0:
-        _become(program, base)
+        _become(program, base, traced=bool(site))
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     record(f"{base}.start", {"pid": child, "shim": os.getpid()})
     _, status, usage = os.wait4(child, 0)
@@ -58,16 +58,17 @@ def main(argv: List[str]) -> NoReturn:
     os._exit(code or 0)
 
 
-def _become(program: List[str], base: str) -> NoReturn:
+def _become(program: List[str], base: str, *, traced: bool) -> NoReturn:
     """Turn this process into the rank's own program; it dies with its shim (prctl(2)).
 
-    Where Yama restricts ptrace to a process's parents, py-spy of the same user may look all the
-    same.
+    Where Yama restricts ptrace to a process's parents, one that is to be `traced` lets py-spy of
+    the same user look all the same.
     """
     parent = os.getppid()
     prctl = ctypes.CDLL(None).prctl
     prctl(PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL), 0, 0, 0)
-    prctl(PR_SET_PTRACER, ctypes.c_ulong(-1), 0, 0, 0)
+    if traced:
+        prctl(PR_SET_PTRACER, ctypes.c_ulong(-1), 0, 0, 0)
     if os.getppid() != parent:
         os._exit(1)
     for signum in FORWARDED:
@@ -102,7 +103,9 @@ def traceback_of(path: str) -> str:
     """
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
-            return str(json.load(file)["message"]["extraInfo"]["py_callstack"])[-TRACEBACK:]
+            return str(json.loads(file.read(1 << 20))["message"]["extraInfo"]["py_callstack"])[
+                -TRACEBACK:
+            ]
     except (OSError, ValueError, KeyError, TypeError):
         return ""
 

@@ -15,8 +15,8 @@ from runner.core.probe import Contact, Outcome, Target
 from runner.host.greeter import SUBJECT
 from runner.host.peer import CLIENT, Peer, PeerGone
 
-AT_ONCE = 100
-"""Connections at a time: enough for any limit of open files."""
+AT_ONCE = 32
+"""Connections at a time: on a slow line more of them would take each other for stalled."""
 
 CONNECT_S = 3.5
 """The kernel repeats a SYN after 1 and 3 s, and gives up on a silent neighbour after 3 s."""
@@ -25,8 +25,8 @@ GREET_S = 2.5
 STALL_S = 2.5
 """How long nothing more of the large packets may arrive."""
 
-PAD, PADS = 7 << 10, 37
-"""Together 256 KiB and more: the kernel makes packets of full size of it."""
+PAD, PADS = 7 << 10, 4
+"""Together 28 KiB: the kernel makes packets of full size of it, also of jumbo frames."""
 
 _TICK_MS = 50.0
 _OUTCOMES = {

@@ -7,24 +7,25 @@ from outside; else by what `host.dumper` prepared in the process.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import subprocess
 import time
 from datetime import datetime, timezone
-from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Sequence, Tuple
 
 from runner.core.layout import STACKS, RunFolder
 from runner.core.order import Order
-from runner.core.stacks import DUMP, PROCESS
+from runner.core.stacks import DUMP, END, PROCESS
 from runner.host import probes, proc
 from runner.host.dumper import SIGNAL
 from runner.host.records import rank_records
 
-LIMIT_S = 20.0
+LIMIT_S = 12.0
 """How long all of it may take; whoever calls does it in a child."""
 
-SPY_S = 10.0
+SPY_S = 4.0
 ANSWER_S, QUIET_S, LOOK_S = 3.0, 0.05, 0.01
 WORKERS = 8
 """Besides its first process, so many of a rank's are asked (data loaders' workers)."""
@@ -47,22 +48,24 @@ class Asked(NamedTuple):
     memory: str
 
 
-def append(folder: RunFolder, order: Order, why: str) -> str:
-    """Add the stacks of all ranks to the log; return what was added.
+def append(folder: RunFolder, order: Order, why: str) -> Tuple[str, str]:
+    """Add the stacks of all ranks to the log; return when, and what was added.
 
     Raises:
         OSError: It cannot be written.
     """
     when = datetime.now(timezone.utc).isoformat(timespec="seconds")
     python = order.rank_prefix[0] if order.rank_prefix else order.argv[0]
-    text = DUMP.format(when=when, why=why) + "".join(_told(_asked(folder, order), python))
+    told = "".join(_told(_asked(folder, order), python))
+    text = (DUMP.format(when=when, why=why) + told + END).encode()
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
     descriptor = os.open(folder.stream(order.attempt, STACKS, "out"), flags, 0o600)
     try:
-        os.write(descriptor, text.encode())
+        if os.write(descriptor, text) < len(text):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     finally:
         os.close(descriptor)
-    return text
+    return when, text.decode()
 
 
 def _asked(folder: RunFolder, order: Order) -> List[Asked]:
@@ -184,7 +187,8 @@ def _answers(asked: Sequence[Asked]) -> Dict[int, str]:
     for each in asked:
         with contextlib.suppress(OSError):
             waiting[each.pid] = _Waiting(each.memory)
-            os.kill(each.pid, SIGNAL)
+            if _memory(each.pid):  # it may have thought better of it
+                os.kill(each.pid, SIGNAL)
     until = time.monotonic() + ANSWER_S
     while time.monotonic() < until and not all([one.answered() for one in waiting.values()]):  # noqa: C419 (each of them looks)
         time.sleep(LOOK_S)
@@ -221,10 +225,8 @@ def as_faulthandler(threads: Sequence[Mapping[str, Any]]) -> str:
     """Return what py-spy tells as JSON in the form of faulthandler; the main thread is current."""
     lines: List[str] = []
     for thread in threads:
-        main = thread["os_thread_id"] == thread["pid"]
-        name = thread["thread_name"] or ""
-        shown = f' "{name}"' if name else ""
-        word = "Current thread" if main else "Thread"
+        shown = f' "{thread["thread_name"]}"' if thread["thread_name"] else ""
+        word = "Current thread" if thread["os_thread_id"] == thread["pid"] else "Thread"
         lines.append(f"{word} {thread['os_thread_id']}{shown} (most recent call first):")
         lines += [
             f'  File "{frame["filename"]}", line {frame["line"]} in {_plain(frame["name"])}'
@@ -238,14 +240,24 @@ def _plain(name: str) -> str:
     return name if name.startswith("<") else name.rpartition(".")[2]
 
 
-def child(folder: RunFolder, order: Order, why: str) -> probes.Child:
-    """Begin it in a child with a deadline; what was added is in its report, as `text`."""
-    return probes.Child(lambda: probes.tell(text=append(folder, order, why)), LIMIT_S)
+def child(folder: RunFolder, order: Order, why: str, *, show: bool) -> probes.Child:
+    """Begin it in a child with a deadline; with `show`, its report has the text as well.
+
+    It keeps none of our files open: with them it would hold the lock of a supervisor that died.
+    """
+
+    def work() -> None:
+        proc.close_all_but({probes.REPORT})
+        when, text = append(folder, order, why)
+        probes.tell(when=when, **({"text": text} if show else {}))
+
+    return probes.Child(work, LIMIT_S)
 
 
-def outcome(done: probes.Child) -> Tuple[str, Optional[str]]:
-    """Return what such a child added, or why it could not."""
+def outcome(done: probes.Child) -> Tuple[Dict[str, str], str]:
+    """Return what such a child told, `when` and `text`; and why it could not, "" if it could."""
     told = done.told()
-    if "text" in told:
-        return str(told["text"]), None
-    return "", f"no answer within {LIMIT_S:g} s" if done.late else done.text
+    if "when" in told:
+        return told, ""
+    late = f"no answer within {LIMIT_S:g} s" if done.late else ""
+    return {}, late or done.text or "it ended without a word"

@@ -15,7 +15,7 @@ import signal
 import socket
 import subprocess
 import time
-from typing import Any, Callable, Dict, NamedTuple, Optional, Set, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Set, Tuple
 
 from runner.core.awake import Awake
 from runner.core.events import (
@@ -104,6 +104,7 @@ class Supervisor(News):
         self._sizes: Dict[str, int] = {}
         self._watchdog = Watchdog(start.folder, order, self._journal)
         self._sample_s = min(SAMPLE_S, self._watchdog.pause_s)
+        self._stop_later = ""
         self._lookout = ports.Lookout(order.hold_port)
         self._cgroup = cgroup.Cgroup()
 
@@ -127,6 +128,9 @@ class Supervisor(News):
     def stop(self, reason: str, cause: Cause = Cause.OWN) -> None:
         """Begin the ladder: TERM to the program alone (it forwards), KILL after the grace."""
         if self._stop_reason:
+            return
+        if cause is Cause.PEER and self._watchdog.dumping:  # where our ranks are, is wanted too
+            self._stop_later = self._stop_later or reason
             return
         self._stop_reason, self._stop_cause = reason, cause
         mono, wall = time.monotonic(), time.time()  # before anything ends by it
@@ -279,8 +283,7 @@ class Supervisor(News):
             self._hand_over_port()
         if time.monotonic() >= self._next_sample:
             self._next_sample = time.monotonic() + self._sample_s
-            self._sizes = record_sizes(self._folder, self.order.attempt, self._sizes)
-            self._watchdog.look(self._sizes)
+            self._look_for_progress()
             keeper.touch(self._folder)
             self._keep_door()
         self._reap()
@@ -292,15 +295,32 @@ class Supervisor(News):
         still_s = self._circle.tick(
             self._heard, keep=not self._disconnect_s, still_s=self._watchdog.still_s
         )
-        stalled = "" if self._stop_reason else self._watchdog.judge(still_s)
-        if stalled:
-            self._failed = True
-            self.stop(stalled)
+        self._judge_progress(still_s)
         silence = now - max(self._heard, self._heard_elsewhere)
         if self._awake.look(now) and 0 < self._disconnect_s < silence:
             self.stop(f"no controller was heard for {self._disconnect_s:g} s")
         if self._program_end is not None:
             self._end_leftovers(now)
+
+    def _look_for_progress(self) -> None:
+        self._sizes = record_sizes(self._folder, self.order.attempt, self._sizes)
+        if self._program is not None and self._program_end is None:
+            self._watchdog.look(self._sizes, self._program.pid)
+
+    def _judge_progress(self, still_s: Optional[float]) -> None:
+        """Have the watchdog act, unless the end is near anyhow."""
+        if self._stop_reason or self._program_end is not None:
+            self._watchdog.close()
+        elif self._watchdog.judge(still_s):
+            self._look_for_progress()
+            if self._watchdog.reason:
+                self._fail(self._watchdog.reason)
+        if self._stop_later and not self._watchdog.dumping:
+            self.stop(self._stop_later, Cause.PEER)
+
+    def _living(self) -> List[int]:
+        """Return all that lives of the run here: our descendants, but for the watchdog's."""
+        return [pid for pid in proc.descendants(os.getpid()) if pid not in self._watchdog.pids]
 
     def _note_ranks(self) -> None:
         attempt = self._folder.attempt(self.order.attempt)
@@ -363,7 +383,7 @@ class Supervisor(News):
 
     def _end_leftovers(self, now: float) -> None:
         """The program is gone: what it left behind gets TERM once, and the rest of the grace."""
-        left = [] if proc.childless() else proc.descendants(os.getpid())
+        left = [] if proc.childless() else self._living()
         if not left and not self._stop_reason:
             self._kill_at = None  # it went by itself, and the others may still need us
         elif left and self._kill_at is None:
@@ -377,7 +397,7 @@ class Supervisor(News):
             return True
         if self._program_end is None:
             return False
-        if not proc.childless() and proc.descendants(os.getpid()):
+        if not proc.childless() and self._living():
             return False
         return bool(self._stop_reason) or not self._circle.needed
 
@@ -385,8 +405,8 @@ class Supervisor(News):
         self._watchdog.close()
         shims = set(self._shims.values())
         killed, survivors = kill_all(
-            *(lambda: proc.descendants(os.getpid()), self._reap, shims, self._cgroup),
-            gone=proc.childless,
+            *(self._living, self._reap, shims, self._cgroup),
+            gone=lambda: proc.childless() or bool(self._watchdog.pids),
         )
         record_sizes(self._folder, self.order.attempt, self._sizes)
         self._note_ranks()

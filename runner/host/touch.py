@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import time
-from typing import Any, Callable, Dict
+from typing import Any, Callable, Dict, Optional
 
 from runner.core.awake import Awake
 from runner.core.events import Cause
@@ -45,7 +45,7 @@ class News:
 class Circle:
     """A supervisor that is alone: nobody to keep in touch with."""
 
-    def tick(self, heard: float, *, keep: bool, still_s: float) -> float:  # noqa: ARG002 (see below)
+    def tick(self, heard: float, *, keep: bool, still_s: float) -> Optional[float]:  # noqa: ARG002 (see below)
         """Look after the connections.
 
         Args:
@@ -54,7 +54,7 @@ class Circle:
             still_s: For how long nothing of the run has moved here.
 
         Returns:
-            For how long nothing has moved anywhere; 0 where that is not known.
+            For how long nothing has moved anywhere; None where that is not known.
         """
         return still_s
 
@@ -114,7 +114,7 @@ class Connected(Circle):
         return True
 
 
-def beat(heard: float, *, keep: bool, still_s: float) -> Dict[str, Any]:
+def beat(heard: float, *, keep: bool, still_s: Optional[float]) -> Dict[str, Any]:
     """Return the message that says we are here, with what `Circle.tick` was told."""
     age = round(time.monotonic() - heard, 3)
-    return {"say": "here", "heard": age, "keep": keep, "still": round(still_s, 3)}
+    return {"say": "here", "heard": age, "keep": keep, "still": still_s}

@@ -1,7 +1,7 @@
 """Whether anything of the run still moves, and what is done when nothing does.
 
-A rank moves when it writes a line, uses the CPU, or reads or writes data. Each host sees that of
-its own ranks; their circle tells for how long nobody's has moved. To wait for others costs next to
+A rank moves when it prints, uses the CPU, or reads or writes files. Each host sees that of its own
+ranks; their circle tells for how long nobody's has moved. To wait for others costs next to
 nothing: somebody who computes or loads moves, and so does the run. Before a host counts as still,
 its GPUs are looked at: they may work for a rank that sleeps, or keep one busy that only waits.
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import time
-from typing import Dict, Mapping, Optional, Tuple
+from typing import Dict, FrozenSet, Mapping, NamedTuple, Optional
 
 from runner.core.events import Moving, Stalled
 from runner.core.layout import STACKS, RunFolder
@@ -22,15 +22,24 @@ from runner.host.records import Journal
 BUSY = 0.05
 """A process that uses less than this part of a core does no more than look whether it may go on."""
 
-DATA_OF = ("rchar", "wchar", "read_bytes", "write_bytes")
+DATA_OF = ("rchar", "wchar")
 DATA = 1 << 20
-"""One that reads and writes fewer bytes between two looks does no more than that either."""
+"""One that reads and writes fewer bytes between two looks does no more than that either. A file
+that is mapped is read by no call, but by page faults (proc(5))."""
 
-SETTLE_S = 6.0
-"""After its own stacks are on record, a host leaves the others this long before it stops the run:
-they hear of the stall a beat of the circle later."""
+SETTLE_S = 4.0
+"""Once its own stacks are on record, a host leaves the others this long before it stops the run:
+they hear of the stall a beat of the circle later, and finish a dump that they are at."""
 
 _TICKS = os.sysconf("SC_CLK_TCK")
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+
+
+class Used(NamedTuple):
+    """What a process has used so far: clock ticks of the CPU, and bytes of files."""
+
+    cpu: int = 0
+    data: int = 0
 
 
 class Progress:
@@ -41,39 +50,39 @@ class Progress:
         told: The last one in which it did more than use the CPU.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, pause_s: float) -> None:
+        """Begin; somebody looks every `pause_s`."""
         self.since = self.told = self._looked = time.monotonic()
+        self._pause_s = pause_s
         self._sizes: Mapping[str, int] = {}
-        self._used: Dict[int, Tuple[int, int]] = {}
+        self._used: Dict[int, Used] = {}
 
     def note(self) -> None:
         """Take that something moved now."""
         self.since = self.told = time.monotonic()
 
     def look(self, sizes: Mapping[str, int], root: int) -> None:
-        """Compare with the last look.
+        """Compare with the last look; after a longer pause we stood still ourselves (a freeze).
 
         Args:
             sizes: How long each log is.
             root: The process whose descendants are the run's.
         """
-        now = time.monotonic()
-        table = proc.table()
-        used = {pid: (table[pid].cpu, _data(pid)) for pid in proc.descendants(root) if pid in table}
+        now, table = time.monotonic(), proc.table()
+        family = [pid for pid in (root, *proc.descendants(root, table)) if pid in table]
+        used = {pid: Used(table[pid].cpu, table[pid].faults * _PAGE + _data(pid)) for pid in family}
+        grown = [(used[pid], self._used.get(pid, Used())) for pid in family]
         enough = BUSY * (now - self._looked) * _TICKS
-        before = {pid: self._used.get(pid, (0, 0)) for pid in used}
-        if sizes != self._sizes or any(used[n][1] - before[n][1] >= DATA for n in used):
+        frozen = now - self._looked > 2 * self._pause_s + 1
+        if frozen or sizes != self._sizes or any(a.data - b.data >= DATA for a, b in grown):
             self.note()
-        elif any(used[n][0] - before[n][0] >= enough for n in used):
+        elif any(a.cpu - b.cpu >= enough for a, b in grown):
             self.since = now
         self._looked, self._sizes, self._used = now, dict(sizes), used
 
 
 def _data(pid: int) -> int:
-    """Return how many bytes a process has read and written so far, 0 where that is hidden.
-
-    What the storage gave counts by itself: a file that is mapped is read by no call (proc(5)).
-    """
+    """Return how many bytes a process has read and written so far, 0 where that is hidden."""
     lines = [line.split(": ") for line in proc.read_text(f"/proc/{pid}/io").splitlines()]
     return sum(int(number) for name, number in lines if name in DATA_OF)
 
@@ -83,7 +92,8 @@ class Watchdog:
 
     def __init__(self, folder: RunFolder, order: Order, journal: Journal) -> None:
         self._folder, self._order, self._journal = folder, order, journal
-        self._progress = Progress()
+        self.pause_s = order.stall_s / 4 if order.stall_s else float("inf")
+        self._progress = Progress(min(self.pause_s, 10.0))
         self._stalled = False
         self._dump: Optional[probes.Child] = None
         self._stop_at: Optional[float] = None
@@ -91,21 +101,63 @@ class Watchdog:
         self._gpus_wait = False
 
     @property
-    def pause_s(self) -> float:
-        """How often it wants to look."""
-        return self._order.stall_s / 4 if self._order.stall_s else float("inf")
+    def dumping(self) -> bool:
+        """Whether it has the stacks written down at this moment."""
+        return self._dump is not None
 
-    def look(self, sizes: Mapping[str, int]) -> None:
-        """See what moved on this host; what we ask ourselves moves nothing."""
-        if not self._order.stall_s or self._dump is not None:
-            return
-        self._look_at_gpus()
-        if self._gpus is None:
+    @property
+    def pids(self) -> FrozenSet[int]:
+        """Its own children, which are none of the run's."""
+        return frozenset(child.pid for child in (self._dump, self._gpus) if child is not None)
+
+    def look(self, sizes: Mapping[str, int], root: int) -> None:
+        """See what moved of the program `root` and its descendants."""
+        if self._order.stall_s:
             ranks = {name: size for name, size in sizes.items() if name != f"{STACKS}.out"}
-            self._progress.look(ranks, os.getpid())
+            self._progress.look(ranks, root)
+            silent_s = time.monotonic() - self._progress.told
+            if silent_s < self._order.stall_s / 2:
+                self._gpus_wait = False
+            elif self._gpus is None:
+                self._gpus = gpu_work.start(self._order.env.get("CUDA_VISIBLE_DEVICES"))
 
-    def _look_at_gpus(self) -> None:
-        """Before a host counts as still, see whether its GPUs work; or who uses the CPU waits."""
+    @property
+    def still_s(self) -> float:
+        """For how long nothing has moved here.
+
+        That its GPUs only wait is a guess from outside: it is reported, and no run is stopped for
+        it alone.
+        """
+        guess = self._gpus_wait and not self._order.stall_stops
+        return time.monotonic() - (self._progress.told if guess else self._progress.since)
+
+    def judge(self, still_s: Optional[float]) -> bool:
+        """Act on it that nothing of the run has moved anywhere for so long; None is not known.
+
+        Returns:
+            Whether the run is to be stopped, if one more look finds that nothing moves here.
+        """
+        self._take_children(still_s or 0.0)
+        if still_s is None or self._dump is not None:
+            return False
+        if self._stalled and still_s < self._order.stall_s:
+            self._stalled, self._stop_at = False, None
+            self._journal.append(Moving())
+        elif not self._stalled and 0 < self._order.stall_s <= still_s:
+            self._stalled = True
+            why = f"nothing of the run has moved for {still_s:.0f} s"
+            self._dump = stacks.child(self._folder, self._order, why, show=False)
+        return self._stop_at is not None and time.monotonic() >= self._stop_at
+
+    @property
+    def reason(self) -> str:
+        """Why the run is to be stopped, "" if something moves here after all."""
+        if self.still_s < self._order.stall_s:
+            return ""
+        return f"{STALLED} {self.still_s:.0f} s (watch.stall_s is {self._order.stall_s:g})"
+
+    def _take_children(self, still_s: float) -> None:
+        """See how far our children are: what the GPUs do, and whether the stacks are on record."""
         if self._gpus is not None:
             self._gpus.advance()
             if self._gpus.code is not None:
@@ -113,48 +165,15 @@ class Watchdog:
                 self._gpus_wait = doing is gpu_work.Doing.WAIT
                 if doing is gpu_work.Doing.WORK:
                     self._progress.note()
-        elif time.monotonic() - self._progress.told < self._order.stall_s / 2:
-            self._gpus_wait = False
-        else:
-            self._gpus = gpu_work.start()
-
-    @property
-    def still_s(self) -> float:
-        """For how long nothing has moved here."""
-        progress = self._progress
-        return time.monotonic() - (progress.told if self._gpus_wait else progress.since)
-
-    def judge(self, still_s: float) -> str:
-        """Act on it that nothing of the run has moved anywhere for so long.
-
-        Returns:
-            Why the run is to be stopped, "" to go on.
-        """
         if self._dump is not None:
-            self._written(still_s)
-        elif self._stalled and still_s < self._order.stall_s:
-            self._stalled, self._stop_at = False, None
-            self._journal.append(Moving())
-        elif not self._stalled and 0 < self._order.stall_s <= still_s:
-            self._stalled = True
-            why = f"nothing of the run has moved for {still_s:.0f} s"
-            self._dump = stacks.child(self._folder, self._order, why)
-        if self._stop_at is not None and time.monotonic() >= self._stop_at:
-            return f"{STALLED} {still_s:.0f} s (watch.stall_s)"
-        return ""
-
-    def _written(self, still_s: float) -> None:
-        """Say that nothing moves, once the stacks are on record."""
-        assert self._dump is not None  # noqa: S101 (the caller looked)
-        self._dump.advance()
-        if self._dump.code is None:
-            return
-        _, problem = stacks.outcome(self._dump)
-        self._dump = None
-        stops = self._order.stall_stops
-        self._journal.append(Stalled(still_s, stops, problem or ""))
-        if stops:
-            self._stop_at = time.monotonic() + SETTLE_S
+            self._dump.advance()
+            if self._dump.code is not None:
+                told, problem = stacks.outcome(self._dump)
+                self._dump = None
+                stops = self._order.stall_stops
+                self._journal.append(Stalled(still_s, stops, problem, told.get("when", "")))
+                if stops:
+                    self._stop_at = time.monotonic() + SETTLE_S
 
     def close(self) -> None:
         """Look no more."""

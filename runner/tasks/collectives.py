@@ -242,13 +242,18 @@ def measure_pair(here: checks.Here, peer: int, args: argparse.Namespace) -> dict
     token = torch.zeros(1, device=here.device)
     message = torch.zeros(max(args.pair_bytes // ELEMENT, 1), device=here.device)
 
+    def pass_on(how: Any, what: torch.Tensor) -> None:
+        # As a batch: NCCL makes a communicator for each pair otherwise, and keeps them all.
+        for work in dist.batch_isend_irecv([dist.P2POp(how, what, peer)]):
+            work.wait()
+
     def exchange(first: bool, what: torch.Tensor) -> None:
         if first:
-            dist.send(what, peer)
-            dist.recv(token, peer)
+            pass_on(dist.isend, what)
+            pass_on(dist.irecv, token)
         else:
-            dist.recv(what, peer)
-            dist.send(token, peer)
+            pass_on(dist.irecv, what)
+            pass_on(dist.isend, token)
 
     def measure(first: bool, what: torch.Tensor) -> float:
         for _ in range(args.warmup):

@@ -391,6 +391,8 @@ def perform(here: Here, check: Check) -> tuple[str, str]:
 def unavailable(error: Exception) -> str:
     """Return the first line of an error that says that a backend has no such operation, or ""."""
     line = (str(error).splitlines() or [""])[0]
+    if isinstance(error, torch.AcceleratorError if hasattr(torch, "AcceleratorError") else ()):
+        return ""  # CUDA's own "operation not supported" is a failure
     lacks = r"(?i)not (yet )?(support|implement)|unsupported|only implemented|Cannot use ReduceOp"
     return line if re.search(lacks, line) else ""
 

@@ -650,7 +650,7 @@ def test_what_gpus_do_is_told_by_the_driver(
     """Of those that answer; one that does not know it tells nothing."""
     driver(*flags)
 
-    child = gpu_work.start()
+    child = gpu_work.start(None)
 
     assert child is not None
     probes.gather([child])

@@ -48,9 +48,9 @@ def test_stacks_of_a_run_that_goes_on(lab: Lab, on_lab: Launcher) -> None:
     go(lab, "node1", "node2", "node3")
     running.until_printed("done", 3)
     partly = on_lab("stacks", "--cluster", "lab")
-    assert "rank 3 on node4: python" in partly.out, partly
+    assert "rank 3 on node4, python" in partly.out, partly
     assert "it did not answer; it was stopped (SIGSTOP)" in partly.out
-    assert "ranks 0-2: no process, they ended" in partly.out
+    assert "and ranks 0-2, which have ended" in partly.out
     lab["node4"].kill(late, signal.SIGCONT)
     go(lab)
     done = running.wait()
@@ -64,10 +64,13 @@ def test_a_standstill_is_reported_and_ends(lab: Lab, on_lab: Launcher) -> None:
     running.until(lambda: "nothing of the run has moved for" in running.err, "the report")
     running.until(lambda: "rank 3 on node4, innermost first:" in running.err, "the stacks")
     assert running.err.count("innermost first:") == 2
+    go(lab, "node1", "node2", "node4")
+    running.until(lambda: "the run moves again" in running.err, "the end of it")
     go(lab)
     done = running.wait()
     assert done.code == 0, done
     assert done.err.count("nothing of the run has moved") == 1
+    assert "the run moves again" in done.err
 
 
 def test_a_detached_run_that_hangs_is_ended_by_its_hosts(lab: Lab, on_lab: Launcher) -> None:

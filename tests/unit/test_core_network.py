@@ -16,7 +16,7 @@ from runner.core.network import (
     training_address,
 )
 from runner.core.spec import Node
-from tests.golden.builders import LO, facts, interface
+from tests.golden.builders import LO, facts, interface, spec
 
 DOCKER = "docker0 172.17.0.1/16"
 A, B = Node("a", "alias-a"), Node("b", "alias-b")
@@ -201,7 +201,7 @@ def test_each_node_is_reached_at_its_interface_towards_the_master() -> None:
         "c": facts("c", "eth0 10.0.0.3/24", "ib0 fe80::3/64 10.1.0.3/24"),
         "d": facts("d", "eth0 192.168.0.4/24"),
     }
-    assert endpoints(nodes, told) == {
+    assert endpoints(spec(*nodes), nodes, told) == {
         "a": Endpoint("eth0", "10.0.0.1", "10.0.0.0/24"),
         "b": Endpoint("eth1", "10.0.0.2", "10.0.0.0/24"),
         "c": Endpoint("ib0", "10.1.0.3", "10.1.0.0/24"),
@@ -213,4 +213,16 @@ def test_where_the_ranks_cannot_meet_nobody_is_reached() -> None:
     """There is no address to go by."""
     nodes = (Node("a", "x"), Node("b", "y"))
     told = {"a": facts("a", reached_at=""), "b": facts("b")}
-    assert endpoints(nodes, told) == {}
+    assert endpoints(spec(*nodes), nodes, told) == {}
+
+
+def test_a_variable_of_the_users_that_names_an_interface_counts() -> None:
+    """Ranks follow it; a pattern names none."""
+    nodes = (Node("a", "10.0.0.1", env={"NCCL_SOCKET_IFNAME": "=ib0"}), Node("b", "10.0.0.2"))
+    told = {
+        "a": facts("a", "eth0 10.0.0.1/24", "ib0 10.1.0.1/24"),
+        "b": facts("b", "eth0 10.0.0.2/24", "ib0 10.1.0.2/24"),
+    }
+    env = {"GLOO_SOCKET_IFNAME": "ib"}
+    found = endpoints(spec(*nodes, env=env), nodes, told)
+    assert [found[name].interface for name in "ab"] == ["ib0", "eth0"]

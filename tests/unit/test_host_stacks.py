@@ -174,7 +174,7 @@ def test_py_spy_is_asked_where_it_is_there(start: Start) -> None:
 
 def test_who_moves_and_who_only_waits(start: Start) -> None:
     """A line, computing, and reading count; to look now and then whether one may go on does not."""
-    progress = Progress()
+    progress = Progress(60)
     start("import time\nprint(1, flush=True)\nwhile True: time.sleep(0.05)")
     progress.look({"rank_0.out": 3}, os.getpid())
     time.sleep(0.3)
@@ -196,7 +196,7 @@ def test_who_moves_and_who_only_waits(start: Start) -> None:
     ("samples", "doing"),
     [
         pytest.param([[(100, 0)], [(99, 0)]], Doing.WAIT, id="one that polls"),
-        pytest.param([[(100, 0), (0, 0)], [(100, 0), (2, 0)]], Doing.WAIT, id="beside an idle one"),
+        pytest.param([[(100, 0), (0, 0)], [(100, 0), (2, 0)]], Doing.NOTHING, id="one is idle"),
         pytest.param([[(100, 0), (80, 9)], [(100, 0), (90, 3)]], Doing.WORK, id="beside work"),
         pytest.param([[(100, 0)], [(100, 12)]], Doing.WORK, id="work now and then"),
         pytest.param([[(0, 0)], [(0, 0)]], Doing.NOTHING, id="none is busy"),
