@@ -14,7 +14,7 @@ from runner.core.events import Cause
 from runner.core.layout import RunFolder
 from runner.core.order import Order
 from runner.core.wire import Frame
-from runner.host import guardian, keeper, proc
+from runner.host import keeper, proc
 from runner.host.doorway import Doorway
 from runner.host.duty import Duty, Handlers, Wire
 from runner.host.ending import KILL_S
@@ -109,6 +109,8 @@ class Followed:
             self.knock()
             return
         if not self.quiet and not closed(self._folder, self._order):
+            from runner.host import guardian  # no look at a host shall wait for this code
+
             guardian.close_after_both(self._folder, self._order)
         self._doorway.remove()
         os.close(lock)

@@ -20,7 +20,7 @@ from runner.core.facts import OUR_ENV, FactsRequest
 from runner.core.layout import RunFolder
 from runner.core.order import Order
 from runner.core.wire import Frame
-from runner.host import guardian, ports, tasks
+from runner.host import ports, tasks
 from runner.host.checkout import check_out
 from runner.host.doorway import Doorway
 from runner.host.duty import Duty, Handlers, Wire
@@ -28,7 +28,6 @@ from runner.host.facts import collect
 from runner.host.following import Following
 from runner.host.receiving import Receiving
 from runner.host.records import prepare
-from runner.host.supervisor import Start
 from runner.host.work import Steps
 
 LOOK_S = 0.25
@@ -128,6 +127,9 @@ class Starting(Duty):
             raise
 
     def _spawn(self, frame: Frame, folder: RunFolder, order: Order, lock: int) -> Steps:
+        from runner.host import guardian  # no look at a host shall wait for this code
+        from runner.host.supervisor import Start
+
         known = self.wire.asked()
         # A host's own PET_* would be options of torchrun's behind the back of the order.
         own = {name: value for name, value in known.environ.items() if name[:4] != "PET_"}

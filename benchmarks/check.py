@@ -1,0 +1,138 @@
+"""How long `check` takes: every look at a cluster, against one parallel `ssh HOST true`.
+
+    python -m benchmarks.check [--hosts 1 4 8 16] [--pairs 5]
+
+On lab hosts (root, Linux), turn by turn, each with new processes and connections. Prints a row per
+number of hosts: both medians in seconds, the median, least and greatest of what `check` takes more
+and of its ratio in the pairs, and the CPU seconds of one time: those of `check` on this machine,
+and on a host, those of a log-in with `ssh` on a host in brackets.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import resource
+import shlex
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.lab.lab import Lab, make_lab, wait_until
+
+TIMEOUT_S = 120
+TICKS = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True)
+class Took:
+    """What one command took, in seconds.
+
+    Attributes:
+        wall: From its start to its end.
+        here: CPU time of its processes on this machine.
+        there: CPU time on each host, on average.
+    """
+
+    wall: float
+    here: float
+    there: float
+
+
+def main() -> None:
+    """Measure and print the table."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--hosts", type=int, nargs="+", default=[1, 4, 8, 16])
+    parser.add_argument("--pairs", type=int, default=5)
+    options = parser.parse_args()
+    with (
+        tempfile.TemporaryDirectory(prefix="bench-") as folder,
+        make_lab(max(options.hosts), keep=[Path(folder)]) as lab,
+    ):
+        print("hosts  check s  ssh s  more s, ratio (least to greatest)     CPU s here, on a host")
+        for count in options.hosts:
+            print(row(lab, Path(folder), count, options.pairs), flush=True)
+
+
+def row(lab: Lab, folder: Path, count: int, pairs: int) -> str:
+    """Measure one number of hosts."""
+    names = list(lab.hosts)[:count]
+    ways = (check_command(lab, folder, names), ssh_command(lab, folder, names))
+    for command in ways:
+        taken(command, lab, names, folder)
+    times = [[taken(command, lab, names, folder) for command in ways] for _ in range(pairs)]
+    ours, theirs = zip(*times, strict=True)
+    more = sorted(one.wall - other.wall for one, other in times)
+    ratios = sorted(one.wall / other.wall for one, other in times)
+    walls = [statistics.median(each.wall for each in way) for way in (ours, theirs)]
+    here = statistics.median(each.here for each in ours)
+    there = [statistics.median(each.there for each in way) for way in (ours, theirs)]
+    return (
+        f"{count:5}  {walls[0]:7.2f}  {walls[1]:5.2f}  {_span(more)}, {_span(ratios)}  "
+        f"{here:10.2f}, {there[0]:.2f} ({there[1]:.2f})"
+    )
+
+
+def _span(those: Sequence[float]) -> str:
+    return f"{statistics.median(those):.2f} ({those[0]:.2f} to {those[-1]:.2f})"
+
+
+def taken(command: Sequence[str], lab: Lab, names: Sequence[str], folder: Path) -> Took:
+    """Run a command; return what it took."""
+    before, used = there(lab, names), here()
+    began = time.monotonic()
+    done = subprocess.run(
+        command,
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(Path.cwd())},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+    )
+    wall = time.monotonic() - began
+    if done.returncode != 0:
+        sys.exit(f"{shlex.join(command)}: exit {done.returncode}\n{done.stdout}{done.stderr}")
+    used = here() - used
+    wait_until(lambda: not lab.leftovers(), "the hosts to be idle")
+    return Took(wall, used, (there(lab, names) - before) / len(names))
+
+
+def here() -> float:
+    """Return the CPU seconds of all commands so far."""
+    told = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return told.ru_utime + told.ru_stime
+
+
+def there(lab: Lab, names: Sequence[str]) -> float:
+    """Return the CPU seconds of the hosts so far: of sshd, and of all that ended below it."""
+    ticks = 0
+    for name in names:
+        stat = lab[name].sh("cat /proc/1/stat").rpartition(")")[2].split()
+        ticks += sum(map(int, stat[11:15]))
+    return ticks / TICKS
+
+
+def check_command(lab: Lab, folder: Path, names: Sequence[str]) -> list[str]:
+    """Our way."""
+    lab.write_cluster(folder, names=names)
+    words = ["--cluster", "lab", "--config-dir", str(folder)]
+    return [sys.executable, "-m", "runner", "check", *words]
+
+
+def ssh_command(lab: Lab, folder: Path, names: Sequence[str]) -> list[str]:
+    """Only the log-in, of all hosts side by side."""
+    options = f"-F /dev/null -i {lab.key} -o UserKnownHostsFile={lab.known_hosts}"
+    lines = [f"ssh {options} root@{lab[name].address} true &" for name in names]
+    script = folder / "by_hand.sh"
+    script.write_text("\n".join([*lines, "for job in $(jobs -p); do wait $job || exit 1; done\n"]))
+    return ["bash", str(script)]
+
+
+if __name__ == "__main__":
+    main()
