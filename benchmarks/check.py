@@ -94,6 +94,7 @@ def taken(command: Sequence[str], lab: Lab, names: Sequence[str], folder: Path) 
         capture_output=True,
         text=True,
         timeout=TIMEOUT_S,
+        check=False,
     )
     wall = time.monotonic() - began
     if done.returncode != 0:

@@ -57,11 +57,11 @@ def check(
     composed = composed_of(cluster, set_, config_dir)
     with contact_of(replace(composed, spec=replace(composed.spec, run_id="check"))) as hosts:
         found = examined(composed, hosts, skip or ())
-    print(
-        json.dumps(findings.as_data(found))
-        if json_
-        else findings.render(found, composed.spec.cluster)
-    )
+    if json_:
+        print(json.dumps(findings.as_data(found)))
+    else:
+        width, colour = findings.screen()
+        print(findings.render(found, composed.spec.cluster, width, colour=colour))
     code = NotReady.exit_code if findings.errors(found) else 0
     for mode in modes:
         code = code or _collectives(mode, cluster, set_, config_dir)

@@ -11,7 +11,8 @@ from runner.core.finding import Finding, Level
 def code(case: Case) -> Iterator[Finding]:
     """A warning where it is damaged, an error where a launch could not push what is here."""
     if case.spec.pushes:
-        yield from map(Finding.of, case.unpushable)
+        for problem in case.unpushable:
+            yield Finding(Level.ERROR, "", f"{problem.where}: {problem.what}", problem.hint)
     if not case.code.release:
         return
     release = f"release {case.code.release[:12]}"

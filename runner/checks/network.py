@@ -32,7 +32,7 @@ def network(case: Case) -> Iterator[Finding]:
         return
     ends = endpoints(case.spec, nodes, known)
     for name, end in ends.items():
-        of = f", its address there in {end.subnet}" if end.subnet else ""
+        of = f" in {end.subnet}" if end.subnet else ""
         via = f" via {end.interface}{of}" if end.interface else ""
         yield Finding(Level.FINE, name, f"meets at {plan.master_addr} ({plan.meeting}){via}")
     yield from _doubles(ends, known)

@@ -273,25 +273,26 @@ def _hint(found: _Pairs, contact: Contact) -> str:
     """Return what to do about one way in which a try fails."""
     at = contact.target
     end, subnet = found.probed.endpoints[at.node], _subnet(found, at.node)
-    other = f"cluster.nodes.{at.node}.interface, if another network is meant"
+    other = f"if another network is meant: cluster.nodes.{at.node}.interface"
     if contact.outcome is Outcome.STALLED:
         return (
-            f"ping -M do -s 1472 {at.address} tells what passes; then the same MTU on all the way, "
-            f"such as ip link set dev {end.interface} mtu 1400"
+            f"what passes is told by: ping -M do -s 1472 {at.address}\n"
+            f"then the same MTU on all the way: ip link set dev {end.interface} mtu 1400"
         )
     if contact.outcome in ODD:
         refuses = ", or a firewall refuses" if contact.outcome is Outcome.REFUSED else ""
         return (
-            f"another machine has {at.address}{refuses}: arping {at.address} where it fails; set "
+            f"another machine has {at.address}{refuses}; where it fails: arping {at.address}\n"
             f"{other}"
         )
     if contact.outcome is Outcome.MUTE:
         return f"it is very busy, or something between filters what is said; {AGAIN}"
     if contact.outcome in {Outcome.NO_ROUTE, Outcome.UNREACHABLE, Outcome.FAILED}:
-        return f"ip route get {at.address} where it fails; or {other}"
+        return f"where it fails: ip route get {at.address}\n{other}"
     return (
-        "a firewall? gloo and NCCL need every port between the nodes: sudo ufw allow from "
-        f"{subnet}, or firewall-cmd --zone=trusted --add-source={subnet}, there; or {other}"
+        "a firewall? gloo and NCCL need every port between the nodes; on every node:\n"
+        f"sudo ufw allow from {subnet}\n"
+        f"or: sudo firewall-cmd --zone=trusted --add-source={subnet}\n{other}"
     )
 
 

@@ -5,12 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from runner.checks.case import Case
-from runner.core.finding import Finding
+from runner.core.finding import Finding, Level
 from runner.core.readiness import setup_problems
 
 
 def setup(case: Case) -> Iterator[Finding]:
     """An error for each host where they do not; without such lines there is nothing to say."""
     for node in case.spec.nodes:
-        if node.name in case.facts:
-            yield from map(Finding.of, setup_problems(node, case.facts[node.name]))
+        if node.name not in case.facts:
+            continue
+        for problem in setup_problems(node, case.facts[node.name]):
+            what = f"{problem.what}; the host is not looked at any further"
+            said = [f"| {line}" for line in problem.hint.splitlines()]
+            hint = "\n".join([*said, "change cluster.setup, or what it needs there"])
+            yield Finding(Level.ERROR, node.name, what, hint)

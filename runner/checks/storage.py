@@ -11,6 +11,9 @@ from runner.core.readiness import room_problems, storage_problems
 LITTLE_DISK, LITTLE_SHM = 2 << 30, 1 << 30
 """Below so many bytes a run of some hours, or data loaders, may be in trouble."""
 
+ROOM_GIB = (2, 10, 100, 1000)
+"""What is free is told as more than one of these, so that hosts are alike."""
+
 
 def storage(case: Case) -> Iterator[Finding]:
     """An error where nothing can be stored, a warning where there is little room."""
@@ -22,11 +25,13 @@ def storage(case: Case) -> Iterator[Finding]:
         free = facts.disk_free
         if free is not None and free < LITTLE_DISK:
             what = f"{facts.workdir} has {free >> 20} MiB free for logs and checkpoints"
-            hint = "python -m runner clean, or set cluster.workdir to another disk"
+            hint = (
+                "remove what ended runs left: python -m runner clean --cluster "
+                f"{case.spec.cluster} --older-than 1h\nor set cluster.workdir to another disk"
+            )
             yield Finding(Level.WARNING, node.name, what, hint)
         else:
-            room = f"{free >> 30} GiB free" if free is not None else "room is not known"
-            yield Finding(Level.FINE, node.name, f"{facts.workdir}, {room}")
+            yield Finding(Level.FINE, node.name, f"{facts.workdir}, {_room(free)}")
         if facts.shm_free is not None and facts.shm_free < LITTLE_SHM:
             what = (
                 f"shared memory (/dev/shm) has {facts.shm_free >> 20} MiB free: data loaders' "
@@ -34,3 +39,10 @@ def storage(case: Case) -> Iterator[Finding]:
             )
             hint = "mount -o remount,size=16G /dev/shm there, or a container's --shm-size"
             yield Finding(Level.WARNING, node.name, what, hint)
+
+
+def _room(free: int | None) -> str:
+    """Return about how much is free."""
+    if free is None:
+        return "room is not known"
+    return f"more than {max(size for size in ROOM_GIB if size << 30 <= free)} GiB free"

@@ -20,12 +20,17 @@ LOADED = 0.5
 def system(case: Case) -> Iterator[Finding]:
     """Warnings only: a run starts all the same, but may be slow, or killed."""
     for node, facts in case.ready:
-        memory = _memory(facts, case.spec.cluster)
-        found = [*memory, *_cores(node, facts), *_numa(node, facts), *_load(facts)]
+        found = [
+            *_memory(facts, case.spec.cluster),
+            *_cores(node, facts),
+            *_numa(node, facts),
+            *_load(facts),
+        ]
         for level, what, hint in found:
             yield Finding(level, node.name, what, hint)
         if all(level is Level.FINE for level, _, _ in found) and facts.system.memory:
-            what = f"{_counted(facts.cores, 'core')}, {_size(facts.system.memory)} of memory"
+            memory = max(1, round(facts.system.memory / (1 << 30)))
+            what = f"{_counted(facts.cores, 'core')}, {memory} GiB of memory"
             yield Finding(Level.FINE, node.name, what)
 
 
@@ -49,7 +54,7 @@ def _memory(facts: Facts, cluster: str) -> Iterator[Said]:
     if told.memory_free is not None and told.memory_free < LITTLE * told.memory:
         swapped = f", {_size(told.swapped)} are swapped out" if told.swapped else ""
         what = f"{_size(told.memory_free)} of {_size(told.memory)} of memory are free{swapped}"
-        hint = f"python -m runner exec --cluster {cluster} -- ps aux --sort=-rss says who has it"
+        hint = f"who has it: python -m runner exec --cluster {cluster} -- ps aux --sort=-rss"
         yield Level.WARNING, what, hint
 
 
@@ -86,7 +91,8 @@ def _load(facts: Facts) -> Iterator[Said]:
     if busy:
         name = f" {busy.command}" if busy.command else ""
         who = f"; process {busy.pid}{name} of {busy.user or 'unknown'} takes {busy.cores:g} cores"
-    what = f"a load of {told.load:g} on {_counted(told.cpus, 'core')}: somebody uses them{who}"
+    load = max(1, round(told.load))
+    what = f"a load of {load} on {_counted(told.cpus, 'core')}: somebody uses them{who}"
     yield Level.WARNING, what, "wait, ask them, or cluster.exclude leaves it out"
 
 

@@ -252,7 +252,7 @@ def boot_problem(spec: Spec, session: Session, frame: Frame) -> Problem:
     if "runner-boot: no-python" in banner:
         return Problem(
             name,
-            f"there is no {spec.host_python} on its PATH",
+            f"there is no {spec.host_python}{'' if '/' in spec.host_python else ' on its PATH'}",
             "set cluster.host_python (and cluster.python) to a Python 3.8 or newer there",
         )
     if "runner-boot: python-too-old" in banner or "unknown option -I" in banner.lower():

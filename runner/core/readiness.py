@@ -98,8 +98,8 @@ def room_problems(spec: Spec, node: Node, facts: Facts) -> List[Problem]:
                 node.name,
                 f"cluster.workdir: {facts.workdir} has {facts.disk_free >> 20} MiB free, "
                 f"a run needs {MIN_DISK_BYTES >> 20} MiB and room for its logs",
-                f"python -m runner clean --cluster {spec.cluster} --older-than 1h removes what "
-                "ended runs left\nor set cluster.workdir to another disk",
+                f"remove what ended runs left: python -m runner clean --cluster {spec.cluster} "
+                "--older-than 1h\nor set cluster.workdir to another disk",
             )
         ]
     return []

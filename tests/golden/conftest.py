@@ -14,7 +14,9 @@ import pytest
 from runner.config.compose import Composer, open_composer
 from runner.config.folders import conf_folders, shipped
 
-PLANS = Path(__file__).parent / "plans"
+PLANS, SCREENS = (Path(__file__).parent / name for name in ("plans", "screens"))
+
+Check = Callable[[str, str], None]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -23,12 +25,22 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 @pytest.fixture
-def check_golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
+def check_golden(request: pytest.FixtureRequest) -> Check:
     """Compares text with a golden file, whole; or writes it, with --update-golden."""
+    return _checks(PLANS, request)
+
+
+@pytest.fixture
+def check_screen(request: pytest.FixtureRequest) -> Check:
+    """Does so with what a person sees."""
+    return _checks(SCREENS, request)
+
+
+def _checks(folder: Path, request: pytest.FixtureRequest) -> Check:
     update = bool(request.config.getoption("--update-golden", default=False))
 
     def check(name: str, text: str) -> None:
-        path = PLANS / name
+        path = folder / name
         if update:
             path.parent.mkdir(exist_ok=True)
             path.write_text(text, encoding="utf-8")

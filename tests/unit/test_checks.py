@@ -66,7 +66,10 @@ def test_where_nobody_answers_no_check_fails_itself(check: str) -> None:
 def test_setup_that_fails_is_an_error_and_the_rest_of_that_host_is_not_judged() -> None:
     """Nothing else is known of it."""
     ill = case(b=host("b", setup=Setup(1, "module: not found"), python=Python(), gpus=()))
-    assert bad("setup", ill) == [(ERROR, "b", "cluster.setup ended with 1")]
+    (found,) = CHECKS["setup"](ill)
+    assert (found.level, found.node) == (ERROR, "b")
+    assert found.what == "cluster.setup ended with 1; the host is not looked at any further"
+    assert found.hint.startswith("| module: not found\n")
     for check in CHECKS.keys() - {"setup"}:
         assert bad(check, ill) == []
 
@@ -273,7 +276,7 @@ def test_code_that_cannot_be_pushed_is_an_error_where_a_launch_pushes() -> None:
     stuck = replace(case(), unpushable=(why,))
     assert bad("code", stuck) == []
     pushing = replace(stuck, spec=replace(stuck.spec, deploy=Deploy(on=True)))
-    assert bad("code", pushing) == [(ERROR, "deploy.max_mb", "too much")]
+    assert bad("code", pushing) == [(ERROR, "", "deploy.max_mb: too much")]
 
 
 def test_too_few_gpus_are_an_error() -> None:
@@ -331,7 +334,7 @@ def test_skipped_checks_do_not_look() -> None:
 
 
 def test_equal_findings_are_one_line() -> None:
-    """Bad ones first, with what to do; and a last line that sums up."""
+    """The worst last, with what to do; and a line that sums up."""
     found = {
         "torch": [
             Finding(FINE, "gpu1", "2.13.0"),
@@ -342,11 +345,12 @@ def test_equal_findings_are_one_line() -> None:
         "gpus": [Finding(WARNING, "", "mixed", "leave some out")],
     }
     assert findings.render(found, "lab") == (
-        "torch  error    gpu4      no torch in /usr/bin/python3\n"
-        "                          → install it\n"
         "torch  fine     gpu[1-3]  2.13.0\n"
+        "\n"
         "gpus   warning  all       mixed\n"
-        "                          → leave some out\n"
+        "                → leave some out\n"
+        "torch  error    gpu4      no torch in /usr/bin/python3\n"
+        "                → install it\n"
         "lab: 1 error, 1 warning; a launch would refuse or hang"
     )
     assert [one.node for one in findings.errors(found)] == ["gpu4"]

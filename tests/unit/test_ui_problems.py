@@ -37,6 +37,25 @@ def test_same_problem_on_many_hosts_is_told_once() -> None:
     )
 
 
+def test_what_names_one_host_only_does_not_keep_problems_apart() -> None:
+    """Its own keys and address, and the example to try; alone, they stay as they are."""
+    away = [
+        Problem(
+            f"gpu{n}", f"10.0.0.{n} port 22 did not answer", f"off?\ntry by hand: ssh 10.0.0.{n}"
+        )
+        for n in (1, 2)
+    ]
+    assert render(away) == (
+        "error: gpu[1-2]: its port 22 did not answer\n    off?\n    try by hand: ssh 10.0.0.1"
+    )
+    assert render(away[1:]) == (
+        "error: gpu2: 10.0.0.2 port 22 did not answer\n    off?\n    try by hand: ssh 10.0.0.2"
+    )
+    few = [Problem(n, f"cluster.nodes.{n}.gpus: asked for 4, the host has 2") for n in ("a", "b")]
+    assert render(few) == "error: a,b: cluster.nodes.NODE.gpus: asked for 4, the host has 2"
+    assert render(few[:1]) == "error: a: cluster.nodes.a.gpus: asked for 4, the host has 2"
+
+
 def test_problem_without_a_place_has_none() -> None:
     """Not everything that goes wrong has a key or a host."""
     assert render([Problem("", "interrupted; nothing was started")]) == (

@@ -1,0 +1,133 @@
+"""What a person sees of `check`: a cluster that is well, and one with several things wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from runner.checks.all import look
+from runner.checks.case import Case
+from runner.core.condition import System
+from runner.core.errors import Problem
+from runner.core.facts import Facts, GpuProcess, Python, Setup
+from runner.core.network import Endpoint
+from runner.core.packages import Need, Wanted, Wants
+from runner.core.probe import Contact, Found, Names, Outcome, Probed, Questions, Target
+from runner.core.spec import Node
+from runner.ui.findings import render
+from tests.golden.builders import TORCH, facts, gpus, spec
+
+NAMES = tuple(f"gpu{at:02}" for at in range(1, 17))
+ADDRESSES = {name: f"10.20.0.{at}" for at, name in enumerate(NAMES, 101)}
+SILENT = ("gpu05", "gpu06", "gpu11")
+CONDA = """\
+module: command not found
+/usr/bin/bash: line 2: /opt/conda/etc/profile.d/conda.sh: No such file or directory
+setup line 2 (source /opt/conda/etc/profile.d/conda.sh) ended with exit code 1"""
+
+
+def well() -> Case:
+    """Sixteen machines alike."""
+    nodes = [Node(name, address) for name, address in ADDRESSES.items()]
+    told = {name: fact(name) for name in NAMES}
+    return Case(spec(*nodes), told, {}, dict.fromkeys(NAMES, 0.01), probed=probed(NAMES))
+
+
+def fact(name: str) -> Facts:
+    """What one of them says; no two have as much room."""
+    own = ADDRESSES[name]
+    room = (700 + int(own.rpartition(".")[2])) << 30
+    memory = System(cpus=64, load=0.4, memory=512 << 30, memory_free=500 << 30)
+    return facts(
+        name,
+        f"eth0 {own}/24",
+        gpu_count=8,
+        disk_free=room,
+        shm_free=256 << 30,
+        limits={"nofile": 65536},
+        system=memory,
+    )
+
+
+def ill() -> Case:
+    """Three do not answer, and five have something wrong."""
+    case = well()
+    wants = Wants("requirements.txt", (Wanted("einops", "==0.8.2", need=Need.LISTED),))
+    has = replace(TORCH, packages={"einops": "0.8.2"})
+    told = {
+        name: replace(each, python=has) for name, each in case.facts.items() if name not in SILENT
+    }
+    old = replace(has, torch="2.1.0+cu118", executable="/home/ada/miniconda3/envs/llm/bin/python")
+    busy = GpuProcess(4242, 70 << 30, "bob", "python train.py")
+    changed = {
+        "gpu02": replace(told["gpu02"], setup=Setup(1, CONDA), python=Python()),
+        "gpu07": replace(told["gpu07"], python=old),
+        "gpu08": replace(told["gpu08"], python=replace(has, packages={})),
+        "gpu09": replace(told["gpu09"], shm_free=64 << 20),
+        "gpu10": replace(told["gpu10"], shm_free=64 << 20, disk_free=900 << 20),
+        "gpu12": replace(told["gpu12"], gpus=(replace(gpus(1)[0], processes=(busy,)),)),
+    }
+    silent = {name: no_answer(name) for name in SILENT}
+    ready = tuple(name for name in NAMES if name not in (*SILENT, "gpu02"))
+    facts_now = {**told, **changed}
+    return replace(
+        case, facts=facts_now, silent=silent, wants=wants, probed=probed(ready, ("gpu03", "gpu14"))
+    )
+
+
+def no_answer(name: str) -> Problem:
+    """What a launch says of a host that is off."""
+    by_hand = "ssh -v -i /home/ada/.ssh/id_cluster_ed25519 -o IdentitiesOnly=yes "
+    by_hand += f"-J ada@bastion.example.org ada@{ADDRESSES[name]}"
+    return Problem(
+        name,
+        f"{ADDRESSES[name]} port 22 did not answer within 10 s",
+        "it is down, the address is wrong, or a firewall drops the packets\n"
+        f"for more time, set cluster.ssh.connect_timeout\ntry by hand: {by_hand}",
+    )
+
+
+def probed(names: tuple[str, ...], blocked: tuple[str, str] | None = None) -> Probed:
+    """All reach each other and know each other's names, but for a pair."""
+    targets = {name: Target(name, ADDRESSES[name], 40000) for name in names}
+
+    def contact(one: str, other: str) -> Contact:
+        shut = blocked and {one, other} == {*blocked}
+        return Contact(targets[other], Outcome.TIMED_OUT if shut else Outcome.REACHED, 0.0002)
+
+    found = {
+        one: Found(
+            tuple(contact(one, other) for other in names if other != one),
+            Names(names, dict.fromkeys(names, 0.001), (ADDRESSES[one],), own_known=True),
+        )
+        for one in names
+    }
+    ends = {name: Endpoint("eth0", ADDRESSES[name], "10.20.0.0/24") for name in names}
+    known = Questions({name: ADDRESSES[name] for name in names})
+    return Probed(ends, tuple(targets.values()), None, found, questions=known)
+
+
+@pytest.mark.parametrize("width", [80, 140])
+@pytest.mark.parametrize("case", [well, ill])
+def test_the_table_of_a_check(
+    case: Callable[[], Case], width: int, check_screen: Callable[[str, str], None]
+) -> None:
+    """Read the diff as a tired user: nothing to copy is broken, the worst is last."""
+    text = render(look(case()), "lab", width)
+    check_screen(f"check-{case.__name__}-{width}.txt", text + "\n")
+
+
+def test_a_table_in_colour_says_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And NO_COLOR is heeded."""
+    found, plain = look(ill()), render(look(ill()), "lab", 80)
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    painted = render(found, "lab", 80, colour=True)
+    assert "\x1b[1;31merror\x1b[0m" in painted
+    codes = ("\x1b[0m", "\x1b[1;31m", "\x1b[33m", "\x1b[32m", "\x1b[2m")
+    for code in codes:
+        painted = painted.replace(code, "")
+    assert painted == plain
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert render(found, "lab", 80, colour=True) == plain
