@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import posixpath
+import re
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,6 +20,9 @@ from runner.ui.names import fold_names
 
 WIDTH = 79
 """Of our own sentences; tables and what ranks say take what they need."""
+
+MARKS = re.compile(r" *[~^]+")
+"""A line by which Python points at a part of the one above: long ones fill a screen."""
 
 
 def opening(plan: Plan) -> str:
@@ -151,7 +155,8 @@ WIDE = 40
 def _first_failure(verdict: Verdict, failure: Failure, why: Diagnosis | None) -> list[str]:
     lines = [f"first failure: {_who(failure)}{failure.what}"]
     if why:
-        lines += [f"  | {line}" for line in (*why.before, *why.said)]
+        told = (line for line in (*why.before, *why.said) if not MARKS.fullmatch(line))
+        lines += [f"  | {line}" for line in told]
         if why.means:
             lines += _told("why", why.means) + _told("cure", why.cure)
     if verdict.consequences > 0:

@@ -162,7 +162,7 @@ def test_more_than_was_asked_for_is_not_taken(tmp_path: Path) -> None:
         def _say(self, frame: Frame) -> None:
             if frame.kind == "fetched":
                 told = {**frame.data, "z": True, "size": 3}
-                frame = Frame("fetched", told, zlib.compress(bytes(100 << 20)))
+                frame = Frame("fetched", told, zlib.compress(bytes(10 << 20)))
             super()._say(frame)
 
     inbox: Inbox = queue.SimpleQueue()

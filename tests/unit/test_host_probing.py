@@ -10,10 +10,15 @@ from contextlib import ExitStack, contextmanager
 import pytest
 
 from runner.core.probe import Contact, Outcome, Questions, Target
-from runner.host import naming, reaching
-from runner.host.greeter import Greeter
+from runner.host import greeter, naming, reaching
 
 TOKEN = b"of this check"
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A greeter that is told to end notices at once."""
+    monkeypatch.setattr(greeter, "TICK_MS", 5)
 
 
 def listener(address: str = "127.0.0.1") -> socket.socket:
@@ -44,17 +49,17 @@ def greeting(name: str, token: bytes = TOKEN) -> Iterator[Target]:
     """A node that listens as in a check."""
     at = listener()
     port = at.getsockname()[1]
-    greeter = Greeter([at], name, token)
-    with serving(greeter.turn):
+    answers = greeter.Greeter([at], name, token)
+    with serving(answers.turn):
         yield Target(name, "127.0.0.1", port)
-    greeter.close()
+    answers.close()
 
 
 @contextmanager
 def stranger(words: bytes, *, leaves: bool = False) -> Iterator[Target]:
     """A program of somebody else's that says something to all who come."""
     with listener() as at, ExitStack() as kept:
-        at.settimeout(0.05)
+        at.settimeout(0.005)
 
         def turn() -> None:
             try:
@@ -146,7 +151,7 @@ def test_an_address_without_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_strangers_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who proves nothing does not stay, and keeps nobody else away."""
-    monkeypatch.setattr("runner.host.greeter.PROVE_S", 0.1)
+    monkeypatch.setattr(greeter, "PROVE_S", 0.1)
     with greeting("b") as target:
         at = (target.address, target.port)
         with socket.create_connection(at) as silent, socket.create_connection(at) as rude:

@@ -1,151 +1,22 @@
-"""Asking Python processes for their stacks, and seeing whether they move."""
+"""What is made of stacks as py-spy tells them, and of GPUs; and when a run stands still."""
 
 from __future__ import annotations
 
-import os
-import shutil
-import signal
-import subprocess
-import sys
-import time
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from runner.core.stacks import DUMP, PROCESS, Frame, Stack, parse
-from runner.host import dumper, gpu_work, proc, stacks
+from runner.core.events import Moving, Stalled
+from runner.core.layout import RunFolder
+from runner.core.stacks import DUMP, PROCESS, Frame, parse
+from runner.host import gpu_work, stacks, watchdog
 from runner.host.gpu_work import Doing
-from runner.host.stacks import Asked
-from runner.host.watchdog import Progress
+from runner.host.watchdog import Watchdog
+from tests.golden.builders import plan
 
-DUMPER = Path(dumper.__file__).read_text()
-
-
-@pytest.fixture
-def site(tmp_path: Path) -> Path:
-    """The folder that comes first on a rank's PYTHONPATH."""
-    folder = tmp_path / "site"
-    folder.mkdir()
-    (folder / "sitecustomize.py").write_text(DUMPER)
-    return folder
-
-
-WAITS = """
-def load():
-    print("up", flush=True)
-    import time; time.sleep(60)
-load()
-"""
-
-
-class Start:
-    """Starts Pythons that say a line, and ends them."""
-
-    def __init__(self) -> None:
-        self._started: list[subprocess.Popen[str]] = []
-
-    def __call__(self, code: str, *path: Path) -> tuple[int, str]:
-        """Return its pid, and what it said first."""
-        env = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, path))}
-        argv = [sys.executable, "-c", code]
-        process = subprocess.Popen(argv, env=env, stdout=subprocess.PIPE, text=True)
-        self._started.append(process)
-        assert process.stdout is not None
-        return process.pid, process.stdout.readline().strip()
-
-    def close(self) -> None:
-        """Kill them."""
-        for process in self._started:
-            process.kill()
-            process.communicate()
-
-
-@pytest.fixture
-def start(monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
-    """Pythons; no py-spy is on the PATH."""
-    monkeypatch.setenv("PATH", "/usr/bin:/bin")
-    start = Start()
-    yield start
-    start.close()
-
-
-def told(*pids: int) -> list[Stack]:
-    """What those processes tell."""
-    asked = [Asked(rank, pid, stacks._memory(pid)) for rank, pid in enumerate(pids)]
-    head = DUMP.format(when="now", why="asked for")
-    (dump,) = parse(head + "".join(stacks._told(asked, "/no/such/python")))
-    return list(dump.stacks)
-
-
-def functions(stack: Stack) -> list[str]:
-    """Where it is, the innermost call first."""
-    return [frame.function for frame in stack.frames]
-
-
-def test_a_prepared_python_tells_where_it_is(site: Path, start: Start) -> None:
-    """Again and again, and goes on; so do children that were forked, each its own place."""
-    fork = "import os, time\ndef work():\n    time.sleep(60)\nif os.fork() == 0:\n    work()\n"
-    parent, said = start(fork + WAITS, site)
-    assert said == "up"
-    (child,) = [p for p in proc.descendants(os.getpid()) if proc.table()[p].ppid == parent]
-    try:
-        for _ in range(2):
-            main, forked = told(parent, child)
-            assert (functions(main), main.how) == (["load", "<module>"], "faulthandler")
-            assert functions(forked) == ["work", "<module>"]
-    finally:
-        os.kill(child, signal.SIGKILL)
-
-
-def test_no_process_is_signalled_that_did_not_offer(start: Start) -> None:
-    """A real-time signal would kill it: it is told why there is nothing."""
-    pid, _ = start(WAITS)
-    (mute,) = told(pid)
-    assert mute.frames == ()
-    assert mute.how == "nothing: it is no Python that was prepared for it, and there is no py-spy"
-    assert proc.running(pid)
-
-
-def test_one_that_closed_the_file_is_left_alone(site: Path, start: Start) -> None:
-    """The descriptor may be somebody's checkpoint by now."""
-    pid, _ = start("import os\nos.closerange(3, 2000)\n" + WAITS, site)
-    (mute,) = told(pid)
-    assert mute.how.startswith("nothing: it is no Python that was prepared")
-    assert proc.running(pid)
-
-
-def test_a_stopped_process_is_named_as_such(
-    site: Path, start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It cannot answer; that is no reason to wait for long."""
-    monkeypatch.setattr(stacks, "ANSWER_S", 0.1)
-    pid, _ = start(WAITS, site)
-    os.kill(pid, signal.SIGSTOP)
-    (mute,) = told(pid)
-    assert mute.how.startswith("nothing: it did not answer; it was stopped (SIGSTOP)")
-
-
-def test_the_sitecustomize_of_a_site_runs_all_the_same(
-    site: Path, start: Start, tmp_path: Path
-) -> None:
-    """As if ours were not there: under its own name, and we are not on the path."""
-    own = tmp_path / "own"
-    own.mkdir()
-    (own / "sitecustomize.py").write_text("import sys; MARK = [p for p in sys.path if 'site' in p]")
-    code = "import sitecustomize; print(sitecustomize.__file__, sitecustomize.MARK)"
-    _, said = start(code, site, own)
-    assert said.startswith(f"{own}/sitecustomize.py")
-    assert str(site) not in said
-    (own / "sitecustomize.py").write_text("raise ImportError('no plugin', name='plugin')")
-    assert start("print('up')", site, own)[1] == "up"
-
-
-def test_without_another_ours_stays_quiet(site: Path, start: Start) -> None:
-    """Nothing is printed, and the program finds its own modules."""
-    (site.parent / "mine.py").write_text("print('mine')")
-    assert start("import mine", site, site.parent)[1] == "mine"
+if TYPE_CHECKING:
+    from runner.host.records import Journal
 
 
 def test_what_py_spy_tells_reads_the_same() -> None:
@@ -160,36 +31,6 @@ def test_what_py_spy_tells_reads_the_same() -> None:
     head += PROCESS.format(rank=0, pid=5, program="python", how="py-spy")
     (dump,) = parse(head + stacks.as_faulthandler(threads))
     assert dump.stacks[0].frames == (Frame("/a/data.py", 7, "next"),)
-
-
-def test_py_spy_is_asked_where_it_is_there(start: Start) -> None:
-    """Of a Python that was not prepared at all."""
-    spy = shutil.which("py-spy", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
-    if spy is None:
-        pytest.skip("no py-spy here")
-    pid, _ = start(WAITS)
-    texts = stacks._spied(spy, [Asked(0, pid, "")])
-    assert "in load" in texts[pid]
-
-
-def test_who_moves_and_who_only_waits(start: Start) -> None:
-    """A line, computing, and reading count; to look now and then whether one may go on does not."""
-    progress = Progress(60)
-    start("import time\nprint(1, flush=True)\nwhile True: time.sleep(0.05)")
-    progress.look({"rank_0.out": 3}, os.getpid())
-    time.sleep(0.3)
-    begun = progress.since
-    progress.look({"rank_0.out": 3}, os.getpid())
-    assert progress.since == begun
-    progress.look({"rank_0.out": 4}, os.getpid())
-    assert progress.since > begun
-    for code in ("while True: pass", "while True: open('/dev/zero', 'rb').read(1 << 20)"):
-        pid, _ = start("print(1, flush=True)\n" + code)
-        begun = progress.since
-        time.sleep(0.2)
-        progress.look({"rank_0.out": 4}, os.getpid())
-        assert progress.since > begun
-        os.kill(pid, signal.SIGKILL)
 
 
 @pytest.mark.parametrize(
@@ -207,3 +48,106 @@ def test_who_moves_and_who_only_waits(start: Start) -> None:
 def test_what_gpus_do(samples: list[list[tuple[int, int]]], doing: Doing) -> None:
     """Work touches memory; a kernel that polls for others does not."""
     assert gpu_work.judged(samples) is doing
+
+
+class Noted:
+    """A journal, and the clock of a watchdog."""
+
+    def __init__(self) -> None:
+        self.bodies: list[Any] = []
+        self.now = 1000.0
+
+    def append(self, body: Any) -> None:
+        """Keep what happened."""
+        self.bodies.append(body)
+
+    def monotonic(self) -> float:
+        """The time."""
+        return self.now
+
+
+class Dump:
+    """A child that has written the stacks down at once."""
+
+    pid = 0
+    code = 0
+
+    def advance(self) -> None:
+        """It has ended."""
+
+
+@pytest.fixture
+def noted(monkeypatch: pytest.MonkeyPatch) -> Noted:
+    """A watchdog's surroundings: nothing of them takes time."""
+    noted = Noted()
+    monkeypatch.setattr(watchdog.time, "monotonic", noted.monotonic)
+    monkeypatch.setattr(watchdog.stacks, "child", lambda *_, **__: Dump())
+    monkeypatch.setattr(watchdog.stacks, "outcome", lambda _: ({"when": "then"}, ""))
+    monkeypatch.setattr(watchdog.gpu_work, "start", lambda _: None)
+    monkeypatch.setattr(watchdog.proc, "table", dict)
+    return noted
+
+
+def dog(noted: Noted, *, stops: bool = False) -> Watchdog:
+    """A watchdog that waits 40 s."""
+    order = replace(plan(1).of("a").order, stall_s=40.0, stall_stops=stops)
+    return Watchdog(RunFolder("/w", "r", "a"), order, cast("Journal", noted))
+
+
+def test_a_standstill_is_on_record_once_and_ends_when_something_moves(noted: Noted) -> None:
+    """And when nobody can tell, nothing is judged."""
+    watching = dog(noted)
+    for still in (39.0, 40.0, 41.0, None, 80.0, 1.0, None, 2.0):
+        assert not watching.judge(still)
+    assert noted.bodies == [Stalled(41.0, dump="then"), Moving()]
+
+
+def test_a_run_is_stopped_after_the_others_had_their_time(noted: Noted) -> None:
+    """And only if nothing moves here at that moment."""
+    watching = dog(noted, stops=True)
+    watching.look({"rank_0.out": 1}, 1)
+    noted.now += 41
+    assert not watching.judge(41.0)
+    assert not watching.judge(41.0)
+    noted.now += watchdog.SETTLE_S
+    assert watching.judge(45.0)
+    assert watching.reason == "no rank made progress for 45 s (watch.stall_s is 40)"
+    watching.look({"rank_0.out": 2}, 1)
+    assert watching.reason == ""
+
+
+def test_a_freeze_of_the_machine_is_no_standstill(noted: Noted) -> None:
+    """Looks that are far apart: we stood still ourselves."""
+    watching = dog(noted)
+    watching.look({}, 1)
+    noted.now += 100
+    assert watching.still_s == 100
+    watching.look({}, 1)
+    assert watching.still_s == 0
+
+
+def test_its_own_log_is_no_progress(noted: Noted) -> None:
+    """To ask for the stacks moves nothing."""
+    watching = dog(noted)
+    watching.look({"rank_0.out": 1}, 1)
+    noted.now += 9
+    watching.look({"rank_0.out": 1, "stacks.out": 5000}, 1)
+    assert watching.still_s == 9
+
+
+@pytest.mark.parametrize(("stops", "still_s"), [(False, 30.0), (True, 5.0)])
+def test_that_gpus_only_wait_is_reported_and_stops_nothing(
+    noted: Noted, monkeypatch: pytest.MonkeyPatch, *, stops: bool, still_s: float
+) -> None:
+    """Who uses the CPU beside such GPUs may wait; it is a guess from outside."""
+    watching = dog(noted, stops=stops)
+    monkeypatch.setattr(watchdog.gpu_work, "start", lambda _: Dump())
+    monkeypatch.setattr(watchdog.gpu_work, "result", lambda _: Doing.WAIT)
+    watching.look({"rank_0.out": 1}, 1)
+    for _ in range(5):
+        noted.now += 5
+        watching._progress.since = noted.now
+        watching.look({"rank_0.out": 1}, 1)
+        watching.judge(0.0)
+    noted.now += 5
+    assert watching.still_s == still_s

@@ -1,0 +1,183 @@
+"""Asking Python processes for their stacks, and seeing whether they move."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from runner.core.stacks import DUMP, Stack, parse
+from runner.host import dumper, proc, stacks
+from runner.host.stacks import Asked
+from runner.host.watchdog import Progress
+
+DUMPER = Path(dumper.__file__).read_text()
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Path:
+    """The folder that comes first on a rank's PYTHONPATH."""
+    folder = tmp_path / "site"
+    folder.mkdir()
+    (folder / "sitecustomize.py").write_text(DUMPER)
+    return folder
+
+
+WAITS = """
+def load():
+    print("up", flush=True)
+    import time; time.sleep(60)
+load()
+"""
+
+
+class Start:
+    """Starts Pythons that say a line, and ends them."""
+
+    def __init__(self) -> None:
+        self._started: list[subprocess.Popen[str]] = []
+
+    def __call__(self, code: str, *path: Path) -> tuple[int, str]:
+        """Return its pid, and what it said first."""
+        env = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, path))}
+        argv = [sys.executable, "-c", code]
+        process = subprocess.Popen(argv, env=env, stdout=subprocess.PIPE, text=True)
+        self._started.append(process)
+        assert process.stdout is not None
+        return process.pid, process.stdout.readline().strip()
+
+    def close(self) -> None:
+        """Kill them."""
+        for process in self._started:
+            process.kill()
+            process.communicate()
+
+
+@pytest.fixture
+def start(monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
+    """Pythons; no py-spy is on the PATH."""
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    start = Start()
+    yield start
+    start.close()
+
+
+def told(*pids: int) -> list[Stack]:
+    """What those processes tell."""
+    asked = [Asked(rank, pid, stacks._memory(pid)) for rank, pid in enumerate(pids)]
+    head = DUMP.format(when="now", why="asked for")
+    (dump,) = parse(head + "".join(stacks._told(asked, "/no/such/python")))
+    return list(dump.stacks)
+
+
+def functions(stack: Stack) -> list[str]:
+    """Where it is, the innermost call first."""
+    return [frame.function for frame in stack.frames]
+
+
+def test_a_prepared_python_tells_where_it_is(site: Path, start: Start) -> None:
+    """Again and again, and goes on; so do children that were forked, each its own place."""
+    fork = "import os, time\ndef work():\n    time.sleep(60)\nif os.fork() == 0:\n    work()\n"
+    parent, said = start(fork + WAITS, site)
+    assert said == "up"
+    (child,) = [p for p in proc.descendants(os.getpid()) if proc.table()[p].ppid == parent]
+    try:
+        for _ in range(2):
+            main, forked = told(parent, child)
+            assert (functions(main), main.how) == (["load", "<module>"], "faulthandler")
+            assert functions(forked) == ["work", "<module>"]
+    finally:
+        os.kill(child, signal.SIGKILL)
+
+
+def test_no_process_is_signalled_that_did_not_offer(start: Start) -> None:
+    """A real-time signal would kill it: it is told why there is nothing."""
+    pid, _ = start(WAITS)
+    (mute,) = told(pid)
+    assert mute.frames == ()
+    assert mute.how == "nothing: it is no Python that was prepared for it, and there is no py-spy"
+    assert proc.running(pid)
+
+
+def test_one_that_closed_the_file_is_left_alone(site: Path, start: Start) -> None:
+    """The descriptor may be somebody's checkpoint by now."""
+    pid, _ = start("import os\nos.closerange(3, 2000)\n" + WAITS, site)
+    (mute,) = told(pid)
+    assert mute.how.startswith("nothing: it is no Python that was prepared")
+    assert proc.running(pid)
+
+
+def test_a_stopped_process_is_named_as_such(
+    site: Path, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It cannot answer; that is no reason to wait for long."""
+    monkeypatch.setattr(stacks, "ANSWER_S", 0.1)
+    pid, _ = start(WAITS, site)
+    os.kill(pid, signal.SIGSTOP)
+    (mute,) = told(pid)
+    assert mute.how.startswith("nothing: it did not answer; it was stopped (SIGSTOP)")
+
+
+def test_the_sitecustomize_of_a_site_runs_all_the_same(
+    site: Path, start: Start, tmp_path: Path
+) -> None:
+    """As if ours were not there: under its own name, and we are not on the path."""
+    own = tmp_path / "own"
+    own.mkdir()
+    (own / "sitecustomize.py").write_text("import sys; MARK = [p for p in sys.path if 'site' in p]")
+    code = "import sitecustomize; print(sitecustomize.__file__, sitecustomize.MARK)"
+    _, said = start(code, site, own)
+    assert said.startswith(f"{own}/sitecustomize.py")
+    assert str(site) not in said
+    (own / "sitecustomize.py").write_text("raise ImportError('no plugin', name='plugin')")
+    assert start("print('up')", site, own)[1] == "up"
+
+
+def test_without_another_ours_stays_quiet(site: Path, start: Start) -> None:
+    """Nothing is printed, and the program finds its own modules."""
+    (site.parent / "mine.py").write_text("print('mine')")
+    assert start("import mine", site, site.parent)[1] == "mine"
+
+
+def test_py_spy_is_asked_where_it_is_there(start: Start) -> None:
+    """Of a Python that was not prepared at all."""
+    spy = shutil.which("py-spy", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    if spy is None:
+        pytest.skip("no py-spy here")
+    pid, _ = start(WAITS)
+    texts = stacks._spied(spy, [Asked(0, pid, "")])
+    assert "in load" in texts[pid]
+
+
+def test_who_moves_and_who_only_waits(start: Start) -> None:
+    """A line, computing, and reading count; to look now and then whether one may go on does not."""
+    progress = Progress(60)
+    start("import time\nprint(1, flush=True)\nwhile True: time.sleep(0.05)")
+    progress.look({"rank_0.out": 3}, os.getpid())
+    time.sleep(0.3)
+    begun = progress.since
+    progress.look({"rank_0.out": 3}, os.getpid())
+    assert progress.since == begun
+    progress.look({"rank_0.out": 4}, os.getpid())
+    assert progress.since > begun
+    reads = "import time\\nwhile True: open('/dev/zero', 'rb').read(1 << 20); time.sleep(0.05)"
+    maps = (
+        "import mmap, time\\n"
+        "while True:\\n"
+        "    with mmap.mmap(-1, 1 << 20) as m: m[::4096] = bytes(256)\\n"
+        "    time.sleep(0.05)"
+    )
+    for code in ("while True: pass", reads, maps):
+        pid, _ = start("print(1, flush=True)\n" + code)
+        begun = progress.since
+        time.sleep(0.2)
+        progress.look({"rank_0.out": 4}, os.getpid())
+        assert progress.since > begun
+        os.kill(pid, signal.SIGKILL)
