@@ -31,8 +31,9 @@ unit: $(VENV)/.test  ## the fast tests only
 lab: $(VENV)/.test system  ## the tests on real hosts only
 	$(BIN)/python -m pytest tests/lab $(ARGS)
 
-bench: $(VENV)/.test system  ## launch, deploy, logs, ends and cost, against ssh, rsync, tar and torchrun
+bench: $(VENV)/.test system  ## launch, check, deploy, logs, ends and cost, against ssh, rsync, tar and torchrun
 	$(BIN)/python -m benchmarks.launch $(ARGS)
+	$(BIN)/python -m benchmarks.check
 	$(BIN)/python -m benchmarks.deploy
 	$(BIN)/python -m benchmarks.logs
 	$(BIN)/python -m benchmarks.ends

@@ -80,7 +80,10 @@ class Reasons:
 
     def no_route(self, error: OSError) -> Failure:
         """Our own machine knows no way to it, or a router says there is none."""
-        return self._failure(f"{self.place} cannot be reached ({error.strerror or error})")
+        return self._failure(
+            f"{self.place} cannot be reached ({error.strerror or error})",
+            "it is down, or this machine has no way to its network (VPN, routes)",
+        )
 
     def no_banner(self) -> Failure:
         """It takes the connection and says nothing."""

@@ -18,7 +18,7 @@ Row = dict[str, Any]
 
 def looked(on_lab: Launcher, *words: str) -> list[Row]:
     """What `check` says of the network, less what is fine."""
-    others = ("python", "torch", "gpus", "storage", "limits", "clock")
+    others = ("python", "torch", "gpus", "storage", "limits", "system", "clock")
     skip = [word for each in others for word in ("--skip", each)]
     done = on_lab("check", "--cluster", "lab", "--json", *skip, *words)
     rows: list[Row] = json.loads(done.out)

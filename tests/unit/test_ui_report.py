@@ -143,6 +143,21 @@ def test_failure_shows_the_last_lines_of_the_first() -> None:
     )
 
 
+def test_marks_below_a_line_of_a_traceback_are_left_out() -> None:
+    """Of a long line they are two rows of circumflexes; the log has them."""
+    verdict = Verdict(
+        "failed",
+        1,
+        65.0,
+        Failure("b", 3, "exited with 1"),
+        nodes={"a": DONE, "b": replace(DONE, code=1)},
+        ranks=ranks(0, 0, 0, 1),
+    )
+    wrote = ["Traceback:", "    a(load(PATH))", "      ~~~~^^^^^^", "OSError: no"]
+    shown = told(verdict, b_rank_3_err=wrote)
+    assert "  | Traceback:\n  |     a(load(PATH))\n  | OSError: no\n" in shown
+
+
 def test_rank_that_wrote_no_errors_shows_its_output() -> None:
     """Some programs complain on standard output."""
     verdict = Verdict(
