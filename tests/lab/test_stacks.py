@@ -167,17 +167,18 @@ def test_who_moves_and_who_only_waits(start: Start) -> None:
     assert progress.since == begun
     progress.look({"rank_0.out": 4}, os.getpid())
     assert progress.since > begun
-    reads = "import time\\nwhile True: open('/dev/zero', 'rb').read(1 << 20); time.sleep(0.05)"
+    reads = "import time\nwhile True: open('/dev/zero', 'rb').read(1 << 20); time.sleep(0.02)"
     maps = (
-        "import mmap, time\\n"
-        "while True:\\n"
-        "    with mmap.mmap(-1, 1 << 20) as m: m[::4096] = bytes(256)\\n"
-        "    time.sleep(0.05)"
+        "import mmap, time\n"
+        "while True:\n"
+        "    with mmap.mmap(-1, 1 << 20) as m: m[::4096] = bytes(256)\n"
+        "    time.sleep(0.02)"
     )
     for code in ("while True: pass", reads, maps):
         pid, _ = start("print(1, flush=True)\n" + code)
+        progress.look({"rank_0.out": 4}, os.getpid())  # what it took to start
         begun = progress.since
-        time.sleep(0.2)
+        time.sleep(0.4)
         progress.look({"rank_0.out": 4}, os.getpid())
-        assert progress.since > begun
+        assert progress.since > begun, code
         os.kill(pid, signal.SIGKILL)
