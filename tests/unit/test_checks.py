@@ -216,12 +216,12 @@ def test_packages_that_are_not_as_the_project_says(
 
 def levels(need: Need, *holders: str) -> set[Level]:
     """How bad it is that of three hosts these alone hold a package."""
-    hosts = {
-        name: host(name, python=replace(TORCH, packages={"kit": "1.0"} if name in holders else {}))
+    a, b, c = (
+        host(name, python=replace(TORCH, packages={"kit": "1.0"} if name in holders else {}))
         for name in "abc"
-    }
+    )
     wants = Wants("requirements.txt", (Wanted("kit", need=need),))
-    return {one[0] for one in bad("packages", replace(case(**hosts), wants=wants))}
+    return {one[0] for one in bad("packages", replace(case(a=a, b=b, c=c), wants=wants))}
 
 
 def test_only_a_host_that_lacks_what_others_have_is_refused() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -10,7 +11,7 @@ import pytest
 from runner.core.events import Moving, Stalled
 from runner.core.layout import RunFolder
 from runner.core.stacks import DUMP, PROCESS, Frame, parse
-from runner.host import gpu_work, stacks, watchdog
+from runner.host import gpu_work, proc, stacks, watchdog
 from runner.host.gpu_work import Doing
 from runner.host.watchdog import Watchdog
 from tests.golden.builders import plan
@@ -80,11 +81,11 @@ class Dump:
 def noted(monkeypatch: pytest.MonkeyPatch) -> Noted:
     """A watchdog's surroundings: nothing of them takes time."""
     noted = Noted()
-    monkeypatch.setattr(watchdog.time, "monotonic", noted.monotonic)
-    monkeypatch.setattr(watchdog.stacks, "child", lambda *_, **__: Dump())
-    monkeypatch.setattr(watchdog.stacks, "outcome", lambda _: ({"when": "then"}, ""))
-    monkeypatch.setattr(watchdog.gpu_work, "start", lambda _: None)
-    monkeypatch.setattr(watchdog.proc, "table", dict)
+    monkeypatch.setattr(time, "monotonic", noted.monotonic)
+    monkeypatch.setattr(stacks, "child", lambda *_, **__: Dump())
+    monkeypatch.setattr(stacks, "outcome", lambda _: ({"when": "then"}, ""))
+    monkeypatch.setattr(gpu_work, "start", lambda _: None)
+    monkeypatch.setattr(proc, "table", dict)
     return noted
 
 
@@ -141,8 +142,8 @@ def test_that_gpus_only_wait_is_reported_and_stops_nothing(
 ) -> None:
     """Who uses the CPU beside such GPUs may wait; it is a guess from outside."""
     watching = dog(noted, stops=stops)
-    monkeypatch.setattr(watchdog.gpu_work, "start", lambda _: Dump())
-    monkeypatch.setattr(watchdog.gpu_work, "result", lambda _: Doing.WAIT)
+    monkeypatch.setattr(gpu_work, "start", lambda _: Dump())
+    monkeypatch.setattr(gpu_work, "result", lambda _: Doing.WAIT)
     watching.look({"rank_0.out": 1}, 1)
     for _ in range(5):
         noted.now += 5
