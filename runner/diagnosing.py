@@ -61,7 +61,8 @@ def check(
         print(json.dumps(findings.as_data(found)))
     else:
         width, colour = findings.screen()
-        print(findings.render(found, composed.spec.cluster, width, colour=colour))
+        spec = composed.spec
+        print(findings.render(found, spec.cluster, spec.task.name, width, colour=colour))
     code = NotReady.exit_code if findings.errors(found) else 0
     for mode in modes:
         code = code or _collectives(mode, cluster, set_, config_dir)
@@ -173,7 +174,8 @@ def _fetched(composed: Composed, run: str) -> RunStore:
         joined = Joined(composed, hosts, run)
         if not joined.over:
             what = f"run {joined.plan.run_id} has not ended, as far as the hosts say"
-            hint = f"python -m runner attach --run {joined.plan.run_id} {composed.where}"
+            words = f"--run {joined.plan.run_id} {composed.where}"
+            hint = f"python -m runner attach {words}\npython -m runner stacks {words}"
             raise NotReady([Problem("--run", what, hint)])
         joined.pull()
     return joined.store

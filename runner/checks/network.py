@@ -11,7 +11,7 @@ from runner.core.facts import Facts
 from runner.core.finding import Finding, Level
 from runner.core.network import Endpoint, endpoints
 from runner.core.plan import build_plan
-from runner.core.readiness import port_problems
+from runner.core.readiness import port_problems, problems_of
 
 
 def network(case: Case) -> Iterator[Finding]:
@@ -19,13 +19,14 @@ def network(case: Case) -> Iterator[Finding]:
     nodes = case.ready_nodes
     if not nodes:
         return
-    for node, facts in case.ready:
-        yield from map(Finding.of, port_problems(case.spec, node, facts))
+    ports = [p for node, facts in case.ready for p in port_problems(case.spec, node, facts)]
     known = {node.name: facts for node, facts in case.ready}
     try:
         plan = build_plan(replace(case.spec, nodes=nodes), known)
     except NotReady as error:
-        yield from map(Finding.of, error.problems)
+        others = [p for node, facts in case.ready for p in problems_of(case.spec, node, facts)]
+        ours = [p for p in error.problems if p in ports or p not in others]  # theirs say the rest
+        yield from map(Finding.of, ours)
         return
     if len(nodes) == 1:
         yield Finding(Level.FINE, nodes[0].name, "alone")

@@ -82,14 +82,16 @@ def screen() -> tuple[int, bool]:
     return width or WIDTH, lively
 
 
-def render(found: Found, cluster: str, width: int = WIDTH, *, colour: bool = False) -> str:
+def render(
+    found: Found, cluster: str, task: str, width: int = WIDTH, *, colour: bool = False
+) -> str:
     """Return the table, what is fine first and the worst last, and the sum of it."""
     rows = _rows(found)
     table = _Table.of(rows, width, colour=colour)
     fine = [line for row in rows if row.level is Level.FINE for line in table.shown(row)]
     bad = [line for row in rows if row.level is not Level.FINE for line in table.shown(row)]
     apart = [""] if fine and bad else []
-    return "\n".join([*fine, *apart, *bad, _sum(rows, cluster)])
+    return "\n".join([*fine, *apart, *bad, _sum(rows, cluster, task)])
 
 
 def _rows(found: Found) -> list[Row]:
@@ -163,7 +165,7 @@ class _Table:
         return self.paint.sgr(code, text.encode()).decode() if self.paint else text
 
 
-def _sum(rows: Sequence[Row], cluster: str) -> str:
+def _sum(rows: Sequence[Row], cluster: str, task: str) -> str:
     counts = {level: sum(row.level is level for row in rows) for level in Level}
     bad = [
         f"{counts[level]} {level.value}{'' if counts[level] == 1 else 's'}"
@@ -172,5 +174,5 @@ def _sum(rows: Sequence[Row], cluster: str) -> str:
     ]
     if not bad:
         return f"{cluster}: all is well"
-    then = "a launch would refuse or hang" if counts[Level.ERROR] else "a launch would go on"
+    then = f"a launch of {task} would {'refuse or hang' if counts[Level.ERROR] else 'go on'}"
     return f"{cluster}: {', '.join(bad)}; {then}"

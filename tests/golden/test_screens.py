@@ -115,19 +115,19 @@ def test_the_table_of_a_check(
     case: Callable[[], Case], width: int, check_screen: Callable[[str, str], None]
 ) -> None:
     """Read the diff as a tired user: nothing to copy is broken, the worst is last."""
-    text = render(look(case()), "lab", width)
+    text = render(look(case()), "lab", "train", width)
     check_screen(f"check-{case.__name__}-{width}.txt", text + "\n")
 
 
 def test_a_table_in_colour_says_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     """And NO_COLOR is heeded."""
-    found, plain = look(ill()), render(look(ill()), "lab", 80)
+    found, plain = look(ill()), render(look(ill()), "lab", "train", 80)
     monkeypatch.delenv("NO_COLOR", raising=False)
-    painted = render(found, "lab", 80, colour=True)
+    painted = render(found, "lab", "train", 80, colour=True)
     assert "\x1b[1;31merror\x1b[0m" in painted
     codes = ("\x1b[0m", "\x1b[1;31m", "\x1b[33m", "\x1b[32m", "\x1b[2m")
     for code in codes:
         painted = painted.replace(code, "")
     assert painted == plain
     monkeypatch.setenv("NO_COLOR", "1")
-    assert render(found, "lab", 80, colour=True) == plain
+    assert render(found, "lab", "train", 80, colour=True) == plain

@@ -344,18 +344,18 @@ def test_equal_findings_are_one_line() -> None:
         ],
         "gpus": [Finding(WARNING, "", "mixed", "leave some out")],
     }
-    assert findings.render(found, "lab") == (
+    assert findings.render(found, "lab", "train") == (
         "torch  fine     gpu[1-3]  2.13.0\n"
         "\n"
         "gpus   warning  all       mixed\n"
         "                → leave some out\n"
         "torch  error    gpu4      no torch in /usr/bin/python3\n"
         "                → install it\n"
-        "lab: 1 error, 1 warning; a launch would refuse or hang"
+        "lab: 1 error, 1 warning; a launch of train would refuse or hang"
     )
     assert [one.node for one in findings.errors(found)] == ["gpu4"]
     assert findings.warnings(found) == ["all: mixed"]
-    assert findings.render({}, "lab").endswith("lab: all is well")
+    assert findings.render({}, "lab", "train").endswith("lab: all is well")
     assert findings.as_data(found)[1] == {
         "check": "torch",
         "level": "error",
