@@ -24,7 +24,7 @@ from runner.core.errors import ConfigError, Interrupted, Problem
 from runner.core.facts import FactsRequest
 from runner.core.spec import Node, Spec
 from runner.diagnosing import VERBS as DIAGNOSING
-from runner.diagnosing import check, why
+from runner.diagnosing import check, stacks, why
 from runner.runs import VERBS as RUN_VERBS
 from runner.runs import attach, logs, ps, pull, stop
 from runner.verb import (
@@ -50,6 +50,7 @@ __all__ = [
     "plan",
     "ps",
     "pull",
+    "stacks",
     "stop",
     "why",
 ]

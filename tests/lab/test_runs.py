@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import select
 import signal
 import subprocess
@@ -49,7 +50,7 @@ def test_a_detached_run_outlives_everything(lab: Lab, on_lab: Launcher) -> None:
     for host in lab.hosts.values():
         wait_for(lambda host=host: "@notty" not in str(host.processes()), "no session")  # type: ignore[misc]
     listed = on_lab("ps", "--cluster", "lab")
-    assert f"{run_id}  rank" in listed.out, listed
+    assert re.search(rf"^{run_id} +rank ", listed.out, re.MULTILINE), listed
     assert "running" in listed.out
     for host in lab.hosts.values():
         host.sh("touch /dev/shm/end")
@@ -232,7 +233,7 @@ def test_verbs_ask_the_cluster_of_the_run_that_is_on_record_here(
     """Who just launched one need not say where, and hears where that was."""
     run_id = detached("sleep=600")
     listed = on_lab("ps")
-    assert f"{run_id}  rank" in listed.out
+    assert re.search(rf"^{run_id} +rank ", listed.out, re.MULTILINE)
     assert "note: on lab, like runs/latest; --cluster NAME asks another" in listed.err
     stopped = on_lab("stop", "--run", run_id)
     assert (stopped.code, stopped.out.count(" 0 processes")) == (0, 4), stopped
@@ -267,7 +268,7 @@ def test_a_reader_ends_with_its_own_reader(on_lab: Launcher, detached: Start) ->
         shell, cwd=on_lab.folder, env=on_lab.env, capture_output=True, text=True, check=False
     )
     assert joined.returncode == 128 + signal.SIGPIPE, joined
-    assert f"{run_id}  rank" in on_lab("ps", "--cluster", "lab").out
+    assert re.search(rf"^{run_id} +rank ", on_lab("ps", "--cluster", "lab").out, re.MULTILINE)
     assert on_lab("stop", "--run", run_id, "--cluster", "lab").code == 0
 
 
