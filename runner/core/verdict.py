@@ -11,11 +11,13 @@ from runner.core.events import (
     Ended,
     Event,
     HostLost,
+    Moving,
     PeerLost,
     PortTaken,
     ProgramExited,
     RankExited,
     RankStarted,
+    Stalled,
     StopAsked,
     Stopping,
 )
@@ -82,7 +84,7 @@ class Verdict:
     """The end of a run.
 
     `consequences` counts ranks that failed after the first; `unproven` are hosts that did not
-    say that nothing is left.
+    say that nothing is left; `still_s` is for how long nothing had moved when it ended, in seconds.
     """
 
     state: str
@@ -91,6 +93,7 @@ class Verdict:
     first_failure: Optional[Failure] = None
     consequences: int = 0
     unproven: Tuple[str, ...] = ()
+    still_s: float = 0.0
     nodes: Dict[str, NodeResult] = field(default_factory=dict)
     ranks: Dict[str, RankResult] = field(default_factory=dict)
 
@@ -143,9 +146,21 @@ def fold(plan: Plan, observed: Iterable[Observed], seconds: float) -> Verdict:
         first_failure=first[0] if first else None,
         consequences=_consequences(ranks, first[0] if first else None),
         unproven=unproven,
+        still_s=_still(history),
         nodes=nodes,
         ranks={str(rank): result for rank, result in sorted(ranks.items())},
     )
+
+
+def _still(history: Iterable[Observed]) -> float:
+    """Return what the last word of a watchdog was."""
+    still_s = 0.0
+    for seen in history:
+        if isinstance(seen.event.body, Stalled):
+            still_s = seen.event.body.seconds
+        elif isinstance(seen.event.body, Moving):
+            still_s = 0.0
+    return still_s
 
 
 def _stop(history: Iterable[Observed]) -> Optional[Tuple[float, int]]:

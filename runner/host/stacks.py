@@ -22,11 +22,11 @@ from runner.host import probes, proc
 from runner.host.dumper import SIGNAL
 from runner.host.records import rank_records
 
-LIMIT_S = 12.0
+LIMIT_S = 10.0
 """How long all of it may take; whoever calls does it in a child."""
 
 SPY_S = 4.0
-ANSWER_S, QUIET_S, LOOK_S = 3.0, 0.05, 0.01
+ANSWER_S, QUIET_S, LOOK_S = 2.0, 0.05, 0.01
 WORKERS = 8
 """Besides its first process, so many of a rank's are asked (data loaders' workers)."""
 

@@ -124,6 +124,9 @@ def ending(
     failure = verdict.first_failure
     if failure:
         lines += _first_failure(verdict, failure, diagnose(plan, verdict, tail))
+    elif verdict.still_s:
+        what = f"nothing of it had moved for {verdict.still_s:.0f} s"
+        lines.append(f"  {what}; where each rank was: {folder}/logs/NODE/stacks.out")
     if verdict.exit_code != 0 or len(plan.nodes) <= MANY:
         rows = [_fared(group, verdict) for group in _same_fate(plan, verdict)]
         width = min(max(len(names) for names, _ in rows), WIDE)

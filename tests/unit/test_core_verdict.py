@@ -17,12 +17,14 @@ from runner.core.events import (
     Event,
     HostLost,
     HostSilent,
+    Moving,
     PeerLost,
     PortTaken,
     ProgramExited,
     ProgramStarted,
     RankExited,
     RankStarted,
+    Stalled,
     StopAsked,
     Stopping,
 )
@@ -469,3 +471,10 @@ def test_who_is_cut_off_is_named_and_not_the_hub() -> None:
         "b", None, "out of touch with a: nothing was heard from it for 15 s"
     )
     assert verdict.exit_code == 4
+
+
+def test_how_long_nothing_had_moved_is_told() -> None:
+    """By the last word of a watchdog: what moved again is forgotten."""
+    hung = (seen(5, "a", Stalled(300.5)), seen(6, "b", Stalled(301.0)))
+    assert verdict(*hung).still_s == 301.0
+    assert verdict(*hung, seen(7, "b", Moving())).still_s == 0.0

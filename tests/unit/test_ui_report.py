@@ -326,3 +326,10 @@ def test_duration_is_told_in_its_own_units(seconds: float, words: str) -> None:
     assert f"succeeded after {words}\n" in ending(
         plan(1), verdict, FOLDER, no_tail, disconnect_s=15, where=""
     )
+
+
+def test_a_run_that_hung_when_it_was_stopped_says_so() -> None:
+    """Who stops it by hand finds where its ranks were."""
+    text = told(Verdict("stopped", 130, 400.0, still_s=300.4))
+    assert "nothing of it had moved for 300 s; where each rank was: " in text
+    assert "/logs/NODE/stacks.out" in text
