@@ -177,6 +177,12 @@ class Watchdog:
 
     def close(self) -> None:
         """Look no more."""
-        for child in (self._dump, self._gpus):
-            if child is not None:
-                child.kill()
+        self._dump, self._gpus = (_ended(child) for child in (self._dump, self._gpus))
+
+
+def _ended(child: Optional[probes.Child]) -> Optional[probes.Child]:
+    """Kill a child; return it if it is there all the same: one that hangs in the kernel is."""
+    if child is None:
+        return None
+    child.kill()
+    return child if proc.running(child.pid) else None

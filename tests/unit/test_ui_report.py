@@ -330,6 +330,8 @@ def test_duration_is_told_in_its_own_units(seconds: float, words: str) -> None:
 
 def test_a_run_that_hung_when_it_was_stopped_says_so() -> None:
     """Who stops it by hand finds where its ranks were."""
-    text = told(Verdict("stopped", 130, 400.0, still_s=300.4))
+    ends = ranks(None, None, None, None, signals=dict.fromkeys(range(4), TERM))
+    nodes = {"a": DONE, "b": DONE}
+    text = told(Verdict("stopped", 130, 400.0, still_s=300.4, nodes=nodes, ranks=ends))
     assert "nothing of it had moved for 300 s; where each rank was: " in text
     assert "/logs/NODE/stacks.out" in text
