@@ -67,6 +67,7 @@ def build(asked: Asked, problems: list[Problem]) -> tuple[Spec, dict[str, Any]]:
         disconnect_s=_disconnect_s(check, values),
         stall_s=_stall_s(check, values["watch"]["stall_s"]),
         stall_stops=check.choice("watch.action", values["watch"]["action"], ACTIONS) == "stop",
+        metrics=check.outputs("watch.metrics", values["watch"]["metrics"]),
         stacks=check.choice("watch.stacks", values["watch"]["stacks"], STACKS) == "auto",
         detach=bool(values["detach"]),
     )

@@ -203,6 +203,11 @@ class Watch:
     action: str = doc(
         "report", "report shows where every rank is; stop ends the run as well", "report or stop"
     )
+    metrics: Any = doc(
+        list,
+        "files the ranks write a line to per step; where named, nothing else is progress",
+        "list of paths or patterns such as metrics.jsonl",
+    )
     stacks: str = doc(
         "auto",
         "auto has ranks load a `sitecustomize` by which their stacks can be had without py-spy",

@@ -49,6 +49,7 @@ class Order:
         hub: How it keeps in touch with the other nodes; None where there is no other.
         stall_s: Seconds without progress of any rank after which that is said; 0 for never.
         stall_stops: Whether the run is stopped then.
+        metrics: Files below `cwd` that grow with each step; where there are any, only they count.
         stacks: Whether the ranks are prepared to tell their Python stacks.
     """
 
@@ -71,4 +72,5 @@ class Order:
     hub: Optional[Hub] = None
     stall_s: float = 0.0
     stall_stops: bool = False
+    metrics: Tuple[str, ...] = ()
     stacks: bool = False

@@ -337,6 +337,7 @@ def _node_plan(
             hub=meeting.hub,
             stall_s=spec.stall_s,
             stall_stops=spec.stall_stops,
+            metrics=spec.metrics,
             stacks=spec.stacks,
         ),
     )

@@ -147,6 +147,7 @@ class Spec:
         disconnect_s: Seconds without a controller after which supervisors stop the run; 0: never.
         stall_s: Seconds without progress of any rank after which that is said; 0 for never.
         stall_stops: Whether the run is stopped then.
+        metrics: Files below the ranks' working folder that grow with each step: paths, or patterns.
         stacks: Whether ranks are prepared to tell their Python stacks.
         detach: Whether to leave once every rank runs; from then on none is needed.
     """
@@ -173,6 +174,7 @@ class Spec:
     disconnect_s: float = 600.0
     stall_s: float = 300.0
     stall_stops: bool = False
+    metrics: Tuple[str, ...] = ()
     stacks: bool = True
     detach: bool = False
 

@@ -8,6 +8,8 @@ its GPUs are looked at: they may work for a rank that sleeps, or keep one busy t
 
 from __future__ import annotations
 
+import contextlib
+import glob
 import os
 import time
 from typing import Dict, FrozenSet, Mapping, NamedTuple, Optional
@@ -61,6 +63,13 @@ class Progress:
         """Take that something moved now."""
         self.since = self.told = time.monotonic()
 
+    def step(self, sizes: Mapping[str, int]) -> None:
+        """Compare the files that grow with each step; see `look`."""
+        now = time.monotonic()
+        if now - self._looked > 2 * self._pause_s + 1 or sizes != self._sizes:
+            self.note()
+        self._looked, self._sizes = now, dict(sizes)
+
     def look(self, sizes: Mapping[str, int], root: int) -> None:
         """Compare with the last look; after a longer pause we stood still ourselves (a freeze).
 
@@ -85,6 +94,16 @@ def _data(pid: int) -> int:
     """Return how many bytes a process has read and written so far, 0 where that is hidden."""
     lines = [line.split(": ") for line in proc.read_text(f"/proc/{pid}/io").splitlines()]
     return sum(int(number) for name, number in lines if name in DATA_OF)
+
+
+def _steps(order: Order) -> Dict[str, int]:
+    """Return how long each file is that grows with the steps."""
+    found: Dict[str, int] = {}
+    for pattern in order.metrics:
+        for path in glob.iglob(os.path.join(glob.escape(order.cwd), pattern), recursive=True):
+            with contextlib.suppress(OSError):
+                found[path] = os.stat(path).st_size
+    return found
 
 
 class Watchdog:
@@ -112,7 +131,9 @@ class Watchdog:
 
     def look(self, sizes: Mapping[str, int], root: int) -> None:
         """See what moved of the program `root` and its descendants."""
-        if self._order.stall_s:
+        if self._order.stall_s and self._order.metrics:
+            self._progress.step(_steps(self._order))
+        elif self._order.stall_s:
             ranks = {name: size for name, size in sizes.items() if name != f"{STACKS}.out"}
             self._progress.look(ranks, root)
             silent_s = time.monotonic() - self._progress.told

@@ -467,7 +467,7 @@ def test_options_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
     }
 
 
-WATCH = ("watch.stall_s", "watch.action", "watch.stacks")
+WATCH = ("watch.stall_s", "watch.action", "watch.metrics", "watch.stacks")
 
 
 def test_the_keys_are_these() -> None:

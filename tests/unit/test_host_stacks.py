@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
@@ -152,3 +153,17 @@ def test_that_gpus_only_wait_is_reported_and_stops_nothing(
         watching.judge(0.0)
     noted.now += 5
     assert watching.still_s == still_s
+
+
+def test_where_steps_are_written_down_only_they_count(noted: Noted, tmp_path: Path) -> None:
+    """A rank that prints and computes for ever makes none."""
+    order = replace(plan(1).of("a").order, stall_s=40.0, metrics=("*.jsonl",), cwd=str(tmp_path))
+    watching = Watchdog(RunFolder("/w", "r", "a"), order, cast("Journal", noted))
+    (tmp_path / "metrics.jsonl").write_text("1\n")
+    watching.look({"rank_0.out": 1}, 1)
+    noted.now += 9
+    watching.look({"rank_0.out": 2}, 1)
+    assert watching.still_s == 9
+    (tmp_path / "metrics.jsonl").write_text("1\n2\n")
+    watching.look({"rank_0.out": 2}, 1)
+    assert watching.still_s == 0

@@ -44,8 +44,18 @@ def read_shard() -> None:
     open("shard").read()
 
 
+def spin() -> None:
+    with open("metrics.jsonl", "a") as file:
+        file.write("{}\n")
+    while True:
+        sum(range(1_000_000))
+        print("busy", flush=True)
+
+
 if HOW in ("before", "collective", "leave", "raise"):
     collective()
+elif HOW == "spin" and RANK == LATE:
+    spin()
 elif HOW == "pipe" and RANK == LATE:
     read_shard()
 elif RANK == LATE:
