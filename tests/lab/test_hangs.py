@@ -87,7 +87,7 @@ def test_a_detached_run_that_hangs_is_ended_by_its_hosts(lab: Lab, on_lab: Launc
 
 def test_a_rank_that_computes_for_ever_makes_no_step(lab: Lab, on_lab: Launcher) -> None:
     """Where steps are written down, that is seen."""
-    watch = ("watch.metrics=[metrics.jsonl]", "watch.action=stop")
+    watch = ("watch.metrics=[metrics.jsonl]", "watch.action=stop", "watch.stall_s=12")
     done = on_lab(*words("spin", 1), *STALL, *watch)
     assert done.code == 1, done
     assert "first failure: no rank made progress for" in done.err
