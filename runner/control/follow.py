@@ -39,8 +39,8 @@ class Follower:
         share: The node's share of the plan.
         sink: Takes (source, stream, offset, bytes) of the logs, in order per file.
         logs: Whether to follow the logs too, or the events only.
-        begin: Where each log begins: `tail` lines before its end, or `since` so many seconds ago;
-            empty for its first byte.
+        begin: Where the logs of ranks and the program begin: `tail` lines before their end, or
+            `since` so many seconds ago; empty for the first byte.
         ranks: The ranks whose logs are wanted; None for all logs there are.
     """
 
@@ -126,7 +126,7 @@ class Follower:
             "stream": file.stream,
             "attempt": self._attempt,
         }
-        if file is not self._events and not file.begun:
+        if file is not self._events and file.source != STACKS and not file.begun:
             where.update(self._begin)
         number = session.request("read", {**where, "offset": file.offset, "n": CHUNK})
         self._asked[number] = file

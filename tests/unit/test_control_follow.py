@@ -88,6 +88,13 @@ def test_every_file_is_asked_for_from_its_beginning() -> None:
     }
 
 
+def test_stacks_are_read_from_their_first_byte() -> None:
+    """Their last lines alone would tell of no dump."""
+    followed = Followed(tail=5)
+    assert "tail" in followed.link.reads[RANK_0]
+    assert "tail" not in followed.link.reads["stacks", "out"]
+
+
 def test_events_of_another_attempt_are_left_out() -> None:
     """One file holds the events of all attempts."""
     followed = Followed()
