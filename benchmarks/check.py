@@ -13,19 +13,16 @@ from __future__ import annotations
 import argparse
 import os
 import resource
-import shlex
 import statistics
-import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.timing import timed
 from tests.lab.lab import Lab, make_lab, wait_until
 
-TIMEOUT_S = 120
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -85,20 +82,7 @@ def _span(those: Sequence[float]) -> str:
 def taken(command: Sequence[str], lab: Lab, names: Sequence[str], folder: Path) -> Took:
     """Run a command; return what it took."""
     before, used = there(lab, names), here()
-    began = time.monotonic()
-    done = subprocess.run(
-        command,
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(Path.cwd())},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-        check=False,
-    )
-    wall = time.monotonic() - began
-    if done.returncode != 0:
-        sys.exit(f"{shlex.join(command)}: exit {done.returncode}\n{done.stdout}{done.stderr}")
+    wall, _ = timed(command, folder)
     used = here() - used
     wait_until(lambda: not lab.leftovers(), "the hosts to be idle")
     return Took(wall, used, (there(lab, names) - before) / len(names))

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import random
 import resource
 import shutil
@@ -25,10 +24,10 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from benchmarks.timing import timed
 from tests.lab.lab import Lab, make_lab
 
 FILES, BYTES = 2000, 10_000
-TIMEOUT_S = 300
 WAYS = ("runner", "rsync", "tar")
 SCENES = ("first", "no change", "one file")
 
@@ -124,24 +123,6 @@ def launches(lab: Lab, project: Path, names: Sequence[str], rounds: int) -> str:
         [f"{way} {statistics.median(took):.2f} s" for way, took in seconds.items()]
         + [f"added {statistics.median(added):.2f} s ({min(added):.2f} to {max(added):.2f})"]
     )
-
-
-def timed(argv: Sequence[str], project: Path) -> tuple[float, str]:
-    """Run a command to its end; return its seconds, and what it printed."""
-    began = time.monotonic()
-    done = subprocess.run(
-        argv,
-        cwd=project,
-        env={**os.environ, "PYTHONPATH": str(Path.cwd())},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-        check=False,
-    )
-    if done.returncode != 0:
-        sys.exit(f"{argv}: exit {done.returncode}\n{done.stdout}{done.stderr}")
-    return time.monotonic() - began, done.stdout
 
 
 def command(way: str, lab: Lab, project: Path, names: Sequence[str]) -> list[str]:
