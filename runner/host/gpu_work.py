@@ -29,8 +29,9 @@ class Doing(enum.Enum):
     """Some are idle, or the driver does not tell."""
 
 
-Sample = Sequence[Tuple[int, int]]
-"""Of each GPU: percent of the time with a kernel on it, and with memory read or written."""
+Sample = Sequence[Optional[Tuple[int, int]]]
+"""Of each GPU: percent of the time with a kernel on it, and with memory read or written; None of
+one that does not answer."""
 
 
 def start(visible: Optional[str]) -> Optional[probes.Child]:
@@ -54,7 +55,8 @@ def result(child: probes.Child) -> Doing:
 
 def judged(samples: Sequence[Sample]) -> Doing:
     """Return what these samples tell of all GPUs together."""
-    of_each = list(zip(*samples))  # noqa: B905 (strict came with 3.10; each has every GPU)
+    columns = zip(*samples)  # noqa: B905 (strict came with 3.10; each has every GPU)
+    of_each = [[each for each in gpu if each] for gpu in columns if all(gpu)]
     if any(busy > IDLE and used for gpu in of_each for busy, used in gpu):
         return Doing.WORK
     if of_each and all(busy >= BUSY for gpu in of_each for busy, _ in gpu):
@@ -73,8 +75,8 @@ def _look(chosen: Optional[Sequence[int]]) -> None:
     probes.tell(samples=samples)
 
 
-def _sample(library: nvml.Nvml, index: int) -> Tuple[int, int]:
+def _sample(library: nvml.Nvml, index: int) -> Optional[Tuple[int, int]]:
     try:
         return library.utilization(index)
-    except nvml.NvmlError:  # a lost one does nothing
-        return 0, 0
+    except nvml.NvmlError:  # a lost one, or the driver does not know
+        return None

@@ -43,11 +43,12 @@ def test_what_py_spy_tells_reads_the_same() -> None:
         pytest.param([[(100, 0), (80, 9)], [(100, 0), (90, 3)]], Doing.WORK, id="beside work"),
         pytest.param([[(100, 0)], [(100, 12)]], Doing.WORK, id="work now and then"),
         pytest.param([[(0, 0)], [(0, 0)]], Doing.NOTHING, id="none is busy"),
+        pytest.param([[(100, 0), None], [(100, 0), None]], Doing.WAIT, id="beside a lost one"),
         pytest.param([[], []], Doing.NOTHING, id="there is none"),
         pytest.param([], Doing.NOTHING, id="the driver tells nothing"),
     ],
 )
-def test_what_gpus_do(samples: list[list[tuple[int, int]]], doing: Doing) -> None:
+def test_what_gpus_do(samples: list[list[tuple[int, int] | None]], doing: Doing) -> None:
     """Work touches memory; a kernel that polls for others does not."""
     assert gpu_work.judged(samples) is doing
 
