@@ -137,9 +137,10 @@ def stacks(
     told in the run's log `stacks`.
     """
     from runner.contact import whoami
+    from runner.core.diagnosis import pictured
     from runner.core.stacks import parse
     from runner.found import hosts_of
-    from runner.ui.stacks import as_data, of_plan, render
+    from runner.ui.stacks import as_data, render
 
     composed = composed_for(run, cluster, set_, config_dir)
     with hosts_of(composed, "stacks") as hosts:
@@ -151,7 +152,7 @@ def stacks(
         name: [stack for dump in parse(answer["payload"].decode()) for stack in dump.stacks]
         for name, answer in answers.items()
     }
-    shown = of_plan(plan, told)
+    shown = pictured(plan, told)
     kept_from = [problems.get(s.node) or hosts.silent.get(s.node) for s in plan.nodes]
     silent = [problem for problem in kept_from if problem]
     if json_:

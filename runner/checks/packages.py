@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from runner.checks.case import Case, majority
@@ -49,8 +49,7 @@ def packages(case: Case) -> Iterator[Finding]:
     asked = [each for each in case.ready if each[1].python.packages is not None]
     hosts = [_Seen(node, facts) for node, facts in asked]
     wanted = {
-        host.node.name: [one for one in case.wants.packages if _applies(one, host.facts)]
-        for host in hosts
+        host.node.name: _meant(case.wants.packages, environment(host.facts)) for host in hosts
     }
     fine = {one: [host for host in hosts if host.has(one)] for one in case.wants.packages}
     common = {
@@ -87,9 +86,10 @@ def environment(facts: Facts) -> dict[str, str]:
     }
 
 
-def _applies(wanted: Wanted, facts: Facts) -> bool:
-    """Whether a host is meant; one that cannot be told about, such as an extra's, is not."""
-    return not wanted.marker or _true(wanted.marker, tuple(environment(facts).items()))
+def _meant(packages: Sequence[Wanted], environment: Mapping[str, str]) -> list[Wanted]:
+    """Return those meant for such a host; what cannot be told, such as of an extra, is not."""
+    known = tuple(environment.items())
+    return [one for one in packages if not one.marker or _true(one.marker, known)]
 
 
 @functools.lru_cache(maxsize=4096)

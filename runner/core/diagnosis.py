@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Callable, List, Optional, Sequence, Tuple
+from typing import Callable, List, Mapping, Optional, Sequence, Tuple
 
 from runner.core.causes import explain
 from runner.core.layout import PROGRAM, STACKS, log_name, rank_source
 from runner.core.plan import Plan
-from runner.core.stacks import STALLED, on, parse, picture, sentence
+from runner.core.stacks import STALLED, Picture, Stack, on, parse, picture, sentence
 from runner.core.text import spans
 from runner.core.verdict import LOST, Failure, Verdict
 
@@ -107,7 +107,7 @@ def _standstill(plan: Plan, tail: Tail) -> Diagnosis:
         for share in plan.nodes
     }
     told = {node: found[-1].stacks for node, found in dumps.items() if found and found[-1].whole}
-    shown = picture(told, plan.node_of_rank, [share.cwd for share in plan.nodes])
+    shown = pictured(plan, told)
     odd = shown.groups[:1]
     head = [f"{spans(group.ranks)}, innermost call first:" for group in odd]
     calls = [f"  {frame}" for group in odd for frame in group.stack.frames[:SHOWN]]
@@ -118,6 +118,11 @@ def _standstill(plan: Plan, tail: Tail) -> Diagnosis:
         cure="the stacks of all ranks are in logs/NODE/stacks.out; if they only needed longer, "
         "watch.stall_s gives them more time",
     )
+
+
+def pictured(plan: Plan, told: Mapping[str, Sequence[Stack]]) -> Picture:
+    """Put together the stacks that the hosts of a run told."""
+    return picture(told, plan.node_of_rank, [share.cwd for share in plan.nodes])
 
 
 def _last_words(plan: Plan, failure: Failure, tail: Tail) -> List[str]:

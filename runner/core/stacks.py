@@ -21,7 +21,7 @@ PROCESS = "--- rank {rank}: process {pid} ({program}), by {how}\n"
 
 _DUMP = re.compile(r"=== stacks, (\S+): (.*)")
 _PROCESS = re.compile(r"--- rank (\d+): process (\d+) \((.*)\), by (.*)")
-_THREAD = re.compile(r"(Current thread|Stack|Thread) .*\(most recent call first\):|Stack \(most.*")
+_THREAD = re.compile(r"(Current thread|Stack|Thread) .*\(most recent call first\):")
 _FRAME = re.compile(r'  File "(.*)", line (\d+|\?\?\?) in (.*)')
 
 WAITING = (

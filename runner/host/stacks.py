@@ -71,26 +71,17 @@ def append(folder: RunFolder, order: Order, why: str) -> Tuple[str, str]:
 def _asked(folder: RunFolder, order: Order) -> List[Asked]:
     """Return the processes to ask of each rank, its own program first."""
     processes = proc.table()
-    children: Dict[int, List[int]] = {}
-    for pid in sorted(processes):
-        children.setdefault(processes[pid].ppid, []).append(pid)
     found: List[Asked] = []
     for kind, rank, data in rank_records(folder.attempt(order.attempt), set()):
         if kind != "start" or processes.get(data["pid"], _NOBODY).ppid != data["shim"]:
             continue
-        family = list(_family(data["pid"], children))
+        family = (data["pid"], *proc.descendants(data["pid"], processes))
         mine = [Asked(rank, each, _memory(each)) for each in family if processes[each].alive]
         found += [each for each in mine if each.memory][: 1 + WORKERS] or mine[:1]
     return found
 
 
 _NOBODY = proc.Process(0, "X", 0, 0, 0)
-
-
-def _family(pid: int, children: Mapping[int, Sequence[int]]) -> Iterator[int]:
-    yield pid
-    for child in children.get(pid, ()):
-        yield from _family(child, children)
 
 
 def _memory(pid: int) -> str:

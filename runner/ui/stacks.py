@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from runner.core.diagnosis import pictured
 from runner.core.errors import Problem
 from runner.core.events import Ended, Event, Moving, Stalled
 from runner.core.layout import STACKS
 from runner.core.plan import Plan
-from runner.core.stacks import Frame, Group, Picture, Stack, parse, picture, sentence
+from runner.core.stacks import Frame, Group, Picture, Stack, parse, sentence
 from runner.core.text import readable, spans
 from runner.ui.names import fold_names
 
@@ -46,11 +47,6 @@ def as_data(run_id: str, shown: Picture, silent: Sequence[Problem]) -> dict[str,
         "unknown": shown.unknown,
         "silent": {problem.where: problem.what for problem in silent},
     }
-
-
-def of_plan(plan: Plan, told: Mapping[str, Sequence[Stack]]) -> Picture:
-    """Put together what the hosts of a run told."""
-    return picture(told, plan.node_of_rank, [share.cwd for share in plan.nodes])
 
 
 def _shown(shown: Picture, group: Group) -> list[str]:
@@ -119,7 +115,7 @@ class Standstill:
         then = "; the run is stopped for it" if first.stops else ""
         self._say(f"nothing of the run has moved for {first.seconds:.0f} s{then}")
         silent = [Problem(node, s.problem) for node, s in self._stalled.items() if s.problem]
-        self._say(render(of_plan(self._plan, told), silent))
+        self._say(render(pictured(self._plan, told), silent))
 
     def log(self, source: str) -> None:
         """Take that a log came on."""
