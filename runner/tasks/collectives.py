@@ -342,7 +342,8 @@ def smoke(here: checks.Here, seconds: float) -> tuple[bool, dict[str, Any]]:
         *report.smoke_table(nodes),
         "",
     )
-    return not any(node["wrong"] for node in nodes), {"seconds": taken, "nodes": nodes}
+    results = {"steps": steps, "seconds": taken, "nodes": nodes}
+    return not any(node["wrong"] for node in nodes), results
 
 
 # All of it

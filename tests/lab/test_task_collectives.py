@@ -93,8 +93,9 @@ def test_smoke_lasts_as_long_as_told(everything: Everything) -> None:
     (node,) = smoke["nodes"]
     assert (node["node"], node["wrong"]) == (socket.gethostname(), 0)
     assert 1 <= smoke["seconds"] < 15
-    steps = round(node["steps_per_second"] * smoke["seconds"])
-    assert f"smoke: {steps} times all_reduce of 1009001 numbers in " in out
+    # Each rank has its own clock.
+    assert node["steps_per_second"] == pytest.approx(smoke["steps"] / smoke["seconds"], rel=0.2)
+    assert f"smoke: {smoke['steps']} times all_reduce of 1009001 numbers in " in out
 
 
 def test_a_wrong_result_is_told_with_rank_and_numbers() -> None:
