@@ -11,6 +11,7 @@ from runner.checks.all import CHECKS
 from runner.config.arguments import arguments, split_words
 from runner.config.asked import Asked
 from runner.config.checks import Checker, either, scalar
+from runner.config.meeting import read_rendezvous, read_torchrun, relaunch
 from runner.config.nodes import all_nodes, chosen
 from runner.core.composed import DryRun
 from runner.core.errors import ConfigError, Problem
@@ -22,7 +23,8 @@ BACKENDS = ("auto", "nccl", "gloo")
 DEPLOYS = ("auto", "never")
 PULLS = ("auto", "never")
 HOST_KEYS = ("strict", "accept-new")
-ACTIONS = ("report", "stop")
+ACTIONS = ("report", "stop", "restart")
+ENTRIES = ("torchrun", "launch", "plain")
 STACKS = ("auto", "never")
 
 
@@ -38,7 +40,10 @@ def build(asked: Asked, problems: list[Problem]) -> tuple[Spec, dict[str, Any]]:
     """
     check = Checker(problems)
     values, cluster = asked.values, asked.values["cluster"]
-    nodes = chosen(check, asked, all_nodes(check, asked))
+    nodes, spares, least = chosen(check, asked, all_nodes(check, asked))
+    action = check.choice("watch.action", values["watch"]["action"], ACTIONS)
+    options_of_torchrun = read_torchrun(check, values["torchrun"])
+    rendezvous = read_rendezvous(check, values["rendezvous"], nodes, least)
     task = _task(check, asked)
     env, secrets = _environment(check, asked, nodes, task)
     spec = Spec(
@@ -48,6 +53,11 @@ def build(asked: Asked, problems: list[Problem]) -> tuple[Spec, dict[str, Any]]:
         task=task,
         master_port=check.ports("cluster.master_port", cluster["master_port"]),
         backend=check.choice("cluster.backend", cluster["backend"], BACKENDS),
+        rendezvous=rendezvous,
+        torchrun=options_of_torchrun,
+        relaunch=relaunch(check, values["relaunch"], rendezvous, options_of_torchrun),
+        least=least,
+        spares=spares,
         ssh=_ssh(check, cluster["ssh"], asked.cwd),
         python=check.line("cluster.python", cluster["python"]),
         host_python=check.line("cluster.host_python", cluster["host_python"]),
@@ -66,7 +76,8 @@ def build(asked: Asked, problems: list[Problem]) -> tuple[Spec, dict[str, Any]]:
         lost_s=check.seconds("lost_s", values["lost_s"]),
         disconnect_s=_disconnect_s(check, values),
         stall_s=_stall_s(check, values["watch"]["stall_s"]),
-        stall_stops=check.choice("watch.action", values["watch"]["action"], ACTIONS) == "stop",
+        stall_stops=action != "report",
+        stall_restarts=action == "restart",
         metrics=check.outputs("watch.metrics", values["watch"]["metrics"]),
         stacks=check.choice("watch.stacks", values["watch"]["stacks"], STACKS) == "auto",
         detach=bool(values["detach"]),
@@ -195,6 +206,8 @@ def _task(check: Checker, asked: Asked) -> Task:
         args=(*words, *arguments(check, task["args"], task["args_style"])),
         env=check.env("task.env", task["env"]),
         outputs=check.outputs("task.outputs", task["outputs"]),
+        entry=check.choice("task.entry", task["entry"], ENTRIES),
+        local_rank_arg=check.optional_line("task.local_rank_arg", task["local_rank_arg"]) or "",
     )
 
 

@@ -90,6 +90,17 @@ class Checker:
             return None
         return number
 
+    def nnodes(self, where: str, value: object) -> tuple[int | None, int | None]:
+        """Read how many nodes, or from how many to how many; the first is None for no range."""
+        if not isinstance(value, str) or ":" not in value:
+            return None, self.whole(where, value, least=1)
+        least, most = (_whole(word.strip()) for word in value.split(":", 1))
+        if not least or not most or least > most:
+            what = f"must be a number of nodes, or a range such as 2:4, not {value!r}"
+            self.wrong(where, what, "the fewest come first, from 1")
+            return None, None
+        return least, most
+
     def number(self, where: str, value: object, least: int) -> int:
         """Read a whole number."""
         number = _whole(value)

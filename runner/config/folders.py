@@ -7,7 +7,7 @@ from pathlib import Path
 
 from runner.core.errors import ConfigError, Problem
 
-GROUPS = ("cluster", "task")
+GROUPS = ("cluster", "task", "rendezvous")
 
 
 def conf_folders(given: Sequence[str]) -> list[Path]:

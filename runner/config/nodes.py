@@ -153,8 +153,13 @@ def _merge(into: dict[str, Any], later: Mapping[str, Any]) -> None:
     into["env"] = env
 
 
-def chosen(check: Checker, asked: Asked, nodes: Mapping[str, Node]) -> tuple[Node, ...]:
-    """Return the nodes to use in rank order: the master first, then as in the YAML."""
+def chosen(
+    check: Checker, asked: Asked, nodes: Mapping[str, Node]
+) -> tuple[tuple[Node, ...], tuple[Node, ...], int | None]:
+    """Return the nodes to use, the spare ones, and with how many a run may go on.
+
+    In rank order: the master first, then as in the YAML. The last is None for all of them.
+    """
     cluster, task = asked.values["cluster"], asked.values["task"]
     filters = {
         "cluster.only": cluster["only"],
@@ -177,12 +182,13 @@ def chosen(check: Checker, asked: Asked, nodes: Mapping[str, Node]) -> tuple[Nod
         check.wrong("cluster.master", what, f"set cluster.master={kept[0]}, or null for the first")
     elif master is not None:
         kept.sort(key=lambda name: name != master)
-    count = check.whole("task.nnodes", task["nnodes"], least=1)
+    least, count = check.nnodes("task.nnodes", task["nnodes"])
     if count is not None and kept and count > len(kept):
         check.wrong("task.nnodes", f"{count} nodes asked, {len(kept)} there: {_folded(kept)}")
-    used = tuple(nodes[name] for name in kept[:count])
-    _check_distinct(check, used, cluster["ssh"])
-    return used
+    left = [nodes[name] for name in kept]
+    _check_distinct(check, left, cluster["ssh"])
+    used = len(kept) if count is None else count
+    return tuple(left[:used]), tuple(left[used:]), least
 
 
 def _named(check: Checker, where: str, value: object, nodes: Mapping[str, Node]) -> set[str]:

@@ -17,6 +17,7 @@ from omegaconf.errors import OmegaConfBaseException
 from runner.config.build import PROGRAM_KEYS
 from runner.config.checks import nearest
 from runner.config.explain import shown
+from runner.config.folders import GROUPS
 from runner.core.codec import decode
 from runner.core.composed import Recorded
 from runner.core.errors import ConfigError, Problem
@@ -27,10 +28,12 @@ KEY = "rerun"
 CONFIG = "_rerun_"
 """The name Hydra knows the record by: nobody calls a file of theirs that."""
 
-GROUPS = ("cluster", "task")
 OF_ONE_RUN = (KEY, "run_id", "run_dir", "dry_run")
 PROGRAMS = frozenset(f"task.{key}" for key in PROGRAM_KEYS)
 RUNS = "runs"
+NEEDED = ("cluster", "task")
+"""What every record has; those of earlier versions lack a rendezvous, and mean the static one."""
+
 NAMED = 5
 """So many runs a message names, the latest ones."""
 
@@ -197,7 +200,7 @@ def past(config_yaml: str, plan: object, where: Path, began: float | None = None
         raise ConfigError([_damaged(where, " ".join(str(error).split()))]) from error
     if not isinstance(config, DictConfig):
         raise ConfigError([_damaged(where, "it is a list")])
-    lacking = [group for group in GROUPS if not OmegaConf.is_dict(config.get(group))]
+    lacking = [group for group in NEEDED if not OmegaConf.is_dict(config.get(group))]
     if lacking:
         raise ConfigError([_damaged(where, f"it has no {lacking[0]}")])
     spread = "${" in str(_content(config).get("run_dir", ""))  # not the folder of that one run

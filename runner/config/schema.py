@@ -154,6 +154,17 @@ class TaskConfig:
         "the arguments: `lr: 0.1` is `--lr 0.1`, true a flag alone, a list several values",
         "mapping; text or list of texts where args_style is raw; or null",
     )
+    entry: str = doc(
+        "torchrun",
+        "what starts the ranks; launch is torch.distributed.launch, plain one process per node "
+        "without torch's launcher",
+        "torchrun, launch or plain",
+    )
+    local_rank_arg: str | None = doc(
+        None,
+        "a flag by which an old script takes its local rank, such as `--local_rank`",
+        "text, or null",
+    )
     args_style: str = doc(
         "argparse", "hydra makes `lr=0.1` of it; raw keeps words", "argparse, hydra or raw"
     )
@@ -165,7 +176,72 @@ class TaskConfig:
     )
     nodes: Any = doc(list, "the nodes to use; empty: all of the cluster", MEMBERS)
     nnodes: Any = doc(
-        None, "how many nodes to use, the first ones; null: all", "number from 1, or null"
+        None,
+        "how many nodes to use, the first ones; null: all; `2:4`: what of 2 to 4 is there",
+        "number from 1, range such as 2:4, or null",
+    )
+
+
+@dataclass
+class Rendezvous:
+    """What the files in `conf/rendezvous` may say: how the nodes of a run find each other."""
+
+    backend: str = doc(
+        "static",
+        "static: the plan says who is which rank; with the others torch decides, anew whenever a "
+        "node comes or goes",
+        "static, standalone, c10d, etcd or etcd-v2",
+    )
+    endpoint: str | None = doc(
+        None, "where etcd listens; it has to speak its v2 API", "HOST:PORT, or null"
+    )
+    serve: str | None = doc(
+        None, "the node that runs etcd for as long as the run", "name of a node, or null"
+    )
+
+
+@dataclass
+class Torchrun:
+    """Options of torchrun's, by its own names; a null leaves the choice to it."""
+
+    max_restarts: int = doc(
+        0,
+        "how often the ranks are started anew after a failure: by torchrun, or with a static "
+        "rendezvous by a relaunch",
+        "whole number from 0",
+    )
+    monitor_interval: float | None = doc(
+        None, "how often it looks at its ranks", "seconds, more than 0, or null"
+    )
+    rdzv_conf: Any = doc(
+        dict, "more settings of the rendezvous", "mapping such as {join_timeout: 600}"
+    )
+    role: str | None = doc(None, "a name for the ranks", "text, or null")
+    start_method: str | None = doc(
+        None, "how it makes processes", "spawn, fork, forkserver or null"
+    )
+    signals_to_handle: Any = doc(
+        None, "the signals that it hands on", "list such as [SIGTERM, SIGUSR1], or null"
+    )
+    numa_binding: str | None = doc(
+        None,
+        "binds ranks to the cores near their GPU",
+        "node, socket, exclusive, core-complex or null",
+    )
+    shutdown_timeout: int | None = doc(
+        None,
+        "how long it waits for its ranks to end; null: a while longer than `stop.grace_s`",
+        "whole seconds from 1, or null",
+    )
+
+
+@dataclass
+class Relaunch:
+    """What is done when an attempt of a run fails: all of it starts once more."""
+
+    max: int = doc(0, "how often at most", "whole number from 0")
+    backoff_s: float = doc(
+        5.0, "the pause before the first relaunch; each one after doubles it", SECONDS
     )
 
 
@@ -201,7 +277,9 @@ class Watch:
 
     stall_s: Any = doc(300.0, "after so long that is said", "seconds, more than 0, or off")
     action: str = doc(
-        "report", "report shows where every rank is; stop ends the run as well", "report or stop"
+        "report",
+        "report shows where every rank is; stop ends the run as well, restart starts it anew",
+        "report, stop or restart",
     )
     metrics: Any = doc(
         list,
@@ -235,6 +313,9 @@ class Runner:
 
     cluster: Cluster = doc(Cluster, "the machines", "see below")
     task: TaskConfig = doc(TaskConfig, "the program", "see below")
+    rendezvous: Rendezvous = doc(Rendezvous, "how the nodes find each other", "see below")
+    torchrun: Torchrun = doc(Torchrun, "options of torchrun's", "see below")
+    relaunch: Relaunch = doc(Relaunch, "what is done when a run fails", "see below")
     dry_run: Any = doc(
         False,
         "true shows what each host would be told, offline does so without asking any",
@@ -272,6 +353,9 @@ SECTIONS: Mapping[str, type] = {
     "cluster.nodes.NODE": NodeConfig,
     "cluster.ssh": SshConfig,
     "task": TaskConfig,
+    "rendezvous": Rendezvous,
+    "torchrun": Torchrun,
+    "relaunch": Relaunch,
     "deploy": Deploy,
     "outputs": Outputs,
     "check": Check,
@@ -283,11 +367,12 @@ SECTIONS: Mapping[str, type] = {
 
 
 def register() -> None:
-    """Make the schema known to Hydra: as `runner_base`, `cluster/base` and `task/base`."""
+    """Make the schema known to Hydra: as `runner_base`, `cluster/base` and their like."""
     store = ConfigStore.instance()
     store.store(name="runner_base", node=_open(OmegaConf.structured(Runner)))
     store.store(group="cluster", name="base", node=_open(OmegaConf.structured(Cluster)))
     store.store(group="task", name="base", node=_open(OmegaConf.structured(TaskConfig)))
+    store.store(group="rendezvous", name="base", node=_open(OmegaConf.structured(Rendezvous)))
     # For clusters of this machine: what runs us has torch, the first python3 on PATH may not.
     OmegaConf.register_new_resolver("this_python", lambda: sys.executable, replace=True)
 

@@ -14,6 +14,7 @@ from runner.core.layout import RunFolder, tasks_folder
 from runner.core.order import Hub, Order
 from runner.core.readiness import problems_of, visible_gpus
 from runner.core.release import Code
+from runner.core.rendezvous import NO_SHARED_STORE, Place, flags
 from runner.core.spec import Node, Spec
 
 PLUMBING = ("PYTHON_EXEC", "PET_LOG_DIR", "PET_SHUTDOWN_TIMEOUT")
@@ -133,7 +134,8 @@ def build_plan(
     route = network.derived_address(spec.nodes, facts) if addr == spec.master.addr else addr
     numeric = addr if network.is_numeric(addr) else route
     hub = _hub(spec, numeric or addr, facts[spec.master.name].hub_port)
-    meeting = _Meeting(addr, route, port, len(spec.nodes), backend, code, attempt, hub)
+    locals_ = _local_addrs(spec, facts)
+    meeting = _Meeting(addr, route, port, len(spec.nodes), backend, code, attempt, hub, locals_)
     return Plan(
         run_id=spec.run_id,
         cluster=spec.cluster,
@@ -180,6 +182,15 @@ class _Meeting:
     code: Code
     attempt: int
     hub: Optional[Hub]
+    local_addrs: Mapping[str, str]
+
+
+def _local_addrs(spec: Spec, facts: Mapping[str, Facts]) -> Dict[str, str]:
+    """Return where each node's ranks are reached; torch would publish a name nobody may resolve."""
+    if len(spec.nodes) == 1:
+        return {spec.master.name: network.LOOPBACK}
+    found = network.endpoints(spec, spec.nodes, facts)
+    return {node.name: node.addr or found[node.name].address for node in spec.nodes}
 
 
 def _hub(spec: Spec, addr: str, port: int) -> Optional[Hub]:
@@ -288,22 +299,26 @@ def _node_plan(
     node = spec.nodes[index]
     folder = RunFolder(facts.workdir, spec.run_id, node.name)
     script = _script(spec, facts, meeting.code)
-    static = torchrun.Static(
-        nnodes=meeting.nnodes,
-        node_rank=index,
-        nproc=len(ranks),
-        master_addr=meeting.addr,
-        master_port=meeting.port,
-        run_id=spec.run_id,
-    )
-    start = torchrun.launcher(facts.python.executable, static)
     interface = _interface(node, facts, meeting)
+    place = Place(
+        index=index,
+        nproc=len(ranks),
+        addr=meeting.addr,
+        port=meeting.port,
+        local_addr=meeting.local_addrs.get(node.name, ""),
+        endpoint=spec.rendezvous.endpoint,
+    )
+    start = torchrun.launcher(facts.python.executable, flags(spec, meeting.attempt, place))
     env = environment(spec, node, facts, meeting.backend, interface, ranks, gpus)
+    if spec.elastic:
+        env = {**NO_SHARED_STORE, **env}
     env = {**flight_recorder(env, folder.flights(meeting.attempt)), **env}
     cwd = _cwd(spec, folder, facts, meeting.code)
     plumbing = {
         "PET_LOG_DIR": posixpath.join(folder.attempt(meeting.attempt), "torchrun"),
-        "PET_SHUTDOWN_TIMEOUT": str(round(spec.grace_s) + TORCHRUN_LATER_S),
+        "PET_SHUTDOWN_TIMEOUT": str(
+            spec.torchrun.shutdown_timeout or round(spec.grace_s) + TORCHRUN_LATER_S
+        ),
     }
     is_command = spec.task.kind == "command"
     if not is_command:
@@ -331,7 +346,7 @@ def _node_plan(
             rank_prefix=() if is_command else (facts.python.executable,),
             hide=PLUMBING,
             release=meeting.code.release,
-            hold_port=meeting.port if index == 0 else 0,
+            hold_port=meeting.port if index == 0 and spec.rendezvous.held else 0,
             grace_s=spec.grace_s,
             disconnect_s=spec.disconnect_s,
             hub=meeting.hub,

@@ -93,6 +93,56 @@ class Node:
 
 
 @dataclass(frozen=True)
+class Rendezvous:
+    """How the nodes of a run find each other.
+
+    Attributes:
+        backend: "static", "standalone", "c10d", "etcd" or "etcd-v2".
+        endpoint: HOST:PORT of etcd, "" for none.
+        serve: The node that is to run etcd, "" for none.
+    """
+
+    backend: str = "static"
+    endpoint: str = ""
+    serve: str = ""
+
+    @property
+    def held(self) -> bool:
+        """Whether the master keeps a port free for it: the store of the ranks."""
+        return self.backend in ("static", "c10d")
+
+    @property
+    def assigns(self) -> bool:
+        """Whether torch decides which node has which ranks, anew at every membership."""
+        return self.backend in ("c10d", "etcd", "etcd-v2")
+
+
+@dataclass(frozen=True)
+class Torchrun:
+    """Options of torchrun's by its own names; None, "" and () leave the choice to it.
+
+    Times in seconds.
+    """
+
+    max_restarts: int = 0
+    monitor_interval: Optional[float] = None
+    rdzv_conf: Dict[str, str] = field(default_factory=dict)
+    role: str = ""
+    start_method: str = ""
+    signals_to_handle: Tuple[str, ...] = ()
+    numa_binding: str = ""
+    shutdown_timeout: Optional[int] = None
+
+
+@dataclass(frozen=True)
+class Relaunch:
+    """How often a run that failed starts once more, and the first pause before that in seconds."""
+
+    max: int = 0
+    backoff_s: float = 5.0
+
+
+@dataclass(frozen=True)
 class Task:
     """A training program and its arguments.
 
@@ -103,6 +153,8 @@ class Task:
         args: Its arguments as the program shall see them, before torchrun's templates.
         env: Environment of the ranks, over the cluster's.
         outputs: What it leaves in its working folder to be fetched: paths, or patterns of them.
+        entry: What starts it: "torchrun", "launch" (`torch.distributed.launch`) or "plain".
+        local_rank_arg: The flag by which it takes its local rank, "" for none.
     """
 
     name: str
@@ -111,6 +163,8 @@ class Task:
     args: Tuple[str, ...] = ()
     env: Dict[str, str] = field(default_factory=dict)
     outputs: Tuple[str, ...] = ()
+    entry: str = "torchrun"
+    local_rank_arg: str = ""
 
     @property
     def shipped(self) -> str:
@@ -131,6 +185,11 @@ class Spec:
         master_port: The rule for torch's store on the master.
         backend: "auto", "nccl" or "gloo".
         task: The program.
+        rendezvous: How the nodes find each other.
+        torchrun: Options of torchrun's.
+        relaunch: What is done when an attempt fails.
+        least: With so many nodes a run may begin or go on; all of `nodes` unless it is elastic.
+        spares: Nodes that may take the place of one that failed, in the order of the YAML.
         ssh: Log-in.
         python: The task's interpreter on the hosts.
         host_python: The interpreter of our own host-side code.
@@ -146,7 +205,8 @@ class Spec:
         lost_s: Seconds of silence after which a host counts as lost.
         disconnect_s: Seconds without a controller after which supervisors stop the run; 0: never.
         stall_s: Seconds without progress of any rank after which that is said; 0 for never.
-        stall_stops: Whether the run is stopped then.
+        stall_stops: Whether the run, or with `stall_restarts` this attempt of it, is stopped then.
+        stall_restarts: Whether it starts once more then.
         metrics: Files below the ranks' working folder that grow with each step: paths, or patterns.
         stacks: Whether ranks are prepared to tell their Python stacks.
         detach: Whether to leave once every rank runs; from then on none is needed.
@@ -158,6 +218,11 @@ class Spec:
     task: Task
     master_port: PortRule = PortRule()
     backend: str = "auto"
+    rendezvous: Rendezvous = Rendezvous()
+    torchrun: Torchrun = field(default_factory=Torchrun)
+    relaunch: Relaunch = Relaunch()
+    least: Optional[int] = None
+    spares: Tuple[Node, ...] = ()
     ssh: Ssh = Ssh()
     python: str = "python3"
     host_python: str = "python3"
@@ -174,6 +239,7 @@ class Spec:
     disconnect_s: float = 600.0
     stall_s: float = 300.0
     stall_stops: bool = False
+    stall_restarts: bool = False
     metrics: Tuple[str, ...] = ()
     stacks: bool = True
     detach: bool = False
@@ -186,6 +252,12 @@ class Spec:
     def env_of(self, node: Node) -> Dict[str, str]:
         """What the user sets for the ranks of a node: the task's wins, then the node's."""
         return {**self.env, **node.env, **self.task.env}
+
+    @property
+    def elastic(self) -> bool:
+        """Whether nodes may come and go, or torchrun starts ranks anew, while the run is on."""
+        fewer = self.least is not None and self.least < len(self.nodes)
+        return self.rendezvous.assigns and (fewer or self.torchrun.max_restarts > 0)
 
     @property
     def master(self) -> Node:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Sequence, Tuple
 
 from runner.core.spec import Task
@@ -10,38 +9,9 @@ from runner.core.spec import Task
 LOCAL_RANK_MACRO = "${local_rank}"
 
 
-@dataclass(frozen=True)
-class Static:
-    """Static rendezvous: every node is told its rank and where the store is.
-
-    `--max_restarts` is always 0: torch keeps one store without a prefix per attempt there, so
-    restarted workers would meet stale keys (torch/distributed/elastic/rendezvous/
-    static_tcp_rendezvous.py); a relaunch is ours to do.
-    """
-
-    nnodes: int
-    node_rank: int
-    nproc: int
-    master_addr: str
-    master_port: int
-    run_id: str
-
-    def flags(self) -> Tuple[str, ...]:
-        """Return the options in the order a person would type them."""
-        return (
-            f"--nnodes={self.nnodes}",
-            f"--nproc_per_node={self.nproc}",
-            f"--node_rank={self.node_rank}",
-            f"--master_addr={self.master_addr}",
-            f"--master_port={self.master_port}",
-            f"--rdzv_id={self.run_id}",
-            "--max_restarts=0",
-        )
-
-
-def launcher(python: str, rendezvous: Static) -> Tuple[str, ...]:
+def launcher(python: str, flags: Sequence[str]) -> Tuple[str, ...]:
     """Return torchrun's own part of the command; `python` is the task's interpreter."""
-    return (python, "-m", "torch.distributed.run", *rendezvous.flags())
+    return (python, "-m", "torch.distributed.run", *flags)
 
 
 def program(task: Task, script: str, shim: str = "") -> Tuple[str, ...]:

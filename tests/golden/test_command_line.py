@@ -29,7 +29,7 @@ MINE = {
     ),
 }
 ROOT_KEYS = (
-    "cluster, task, dry_run, run_id, run_dir, rerun, ui, deploy, outputs, check, watch, stop, "
+    "cluster, task, rendezvous, torchrun, relaunch, dry_run, run_id, run_dir, rerun, ui, deploy, outputs, check, watch, stop, "
     "lost_s, disconnect_s, on_disconnect, detach, logs"
 )
 

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from runner.core import torchrun
 from runner.core.spec import Task
 
-STATIC = torchrun.Static(2, 1, 4, "10.0.0.1", 29500, "0102-0304-x-abcd")
 PIECES = st.sampled_from(
     ["$", "$$", "{", "}", "local_rank", "$local_rank", "${", "${x}", "a", " ", "\n", "é"]
 )
@@ -39,16 +38,6 @@ def test_macro_becomes_the_local_rank(before: str, after: str) -> None:
     expected = text.replace(torchrun.LOCAL_RANK_MACRO, "3")
 
     assert as_torch_does(torchrun.escape(text)) == expected
-
-
-def test_every_node_is_told_its_rank_and_where_to_meet() -> None:
-    """Rendezvous is static, and never restarts: torch's static store keeps stale keys."""
-    assert torchrun.launcher("/opt/python", STATIC) == (
-        *("/opt/python", "-m", "torch.distributed.run"),
-        *("--nnodes=2", "--nproc_per_node=4", "--node_rank=1"),
-        *("--master_addr=10.0.0.1", "--master_port=29500"),
-        *("--rdzv_id=0102-0304-x-abcd", "--max_restarts=0"),
-    )
 
 
 @pytest.mark.parametrize(
