@@ -29,7 +29,8 @@ MINE = {
     ),
 }
 ROOT_KEYS = (
-    "cluster, task, rendezvous, torchrun, relaunch, dry_run, run_id, run_dir, rerun, ui, deploy, outputs, check, watch, stop, "
+    "cluster, task, rendezvous, torchrun, relaunch, dry_run, run_id, run_dir, rerun, ui, deploy, "
+    "outputs, check, watch, stop, "
     "lost_s, disconnect_s, on_disconnect, detach, logs"
 )
 
@@ -110,6 +111,7 @@ def test_what_is_composed_is_plain_data(here: Here, monkeypatch: pytest.MonkeyPa
     assert run.sources == (
         f"runner: {CONF}/runner.yaml",
         f"cluster/pair: {here.folder}/conf/cluster/pair.yaml",
+        f"rendezvous/static: {CONF}/rendezvous/static.yaml",
         f"task/mine: {here.folder}/conf/task/mine.yaml",
     )
     assert (run.notes, run.task_option, run.overrides) == ((), "mine", words)
