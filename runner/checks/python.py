@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from runner.checks.case import Case, majority
 from runner.core.facts import Facts, Python
 from runner.core.finding import Finding, Level
-from runner.core.readiness import interpreter_problems
+from runner.core.readiness import interpreter_problems, needs_python
 
 HINT = "set cluster.python, for all or in cluster.setup, to the same version everywhere"
 
@@ -17,6 +17,8 @@ def python(case: Case) -> Iterator[Finding]:
 
     One more where a login shell has another environment than the task gets.
     """
+    if not needs_python(case.spec.task):
+        return
     for node, facts in case.ready:
         yield from map(Finding.of, interpreter_problems(node, facts))
     found = {node.name: facts.python for node, facts in case.ready if not facts.python.error}

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 from runner.checks.case import Case, majority
 from runner.core.facts import Python
 from runner.core.finding import Finding, Level
 from runner.core.packages import NCCL
-from runner.core.readiness import torch_problems
+from runner.core.readiness import needs_python, needs_torch, torch_problems
 
 HINT = "the same on every node: {python} -m pip install {wanted}"
 
@@ -16,11 +17,17 @@ HINT = "the same on every node: {python} -m pip install {wanted}"
 def torch(case: Case) -> Iterator[Finding]:
     """An error where it is missing, or another minor version; else a difference is a warning.
 
+    Without torch's launcher a program may do without torch, and then it is a warning as well.
     Which NCCL torch will load is not known for sure: another package may have brought the one that
     is there, and a torch of conda's brings its own.
     """
+    if not needs_python(case.spec.task):  # whatever it uses, it is not known which
+        return
+    needed = needs_torch(case.spec.task)
     for node, facts in case.ready:
-        yield from map(Finding.of, torch_problems(node, facts))
+        for problem in torch_problems(node, facts):
+            lacking = Finding.of(problem)
+            yield lacking if needed else replace(lacking, level=Level.WARNING)
     found = {node.name: facts.python for node, facts in case.ready if facts.python.torch}
     parts = {name: _parts(told) for name, told in found.items()}
     common = {

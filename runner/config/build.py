@@ -11,6 +11,7 @@ from runner.checks.all import CHECKS
 from runner.config.arguments import arguments, split_words
 from runner.config.asked import Asked
 from runner.config.checks import Checker, either, scalar
+from runner.config.entry import ENTRIES, check_plain, local_rank_words
 from runner.config.meeting import read_rendezvous, read_torchrun, relaunch
 from runner.config.nodes import all_nodes, chosen
 from runner.core.composed import DryRun
@@ -24,7 +25,6 @@ DEPLOYS = ("auto", "never")
 PULLS = ("auto", "never")
 HOST_KEYS = ("strict", "accept-new")
 ACTIONS = ("report", "stop", "restart")
-ENTRIES = ("torchrun", "launch", "plain")
 STACKS = ("auto", "never")
 
 
@@ -45,6 +45,8 @@ def build(asked: Asked, problems: list[Problem]) -> tuple[Spec, dict[str, Any]]:
     options_of_torchrun = read_torchrun(check, values["torchrun"])
     rendezvous = read_rendezvous(check, values["rendezvous"], nodes, least)
     task = _task(check, asked)
+    if task.plain:
+        check_plain(check, values, (*nodes, *spares), rendezvous)
     env, secrets = _environment(check, asked, nodes, task)
     spec = Spec(
         run_id=check.run_id("run_id", values["run_id"]),
@@ -199,15 +201,16 @@ def _task(check: Checker, asked: Asked) -> Task:
         check.wrong("task", what, f"task.{given[0]}=null takes one out")
     kind = given[0] if given else "script"
     target, *words = _program(check, kind, task[kind])
+    entry = check.choice("task.entry", task["entry"], ENTRIES)
+    local_rank = local_rank_words(check, task["local_rank_arg"], entry)
     return Task(
         name=asked.task,
         kind=kind,
         target=target,
-        args=(*words, *arguments(check, task["args"], task["args_style"])),
+        args=(*words, *local_rank, *arguments(check, task["args"], task["args_style"])),
         env=check.env("task.env", task["env"]),
         outputs=check.outputs("task.outputs", task["outputs"]),
-        entry=check.choice("task.entry", task["entry"], ENTRIES),
-        local_rank_arg=check.optional_line("task.local_rank_arg", task["local_rank_arg"]) or "",
+        entry=entry,
     )
 
 

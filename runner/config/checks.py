@@ -16,8 +16,12 @@ OWNED = {
     "MASTER_PORT": "cluster.master_port chooses it",
     "WORLD_SIZE": "cluster.nproc_per_node and the nodes decide it",
     "LOCAL_WORLD_SIZE": "cluster.nproc_per_node decides it",
-    **dict.fromkeys(("RANK", "LOCAL_RANK", "NODE_RANK", "GROUP_RANK"), "torchrun sets it"),
-    **dict.fromkeys(("ROLE_RANK", "ROLE_WORLD_SIZE", "GROUP_WORLD_SIZE"), "torchrun sets it"),
+    **dict.fromkeys(
+        ("RANK", "LOCAL_RANK", "NODE_RANK", "GROUP_RANK"), "what starts the ranks sets it"
+    ),
+    **dict.fromkeys(
+        ("ROLE_RANK", "ROLE_WORLD_SIZE", "GROUP_WORLD_SIZE"), "what starts the ranks sets it"
+    ),
     **dict.fromkeys(("PYTHON_EXEC", "RUNNER_RUN_ID"), "the runner needs it itself"),
 }
 """Environment no user can set, and why."""

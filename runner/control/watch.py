@@ -302,7 +302,7 @@ class Watch:
             how = body.error or describe_exit(body.code, body.signal)
             self._stop_all(f"rank {body.rank} on {name} {how}")
         elif isinstance(body, ProgramExited) and (body.error or body.code != 0):
-            how = body.error or f"torchrun {describe_exit(body.code, body.signal)}"
+            how = body.error or f"{self.plan.launcher} {describe_exit(body.code, body.signal)}"
             self._stop_all(f"{name}: {how}")
         elif isinstance(body, PortTaken):
             self.port_taken = True

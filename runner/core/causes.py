@@ -60,8 +60,8 @@ KNOWN: Tuple[Known, ...] = (
         "local_rank_wanted",
         r"error: the following arguments are required:.*--local[-_]rank",
         "the program wants --local_rank, which torchrun does not pass by itself",
-        "task.args_style=raw 'task.args=[\"--local_rank=\\${local_rank}\"]', or have it read "
-        "LOCAL_RANK from its environment",
+        "task.local_rank_arg=--local_rank passes it, or have the program read LOCAL_RANK from its "
+        "environment",
     ),
     _known(
         "port_taken",

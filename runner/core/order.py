@@ -51,6 +51,8 @@ class Order:
         stall_stops: Whether the run is stopped then.
         metrics: Files below `cwd` that grow with each step; where there are any, only they count.
         stacks: Whether the ranks are prepared to tell their Python stacks.
+        launcher: What the program is that starts the ranks and hands TERM on to them; "" where it
+            is the one rank itself, in its shim, with whatever it starts.
     """
 
     run_id: str
@@ -74,3 +76,4 @@ class Order:
     stall_stops: bool = False
     metrics: Tuple[str, ...] = ()
     stacks: bool = False
+    launcher: str = "torchrun"

@@ -6,23 +6,17 @@ import posixpath
 from dataclasses import dataclass
 from typing import Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
-from runner.core import network, torchrun
+from runner.core import network
+from runner.core.entry import PLUMBING, entry
 from runner.core.environment import environment, flight_recorder
 from runner.core.errors import NotReady, Problem
 from runner.core.facts import Facts
 from runner.core.layout import RunFolder, tasks_folder
 from runner.core.order import Hub, Order
-from runner.core.readiness import problems_of, visible_gpus
+from runner.core.readiness import needs_python, problems_of, visible_gpus
 from runner.core.release import Code
-from runner.core.rendezvous import NO_SHARED_STORE, Place, flags
+from runner.core.rendezvous import NO_SHARED_STORE, Place
 from runner.core.spec import Node, Spec
-
-PLUMBING = ("PYTHON_EXEC", "PET_LOG_DIR", "PET_SHUTDOWN_TIMEOUT")
-"""Environment for torchrun that no rank shall see and no person needs to paste."""
-
-TORCHRUN_LATER_S = 10
-"""torchrun would kill the rank shims with their ranks: its own ladder ends after ours, so that
-they can write down how their ranks ended."""
 
 NO_CODE = Code()
 
@@ -95,6 +89,11 @@ class Plan:
         """The node of each rank."""
         return {rank: share.node for share in self.nodes for rank in share.ranks}
 
+    @property
+    def launcher(self) -> str:
+        """What starts the ranks of each node, as messages name it."""
+        return self.nodes[0].order.launcher or "the program"
+
     def of(self, node: str) -> NodePlan:
         """Return one node's share."""
         return next(share for share in self.nodes if share.node == node)
@@ -124,8 +123,9 @@ def build_plan(
         raise NotReady([problem])
 
     gpus = {node.name: chosen_gpus(node, facts[node.name]) for node in spec.nodes}
-    nproc = {node.name: node.nproc or len(gpus[node.name]) or 1 for node in spec.nodes}
-    deaf = [name for name in gpus if gpus[name] and not facts[name].python.torch_cuda]
+    nproc = {node.name: _nproc(spec, node, gpus[node.name]) for node in spec.nodes}
+    pythons = {name: facts[name].python for name in gpus if gpus[name]}
+    deaf = [name for name, python in pythons.items() if python.torch and not python.torch_cuda]
     backend, problem = _backend(spec, gpus, nproc, deaf)
     if problem:
         raise NotReady([problem])
@@ -160,6 +160,10 @@ def build_plan(
         outputs=spec.task.outputs,
         notes=_notes(spec, facts, gpus, deaf) + _unpushed(spec, facts, code),
     )
+
+
+def _nproc(spec: Spec, node: Node, gpus: Sequence[int]) -> int:
+    return 1 if spec.task.plain else node.nproc or len(gpus) or 1
 
 
 def chosen_gpus(node: Node, facts: Facts) -> Tuple[int, ...]:
@@ -249,11 +253,14 @@ def _notes(
     notes = []
     if single:
         each = "1 rank" if len(single) == 1 else "1 rank each"
-        more = "cluster.nproc_per_node sets more"
+        more = "" if spec.task.plain else " (cluster.nproc_per_node sets more)"
         if facts[single[0]].gpu_source == ASSUMED:
             notes.append(f"the GPUs of {_some(single)} are found at launch: {each} is shown here")
         else:
-            notes.append(f"no GPU on {_some(single)}: {each} on the CPU ({more})")
+            notes.append(f"no GPU on {_some(single)}: {each} on the CPU{more}")
+    without = [node.name for node in spec.nodes if not facts[node.name].python.torch]
+    if without and needs_python(spec.task):
+        notes.append(f"no torch on {_some(without)}: the program must need none")
     if deaf:
         notes.append(f"GPUs, but a torch built without CUDA, on {_some(deaf)}: gloo is used")
     return (*notes, *_logind(spec, facts))
@@ -308,25 +315,18 @@ def _node_plan(
         local_addr=meeting.local_addrs.get(node.name, ""),
         endpoint=spec.rendezvous.endpoint,
     )
-    start = torchrun.launcher(facts.python.executable, flags(spec, meeting.attempt, place))
+    python = facts.python.executable
+    start = entry(spec, meeting.attempt, place, python=python, script=script, folder=folder)
     env = environment(spec, node, facts, meeting.backend, interface, ranks, gpus)
+    env = {**start.env, **env}
     if spec.elastic:
         env = {**NO_SHARED_STORE, **env}
     env = {**flight_recorder(env, folder.flights(meeting.attempt)), **env}
     cwd = _cwd(spec, folder, facts, meeting.code)
-    plumbing = {
-        "PET_LOG_DIR": posixpath.join(folder.attempt(meeting.attempt), "torchrun"),
-        "PET_SHUTDOWN_TIMEOUT": str(
-            spec.torchrun.shutdown_timeout or round(spec.grace_s) + TORCHRUN_LATER_S
-        ),
-    }
-    is_command = spec.task.kind == "command"
-    if not is_command:
-        plumbing["PYTHON_EXEC"] = folder.shim
     return NodePlan(
         node=node.name,
         host=node.host,
-        command=start + torchrun.program(spec.task, script),
+        command=start.command,
         env=env,
         cwd=cwd,
         ranks=ranks,
@@ -337,14 +337,15 @@ def _node_plan(
             node=node.name,
             attempt=meeting.attempt,
             workdir=facts.workdir,
-            argv=start + torchrun.program(spec.task, script, folder.shim),
-            env={**env, **plumbing},
+            argv=start.argv,
+            env={**env, **start.plumbing},
             cwd=cwd,
             ranks=ranks,
             shim=folder.shim,
             shim_python=spec.host_python,
-            rank_prefix=() if is_command else (facts.python.executable,),
-            hide=PLUMBING,
+            rank_prefix=start.rank_prefix,
+            hide=PLUMBING if start.launcher else (),
+            launcher=start.launcher,
             release=meeting.code.release,
             hold_port=meeting.port if index == 0 and spec.rendezvous.held else 0,
             grace_s=spec.grace_s,

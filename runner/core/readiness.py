@@ -7,7 +7,7 @@ from typing import List, Tuple
 
 from runner.core.errors import Problem
 from runner.core.facts import Facts
-from runner.core.spec import Node, Spec
+from runner.core.spec import Node, Spec, Task
 
 MIN_DISK_BYTES = 32 << 20
 """Below this, not even the records and the first log lines are safe."""
@@ -18,8 +18,8 @@ def problems_of(spec: Spec, node: Node, facts: Facts) -> List[Problem]:
     if facts.setup.code != 0:
         return [_setup(node, facts)]
     return [
-        *interpreter_problems(node, facts),
-        *torch_problems(node, facts),
+        *(interpreter_problems(node, facts) if needs_python(spec.task) else ()),
+        *(torch_problems(node, facts) if needs_torch(spec.task) else ()),
         *storage_problems(node, facts),
         *room_problems(spec, node, facts),
         *_program(spec, node, facts),
@@ -27,6 +27,16 @@ def problems_of(spec: Spec, node: Node, facts: Facts) -> List[Problem]:
         *port_problems(spec, node, facts),
         *_logout(spec, node, facts),
     ]
+
+
+def needs_python(task: Task) -> bool:
+    """Whether the task's interpreter starts it, or what starts it."""
+    return not (task.plain and task.kind == "command")
+
+
+def needs_torch(task: Task) -> bool:
+    """Whether torch starts it; a program that is started plainly may do without."""
+    return not task.plain
 
 
 def visible_gpus(facts: Facts) -> Tuple[int, ...]:

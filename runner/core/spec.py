@@ -154,7 +154,6 @@ class Task:
         env: Environment of the ranks, over the cluster's.
         outputs: What it leaves in its working folder to be fetched: paths, or patterns of them.
         entry: What starts it: "torchrun", "launch" (`torch.distributed.launch`) or "plain".
-        local_rank_arg: The flag by which it takes its local rank, "" for none.
     """
 
     name: str
@@ -164,7 +163,11 @@ class Task:
     env: Dict[str, str] = field(default_factory=dict)
     outputs: Tuple[str, ...] = ()
     entry: str = "torchrun"
-    local_rank_arg: str = ""
+
+    @property
+    def plain(self) -> bool:
+        """Whether a node has one process, and nothing of torch's between it and the supervisor."""
+        return self.entry == "plain"
 
     @property
     def shipped(self) -> str:

@@ -9,9 +9,16 @@ from runner.core.spec import Task
 LOCAL_RANK_MACRO = "${local_rank}"
 
 
-def launcher(python: str, flags: Sequence[str]) -> Tuple[str, ...]:
+MODULES = {"torchrun": "torch.distributed.run", "launch": "torch.distributed.launch"}
+"""What the interpreter runs, by `Task.entry`."""
+
+NAMES = {"torchrun": "torchrun", "launch": "torch.distributed.launch"}
+"""How people call it, by `Task.entry`."""
+
+
+def launcher(python: str, flags: Sequence[str], entry: str = "torchrun") -> Tuple[str, ...]:
     """Return torchrun's own part of the command; `python` is the task's interpreter."""
-    return (python, "-m", "torch.distributed.run", *flags)
+    return (python, "-m", MODULES[entry], *flags)
 
 
 def program(task: Task, script: str, shim: str = "") -> Tuple[str, ...]:
@@ -27,7 +34,9 @@ def program(task: Task, script: str, shim: str = "") -> Tuple[str, ...]:
     # Without the `--`, torchrun's argparse takes a script's `--n` for an option of its own.
     if task.kind == "command":
         started = (shim, escape(task.target)) if shim else (task.target,)
-        return ("--no_python", "--", *started, *args)
+        # torch.distributed.launch would pass --local-rank, and does not to what is not Python.
+        use_env = ("--use_env",) if task.entry == "launch" else ()
+        return (*use_env, "--no_python", "--", *started, *args)
     if script:
         return ("--", escape(script), *args)
     return ("-m", "--", escape(task.target), *args)

@@ -125,7 +125,7 @@ def fold(plan: Plan, observed: Iterable[Observed], seconds: float) -> Verdict:
                 survivors=body.survivors,
                 note=body.reason,
             )
-        failure = _failure(seen.event, hub)
+        failure = _failure(seen.event, hub, plan.launcher)
         if failure and not _told_before(seen.event, told):
             failures.append((seen.at, *failure))
         elif failure:
@@ -207,14 +207,17 @@ def _told_before(event: Event, told: Mapping[Tuple[str, int], float]) -> bool:
 _FAILED_CODE, _LOST_CODE = 1, 4
 
 
-def _failure(event: Event, hub: str) -> Optional[Tuple[Failure, int]]:
-    """Return what went wrong by an event; `hub` is that of the run, if it lived to be stopped."""
+def _failure(event: Event, hub: str, launcher: str) -> Optional[Tuple[Failure, int]]:
+    """Return what went wrong by an event; `hub` is that of the run, if it lived to be stopped.
+
+    `launcher` is what starts the ranks.
+    """
     body = event.body
     if isinstance(body, RankExited) and not body.ok:
         what = body.error or describe_exit(body.code, body.signal)
         return Failure(event.node, body.rank, what), _FAILED_CODE
     if isinstance(body, ProgramExited) and (body.error or body.code != 0):
-        what = body.error or f"torchrun {describe_exit(body.code, body.signal)}"
+        what = body.error or f"{launcher} {describe_exit(body.code, body.signal)}"
         return Failure(event.node, None, what), _FAILED_CODE
     if isinstance(body, PortTaken):
         holder = f" (process {body.pids[0]})" if body.pids else ""

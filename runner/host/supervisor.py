@@ -126,7 +126,7 @@ class Supervisor(News):
         return self._end()
 
     def stop(self, reason: str, cause: Cause = Cause.OWN) -> None:
-        """Begin the ladder: TERM to the program alone (it forwards), KILL after the grace."""
+        """Begin the ladder: TERM to the program, KILL after the grace."""
         if self._stop_reason:
             return
         if cause is Cause.PEER and self._watchdog.dumping:  # where our ranks are, is wanted too
@@ -137,10 +137,16 @@ class Supervisor(News):
         self._circle.stop(reason, Cause.PEER if cause is Cause.OWN else cause)
         self._kill_at = time.monotonic() + self.order.grace_s
         if self._program is not None and self._program_end is None:
-            self._termed |= proc.send([self._program.pid], signal.SIGTERM)
+            self._termed |= proc.send(self._hearers(self._program.pid), signal.SIGTERM)
         self._journal.append(Stopping(reason, cause), mono=mono, wall=wall)
         if self._journal.state is not State.STOPPING:
             self._journal.enter(State.STOPPING)
+
+    def _hearers(self, program: int) -> List[int]:
+        """Return who gets TERM: a launcher alone, since it forwards; else the whole session."""
+        if self.order.launcher:
+            return [program]
+        return [pid for pid, process in proc.table().items() if process.session == program]
 
     def peer_stops(self, reason: str, cause: Cause) -> None:
         """End with the others."""

@@ -8,8 +8,9 @@ import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
-from runner.core import shell, torchrun
+from runner.core import shell
 from runner.core.diagnosis import Diagnosis, Tail, diagnose
+from runner.core.entry import args_at
 from runner.core.exits import describe_exit
 from runner.core.layout import CODE, RunFolder, release_folder
 from runner.core.plan import NodePlan, Plan
@@ -82,7 +83,7 @@ def _to_paste(plan: Plan, share: NodePlan) -> str:
         title += " (a launch puts the task's file there first)"
         enter = f"mkdir -p {folder} && cd {folder}"
     env = shell.assignments(share.env, references=plan.secrets)
-    command = shell.line(share.command, paths=torchrun.args_at(share.command))
+    command = shell.line(share.command, paths=args_at(share.command, share.order))
     before = [enter, *plan.setup] if plan.setup else [f"{enter} && \\"]
     if share.order.release:  # there is no code yet when a launch runs the setup, at home
         before = [*plan.setup, f"{enter} && \\"]

@@ -222,6 +222,29 @@ MODULE_TASK = case(
     *_shared_rack(2, gpu_count=2),
 )
 
+PLAIN = case(
+    "plain",
+    spec(
+        *_rack_nodes(2), task=Task("train", "script", "train.py", ("--cost", "$5"), entry="plain")
+    ),
+    *_shared_rack(2, gpu_count=8),
+)
+
+PLAIN_COMMAND = case(
+    "plain-command",
+    spec(
+        *_rack_nodes(2),
+        task=Task("job", "command", "bash", ("-c", "echo $RANK", "~/x"), entry="plain"),
+    ),
+    *(replace(host, python=Python(error="no python3")) for host in _shared_rack(2, gpu_count=0)),
+)
+
+LAUNCH = case(
+    "launch",
+    spec(*_rack_nodes(2), task=Task("old", "script", "old.py", ("--lr", "0.1"), entry="launch")),
+    *_shared_rack(2, gpu_count=2),
+)
+
 HARD_ARGUMENTS = case(
     "hard-arguments",
     spec(

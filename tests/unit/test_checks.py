@@ -15,7 +15,7 @@ from runner.core.facts import Facts, GpuProcess, Python, Setup
 from runner.core.finding import Finding, Level
 from runner.core.packages import Need, Wanted, Wants
 from runner.core.release import Code
-from runner.core.spec import Deploy, Node
+from runner.core.spec import Deploy, Node, Task
 from runner.ui import findings
 from tests.golden.builders import SHIPPED, TORCH, facts, gpus, spec
 
@@ -139,6 +139,17 @@ def test_what_torch_brings_has_to_be_alike(other: Python, level: Level, what: st
     found = bad("torch", looked_at)
     assert [one[:2] for one in found] == ([] if level is FINE else [(level, "b")])
     assert all(what in one[2] for one in found)
+
+
+@pytest.mark.parametrize(("kind", "level"), [("script", WARNING), ("command", None)])
+def test_a_plain_program_may_do_without_torch(kind: str, level: Level | None) -> None:
+    """A warning where it is Python, else nobody's business."""
+    ill = case(b=host("b", python=replace(TORCH, torch="")))
+    task = Task("t", kind, "t.py", entry="plain")
+    ill = replace(ill, spec=replace(ill.spec, task=task))
+    found = [(each, what.split(" in ")[0]) for each, _, what in bad("torch", ill)]
+    assert found == ([(level, "no torch")] if level else [])
+    assert bad("python", replace(ill, facts={})) == []
 
 
 def test_another_python_in_a_login_shell_is_a_warning() -> None:

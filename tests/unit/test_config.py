@@ -242,7 +242,7 @@ def test_port_rules(rule: object, ports: PortRule) -> None:
         ),
         (
             {"cluster.pass_env": ["RANK"]},
-            "cluster.pass_env: RANK cannot be set: torchrun sets it",
+            "cluster.pass_env: RANK cannot be set: what starts the ranks sets it",
         ),
         (
             {"task.script": None},

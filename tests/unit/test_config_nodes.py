@@ -237,7 +237,7 @@ def test_a_part_of_a_cluster(cluster: dict[str, Any], names: str) -> None:
         (
             {"gpu[1-2]": {"env": {"RANK": 0}}},
             {},
-            "cluster.nodes.gpu[1-2].env.RANK: RANK cannot be set: torchrun sets it",
+            "cluster.nodes.gpu[1-2].env.RANK: RANK cannot be set: what starts the ranks sets it",
         ),
         (
             {"a": {"host": "x"}, "b": {"host": "x"}},

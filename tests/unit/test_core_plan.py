@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from runner.core.entry import PLUMBING
 from runner.core.errors import NotReady
 from runner.core.facts import Python
-from runner.core.plan import PLUMBING, build_plan
+from runner.core.plan import build_plan
 from runner.core.spec import Node, Task
 from tests.golden.builders import RUN_ID, facts, plan, spec
 
@@ -74,6 +75,24 @@ def test_nccl_without_enough_gpus_is_refused() -> None:
         "cluster.backend: nccl needs a GPU per rank, and b has 1 for 2 ranks\n"
         "    set cluster.backend=gloo, or fewer ranks with cluster.nodes.b.nproc_per_node"
     )
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        ("script", "no torch on b: the program must need none"),
+        ("command", ""),
+    ],
+)
+def test_a_plain_python_program_without_torch_is_worth_a_note(kind: str, expected: str) -> None:
+    """It may need none; nobody speaks of the torch of what is not Python."""
+    lacking = Python("/usr/bin/python3", "3.11.2")
+    hosts = {
+        "a": facts("a", "eth0 10.0.0.1/24", gpu_count=1),
+        "b": facts("b", "eth0 10.0.0.2/24", gpu_count=1, python=lacking),
+    }
+    made = build_plan(spec(A, B, task=Task("t", kind, "t.py", entry="plain")), hosts)
+    assert made.notes == ((expected,) if expected else ())
 
 
 def test_ranks_follow_the_order_of_the_nodes() -> None:

@@ -9,7 +9,7 @@ import pytest
 from runner.core.facts import Facts, Gpu, Python, Setup
 from runner.core.plan import chosen_gpus
 from runner.core.readiness import problems_of, visible_gpus
-from runner.core.spec import Node, Spec
+from runner.core.spec import Node, Spec, Task
 from tests.golden.builders import SHIPPED, facts, gpus, spec
 
 NODE = Node("gpu1", "10.0.0.1")
@@ -154,6 +154,21 @@ def test_all_problems_are_told_at_once() -> None:
 def test_shipped_task_needs_no_project() -> None:
     """The user's folder is none of its business."""
     assert text(spec(NODE, task=SHIPPED), told(project_exists=False, script_exists=False)) == ""
+
+
+@pytest.mark.parametrize(
+    ("kind", "python", "expected"),
+    [
+        ("script", Python("/usr/bin/python3", "3.11.2"), ""),
+        ("script", Python(error="no python3"), "gpu1: no python3\n"),
+        ("command", Python(error="no python3"), ""),
+    ],
+)
+def test_a_plain_program_needs_no_torch(kind: str, python: Python, expected: str) -> None:
+    """Only an interpreter, where it is Python."""
+    asked = spec(NODE, task=Task("t", kind, "t.py", entry="plain"))
+    assert text(asked, told(python=python)).startswith(expected)
+    assert bool(text(asked, told(python=python))) == bool(expected)
 
 
 def test_only_the_master_needs_a_port() -> None:

@@ -78,22 +78,3 @@ def test_program_follows_the_options(
 ) -> None:
     """Each kind of task is named as torchrun wants it; what torchrun substitutes is escaped."""
     assert torchrun.program(task, script, shim) == expected
-
-
-@pytest.mark.parametrize(
-    "task",
-    [
-        Task("t", "script", "train.py", ("a", "-b")),
-        Task("t", "module", "my.train", ("a", "-b")),
-        Task("t", "command", "julia", ("a", "-b")),
-    ],
-    ids=lambda task: task.kind,
-)
-def test_arguments_of_the_task_are_found_in_a_command(task: Task) -> None:
-    """They begin after the program, whatever kind it is."""
-    script = task.target if task.kind == "script" else ""
-    command = torchrun.launcher("python3", ("--nnodes=2", "--max_restarts=0")) + torchrun.program(
-        task, script
-    )
-
-    assert command[torchrun.args_at(command) :] == ("a", "-b")

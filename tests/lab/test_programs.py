@@ -1,0 +1,177 @@
+"""Every kind of program there is, started on real hosts as it was written."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.lab.launching import PROGRAMS, Launcher, Result
+
+TUTORIALS = PROGRAMS / "tutorials"
+TWO = ("cluster=lab", "cluster.only=[node1,node2]")
+PLAIN = "task.entry=plain"
+ONE_CORE = "cluster.env.OMP_NUM_THREADS=1"
+
+
+def write_task(user: Launcher, name: str, **keys: object) -> None:
+    """Write conf/task/NAME.yaml; JSON is YAML."""
+    folder = user.conf / "task"
+    folder.mkdir(exist_ok=True)
+    (folder / f"{name}.yaml").write_text(json.dumps({"defaults": ["base"], **keys}))
+
+
+def shown(done: Result, names: Mapping[str, int]) -> dict[int, dict[str, str]]:
+    """Return what each rank showed of its environment, NAME=VALUE by line."""
+    return {
+        rank: dict(line.partition("=")[::2] for line in done.log(node, rank).splitlines())
+        for node, rank in names.items()
+    }
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("form", ["script", "module", "command"])
+def test_a_program_that_spawns_its_own_workers(form: str, on_lab: Launcher) -> None:
+    """`entry: plain`: its workers meet on the port that was kept free for them, across hosts."""
+    forms = {
+        "script": [f"task.script={PROGRAMS / 'spawning.py'}"],
+        "module": ["task.module=spawning", f"cluster.env.PYTHONPATH={PROGRAMS}"],
+        "command": [f"task.command=[{sys.executable},-u,{PROGRAMS / 'spawning.py'}]"],
+    }
+    words = (*forms[form], PLAIN, ONE_CORE, "task.args.money=$5$$")
+    done = on_lab(*TWO, *words)
+    assert done.code == 0, done
+    for worker in range(4):
+        assert f"worker {worker} of 4: sum 6" in done.out
+    assert "arguments ['--money', '$5$$']" in done.log("node1", 0)
+    assert done.result["ranks"].keys() == {"0", "1"}
+    assert "torchrun" not in done.err
+
+
+def test_a_plain_rank_knows_its_place(on_lab: Launcher) -> None:
+    """It has what torchrun would tell one rank per node, and nothing of torchrun's own."""
+    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "MASTER_ADDR")
+    wanted = [f"env={name}" for name in (*names, "MASTER_PORT", "TORCHELASTIC_RUN_ID")]
+    done = on_lab(*TWO, PLAIN, *on_lab.rank_words(*wanted))
+    assert done.code == 0, done
+    plan = json.loads((done.folder / "plan.json").read_text())
+    for rank, told in shown(done, {"node1": 0, "node2": 1}).items():
+        assert told == {
+            **{"RANK": str(rank), "NODE_RANK": str(rank), "WORLD_SIZE": "2"},
+            **{"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "TORCHELASTIC_RUN_ID": "None"},
+            **{"MASTER_ADDR": plan["master_addr"], "MASTER_PORT": str(plan["master_port"])},
+        }
+
+
+def test_a_plain_shell_script_needs_no_torch(on_lab: Launcher) -> None:
+    """What a shell runs, on hosts whose python has no torch."""
+    script = "echo node $NODE_RANK of $WORLD_SIZE; echo $0 $1"
+    write_task(on_lab, "shell", command=["sh", "-c", script, "name", "$HOME"], entry="plain")
+    done = on_lab(*TWO, "task=shell", "cluster.python=/usr/bin/python3")
+    assert done.code == 0, done
+    assert "node 1 of 2\nname $HOME\n" in done.log("node2", 1)
+
+
+def test_a_plain_rank_that_fails_ends_all(on_lab: Launcher) -> None:
+    """The first failure is the rank's; nothing speaks of a launcher that is not there."""
+    done = on_lab(*TWO, PLAIN, *on_lab.rank_words("print=on", "fail=1:7", "sleep=60"))
+    assert done.code == 1, done
+    assert done.seconds < 30
+    assert re.search(r"rank 1 on node2.*exit(ed)? (with )?(code )?7", done.err), done
+    assert "torchrun" not in done.err
+    assert "0 processes left" in done.err
+
+
+def test_a_plain_program_is_told_to_end_with_its_workers(on_lab: Launcher, tmp_path: Path) -> None:
+    """Ctrl-C: TERM reaches the program and what it started in its session, once each."""
+    script = tmp_path / "parent.sh"
+    script.write_text(
+        'sh -c \'trap "echo worker told; exit 0" TERM; echo worker on; '
+        "while :; do sleep 0.1; done' &\n"
+        "trap 'echo parent told; wait; exit 0' TERM; wait; wait\n"
+    )
+    going = on_lab.start(*TWO, PLAIN, f"task.command=[sh,{script}]", "stop.grace_s=20")
+    going.until_printed("worker on", 2)
+    going.send()
+    done = going.wait()
+    assert done.code == 130, done
+    for node, rank in (("node1", 0), ("node2", 1)):
+        assert done.log(node, rank).count("worker told") == 1
+        assert done.log(node, rank).count("parent told") == 1
+    assert done.seconds < 20
+    assert "0 processes left" in done.err
+
+
+@pytest.mark.torch
+def test_remote_procedure_calls(on_lab: Launcher) -> None:
+    """torch's RPC finds its peers by `env://`, over the interface that reaches them."""
+    three = ("cluster=lab", "cluster.only=[node1,node2,node3]", ONE_CORE)
+    done = on_lab(*three, f"task.script={PROGRAMS / 'remote_calls.py'}")
+    assert done.code == 0, done
+    for rank in range(3):
+        assert f"worker{(rank + 1) % 3} told rank {rank}: {100 + rank}" in done.out
+
+
+@pytest.mark.torch
+def test_a_script_with_its_own_hydra(on_lab: Launcher) -> None:
+    """It takes our arguments as overrides; its outputs lie in the run's copy and come home."""
+    shutil.copy(PROGRAMS / "own_hydra.py", on_lab.folder / "train.py")
+    shutil.copytree(PROGRAMS / "own_conf", on_lab.folder / "own_conf")
+    subprocess.run(["git", "init", "-q", str(on_lab.folder)], check=True)
+    write_task(
+        on_lab,
+        "train",
+        script="train.py",
+        args_style="hydra",
+        args={"lr": 0.1, "sizes": [2, 3]},
+        outputs=["outputs"],
+    )
+    done = on_lab(*TWO, "task=train")
+    assert done.code == 0, done
+    for rank, node in enumerate(("node1", "node2")):
+        assert done.log(node, rank) == "lr 0.1, sizes [2, 3]\n"
+        (result,) = (done.folder / "outputs" / node).glob("outputs/*/*/result.txt")
+        assert result.read_text() == f"lr 0.1 of rank {rank}\n"
+        assert (result.parent / ".hydra" / "overrides.yaml").read_text() == (
+            "- lr=0.1\n- sizes=[2,3]\n"
+        )
+
+
+OLD: dict[str, dict[str, object]] = {
+    "toy_ddp": {"local_rank_arg": "--local_rank"},
+    "resnet_ddp": {"local_rank_arg": "--local_rank", "args": {"num_epochs": 1}},
+    "print_env": {"entry": "launch"},
+}
+"""What the YAML of each tutorial says beside its script."""
+
+SAID = {
+    "toy_ddp": r"world_size = 4, rank = {rank}, local_rank = {local}, backend=gloo",
+    "resnet_ddp": r"Local Rank: {local}, Epoch: 0, Training",
+    "print_env": r"distributed init \(rank {rank}\): env://, local rank {local} of 2, world size 4",
+}
+
+
+@pytest.mark.torch
+@pytest.mark.timeout(200)
+@pytest.mark.parametrize("name", OLD)
+def test_a_tutorial_runs_as_it_is_printed(name: str, on_lab: Launcher) -> None:
+    """Scripts that want their local rank on the command line get it, on every node."""
+    write_task(on_lab, name, script=str(TUTORIALS / f"{name}.py"), **OLD[name])
+    done = on_lab(*TWO, f"task={name}", "cluster.nproc_per_node=2", ONE_CORE, seconds=180)
+    assert done.code == 0, done
+    for rank, node in enumerate(("node1", "node1", "node2", "node2")):
+        assert re.search(SAID[name].format(rank=rank, local=rank % 2), done.log(node, rank)), done
+
+
+def test_launch_passes_nothing_to_what_is_not_python(on_lab: Launcher) -> None:
+    """`entry: launch` with a command: torch demands `--use_env` there."""
+    write_task(on_lab, "shell", command=["sh", "-c", "echo $RANK $0 $#"], entry="launch")
+    done = on_lab(*TWO, "task=shell")
+    assert done.code == 0, done
+    assert done.log("node2", 1) == "1 sh 0\n"
