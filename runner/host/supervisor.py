@@ -266,7 +266,7 @@ class Supervisor(News):
                 stdout=out,
                 stderr=err,
                 start_new_session=True,
-                preexec_fn=functools.partial(_before_exec, self._cgroup),  # noqa: PLW1509 (this process has one thread)
+                preexec_fn=functools.partial(_before_exec, self._cgroup, order.launcher),  # noqa: PLW1509 (this process has one thread)
             )
         except OSError as error:
             what = f"cannot start {order.argv[0]} in {order.cwd}: {error.strerror}"
@@ -437,8 +437,9 @@ class Supervisor(News):
 _APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND
 
 
-def _before_exec(home: cgroup.Cgroup) -> None:
+def _before_exec(home: cgroup.Cgroup, launcher: str) -> None:
     home.enter()
-    proc.die_with_parent(signal.SIGTERM)
+    # A rank shim takes no notice of TERM; its own death ends its rank.
+    proc.die_with_parent(signal.SIGTERM if launcher else signal.SIGKILL)
     for signum in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM, signal.SIGCHLD):
         signal.signal(signum, signal.SIG_DFL)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.lab.lab import Lab, wait_until
 from tests.lab.launching import PROGRAMS, Launcher, Result
 
 TUTORIALS = PROGRAMS / "tutorials"
@@ -106,6 +107,53 @@ def test_a_plain_program_is_told_to_end_with_its_workers(on_lab: Launcher, tmp_p
         assert done.log(node, rank).count("parent told") == 1
     assert done.seconds < 20
     assert "0 processes left" in done.err
+
+
+def test_every_verb_knows_a_plain_run(lab: Lab, on_lab: Launcher) -> None:
+    """Found, read, looked into, ended and explained like any other, without a controller."""
+    args = f"task.args={json.dumps(['wait', '1'])}"
+    hanging = (f"task.script={PROGRAMS / 'hanging.py'}", "task.args_style=raw", args)
+    begun = on_lab(*TWO, PLAIN, *hanging, "detach=true")
+    assert begun.code == 0, begun
+    wait_until(
+        lambda: "waiting" in on_lab("logs", "--cluster", "lab", "--rank", "0").out, "its output"
+    )
+    stacks = on_lab("stacks", "--cluster", "lab")
+    assert "rank 1 on node2, innermost first:\n    load_batch" in stacks.out, stacks
+    assert "rank 0 on node1, innermost first:\n    wait  " in stacks.out, stacks
+    (running,) = json.loads(on_lab("ps", "--cluster", "lab", "--json").out)["runs"]
+    assert running["state"] == "running"
+    stopped = on_lab("stop", "--run", "latest", "--cluster", "lab")
+    assert stopped.code == 0, stopped
+    assert stopped.out.count("  0 processes") == 2
+    why = on_lab("why", "--cluster", "lab")
+    assert "stopped" in why.out, why
+    assert "torchrun" not in "".join((begun.err, stacks.out, stopped.err, stopped.out, why.out))
+
+
+def test_a_plain_standstill_is_seen(lab: Lab, on_lab: Launcher) -> None:
+    """The watchdog looks at the program as at any rank."""
+    args = f"task.args={json.dumps(['wait', '1'])}"
+    hanging = (f"task.script={PROGRAMS / 'hanging.py'}", "task.args_style=raw", args)
+    done = on_lab(*TWO, PLAIN, *hanging, "watch.stall_s=2", "watch.action=stop")
+    assert done.code == 1, done
+    assert "no rank made progress for" in done.err
+    assert "load_batch" in done.err
+    assert "torchrun" not in done.err
+
+
+def test_a_plain_rank_dies_with_those_who_watch_it(lab: Lab, on_lab: Launcher) -> None:
+    """Supervisor and guardian killed at once: no launcher is there to end it in their stead."""
+    words = on_lab.rank_words("deaf", "sleep=600")
+    begun = on_lab(*TWO, PLAIN, *words, "detach=true", "stop.grace_s=1")
+    assert begun.code == 0, begun
+    host = lab["node2"]
+    (shim,) = [each for each in host.processes() if "/node2/rank.py " in each.cmdline]
+    parents = {each.pid: each.ppid for each in host.processes()}
+    both = f"{parents[shim.pid]} {parents[parents[shim.pid]]}"
+    host.sh(f"kill -STOP {both}; kill -KILL {both}")
+    wait_until(lambda: not host.processes("RUNNER_RUN_ID"), "the rank to be gone", timeout=5)
+    on_lab("stop", "--run", "latest", "--cluster", "lab")
 
 
 @pytest.mark.torch
