@@ -50,6 +50,8 @@ script: {script}
 # For one run: task.args.lr=0.2
 #args: {{lr: 0.1, epochs: 3}}  # --lr 0.1 --epochs 3
 #args_style: argparse      # hydra: lr=0.1 epochs=3; raw: a list of words
+#local_rank_arg: null      # such as --local_rank, for an old script that takes it so
+#entry: torchrun           # launch: torch.distributed.launch; plain: one process a node, without
 
 # The rest has defaults, which are these.
 #env: {{}}                   # environment of the ranks; DIST_BACKEND, RANK and the like are set

@@ -11,6 +11,7 @@ from runner.core import shell
 from runner.core.facts import Facts
 from runner.core.finding import Finding, Level
 from runner.core.packages import Need, Wanted
+from runner.core.readiness import needs_python
 from runner.core.spec import Node
 
 FEW = 6
@@ -46,6 +47,8 @@ def packages(case: Case) -> Iterator[Finding]:
     A file names more than a program needs, and hosts have more than their metadata tell: only that
     one host is worse than the others is sure enough to refuse a launch for.
     """
+    if not needs_python(case.spec.task):
+        return
     asked = [each for each in case.ready if each[1].python.packages is not None]
     hosts = [_Seen(node, facts) for node, facts in asked]
     wanted = {

@@ -146,7 +146,9 @@ class Supervisor(News):
         """Return who gets TERM: a launcher alone, since it forwards; else the whole session."""
         if self.order.launcher:
             return [program]
-        return [pid for pid, process in proc.table().items() if process.session == program]
+        ranks = {pid for rank, pid in self._pids.items() if rank not in self._exited}
+        session = {pid for pid, each in proc.table().items() if each.session == program}
+        return sorted(session | ranks)
 
     def peer_stops(self, reason: str, cause: Cause) -> None:
         """End with the others."""

@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -109,7 +110,7 @@ def test_a_plain_program_is_told_to_end_with_its_workers(on_lab: Launcher, tmp_p
     assert "0 processes left" in done.err
 
 
-def test_every_verb_knows_a_plain_run(lab: Lab, on_lab: Launcher) -> None:
+def test_every_verb_knows_a_plain_run(on_lab: Launcher) -> None:
     """Found, read, looked into, ended and explained like any other, without a controller."""
     args = f"task.args={json.dumps(['wait', '1'])}"
     hanging = (f"task.script={PROGRAMS / 'hanging.py'}", "task.args_style=raw", args)
@@ -128,10 +129,11 @@ def test_every_verb_knows_a_plain_run(lab: Lab, on_lab: Launcher) -> None:
     assert stopped.out.count("  0 processes") == 2
     why = on_lab("why", "--cluster", "lab")
     assert "stopped" in why.out, why
-    assert "torchrun" not in "".join((begun.err, stacks.out, stopped.err, stopped.out, why.out))
+    for said in (begun.err, stacks.out, stopped.err, stopped.out, why.out):
+        assert "torchrun" not in said
 
 
-def test_a_plain_standstill_is_seen(lab: Lab, on_lab: Launcher) -> None:
+def test_a_plain_standstill_is_seen(on_lab: Launcher) -> None:
     """The watchdog looks at the program as at any rank."""
     args = f"task.args={json.dumps(['wait', '1'])}"
     hanging = (f"task.script={PROGRAMS / 'hanging.py'}", "task.args_style=raw", args)
@@ -154,6 +156,19 @@ def test_a_plain_rank_dies_with_those_who_watch_it(lab: Lab, on_lab: Launcher) -
     host.sh(f"kill -STOP {both}; kill -KILL {both}")
     wait_until(lambda: not host.processes("RUNNER_RUN_ID"), "the rank to be gone", timeout=5)
     on_lab("stop", "--run", "latest", "--cluster", "lab")
+
+
+def test_a_plain_program_in_a_session_of_its_own_is_told_to_end(on_lab: Launcher) -> None:
+    """It has left ours behind, and is our rank all the same."""
+    code = "import os, time; os.setsid(); print('on', flush=True); time.sleep(600)"
+    words = (PLAIN, f"task.command={json.dumps([sys.executable, '-c', code])}")
+    going = on_lab.start(*TWO, *words, "stop.grace_s=30")
+    going.until_printed("on", 2)
+    began = time.monotonic()
+    going.send()
+    done = going.wait()
+    assert done.code == 130, done
+    assert time.monotonic() - began < 15
 
 
 @pytest.mark.torch

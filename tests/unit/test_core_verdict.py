@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable
+from dataclasses import replace
 
 import pytest
 
@@ -159,6 +160,15 @@ def test_consequences_of_a_failing_host_are_all_its_ranks() -> None:
 
     assert told.first_failure == Failure("a", None, "torchrun was killed by SIGKILL")
     assert told.consequences == 2
+
+
+def test_without_a_launcher_it_is_the_program_that_ended() -> None:
+    """Nobody is told of a torchrun that was never there."""
+    share = replace(PLAN.nodes[0], order=replace(PLAN.nodes[0].order, launcher=""))
+    plain = replace(PLAN, nodes=(share, *PLAN.nodes[1:]))
+    told = fold(plain, seen(4, "a", ProgramExited(signal=KILL)), 10.0)
+
+    assert told.first_failure == Failure("a", None, "the program was killed by SIGKILL")
 
 
 def test_rank_says_itself_what_went_wrong() -> None:

@@ -1,0 +1,39 @@
+"""The page on programs says what a launch would run."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from runner.config.build import build
+from runner.control.assume import assume
+from runner.core import shell
+from runner.core.entry import args_at
+from runner.core.plan import build_plan
+from tests.unit.test_config import asked
+
+PAGE = Path(__file__).parents[2] / "docs" / "programs.md"
+TEXT = PAGE.read_text(encoding="utf-8")
+EXAMPLES = re.findall(r"^```yaml\n(.*?)^```\n```\n(.*?)\n```$", TEXT, re.DOTALL | re.MULTILINE)
+ELSEWHERE = re.compile(r"^(DIST_|OMP_|RUNNER_|GLOO_|TP_|NCCL_)")
+
+
+def test_every_example_is_read() -> None:
+    """Each file has its command."""
+    assert len(EXAMPLES) == TEXT.count("```yaml")
+
+
+@pytest.mark.parametrize(("written", "command"), EXAMPLES, ids=range(len(EXAMPLES)))
+def test_the_command_is_that_of_the_file(written: str, command: str) -> None:
+    """On the first of two hosts, less what every rank gets."""
+    task = {f"task.{key}": value for key, value in yaml.safe_load(written).items()}
+    nodes: dict[str, object] = {"gpu1": {}, "gpu2": {}}
+    changes = {"task.script": None, **task, "cluster.nodes": nodes, "run_id": "run"}
+    spec, _ = build(asked(changes), [])
+    share = build_plan(*assume(spec)[:2]).nodes[0]
+    env = {name: value for name, value in share.env.items() if not ELSEWHERE.match(name)}
+    line = shell.line(share.command, paths=args_at(share.command, share.order))
+    assert f"{shell.assignments(env)} {line}".strip() == command.replace("=RUN", "=run")
