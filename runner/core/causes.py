@@ -54,15 +54,15 @@ KNOWN: Tuple[Known, ...] = (
         "local_rank_unknown",
         r"error: unrecognized arguments:.*--local[-_]rank",
         "the program does not take --local-rank",
-        "have it read LOCAL_RANK from its environment, and leave the argument out: of task.args, of "
-        "task.local_rank_arg, and task.entry=launch, which passes it",
+        "have it read LOCAL_RANK from its environment, and leave the argument out: of task.args, "
+        "of task.local_rank_arg, and task.entry=launch, which passes it",
     ),
     _known(
         "local_rank_wanted",
         r"error: the following arguments are required:.*--local[-_]rank",
         "the program wants --local_rank, which torchrun does not pass by itself",
-        "task.local_rank_arg=--local_rank (as the program spells it) passes it, or have the program "
-        "read LOCAL_RANK from its environment",
+        "task.local_rank_arg=--local_rank (as the program spells it) passes it, or have the "
+        "program read LOCAL_RANK from its environment",
     ),
     _known(
         "port_taken",

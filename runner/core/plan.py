@@ -13,7 +13,7 @@ from runner.core.errors import NotReady, Problem
 from runner.core.facts import Facts
 from runner.core.layout import RunFolder, tasks_folder
 from runner.core.order import Hub, Order
-from runner.core.readiness import needs_python, problems_of, visible_gpus
+from runner.core.readiness import problems_of, visible_gpus
 from runner.core.release import Code
 from runner.core.rendezvous import NO_SHARED_STORE, Place
 from runner.core.spec import Node, Spec
@@ -258,9 +258,6 @@ def _notes(
             notes.append(f"the GPUs of {_some(single)} are found at launch: {each} is shown here")
         else:
             notes.append(f"no GPU on {_some(single)}: {each} on the CPU{more}")
-    without = [node.name for node in spec.nodes if not facts[node.name].python.torch]
-    if without and needs_python(spec.task):
-        notes.append(f"no torch on {_some(without)}: the program must need none")
     if deaf:
         notes.append(f"GPUs, but a torch built without CUDA, on {_some(deaf)}: gloo is used")
     return (*notes, *_logind(spec, facts))

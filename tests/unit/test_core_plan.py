@@ -77,22 +77,14 @@ def test_nccl_without_enough_gpus_is_refused() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("kind", "expected"),
-    [
-        ("script", "no torch on b: the program must need none"),
-        ("command", ""),
-    ],
-)
-def test_a_plain_python_program_without_torch_is_worth_a_note(kind: str, expected: str) -> None:
-    """It may need none; nobody speaks of the torch of what is not Python."""
-    lacking = Python("/usr/bin/python3", "3.11.2")
+def test_a_torch_that_is_not_there_is_not_built_without_cuda() -> None:
+    """What needs none is not told that its GPUs cannot be used."""
     hosts = {
-        "a": facts("a", "eth0 10.0.0.1/24", gpu_count=1),
-        "b": facts("b", "eth0 10.0.0.2/24", gpu_count=1, python=lacking),
+        "a": facts("a", "eth0 10.0.0.1/24", gpu_count=1, python=Python("/usr/bin/python3", "3.11"))
     }
-    made = build_plan(spec(A, B, task=Task("t", kind, "t.py", entry="plain")), hosts)
-    assert made.notes == ((expected,) if expected else ())
+    made = build_plan(spec(A, task=Task("t", "script", "t.py", entry="plain")), hosts)
+    assert made.notes == ()
+    assert made.backend == "nccl"
 
 
 def test_ranks_follow_the_order_of_the_nodes() -> None:
