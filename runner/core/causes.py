@@ -69,7 +69,7 @@ KNOWN: Tuple[Known, ...] = (
         r"(?:\bport: (?P<port>\d+).*)?(?:EADDRINUSE|[Aa]ddress already in use)",
         "port{port: ?} was taken already",
         "if the program opens a port of its own, have it choose a free one; the runner's is "
-        "cluster.master_port (auto, or a range)",
+        "cluster.master_port (auto, or a range), kept for what sets SO_REUSEADDR as torch does",
     ),
     _known(
         "shared_memory",
