@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from runner.core.etcd import NAME, Etcd
 from runner.core.facts import Facts, Gpu, Python
 from runner.core.plan import ASSUMED
 from runner.core.spec import Node, Spec
@@ -19,10 +20,12 @@ def assume(spec: Spec) -> tuple[Spec, dict[str, Facts], list[str]]:
         f"{spec.python} and {spec.workdir} are as written here, and torch is there",
         "every rank has one core (OMP_NUM_THREADS)",
     ]
-    if len(nodes) > 1:
+    if len(nodes) > 1 and spec.rendezvous.held:
         assumed.append(f"the ranks meet at {address}; each host's interface is found at launch")
-    if not spec.master_port.first:
-        assumed.append(f"port {PORT}; a launch takes a free one of the master's")
+    serve = spec.rendezvous.serve
+    if not spec.master_port.first and (spec.rendezvous.held or serve):
+        whose = serve or "the master"
+        assumed.append(f"port {PORT}; a launch takes a free one of {whose}'s")
     unknown = [node.name for node in nodes if node.gpu_count is None and not node.gpu_ids]
     if unknown:
         assumed.append(f"no GPU on {', '.join(unknown)} (gpus is auto)")
@@ -40,5 +43,6 @@ def _facts(spec: Spec, node: Node) -> Facts:
         held_port=spec.master_port.first or PORT,
         workdir=spec.workdir,
         project=spec.project,
+        etcd=Etcd(program=NAME),
         release_held=True,
     )

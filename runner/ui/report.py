@@ -14,7 +14,7 @@ from runner.core.exits import describe_exit
 from runner.core.layout import CODE, RunFolder, release_folder
 from runner.core.plan import NodePlan, Plan
 from runner.core.stacks import STALLED
-from runner.core.text import spans
+from runner.core.text import bracketed, spans
 from runner.core.verdict import STUCK, Failure, NodeResult, Verdict
 from runner.ui.names import fold_names
 
@@ -29,11 +29,9 @@ def opening(plan: Plan) -> str:
     """Return what runs where, in a few lines."""
     ranks = _count(plan.world_size, "rank")
     nodes = _count(len(plan.nodes), "node")
-    address = f"[{plan.master_addr}]" if ":" in plan.master_addr else plan.master_addr
-    why = f" ({plan.meeting})" if plan.meeting and len(plan.nodes) > 1 else ""
     lines = [
         f"run {plan.run_id}: {plan.task} on {plan.cluster}, {nodes}, {ranks}, {plan.backend}",
-        f"  meeting at {address}:{plan.master_port}{why}",
+        f"  {_meeting(plan)}",
     ]
     if plan.release:
         lines.append(f"  code: {code_name(plan.release, plan.commit)}")
@@ -45,6 +43,16 @@ def opening(plan: Plan) -> str:
     for note in plan.notes:
         lines += _told("note", note)
     return "\n".join(lines)
+
+
+def _meeting(plan: Plan) -> str:
+    """Return where the nodes meet, and why there."""
+    why = f" ({plan.meeting})" if plan.meeting and len(plan.nodes) > 1 else ""
+    if plan.endpoint:
+        return f"meeting at the etcd at {plan.endpoint}{why}"
+    if not plan.master_port:
+        return "one node alone: its torchrun needs no address"
+    return f"meeting at {bracketed(plan.master_addr)}:{plan.master_port}{why}"
 
 
 def code_name(release: str, commit: str) -> str:
