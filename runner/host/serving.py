@@ -89,7 +89,7 @@ class Serving:
         if self._trying is None and now >= self._next_try:
             self._try(self._service, now)
         elif self._trying is not None:
-            self._look(self._trying, now)
+            self._open = self._listens(self._trying, now)
         if not self._open and now > self._until:
             where = f"{self._service.addr}:{self._service.port}"
             what = f"the {self._service.name} of the run, at {where} on {self._service.node}"
@@ -105,12 +105,12 @@ class Serving:
         if error not in (0, errno.EINPROGRESS):
             self._give_up(now)
 
-    def _look(self, trying: socket.socket, now: float) -> None:
-        if select.select([], [trying], [], 0)[1]:
-            self._open = trying.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == 0
+    def _listens(self, trying: socket.socket, now: float) -> bool:
+        connected = bool(select.select([], [trying], [], 0)[1])
+        listens = connected and trying.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == 0
+        if connected or now >= self._next_try:
             self._give_up(now)
-        elif now >= self._next_try:
-            self._give_up(now)
+        return listens
 
     def _give_up(self, now: float) -> None:
         """Try anew, if it has to be, in a moment."""
