@@ -14,14 +14,19 @@ PORT = 29500
 
 def assume(spec: Spec) -> tuple[Spec, dict[str, Facts], list[str]]:
     """Return the spec and facts of a plan that contacts nobody, and what was assumed for it."""
-    address = spec.master.addr or spec.master.host
-    nodes = (replace(spec.master, addr=address), *spec.nodes[1:])
+    told = spec.nodes if spec.rendezvous.assigns else spec.nodes[:1]
+    nodes = tuple(
+        replace(node, addr=node.addr or node.host) if node in told else node for node in spec.nodes
+    )
     assumed = [
         f"{spec.python} and {spec.workdir} are as written here, and torch is there",
         "every rank has one core (OMP_NUM_THREADS)",
     ]
-    if len(nodes) > 1 and spec.rendezvous.held:
-        assumed.append(f"the ranks meet at {address}; each host's interface is found at launch")
+    if len(nodes) > 1 and spec.rendezvous.assigns:
+        assumed.append("each host is reached at the address by which we know it")
+    elif len(nodes) > 1:
+        where = f"the ranks meet at {nodes[0].addr}"
+        assumed.append(f"{where}; each host's interface is found at launch")
     serve = spec.rendezvous.serve
     if not spec.master_port.first and (spec.rendezvous.held or serve):
         whose = serve or "the master"

@@ -91,10 +91,20 @@ def _to_paste(plan: Plan, share: NodePlan) -> str:
         enter = f"mkdir -p {folder} && cd {folder}"
     env = shell.assignments(share.env, references=plan.secrets)
     command = shell.line(share.command, paths=torchrun.args_at(share.command))
+    if served := _served(share):
+        title += f"\n# (its etcd, for as long as the run; a launch starts and ends it)\n{served}"
     before = [enter, *plan.setup] if plan.setup else [f"{enter} && \\"]
     if share.order.release:  # there is no code yet when a launch runs the setup, at home
         before = [*plan.setup, f"{enter} && \\"]
     return "\n".join([title, *before, f"{env} \\", command])
+
+
+def _served(share: NodePlan) -> str:
+    """Return what starts the run's server in the background, where it is this node's to run."""
+    service = share.order.service
+    if service is None or service.node != share.node:
+        return ""
+    return f'(cd "$(mktemp -d)" && exec {shell.line(service.argv, paths=1)}) &'
 
 
 def leaving(plan: Plan, where: str, *, kept: bool, stopping: bool = False) -> str:
