@@ -7,9 +7,10 @@ import signal
 
 import pytest
 
+from tests.lab.causing import etcd_on
 from tests.lab.lab import Lab
 from tests.lab.launching import PROGRAMS, Launcher
-from tests.lab.ways import ENDINGS, WAYS, Ending, Way, etcd_on
+from tests.lab.ways import ENDINGS, WAYS, Ending, Way
 
 
 @pytest.mark.parametrize("ending", ENDINGS, ids=lambda ending: ending.name)

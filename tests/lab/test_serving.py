@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 from runner.core.events import Ended, ProgramStarted, Stopping
@@ -65,8 +66,9 @@ def test_a_service_that_others_use_outlives_the_program_beside_it(lab: Lab, star
     assert client.stdout.readline().strip() == "connected"
     Path(run.folder.work, "go").touch()
     run.until(lambda: any(event.line().find('"program_exited"') > 0 for event in run.events()))
-    with socket.create_connection((service.addr, service.port)):
-        pass  # it still listens
+    seen_until = time.monotonic() + 1
+    while time.monotonic() < seen_until:  # it goes on listening
+        socket.create_connection((service.addr, service.port)).close()
     assert run.bodies(Ended) == []
     client.communicate(timeout=10)
     assert run.ended() == Ended(State.SUCCEEDED)

@@ -6,35 +6,10 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from tests.lab.lab import Lab, wait_until
 from tests.lab.launching import Controller, Launcher
-
-ETCD_PORT = 2379
-
-
-@contextlib.contextmanager
-def etcd_on(lab: Lab, name: str, *options: str) -> Iterator[str]:
-    """An etcd of somebody else's on a host, with the v2 API unless told otherwise; its endpoint."""
-    url = f"http://{lab[name].address}:{ETCD_PORT}"
-    data = "/tmp/etcd-of-the-lab"
-    program = lab[name].popen(
-        [
-            *("etcd", "--data-dir", data, "--listen-client-urls", url),
-            *("--advertise-client-urls", url, *(options or ("--enable-v2",))),
-        ]
-    )
-    try:
-        listens = f"{lab[name].address}:{ETCD_PORT} "
-        wait_until(lambda: listens in lab[name].sh("ss -ltn"), "etcd to listen", timeout=20)
-        yield f"{lab[name].address}:{ETCD_PORT}"
-    finally:
-        program.kill()
-        program.wait()
-        lab[name].sh(f"rm -rf {data}")
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ import signal
 import sys
 import time
 
-heard = []
+heard: "list[int]" = []
 signal.signal(signal.SIGUSR1, lambda *_: heard.append(1))
 print("role", os.environ["ROLE_NAME"], flush=True)
 print("up", flush=True)
