@@ -216,6 +216,9 @@ def _service(
     addr = local_addrs[name]
     if not network.is_numeric(addr):
         addr = network.endpoints(spec, spec.nodes, facts)[name].address or addr
+    if not network.is_numeric(addr) and facts[name].gpu_source != ASSUMED:
+        what = "rendezvous.serve: no address is known at which the others reach this node"
+        raise NotReady([Problem(name, what, f"set cluster.nodes.{name}.addr")])
     return served(name, addr, facts[name].held_port, facts[name].etcd.program)
 
 

@@ -23,6 +23,9 @@ OPEN_S = 60.0
 TRY_S, AGAIN_S = 3.5, 0.25
 """How long one try to connect may take, and the pause before the next."""
 
+PASSED = ("PATH", "HOME", "LANG", "LD_LIBRARY_PATH", "TMPDIR", "TZ")
+"""What it gets of the environment in which the task's programs run."""
+
 END_S = 3.0
 """How long it may take to end by itself, once nobody needs it."""
 
@@ -76,8 +79,8 @@ class Serving:
         self.pid = self._process.pid
 
     def _environ(self, environ: Dict[str, str]) -> Dict[str, str]:
-        """Return its environment: no options of its own behind our back, and the run's mark."""
-        own = {name: value for name, value in environ.items() if name[:5] != "ETCD_"}
+        """Return its environment: none of the ranks' secrets, nor options of its own; our mark."""
+        own = {name: environ[name] for name in PASSED if name in environ}
         marks = {"RUNNER_RUN_ID": self._order.run_id, "RUNNER_NODE": self._order.node}
         return {**own, **marks}
 

@@ -31,7 +31,7 @@ def opening(plan: Plan) -> str:
     nodes = _count(len(plan.nodes), "node")
     lines = [
         f"run {plan.run_id}: {plan.task} on {plan.cluster}, {nodes}, {ranks}, {plan.backend}",
-        f"  {_meeting(plan)}",
+        *_meeting(plan),
     ]
     if plan.release:
         lines.append(f"  code: {code_name(plan.release, plan.commit)}")
@@ -45,14 +45,14 @@ def opening(plan: Plan) -> str:
     return "\n".join(lines)
 
 
-def _meeting(plan: Plan) -> str:
-    """Return where the nodes meet, and why there."""
+def _meeting(plan: Plan) -> list[str]:
+    """Return where the nodes meet, and why there, in a line; none where that is not on record."""
     why = f" ({plan.meeting})" if plan.meeting and len(plan.nodes) > 1 else ""
     if plan.endpoint:
-        return f"meeting at the etcd at {plan.endpoint}{why}"
-    if not plan.master_port:
-        return "one node alone: its torchrun needs no address"
-    return f"meeting at {bracketed(plan.master_addr)}:{plan.master_port}{why}"
+        return [f"  meeting at the etcd at {plan.endpoint}{why}"]
+    if plan.master_port:
+        return [f"  meeting at {bracketed(plan.master_addr)}:{plan.master_port}{why}"]
+    return ["  one node alone: its torchrun needs no address"] if len(plan.nodes) == 1 else []
 
 
 def code_name(release: str, commit: str) -> str:
