@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import socket
 import subprocess
 import sys
@@ -100,3 +102,13 @@ def test_a_run_that_still_waits_for_its_service_can_be_stopped(start: Starter) -
     run.say("stop")
     assert run.ended(5).state is State.STOPPED
     assert run.bodies(ProgramStarted) == []
+
+
+def test_the_death_of_the_supervisor_takes_the_service_along(start: Starter) -> None:
+    """And what it kept."""
+    run = start("print=up", "sleep=600", service=serving())
+    run.started()
+    os.kill(run.supervisor(), signal.SIGKILL)
+    assert run.ended().state is State.FAILED
+    assert run.processes() == []
+    assert not Path(run.folder.service("server")).exists()
