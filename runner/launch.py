@@ -208,7 +208,7 @@ class Launch:
             self._store.write_plan(plan)
         began, self._began = time.monotonic(), time.time()
         watch = self._attempt(plan, facts)
-        if watch.may_retry and not self.spec.master_port.fixed:
+        if watch.may_retry and self.spec.rendezvous.held and not self.spec.master_port.fixed:
             port, hub_port = self._other_ports(watch)
             if port and not watch.interrupted:
                 self._console.say("trying once more with another port")

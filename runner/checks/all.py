@@ -18,6 +18,7 @@ from runner.checks.packages import packages
 from runner.checks.pairs import pairs
 from runner.checks.python import python
 from runner.checks.reach import reach
+from runner.checks.rendezvous import rendezvous
 from runner.checks.setup import setup
 from runner.checks.storage import storage
 from runner.checks.system import system
@@ -30,6 +31,7 @@ CHECKS: dict[str, Check] = {
     "python": python,
     "torch": torch,
     "packages": packages,
+    "rendezvous": rendezvous,
     "gpus": gpus,
     "driver": driver,
     "health": health,
@@ -45,7 +47,7 @@ CHECKS: dict[str, Check] = {
 }
 
 
-AT_LAUNCH = ("python", "torch", "packages", "gpus", "driver", "health")
+AT_LAUNCH = ("python", "torch", "packages", "rendezvous", "gpus", "driver", "health")
 """What every launch looks at as well; of the others it does what it cannot do without.
 
 It does not ask after the health of GPUs, only whether each answers: see `FactsRequest.thorough`.

@@ -14,6 +14,7 @@ BACKENDS = ("static", "standalone", "c10d", "etcd", "etcd-v2")
 START_METHODS = ("spawn", "fork", "forkserver")
 NUMA_BINDINGS = ("node", "socket", "exclusive", "core-complex")
 ETCD = ("etcd", "etcd-v2")
+LAST_PORT = 65535
 
 
 def read_rendezvous(
@@ -49,7 +50,9 @@ def read_rendezvous(
 
 def _endpoint(check: Checker, value: object) -> str:
     text = check.optional_line("rendezvous.endpoint", value) or ""
-    if text and not re.fullmatch(r"(\[[0-9A-Fa-f:]+\]|[^\s:\[\]-][^\s:\[\]]*):[0-9]{1,5}", text):
+    form = r"(\[[0-9A-Fa-f:]+\]|[^\s:\[\]-][^\s:\[\]]*):([0-9]{1,5})"
+    found = re.fullmatch(form, text)
+    if text and not (found and 0 < int(found[2]) <= LAST_PORT):
         check.wrong("rendezvous.endpoint", f"must be HOST:PORT such as etcd1:2379, not {text!r}")
     return text
 

@@ -13,6 +13,7 @@ from runner.control import bundle
 from runner.control.session import Inbox, Session
 from runner.core.codec import decode, encode
 from runner.core.errors import Interrupted, NotReady, Problem, RunnerError
+from runner.core.etcd import CLIENT, plain_http
 from runner.core.facts import Facts, FactsRequest
 from runner.core.packages import NCCL
 from runner.core.release import Code
@@ -227,6 +228,7 @@ def launch_request(
     if code.release and (code.script or not posixpath.isabs(script)):
         script = ""  # it comes with the release
     master = node is spec.master
+    holds = spec.rendezvous.holds(node.name, spec.master.name)
     return FactsRequest(
         node=node.name,
         run_id=spec.run_id,
@@ -237,12 +239,14 @@ def launch_request(
         workdir=spec.workdir,
         tasks_hash=code.tasks_hash,
         release=code.release,
-        hold_port=master,
+        hold_port=holds,
         hold_hub=master and len(spec.nodes) > 1,
-        port_first=spec.master_port.first if master else 0,
-        port_last=spec.master_port.last if master else 0,
+        port_first=spec.master_port.first if master or holds else 0,
+        port_last=spec.master_port.last if master or holds else 0,
         python_path=spec.env_of(node).get("PYTHONPATH", ""),
-        packages=(*NCCL, *packages),
+        packages=(*NCCL, *(CLIENT if spec.rendezvous.etcd else ()), *packages),
+        serves=node.name == spec.rendezvous.serve,
+        endpoint=spec.rendezvous.endpoint if plain_http(spec) else "",
     )
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Dict, Optional, Tuple
 
 from runner.core.condition import Busy, Driver, GpuHealth, System, Xid
+from runner.core.etcd import Etcd
 
 OUR_ENV = (
     "CUDA_VISIBLE_DEVICES",
@@ -32,8 +33,8 @@ class FactsRequest:
         workdir: Where runs are kept (`~/` allowed).
         tasks_hash: The content hash of our shipped tasks; "" when the task is a user's.
         release: The hash of the release the run is to work in; "" for none.
-        hold_port: Whether to reserve the master's port here.
-        hold_hub: Whether to reserve a port for the supervisors' hub as well.
+        hold_port: Whether to reserve the port where the nodes meet here.
+        hold_hub: Whether to reserve a port for the supervisors' hub.
         port_first: The first port allowed; 0 for any.
         port_last: The last port allowed.
         deadline_s: How long one slow tool may take before it is left out.
@@ -42,6 +43,8 @@ class FactsRequest:
         setup_s: How long the setup lines may take.
         python_path: The PYTHONPATH the ranks will have, if the configuration sets one.
         packages: Distributions to look for in the task's interpreter, by normalised name.
+        serves: Whether to look for an etcd of the host's own.
+        endpoint: HOST:PORT of an etcd to try, "" for none.
         thorough: Whether to do what no launch waits for: look at the health of the GPUs and at who
             uses the machine, ask the login shell for the interpreter, read all of the release.
     """
@@ -65,6 +68,8 @@ class FactsRequest:
     setup_s: float = 120.0
     python_path: str = ""
     packages: Tuple[str, ...] = ()
+    serves: bool = False
+    endpoint: str = ""
     thorough: bool = False
 
 
@@ -179,7 +184,7 @@ class Facts:
         routes: The routing table.
         reached_at: The address of its own by which we came (SSH_CONNECTION), "" when local.
         cores: CPU cores a process of ours may use (affinity and cgroup quota).
-        held_port: The port reserved for the master, 0 when none was asked for or free.
+        held_port: The port reserved for the meeting, 0 when none was asked for or free.
         hub_port: The one reserved for the supervisors' hub, likewise.
         port_error: Why no port could be reserved.
         workdir: Absolute.
@@ -200,6 +205,7 @@ class Facts:
         limits: Soft resource limits by name ("nofile", "memlock", "nproc"); -1 is unlimited.
         system: The machine's memory, load and NUMA nodes.
         busiest: Who keeps its cores busy, if that was asked for and somebody does.
+        etcd: What it knows of etcd, if that was asked for.
         seconds: How long each part of the answer took.
     """
 
@@ -238,4 +244,5 @@ class Facts:
     limits: Dict[str, int] = field(default_factory=dict)
     system: System = field(default_factory=System)
     busiest: Optional[Busy] = None
+    etcd: Etcd = field(default_factory=Etcd)
     seconds: Dict[str, float] = field(default_factory=dict)

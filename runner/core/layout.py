@@ -64,6 +64,10 @@ class RunFolder:
         """The folder of one start."""
         return posixpath.join(self.root, f"attempt_{number}")
 
+    def service(self, name: str) -> str:
+        """Where a server of the run keeps what it has to, while it lives."""
+        return posixpath.join(self.root, name)
+
     def sizes(self, number: int) -> str:
         """How long the logs of one start were, and when: a line of JSON every few seconds."""
         return posixpath.join(self.attempt(number), "sizes.jsonl")

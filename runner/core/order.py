@@ -26,6 +26,25 @@ class Hub:
 
 
 @dataclass(frozen=True)
+class Service:
+    """A server that the programs of an attempt need, run by one of its nodes for all of them.
+
+    Attributes:
+        name: Its own; also the stem of its logs, and the folder it runs in while it lives.
+        node: The node whose supervisor runs it.
+        addr: The address it listens at, a number.
+        port: Its TCP port.
+        argv: What starts it there.
+    """
+
+    name: str
+    node: str
+    addr: str
+    port: int
+    argv: Tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Order:
     """What one supervisor shall start, watch and end.
 
@@ -47,6 +66,7 @@ class Order:
         grace_s: Seconds between TERM and KILL.
         disconnect_s: Seconds without a controller after which the run is stopped; 0 for never.
         hub: How it keeps in touch with the other nodes; None where there is no other.
+        service: What has to listen before the program starts; None for nothing.
         stall_s: Seconds without progress of any rank after which that is said; 0 for never.
         stall_stops: Whether the run is stopped then.
         metrics: Files below `cwd` that grow with each step; where there are any, only they count.
@@ -72,6 +92,7 @@ class Order:
     grace_s: float = 15.0
     disconnect_s: float = 600.0
     hub: Optional[Hub] = None
+    service: Optional[Service] = None
     stall_s: float = 0.0
     stall_stops: bool = False
     metrics: Tuple[str, ...] = ()

@@ -10,13 +10,15 @@ from runner.core import network
 from runner.core.entry import PLUMBING, entry
 from runner.core.environment import environment, flight_recorder
 from runner.core.errors import NotReady, Problem
+from runner.core.etcd import served
 from runner.core.facts import Facts
 from runner.core.layout import RunFolder, tasks_folder
-from runner.core.order import Hub, Order
+from runner.core.order import Hub, Order, Service
 from runner.core.readiness import problems_of, visible_gpus
 from runner.core.release import Code
 from runner.core.rendezvous import NO_SHARED_STORE, Place
 from runner.core.spec import Node, Spec
+from runner.core.text import bracketed
 
 NO_CODE = Code()
 
@@ -58,7 +60,8 @@ class NodePlan:
 class Plan:
     """What every host will be told, and what was decided on the way.
 
-    `meeting` is why the ranks meet at `master_addr`; `setup` runs on every node first; `secrets`
+    `meeting` is why the ranks meet at `master_addr`, or at the etcd `endpoint`, "" for none;
+    `master_port` is 0 where nobody was to reserve one. `setup` runs on every node first; `secrets`
     are names, never values; `release` and `commit` say which code runs, "" where it is the hosts'
     own, `sub` and `script` where in it (see `Code`), and `tasks_hash` which shipped tasks;
     `outputs` is what the task leaves to be fetched; `notes` are decisions worth saying aloud.
@@ -74,6 +77,7 @@ class Plan:
     master_addr: str
     master_port: int
     meeting: str = ""
+    endpoint: str = ""
     setup: Tuple[str, ...] = ()
     secrets: Tuple[str, ...] = ()
     release: str = ""
@@ -130,12 +134,18 @@ def build_plan(
     if problem:
         raise NotReady([problem])
     ranks = _ranks(spec.nodes, nproc)
-    port = facts[spec.master.name].held_port
+    port = facts[spec.master.name].held_port if spec.rendezvous.held else 0
     route = network.derived_address(spec.nodes, facts) if addr == spec.master.addr else addr
     numeric = addr if network.is_numeric(addr) else route
     hub = _hub(spec, numeric or addr, facts[spec.master.name].hub_port)
     locals_ = _local_addrs(spec, facts)
-    meeting = _Meeting(addr, route, port, len(spec.nodes), backend, code, attempt, hub, locals_)
+    service = _service(spec, facts, locals_)
+    endpoint, why = _endpoint(spec, service, locals_, why)
+    meeting = _Meeting(
+        *(addr, route, port, len(spec.nodes), backend, code, attempt, hub, locals_),
+        service,
+        endpoint,
+    )
     return Plan(
         run_id=spec.run_id,
         cluster=spec.cluster,
@@ -150,6 +160,7 @@ def build_plan(
         master_addr=addr,
         master_port=port,
         meeting=why,
+        endpoint=endpoint,
         setup=spec.setup,
         secrets=tuple(spec.secrets),
         release=code.release,
@@ -187,6 +198,8 @@ class _Meeting:
     attempt: int
     hub: Optional[Hub]
     local_addrs: Mapping[str, str]
+    service: Optional[Service]
+    endpoint: str
 
 
 def _local_addrs(spec: Spec, facts: Mapping[str, Facts]) -> Dict[str, str]:
@@ -195,6 +208,34 @@ def _local_addrs(spec: Spec, facts: Mapping[str, Facts]) -> Dict[str, str]:
         return {spec.master.name: network.LOOPBACK}
     found = network.endpoints(spec, spec.nodes, facts)
     return {node.name: node.addr or found[node.name].address for node in spec.nodes}
+
+
+def _service(
+    spec: Spec, facts: Mapping[str, Facts], local_addrs: Mapping[str, str]
+) -> Optional[Service]:
+    """Return the etcd that a node is to run, at the address by which the others reach that node."""
+    name = spec.rendezvous.serve
+    if not name:
+        return None
+    addr = local_addrs[name]
+    if not network.is_numeric(addr):
+        addr = network.endpoints(spec, spec.nodes, facts)[name].address or addr
+    if not network.is_numeric(addr) and facts[name].gpu_source != ASSUMED:
+        what = "rendezvous.serve: no address is known at which the others reach this node"
+        raise NotReady([Problem(name, what, f"set cluster.nodes.{name}.addr")])
+    return served(name, addr, facts[name].held_port, facts[name].etcd.program)
+
+
+def _endpoint(
+    spec: Spec, service: Optional[Service], local_addrs: Mapping[str, str], why: str
+) -> Tuple[str, str]:
+    """Return the etcd where the nodes meet, "" for none, and why they meet where they do."""
+    if service is not None:
+        addr = bracketed(local_addrs[service.node])
+        return f"{addr}:{service.port}", f"rendezvous.serve: {service.node}"
+    if spec.rendezvous.endpoint:
+        return spec.rendezvous.endpoint, "rendezvous.endpoint"
+    return "", why
 
 
 def _hub(spec: Spec, addr: str, port: int) -> Optional[Hub]:
@@ -310,7 +351,7 @@ def _node_plan(
         addr=meeting.addr,
         port=meeting.port,
         local_addr=meeting.local_addrs.get(node.name, ""),
-        endpoint=spec.rendezvous.endpoint,
+        endpoint=meeting.endpoint,
     )
     python = facts.python.executable
     start = entry(spec, meeting.attempt, place, python=python, script=script, folder=folder)
@@ -344,16 +385,24 @@ def _node_plan(
             hide=PLUMBING if start.launcher else (),
             launcher=start.launcher,
             release=meeting.code.release,
-            hold_port=meeting.port if index == 0 and spec.rendezvous.held else 0,
+            hold_port=_hold_port(spec, node, meeting),
             grace_s=spec.grace_s,
             disconnect_s=spec.disconnect_s,
             hub=meeting.hub,
+            service=meeting.service,
             stall_s=spec.stall_s,
             stall_stops=spec.stall_stops,
             metrics=spec.metrics,
             stacks=spec.stacks,
         ),
     )
+
+
+def _hold_port(spec: Spec, node: Node, meeting: _Meeting) -> int:
+    """Return the port that is kept on this node until somebody of the run's listens on it."""
+    if meeting.service is not None and meeting.service.node == node.name:
+        return meeting.service.port
+    return meeting.port if node is spec.master else 0
 
 
 def _cwd(spec: Spec, folder: RunFolder, facts: Facts, code: Code) -> str:

@@ -7,6 +7,7 @@ from typing import List, Tuple
 
 from runner.core.errors import Problem
 from runner.core.facts import Facts
+from runner.core.rendezvous import newer_options
 from runner.core.spec import Node, Spec, Task
 
 MIN_DISK_BYTES = 32 << 20
@@ -25,6 +26,8 @@ def problems_of(spec: Spec, node: Node, facts: Facts) -> List[Problem]:
         *_program(spec, node, facts),
         *gpu_problems(node, facts),
         *port_problems(spec, node, facts),
+        *service_problems(spec, node, facts),
+        *torchrun_problems(spec, node, facts),
         *_logout(spec, node, facts),
     ]
 
@@ -166,11 +169,40 @@ def gpu_problems(node: Node, facts: Facts) -> List[Problem]:
 
 
 def port_problems(spec: Spec, node: Node, facts: Facts) -> List[Problem]:
-    """Return why the master has no port for the meeting."""
-    if node is not spec.master or facts.held_port:
+    """Return why there is no port for the meeting."""
+    holds = spec.rendezvous.holds(node.name, spec.master.name)
+    if not holds or facts.held_port:
         return []
     hint = "set cluster.master_port to another port, a range such as 29500-29600, or auto"
     return [Problem(node.name, f"cluster.master_port: {facts.port_error}", hint)]
+
+
+def service_problems(spec: Spec, node: Node, facts: Facts) -> List[Problem]:
+    """Return why this host cannot run the etcd that it is to run."""
+    if node.name != spec.rendezvous.serve:
+        return []
+    found, key = facts.etcd, "rendezvous.serve"
+    if not found.program:
+        hint = (
+            "install it there (Debian's package is etcd-server), add its folder to PATH in "
+            "cluster.setup, or set rendezvous.endpoint=HOST:PORT to one that runs"
+        )
+        return [Problem(node.name, f"{key}: there is no etcd on its PATH", hint)]
+    if not found.speaks_v2:
+        what = f"{key}: {found.program} is etcd {found.version}, which has no v2 API for torch"
+        return [
+            Problem(node.name, what, "install etcd 3.4 or 3.5 there, or choose rendezvous=c10d")
+        ]
+    return []
+
+
+def torchrun_problems(spec: Spec, node: Node, facts: Facts) -> List[Problem]:
+    """Return the options of torchrun's that were asked for and this host's torch has not."""
+    problems = []
+    for key, since, hint in newer_options(spec, facts.python.torch):
+        what = f"torch {facts.python.torch} is there, and {key} needs {since} or newer"
+        problems.append(Problem(node.name, what, hint))
+    return problems
 
 
 def _logout(spec: Spec, node: Node, facts: Facts) -> List[Problem]:

@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
-from typing import Callable, Dict, Tuple
+from typing import Callable, Dict, List, Tuple
 
 from runner.core.spec import Spec
+from runner.core.text import bracketed
 
 NO_SHARED_STORE = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 """For nodes that come and go: torch would keep the address of the first store for good
 (`_bootstrap_store_info` in torch/distributed/elastic/rendezvous/dynamic_rendezvous.py), and those
 who stay would look for a rank 0 that has left."""
+
+
+SINCE = {
+    "local_addr": (2, 0),
+    "numa_binding": (2, 9),
+    "signals_to_handle": (2, 10),
+    "shutdown_timeout": (2, 12),
+}
+"""The first torch whose torchrun knows an option; those not named here are older than 1.12.
+
+Read in torch/distributed/run.py of the wheels of 1.12.0, 1.13.0 and 2.0.0 to 2.12.0 on PyPI.
+"""
 
 
 @dataclass(frozen=True)
@@ -43,6 +57,34 @@ def flags(spec: Spec, attempt: int, place: Place) -> Tuple[str, ...]:
 def rdzv_id(spec: Spec, attempt: int) -> str:
     """Return the name of a meeting: those of two attempts never mix."""
     return f"{spec.run_id}-{attempt}" if attempt else spec.run_id
+
+
+def newer_options(spec: Spec, torch: str) -> List[Tuple[str, str, str]]:
+    """Return what a run asks for and that torch has not: each key, its first torch, what to do.
+
+    A version that cannot be read counts as new enough.
+    """
+    found = re.match(r"(\d+)\.(\d+)", torch)
+    if found is None:
+        return []
+    asked = {
+        "local_addr": spec.rendezvous.backend != "static",
+        "numa_binding": bool(spec.torchrun.numa_binding),
+        "signals_to_handle": bool(spec.torchrun.signals_to_handle),
+        "shutdown_timeout": spec.torchrun.shutdown_timeout is not None,
+    }
+    version = int(found[1]), int(found[2])
+    newer = []
+    for name, since in SINCE.items():
+        if asked[name] and version < since:
+            words = f"{since[0]}.{since[1]}"
+            if name == "local_addr":
+                key = f"rendezvous={spec.rendezvous.backend} (--local_addr)"
+                newer.append((key, words, "install a newer torch there, or set rendezvous=static"))
+            else:
+                key = f"torchrun.{name}"
+                newer.append((key, words, f"leave it out ({key}=null), or install a newer torch"))
+    return newer
 
 
 def _static(spec: Spec, attempt: int, place: Place) -> Tuple[str, ...]:
@@ -78,7 +120,7 @@ def _standalone(spec: Spec, _: int, place: Place) -> Tuple[str, ...]:
 def _c10d(spec: Spec, attempt: int, place: Place) -> Tuple[str, ...]:
     """A store on the master; left alone, torch would guess from names who is to open it."""
     return _dynamic(
-        *(spec, attempt, place, f"{_bracketed(place.addr)}:{place.port}"),
+        *(spec, attempt, place, f"{bracketed(place.addr)}:{place.port}"),
         {"is_host": "1" if place.index == 0 else "0"},
     )
 
@@ -122,10 +164,6 @@ def _own(spec: Spec) -> Tuple[str, ...]:
         "numa_binding": knobs.numa_binding,
     }
     return tuple(f"--{name}={value}" for name, value in chosen.items() if value)
-
-
-def _bracketed(addr: str) -> str:
-    return f"[{addr}]" if ":" in addr else addr
 
 
 WAYS: Dict[str, Callable[[Spec, int, Place], Tuple[str, ...]]] = {

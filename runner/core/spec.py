@@ -111,6 +111,15 @@ class Rendezvous:
         """Whether the master keeps a port free for it: the store of the ranks."""
         return self.backend in ("static", "c10d")
 
+    def holds(self, node: str, master: str) -> bool:
+        """Whether `node` keeps a port free for the meeting: as the master, or for its etcd."""
+        return node == self.serve if self.serve else self.held and node == master
+
+    @property
+    def etcd(self) -> bool:
+        """Whether the nodes meet at an etcd."""
+        return self.backend in ("etcd", "etcd-v2")
+
     @property
     def assigns(self) -> bool:
         """Whether torch decides which node has which ranks, anew at every membership."""

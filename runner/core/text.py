@@ -22,3 +22,8 @@ def spans(numbers: Sequence[int], noun: str = "rank") -> str:
             found.append([number, number])
     texts = [str(first) if first == last else f"{first}-{last}" for first, last in found]
     return f"{noun}{'' if len(numbers) == 1 else 's'} {', '.join(texts)}"
+
+
+def bracketed(addr: str) -> str:
+    """Return an address as it is written before a port."""
+    return f"[{addr}]" if ":" in addr else addr

@@ -9,7 +9,18 @@ from dataclasses import dataclass, replace
 from typing import Any, Dict, Iterator, List, Tuple
 
 from runner.core.facts import Facts, FactsRequest, Python
-from runner.host import gpus, interpreter, logind, machine, network, ports, probes, setup, system
+from runner.host import (
+    etcd,
+    gpus,
+    interpreter,
+    logind,
+    machine,
+    network,
+    ports,
+    probes,
+    setup,
+    system,
+)
 
 
 @dataclass
@@ -70,13 +81,14 @@ def _collect(request: FactsRequest, children: List[probes.Child]) -> Collected:
     asked = interpreter.start(
         *(python, {**environ, **path}, facts.project, request.deadline_s, request.packages)
     )
-    children.append(asked)
+    store = etcd.start(request, environ)
+    children += [asked, *store]
     found, held = _look(request, seconds)
     if request.thorough:
         found["login_python"] = _in_login_shell(request, environ, children)
     probes.gather(children)
     found.update(machine.surveyed(folders, request), python=interpreter.result(asked, python))
-    found.update(gpus.result(devices))
+    found.update(gpus.result(devices), etcd=etcd.result(store))
     seconds.update(python=asked.seconds, folders=folders.seconds)
     seconds.update(("gpus", device.seconds) for device in devices)
     seconds["total"] = round(time.monotonic() - began, 4)
@@ -145,10 +157,12 @@ def _look(request: FactsRequest, seconds: Dict[str, float]) -> Tuple[Dict[str, A
         found["system"] = system.look()
     with _part("logind", seconds):
         found["logind_kills"] = logind.kills(machine.user())
-    if request.hold_port:
+    if request.hold_port or request.hold_hub:
         with _part("port", seconds):
             held, found["port_error"] = ports.hold(
-                request.port_first, request.port_last, request.hold_hub
+                *(request.port_first, request.port_last),
+                store=request.hold_port,
+                hub=request.hold_hub,
             )
             found.update(held_port=held.port, hub_port=held.hub_port)
     return found, held

@@ -20,6 +20,7 @@ from runner.host.doorway import Doorway
 from runner.host.ending import confirmed, kill_all, reap_all
 from runner.host.family import Family
 from runner.host.records import Journal, closed, rank_records, read_events, read_order, record_sizes
+from runner.host.serving import remove_data
 from runner.host.supervisor import Start, Supervisor
 
 READY = b"ready"
@@ -122,6 +123,7 @@ def close_record(
             journal.append_exit(rank, data)
     state = State.STUCK if survivors else State.FAILED
     proven = (proven or bool(home.path)) and confirmed(home, survivors)
+    remove_data(folder, order)
     journal.end(Ended(state, reason, len(killed), survivors, proven))
     home.remove()
 

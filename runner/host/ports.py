@@ -10,18 +10,21 @@ import errno
 import os
 import socket
 from contextlib import contextmanager
-from typing import Dict, Iterable, Iterator, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 from runner.host import machine
 
 _GUARD = "127.82.85.78"
-_LISTEN = "0A"
+_LISTEN, _CONNECTED = "0A", "01"
 _NO_SUCH_FAMILY = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL, errno.EPROTONOSUPPORT)
 _NAMED = 3
 
 
 class Held(NamedTuple):
-    """The ports reserved for one attempt: torch's store, and the supervisors' own hub."""
+    """The ports reserved for one attempt: the nodes' meeting, and the supervisors' own hub.
+
+    They meet at torch's store, or at an etcd of the run's own.
+    """
 
     store: Optional[socket.socket] = None
     hub: Optional[socket.socket] = None
@@ -55,18 +58,18 @@ def _number(held: Optional[socket.socket]) -> int:
     return int(held.getsockname()[1]) if held is not None else 0
 
 
-def hold(first: int, last: int, hub: bool) -> Tuple[Held, str]:
-    """Reserve the master's port, and one for the hub: from the same range if that has two.
+def hold(first: int, last: int, *, store: bool, hub: bool) -> Tuple[Held, str]:
+    """Reserve a port for the meeting, and one for the hub: from the same range if that has two.
 
     Returns:
-        What is held, and why the master's port could not be, "" if it could. Without a port for
-        a hub a run goes on; its controller watches the hosts then.
+        What is held, and why the port for the meeting could not be, "" if it could. Without one
+        for a hub a run goes on; its controller watches the hosts then.
     """
-    store, why = reserve(first, last)
-    if store is None or not hub:
-        return Held(store), why
+    meeting, why = reserve(first, last) if store else (None, "")
+    if why or not hub:
+        return Held(meeting), why
     other = reserve(first, last)[0] or reserve(0, 0)[0]
-    return Held(store, other), ""
+    return Held(meeting, other), ""
 
 
 def reserve(first: int, last: int) -> Tuple[Optional[socket.socket], str]:
@@ -96,7 +99,17 @@ def beside(port: int) -> socket.socket:
 
 def listening(port: int, root: str = "/") -> Set[int]:
     """Return the inodes of the sockets that listen on `port` at any address of this host."""
-    found = set()
+    return {int(row[9]) for row in _rows(port, _LISTEN, root)}
+
+
+def peers(port: int, root: str = "/") -> List[Tuple[str, str]]:
+    """Return both addresses of every connection to `port`, ours first, as /proc writes them."""
+    rows = _rows(port, _CONNECTED, root)
+    return [(row[1].rpartition(":")[0], row[2].rpartition(":")[0]) for row in rows]
+
+
+def _rows(port: int, state: str, root: str) -> Iterator[List[str]]:
+    """Yield what /proc/net tells of this host's sockets with that port and state."""
     for name in ("tcp", "tcp6"):
         try:
             with open(os.path.join(root, "proc/net", name), encoding="ascii") as file:
@@ -104,9 +117,8 @@ def listening(port: int, root: str = "/") -> Set[int]:
         except OSError:
             continue
         for row in rows:
-            if row[3] == _LISTEN and int(row[1].rpartition(":")[2], 16) == port:
-                found.add(int(row[9]))
-    return found
+            if row[3] == state and int(row[1].rpartition(":")[2], 16) == port:
+                yield row
 
 
 def owners(inodes: Iterable[int], pids: Iterable[int], root: str = "/") -> Set[int]:

@@ -22,7 +22,12 @@ from typing import Any, Dict, List, NoReturn
 PR_SET_PDEATHSIG, PR_SET_PTRACER = 1, 0x59616D61
 TRACEBACK = 8 << 10
 """So much of its end is kept."""
-FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+FORWARDED = (
+    *(signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT),
+    *(signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM, signal.SIGXCPU),
+)
+"""What ends a process that knows nothing of it, and may be meant for the ranks: torchrun hands on
+those of its `--signals_to_handle`, and schedulers warn of a limit by one."""
 
 
 def main(argv: List[str]) -> NoReturn:

@@ -87,7 +87,8 @@ class Starting(Duty):
     def _hold(self, frame: Frame) -> None:
         """Reserve other ports than those that were taken."""
         known = self.wire.asked()
-        held, error = ports.hold(frame.data["first"], frame.data["last"], frame.data["hub"])
+        first, last = frame.data["first"], frame.data["last"]
+        held, error = ports.hold(first, last, store=True, hub=frame.data["hub"])
         self.wire.known = replace(known, held=held)
         told = {"port": held.port, "hub_port": held.hub_port, "error": error}
         self.wire.reply("held", {"id": frame.data["id"], **told})

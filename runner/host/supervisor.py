@@ -41,6 +41,7 @@ from runner.host.circle import circle_of
 from runner.host.doorway import Doorway
 from runner.host.ending import confirmed, kill_all, reap_all
 from runner.host.records import Journal, rank_records, record_sizes
+from runner.host.serving import Serving
 from runner.host.touch import Circle, News
 from runner.host.watchdog import Watchdog
 
@@ -107,12 +108,15 @@ class Supervisor(News):
         self._stop_later = ""
         self._lookout = ports.Lookout(order.hold_port)
         self._cgroup = cgroup.Cgroup()
+        self._serving = Serving(start.folder, order)
 
     def run(self, ready: Callable[[], None]) -> State:
         """Carry out the order; `ready` is called once it can be spoken to; return how it ended."""
         proc.become_subreaper()
         self._listen()
-        self._start()
+        self._cgroup = cgroup.make(self.order.run_id, self.order.node, self.order.attempt)
+        self._serving.start(self._environ, functools.partial(_before_exec, self._cgroup))
+        self._start_when_served()
         self._circle = circle_of(
             self.order, self._hub, self._token, self._watch, self._unwatch, self
         )
@@ -138,6 +142,8 @@ class Supervisor(News):
         self._kill_at = time.monotonic() + self.order.grace_s
         if self._program is not None and self._program_end is None:
             self._termed |= proc.send(self._hearers(self._program.pid), signal.SIGTERM)
+        elif self._program is None:
+            self._program_end = (None, None)  # it never begins
         self._journal.append(Stopping(reason, cause), mono=mono, wall=wall)
         if self._journal.state is not State.STOPPING:
             self._journal.enter(State.STOPPING)
@@ -252,9 +258,13 @@ class Supervisor(News):
             if word == "kill":
                 self._kill_at = time.monotonic()
 
+    def _start_when_served(self) -> None:
+        """Start the program, once what it needs is there."""
+        if self._program is None and self._program_end is None and self._serving.open():
+            self._start()
+
     def _start(self) -> None:
         order, folder = self.order, self._folder
-        self._cgroup = cgroup.make(order.run_id, order.node, order.attempt)
         try:
             out, err = (
                 os.open(folder.stream(order.attempt, PROGRAM, stream), _APPEND, 0o600)
@@ -285,6 +295,8 @@ class Supervisor(News):
         self._journal.enter(State.RUNNING)
 
     def _tick(self) -> None:
+        self._start_when_served()
+        self._judge_service()
         self._note_ranks()
         if time.monotonic() >= self._next_port_look:
             self._next_port_look = time.monotonic() + PORT_LOOK_S
@@ -310,6 +322,13 @@ class Supervisor(News):
         if self._program_end is not None:
             self._end_leftovers(now)
 
+    def _judge_service(self) -> None:
+        """End, if what the program needs is not there; or if it could not be started after it."""
+        if self._serving.problem:
+            self._fail(self._serving.problem)
+        elif self._failed and self._program is None:
+            self.stop(f"the program on {self.order.node} could not be started")
+
     def _look_for_progress(self) -> None:
         self._sizes = record_sizes(self._folder, self.order.attempt, self._sizes)
         if self._program is not None and self._program_end is None:
@@ -327,8 +346,9 @@ class Supervisor(News):
             self.stop(self._stop_later, Cause.PEER)
 
     def _living(self) -> List[int]:
-        """Return all that lives of the run here: our descendants, but for the watchdog's."""
-        return [pid for pid in proc.descendants(os.getpid()) if pid not in self._watchdog.pids]
+        """Return all that lives of the run here: our descendants, but for our own helpers."""
+        own = {*self._watchdog.pids, self._serving.pid}
+        return [pid for pid in proc.descendants(os.getpid()) if pid not in own]
 
     def _note_ranks(self) -> None:
         attempt = self._folder.attempt(self.order.attempt)
@@ -353,6 +373,8 @@ class Supervisor(News):
 
     def _reap(self) -> None:
         for pid, status in reap_all():
+            if self._serving.took(pid, status):
+                continue
             if self._program is None or pid != self._program.pid:
                 continue
             signum = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
@@ -407,15 +429,17 @@ class Supervisor(News):
             return False
         if not proc.childless() and self._living():
             return False
-        return bool(self._stop_reason) or not self._circle.needed
+        return bool(self._stop_reason) or not (self._circle.needed or self._serving.needed)
 
     def _end(self) -> State:
         self._watchdog.close()
+        self._serving.end(self._reap)
         shims = set(self._shims.values())
         killed, survivors = kill_all(
             *(self._living, self._reap, shims, self._cgroup),
             gone=lambda: proc.childless() or bool(self._watchdog.pids),
         )
+        self._serving.clean()
         record_sizes(self._folder, self.order.attempt, self._sizes)
         self._note_ranks()
         self._note_unseen()

@@ -15,7 +15,7 @@ from runner.core.exits import describe_exit
 from runner.core.layout import CODE, RunFolder, release_folder
 from runner.core.plan import NodePlan, Plan
 from runner.core.stacks import STALLED
-from runner.core.text import spans
+from runner.core.text import bracketed, spans
 from runner.core.verdict import STUCK, Failure, NodeResult, Verdict
 from runner.ui.names import fold_names
 
@@ -30,11 +30,9 @@ def opening(plan: Plan) -> str:
     """Return what runs where, in a few lines."""
     ranks = _count(plan.world_size, "rank")
     nodes = _count(len(plan.nodes), "node")
-    address = f"[{plan.master_addr}]" if ":" in plan.master_addr else plan.master_addr
-    why = f" ({plan.meeting})" if plan.meeting and len(plan.nodes) > 1 else ""
     lines = [
         f"run {plan.run_id}: {plan.task} on {plan.cluster}, {nodes}, {ranks}, {plan.backend}",
-        f"  meeting at {address}:{plan.master_port}{why}",
+        *_meeting(plan),
     ]
     if plan.release:
         lines.append(f"  code: {code_name(plan.release, plan.commit)}")
@@ -46,6 +44,16 @@ def opening(plan: Plan) -> str:
     for note in plan.notes:
         lines += _told("note", note)
     return "\n".join(lines)
+
+
+def _meeting(plan: Plan) -> list[str]:
+    """Return where the nodes meet, and why there, in a line; none where that is not on record."""
+    why = f" ({plan.meeting})" if plan.meeting and len(plan.nodes) > 1 else ""
+    if plan.endpoint:
+        return [f"  meeting at the etcd at {plan.endpoint}{why}"]
+    if plan.master_port:
+        return [f"  meeting at {bracketed(plan.master_addr)}:{plan.master_port}{why}"]
+    return ["  one node alone: its torchrun needs no address"] if len(plan.nodes) == 1 else []
 
 
 def code_name(release: str, commit: str) -> str:
@@ -84,10 +92,20 @@ def _to_paste(plan: Plan, share: NodePlan) -> str:
         enter = f"mkdir -p {folder} && cd {folder}"
     env = shell.assignments(share.env, references=plan.secrets)
     command = shell.line(share.command, paths=args_at(share.command, share.order))
+    if served := _served(share):
+        title += f"\n# (its etcd, for as long as the run; a launch starts and ends it)\n{served}"
     before = [enter, *plan.setup] if plan.setup else [f"{enter} && \\"]
     if share.order.release:  # there is no code yet when a launch runs the setup, at home
         before = [*plan.setup, f"{enter} && \\"]
     return "\n".join([title, *before, f"{env} \\", command])
+
+
+def _served(share: NodePlan) -> str:
+    """Return what starts the run's server in the background, where it is this node's to run."""
+    service = share.order.service
+    if service is None or service.node != share.node:
+        return ""
+    return f'(cd "$(mktemp -d)" && exec {shell.line(service.argv, paths=1)}) &'
 
 
 def leaving(plan: Plan, where: str, *, kept: bool, stopping: bool = False) -> str:

@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from runner.control.assume import assume
+from runner.core.etcd import Answer, Etcd
 from runner.core.facts import Facts, Python
 from runner.core.plan import Plan, build_plan
 from runner.core.release import Code
 from runner.core.secret import Secret
-from runner.core.spec import Deploy, Node, PortRule, Spec, Task
+from runner.core.spec import Deploy, Node, PortRule, Rendezvous, Spec, Task, Torchrun
 from runner.ui.report import rehearsal
 from tests.golden.builders import SHIPPED, TASKS_HASH, facts, interface, spec
 
@@ -326,6 +327,73 @@ PUSHED = Case(
         for host in _shared_rack(2, gpu_count=1)
     },
     Code(release="0123456789abcdef", sub="exp/a b", script="../../train.py", commit=f"{7:040x}+"),
+)
+
+C10D = case(
+    "c10d",
+    spec(
+        *_rack_nodes(2),
+        rendezvous=Rendezvous("c10d"),
+        torchrun=Torchrun(
+            monitor_interval=0.5,
+            rdzv_conf={"join_timeout": "900"},
+            role="trainer",
+            start_method="fork",
+            signals_to_handle=("SIGTERM", "SIGUSR1"),
+        ),
+    ),
+    *_shared_rack(2, gpu_count=2),
+)
+
+C10D_ELASTIC = case(
+    "c10d-elastic",
+    spec(
+        *_rack_nodes(3),
+        rendezvous=Rendezvous("c10d"),
+        least=2,
+        torchrun=Torchrun(max_restarts=3),
+    ),
+    *_shared_rack(3, gpu_count=2),
+)
+
+ETCD = case(
+    "etcd",
+    spec(*_rack_nodes(2), rendezvous=Rendezvous("etcd-v2", endpoint="etcd1:2379")),
+    *(
+        replace(host, held_port=0, etcd=Etcd(answer=Answer(version="3.4.23", v2=True)))
+        for host in _shared_rack(2, gpu_count=2)
+    ),
+)
+
+ETCD_SERVED = case(
+    "etcd-served",
+    spec(*_rack_nodes(2), rendezvous=Rendezvous("etcd", serve="gpu2")),
+    *(
+        replace(host, held_port=port, hub_port=hub, etcd=etcd)
+        for host, port, hub, etcd in zip(
+            _shared_rack(2, gpu_count=2),
+            (0, 29512),
+            (29513, 0),
+            (Etcd(), Etcd("/usr/bin/etcd", "3.4.23")),
+            strict=True,
+        )
+    ),
+)
+
+ETCD_SERVED_OFFLINE = Case(
+    "etcd-served-offline",
+    spec(*_rack_nodes(2), rendezvous=Rendezvous("etcd", serve="gpu2")),
+    None,
+)
+
+STANDALONE = case(
+    "standalone",
+    spec(
+        Node("gpu1", "192.168.1.101"),
+        rendezvous=Rendezvous("standalone"),
+        torchrun=Torchrun(max_restarts=2),
+    ),
+    replace(_shared_rack(1, gpu_count=2)[0], held_port=0),
 )
 
 CASES = [value for value in globals().values() if isinstance(value, Case)]

@@ -16,8 +16,10 @@ import yaml
 from runner import __version__, cli
 from runner.cli import compose_and
 from runner.config.folders import conf_folders, shipped
+from runner.control.assume import assume
 from runner.core.composed import Composed, DryRun
 from runner.core.errors import NotReady, Problem
+from runner.core.plan import build_plan
 from runner.core.spec import Task
 
 CONF = Path(__file__).parents[2] / "conf"
@@ -212,6 +214,21 @@ def test_nodes_take_overrides_without_a_plus(here: Here) -> None:
     ]
 
 
+def test_the_master_is_the_host_of_c10ds_store(here: Here) -> None:
+    """And no other node is."""
+    run = here("cluster=pair", "task=mine", "rendezvous=c10d", "cluster.master=gpu03").run
+    plan = build_plan(*assume(run.spec)[:2])
+    hosts = {
+        share.node: [word.rpartition("=")[2] for word in share.command if "is_host=" in word]
+        for share in plan.nodes
+    }
+    assert hosts == {"gpu03": ["1"], "gpu1": ["0"], "gpu02": ["0"], "gpu04": ["0"]}
+    (endpoint,) = {
+        word for share in plan.nodes for word in share.command if "--rdzv_endpoint" in word
+    }
+    assert endpoint == "--rdzv_endpoint=gpu03:29500"
+
+
 def test_ranges_need_no_quotes_for_hydra(here: Here) -> None:
     """Its grammar would take the brackets for a list."""
     run = here("cluster=pair", "task=mine", "cluster.only=gpu[02-03]").run
@@ -341,6 +358,70 @@ WORDS = {
             "command line: argument --multirun/-m: not allowed with argument --cfg/-c\n"
             "    python -m runner --help shows what there is"
         ),
+    ),
+    "nodes from more to fewer": (
+        ["cluster=pair", 'task.nnodes="4:2"', "rendezvous=c10d"],
+        (
+            "task.nnodes: must be a number of nodes, or a range such as 2:4, not '4:2'\n"
+            "    the fewest come first, from 1"
+        ),
+    ),
+    "more nodes than listed": (
+        ["cluster=pair", 'task.nnodes="2:5"', "rendezvous=c10d"],
+        "task.nnodes: 5 nodes asked, 4 there: gpu1, gpu02, gpu03, gpu04",
+    ),
+    "elastic and static": (
+        ["cluster=pair", 'task.nnodes="2:4"'],
+        (
+            "task.nnodes: with static no node can come or go, so a range of nodes makes no sense\n"
+            "    choose rendezvous=c10d or etcd, or one number of nodes"
+        ),
+    ),
+    "an etcd nowhere": (
+        ["cluster=pair", "rendezvous=etcd"],
+        (
+            "{CONF}/rendezvous/etcd.yaml:4: rendezvous.endpoint: etcd needs an etcd to meet at\n"
+            "    set rendezvous.endpoint=HOST:PORT, or rendezvous.serve to a node that is to run "
+            "one"
+        ),
+    ),
+    "an etcd without a port": (
+        ["cluster=pair", "rendezvous=etcd-v2", "rendezvous.endpoint=etcd1:99999"],
+        "rendezvous.endpoint: must be HOST:PORT such as etcd1:2379, not 'etcd1:99999'",
+    ),
+    "an etcd on a node that is left out": (
+        ["cluster=pair", "rendezvous=etcd", "rendezvous.serve=gpu04", "task.nnodes=2"],
+        "rendezvous.serve: gpu04 is not among the nodes to use: gpu1, gpu02",
+    ),
+    "two of them": (
+        [
+            *("cluster=pair", "rendezvous=etcd"),
+            *("rendezvous.endpoint=etcd1:2379", "rendezvous.serve=gpu1"),
+        ],
+        (
+            "rendezvous.serve: there is an endpoint, and a node that is to serve one\n"
+            "    rendezvous.endpoint=null takes the other out"
+        ),
+    ),
+    "an etcd for nobody": (
+        ["cluster=pair", "rendezvous=c10d", "rendezvous.endpoint=etcd1:2379"],
+        "rendezvous.endpoint: c10d takes none\n    it is for rendezvous=etcd",
+    ),
+    "standalone with others": (
+        ["cluster=pair", "rendezvous=standalone"],
+        (
+            "{CONF}/rendezvous/standalone.yaml:3: rendezvous.backend: standalone is for one node "
+            "alone, and 4 are to be used\n"
+            "    choose rendezvous=static or c10d, or set task.nnodes=1"
+        ),
+    ),
+    "the host of c10d's store as an option": (
+        ["cluster=pair", "rendezvous=c10d", "torchrun.rdzv_conf.is_host=1"],
+        "torchrun.rdzv_conf.is_host: the plan decides that: cluster.master is the host",
+    ),
+    "a run that cannot be stopped": (
+        ["cluster=pair", "torchrun.signals_to_handle=[SIGUSR1]"],
+        "torchrun.signals_to_handle: SIGTERM must be among them: a run is stopped by it",
     ),
     "missing folder": (["--config-dir", "/no/conf"], "--config-dir: there is no folder /no/conf"),
 }

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import re
+import subprocess
 import sys
+import sysconfig
 from collections.abc import Callable, Iterator
 from typing import TypeAlias
 
@@ -15,6 +17,7 @@ Bring: TypeAlias = "Callable[[Lab, Launcher], contextlib.AbstractContextManager[
 During: TypeAlias = Callable[[Lab, Controller], None]
 
 PORT = 29777
+ETCD_PORT = 2379
 SHM = "/dev/shm/fault"
 NOBODY = "lladdr 02:00:00:00:0b:ad nud permanent dev eth0"
 
@@ -82,6 +85,66 @@ def release_changed(lab: Lab, user: Launcher) -> Iterator[None]:
         lab["node3"].sh("rm -rf ~/.runner/releases")
 
 
+@contextlib.contextmanager
+def etcd_on(lab: Lab, name: str, *options: str) -> Iterator[str]:
+    """An etcd of somebody else's on a host, with the v2 API unless told otherwise; its endpoint."""
+    url = f"http://{lab[name].address}:{ETCD_PORT}"
+    data = "/tmp/etcd-of-the-lab"
+    program = lab[name].popen(
+        [
+            *("etcd", "--data-dir", data, "--listen-client-urls", url),
+            *("--advertise-client-urls", url, *(options or ("--enable-v2",))),
+        ],
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        listens = f"{lab[name].address}:{ETCD_PORT} "
+        wait_until(lambda: listens in lab[name].sh("ss -ltn"), "etcd to listen", timeout=20)
+        yield f"{lab[name].address}:{ETCD_PORT}"
+    finally:
+        program.kill()
+        program.wait()
+        lab[name].sh(f"rm -rf {data}")
+
+
+@contextlib.contextmanager
+def without_v2(lab: Lab, _user: Launcher) -> Iterator[None]:
+    """An etcd that offers no v2 API."""
+    with etcd_on(lab, "node4", "--enable-v2=false"):
+        yield
+
+
+@contextlib.contextmanager
+def client_missing(lab: Lab, user: Launcher) -> Iterator[None]:
+    """One host's interpreter has no python-etcd; whatever else it has stays."""
+    site = sysconfig.get_path("purelib")
+    hide = (
+        "mkdir -p /run/site; mount -t tmpfs tmpfs /run/site; "
+        "mkdir /run/site/upper /run/site/work; mount -t overlay overlay "
+        f"-o lowerdir={site},upperdir=/run/site/upper,workdir=/run/site/work {site}; "
+        f"rm -r {site}/etcd {site}/python_etcd*"
+    )
+    with (
+        etcd_on(lab, "node4"),
+        on_hosts(hide, f"umount {site}; umount /run/site")(lab, user),
+    ):
+        yield
+
+
+@contextlib.contextmanager
+def endpoint_dropped(lab: Lab, user: Launcher) -> Iterator[None]:
+    """One host's packets to the etcd vanish."""
+    drop = f"ip neigh replace {{node4}} {NOBODY}"
+    with etcd_on(lab, "node4"), on_hosts(drop, "ip neigh del {node4} dev eth0")(lab, user):
+        yield
+
+
+def kill_etcd(lab: Lab, _running: Controller) -> None:
+    """Somebody kills the etcd of the run."""
+    (etcd,) = lab["node3"].processes("--listen-client-urls")
+    lab["node3"].kill(etcd.pid)
+
+
 def power_off(lab: Lab, _running: Controller) -> None:
     """Cut the power of a host."""
     lab["node3"].power_off()
@@ -98,6 +161,11 @@ def kill_torchrun(lab: Lab, _running: Controller) -> None:
 
 
 SITE = f"cluster.setup=['export PYTHONPATH={SHM}']"
+NEW_ETCD = (
+    "printf '#!/bin/sh\\necho etcd Version: 3.6.1\\n' >/run/etcd; chmod +x /run/etcd; "
+    "mount --bind /run/etcd /usr/bin/etcd"
+)
+NO_ETCD, OWN_ETCD = "mount --bind /dev/null /usr/bin/etcd", "umount /usr/bin/etcd"
 SLOW_DNS = (
     "set -e; echo 'nameserver {nobody}' >/run/resolv; cp /etc/nsswitch.conf /etc/hosts /run/; "
     "mount --bind /run/resolv /etc/resolv.conf; grep localhost /run/hosts >/etc/hosts; "

@@ -11,16 +11,23 @@ import sys
 from dataclasses import dataclass
 
 from tests.lab.causing import (
+    ETCD_PORT,
     FAST_DNS,
+    NEW_ETCD,
+    NO_ETCD,
     NOBODY,
+    OWN_ETCD,
     PORT,
     SHM,
     SITE,
     SLOW_DNS,
     Bring,
     During,
+    client_missing,
     disk_full,
     elsewhere,
+    endpoint_dropped,
+    kill_etcd,
     kill_torchrun,
     misleading_name,
     nothing,
@@ -31,9 +38,11 @@ from tests.lab.causing import (
     power_off,
     release_changed,
     unplugged,
+    without_v2,
 )
 from tests.lab.launching import PROGRAMS, Launcher
 
+SERVED = ("rendezvous=etcd-v2", "rendezvous.serve=node3")
 STALL = ("watch.stall_s=2", "watch.action=stop")
 
 
@@ -268,6 +277,47 @@ FAULTS = (
         "fewer GPUs than the YAML says",
         ("cluster.nodes.node3.gpus=2",),
         ("node3: cluster.nodes.node3.gpus: asked for 2, the host has none", "legal here: 0"),
+    ),
+    Fault(
+        "somebody kills the etcd of a run",
+        (*program("faulty.py", "9", "none"), *SERVED),
+        ("first failure: node3: the etcd of the run was killed by SIGKILL",),
+        during=kill_etcd,
+    ),
+    refused(
+        "no etcd on the node that is to run one",
+        SERVED,
+        ("node3: rendezvous.serve: there is no etcd on its PATH", "package is etcd-server"),
+        on_hosts(NO_ETCD, OWN_ETCD),
+    ),
+    refused(
+        "an etcd without the v2 API there",
+        SERVED,
+        ("node3: rendezvous.serve: /usr/bin/etcd is etcd 3.6.1, which has no v2 API for torch",),
+        on_hosts(NEW_ETCD, OWN_ETCD),
+    ),
+    refused(
+        "an endpoint where nobody listens",
+        ("rendezvous=etcd", f"rendezvous.endpoint={{node4}}:{ETCD_PORT}"),
+        (f":{ETCD_PORT} cannot be used from here: Connection refused", "client URL"),
+    ),
+    refused(
+        "an etcd at the endpoint that offers no v2 API",
+        ("rendezvous=etcd-v2", f"rendezvous.endpoint={{node4}}:{ETCD_PORT}"),
+        ("rendezvous.endpoint: the etcd 3.4", "offers no v2 API", "start it with --enable-v2"),
+        without_v2,
+    ),
+    refused(
+        "python-etcd is missing on one host",
+        ("rendezvous=etcd", f"rendezvous.endpoint={{node4}}:{ETCD_PORT}"),
+        ("node3: no python-etcd in", "-m pip install python-etcd"),
+        client_missing,
+    ),
+    checked(
+        "an endpoint that drops what one host sends",
+        ("rendezvous=etcd", f"rendezvous.endpoint={{node4}}:{ETCD_PORT}", "--skip", "pairs"),
+        ("node3", "cannot be used from here: no answer within 5 s"),
+        endpoint_dropped,
     ),
     checked(
         "a firewall between one pair of hosts",

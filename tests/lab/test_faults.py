@@ -20,11 +20,18 @@ def last_lines(text: str) -> str:
     return re.sub(r"\s+", " ", " ".join(text.splitlines()[-LINES:]))
 
 
+def with_addresses(lab: Lab, word: str) -> str:
+    """A word in which `{node3}` and the like become addresses."""
+    for name, host in lab.hosts.items():
+        word = word.replace(f"{{{name}}}", host.address)
+    return word
+
+
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
 def test_a_fault_is_named(lab: Lab, on_lab: Launcher, fault: Fault) -> None:
     """And nothing is left running; of a run, `why` says the same again."""
     with fault.bring(lab, on_lab):
-        running = on_lab.start(*fault.words)
+        running = on_lab.start(*(with_addresses(lab, word) for word in fault.words))
         if fault.during:
             running.until(lambda: "every rank started" in running.err, "the ranks")
             fault.during(lab, running)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
 from runner.core.entry import PLUMBING
 from runner.core.errors import NotReady
+from runner.core.etcd import Etcd
 from runner.core.facts import Python
-from runner.core.plan import build_plan
-from runner.core.spec import Node, Task
+from runner.core.plan import Plan, build_plan
+from runner.core.spec import Node, Rendezvous, Task
 from tests.golden.builders import RUN_ID, facts, plan, spec
 
 A, B = Node("a", "10.0.0.1"), Node("b", "10.0.0.2")
@@ -182,3 +186,37 @@ def test_dumps_of_the_flight_recorder_lie_beside_the_logs(
 
     assert (found or "").endswith(there or "")
     assert (found is None) is (there is None)
+
+
+SERVED = Rendezvous("etcd", serve="b")
+
+
+def served(**others: Any) -> Plan:
+    """A plan of two nodes, of which b runs an etcd at its port 29700."""
+    a = facts("a", "eth0 10.0.0.1/24", held_port=0, hub_port=29600)
+    b = facts("b", "eth0 10.0.0.2/24", held_port=29700, etcd=Etcd("/usr/bin/etcd", "3.4.23"))
+    nodes = (Node("a", "10.0.0.1"), replace(Node("b", "10.0.0.2"), **others))
+    return build_plan(spec(*nodes, rendezvous=SERVED), {"a": a, "b": b})
+
+
+def test_an_etcd_of_the_run_is_everybodys_and_one_nodes_to_run() -> None:
+    """All wait for it; that node keeps its port free until then, and no other keeps one."""
+    a, b = (share.order for share in served().nodes)
+    assert a.service == b.service
+    assert a.service is not None
+    assert (a.service.node, a.service.addr, a.service.port) == ("b", "10.0.0.2", 29700)
+    assert "--listen-client-urls=http://10.0.0.2:29700" in a.service.argv
+    assert (a.hold_port, b.hold_port) == (0, 29700)
+    assert a.hub == b.hub
+    assert a.hub is not None
+    assert (a.hub.node, a.hub.port) == ("a", 29600)
+
+
+def test_an_etcd_listens_at_a_number_whatever_its_node_is_called() -> None:
+    """A supervisor never waits for a resolver; torch may."""
+    plan = served(addr="b.example.org")
+    service = plan.nodes[0].order.service
+    assert service is not None
+    assert service.addr == "10.0.0.2"
+    assert plan.endpoint == "b.example.org:29700"
+    assert "--rdzv_endpoint=b.example.org:29700" in plan.nodes[1].command

@@ -41,6 +41,14 @@ def test_listeners_of_both_families_are_found(tmp_path: Path) -> None:
     assert {501, 601} == ports.listening(29500, proc(tmp_path))
 
 
+def test_who_is_connected_to_a_port(tmp_path: Path) -> None:
+    """Both addresses, as the kernel writes them; neither listeners nor what only lingers."""
+    root = proc(tmp_path)
+
+    assert ports.peers(29500, root) == [("0700000A", "0800000A")]
+    assert ports.peers(29501, root) == []
+
+
 def test_nobody_listens_on_a_free_port(tmp_path: Path) -> None:
     """No socket, no inode; also where a kernel has no such table."""
     assert set() == ports.listening(29501, proc(tmp_path))

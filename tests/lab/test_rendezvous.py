@@ -1,0 +1,86 @@
+"""Every way nodes meet, on real hosts with real torchrun: each ends as runs end."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+
+import pytest
+
+from tests.lab.causing import etcd_on
+from tests.lab.lab import Lab
+from tests.lab.launching import PROGRAMS, Launcher
+from tests.lab.ways import ENDINGS, WAYS, Ending, Way
+
+
+@pytest.mark.parametrize("ending", ENDINGS, ids=lambda ending: ending.name)
+@pytest.mark.parametrize("way", WAYS, ids=lambda way: way.name)
+def test_a_run_ends_as_it_should(lab: Lab, on_lab: Launcher, way: Way, ending: Ending) -> None:
+    """Whatever torch's agents say of each other at the end; nothing is left, no etcd either."""
+    with contextlib.ExitStack() as around:
+        etcd = around.enter_context(etcd_on(lab, "node4")) if way.own_etcd else ""
+        words = [word.format(etcd=etcd) for word in way.words]
+        ranks = on_lab.rank_words(*ending.ranks)
+        only = f"cluster.only=[{','.join(way.nodes)}]"
+        running = on_lab.start(
+            *("cluster=lab", "stop.grace_s=5", only, "cluster.nproc_per_node=2", *words, *ranks)
+        )
+        if ending.during:
+            running.until(lambda: "every rank started" in running.err, "the ranks")
+            ending.during(on_lab, running)
+        done = running.wait(60)
+    assert done.code == ending.code, done
+    assert done.result["state"] == ending.state, done
+    assert ending.says in done.err, done
+    assert done.result["unproven"] == []
+    assert lab.leftovers() == {}
+
+
+def test_options_of_torchruns_reach_torchrun(lab: Lab, on_lab: Launcher) -> None:
+    """All that work without GPUs; a signal that torchrun hands on is heard by every rank."""
+    running = on_lab.start(
+        *("cluster=lab", "rendezvous=c10d", "cluster.only=[node1,node2]", "stop.grace_s=5"),
+        *("cluster.nproc_per_node=2", f"task.script={PROGRAMS / 'usr1.py'}"),
+        *("torchrun.start_method=fork", "torchrun.monitor_interval=0.2", "torchrun.role=trainer"),
+        *("torchrun.signals_to_handle=[SIGTERM,SIGUSR1]", "torchrun.shutdown_timeout=7"),
+        "torchrun.rdzv_conf={join_timeout: 300}",
+    )
+    running.until_printed("] up", 4)
+    for name in ("node1", "node2"):
+        (torchrun,) = (
+            each
+            for each in lab[name].processes("torch.distributed.run")
+            if "-m torch.distributed.run" in each.cmdline
+        )
+        assert "--rdzv_conf=join_timeout=300,is_host=" in torchrun.cmdline
+        lab[name].kill(torchrun.pid, signal.SIGUSR1)
+    done = running.wait(60)
+    for rank, name in enumerate(("node1", "node1", "node2", "node2")):
+        said = done.log(name, rank)
+        assert "role trainer\n" in said, done
+        assert f"rank {rank} heard SIGUSR1\n" in said, done
+    assert done.code == 0, done
+
+
+def test_an_etcd_of_the_run_lives_as_long_as_the_run(lab: Lab, on_lab: Launcher) -> None:
+    """On the training address of its node alone; what it kept is removed, what it said is not."""
+    ranks = on_lab.rank_words("print=up", "sleep=600")
+    running = on_lab.start(
+        *("cluster=lab", "rendezvous=etcd-v2", "rendezvous.serve=node3", "stop.grace_s=2"), *ranks
+    )
+    running.until(lambda: "every rank started" in running.err, "the ranks")
+    place = f"~/.runner/runs/{running.run_id}/node3"
+    (etcd,) = lab["node3"].processes("--listen-client-urls")
+    listens = [
+        line.split()[3] for line in lab["node3"].sh("ss -Hltnp").splitlines() if '"etcd"' in line
+    ]
+    assert [each.rpartition(":")[0] for each in listens] == [lab["node3"].address]
+    assert lab["node3"].sh(f"ls {place}/etcd/data").split() == ["member"]
+    lab["node3"].kill(etcd.pid)
+    done = running.wait(30)
+    assert done.code == 1, done
+    assert "first failure: node3: the etcd of the run was killed by SIGKILL" in done.err, done
+    left = lab["node3"].sh(f"ls {place} {place}/attempt_0").split()
+    assert "etcd" not in left
+    assert "etcd.err" in left
+    assert lab.leftovers() == {}
