@@ -121,7 +121,7 @@ class NodeWatch:
     @property
     def progress(self) -> str:
         """How many of its ranks run, in words."""
-        there, all_of_them = len(self.started), len(self.share.ranks)
+        there, all_of_them = len(self.started), self.share.size
         return "running" if there == all_of_them else f"{there} of {all_of_them} ranks"
 
 

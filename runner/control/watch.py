@@ -343,7 +343,7 @@ class Watch:
             self._stop_all(f"the run failed on {node.name}")
 
     def _announce(self) -> None:
-        everyone = all(len(n.started) == len(n.share.ranks) for n in self._nodes.values())
+        everyone = all(len(n.started) == n.share.size for n in self._nodes.values())
         if everyone and not self.started:
             self.started, self._started_at = True, time.monotonic()
             took = time.monotonic() - self._began

@@ -16,6 +16,8 @@ class Hub:
         port: Its TCP port.
         members: How many other nodes there are.
         lost_s: Seconds of silence after which a node counts as lost.
+        least: With so many nodes the run goes on; 0 for all of them.
+        vital: Whether the run cannot go on without `node`: the ranks' store is there.
     """
 
     node: str
@@ -23,6 +25,8 @@ class Hub:
     port: int
     members: int = 0
     lost_s: float = 15.0
+    least: int = 0
+    vital: bool = True
 
 
 @dataclass(frozen=True)
@@ -37,7 +41,7 @@ class Order:
         argv: The program, ready for exec.
         env: Its environment, over the host's own (after `setup`).
         cwd: Its working directory; created when it lies in the run folder.
-        ranks: The global ranks it will start here, by local rank.
+        ranks: The global ranks it will start here, by local rank; () where torch numbers them.
         shim: Where the rank shim is to be put; `argv` or `env` refer to it.
         shim_python: The interpreter that runs the shim.
         rank_prefix: What the shim puts before a rank's own arguments (the task's interpreter).
@@ -51,6 +55,10 @@ class Order:
         stall_stops: Whether the run is stopped then.
         metrics: Files below `cwd` that grow with each step; where there are any, only they count.
         stacks: Whether the ranks are prepared to tell their Python stacks.
+        nproc: How many ranks it will start here; 0 in an order from before, which names them.
+        restarts: Whether the program starts ranks that failed anew by itself, and nobody else
+            is to act on it.
+        again: How often this attempt began here before: a node that was lost came back.
     """
 
     run_id: str
@@ -74,3 +82,6 @@ class Order:
     stall_stops: bool = False
     metrics: Tuple[str, ...] = ()
     stacks: bool = False
+    nproc: int = 0
+    restarts: bool = False
+    again: int = 0

@@ -43,10 +43,11 @@ class NodePlan:
         command: The plain command, as a person would type it there.
         env: The environment of that command; what differs from the host's own.
         cwd: Its working directory.
-        ranks: The global ranks on this node, by local rank.
+        ranks: The global ranks on this node, by local rank; () where torch numbers them.
         gpus: The devices used, () for none.
         interface: The interface of the training traffic, "" when unknown.
         order: What its supervisor is told.
+        nproc: How many ranks it starts; 0 in a plan from before, which names them.
     """
 
     node: str
@@ -58,6 +59,12 @@ class NodePlan:
     gpus: Tuple[int, ...]
     interface: str
     order: Order
+    nproc: int = 0
+
+    @property
+    def size(self) -> int:
+        """How many ranks it starts."""
+        return self.nproc or len(self.ranks)
 
 
 @dataclass(frozen=True)
@@ -67,7 +74,8 @@ class Plan:
     `meeting` is why the ranks meet at `master_addr`; `setup` runs on every node first; `secrets`
     are names, never values; `release` and `commit` say which code runs, "" where it is the hosts'
     own, `sub` and `script` where in it (see `Code`), and `tasks_hash` which shipped tasks;
-    `outputs` is what the task leaves to be fetched; `notes` are decisions worth saying aloud.
+    `outputs` is what the task leaves to be fetched; `notes` are decisions worth saying aloud;
+    with `least` nodes, and at most `most`, it may begin and go on, 0 where all must be there.
     """
 
     run_id: str
@@ -89,10 +97,22 @@ class Plan:
     tasks_hash: str = ""
     outputs: Tuple[str, ...] = ()
     notes: Tuple[str, ...] = ()
+    least: int = 0
+    most: int = 0
+
+    @property
+    def numbered_by_torch(self) -> bool:
+        """Whether only torch knows which node has which ranks."""
+        return not all(share.ranks for share in self.nodes)
+
+    @property
+    def restarts(self) -> bool:
+        """Whether torch starts ranks that failed anew, and the run goes on."""
+        return any(share.order.restarts for share in self.nodes)
 
     @property
     def node_of_rank(self) -> Dict[int, str]:
-        """The node of each rank."""
+        """The node of each rank, as far as that is known beforehand."""
         return {rank: share.node for share in self.nodes for rank in share.ranks}
 
     def of(self, node: str) -> NodePlan:
@@ -129,7 +149,7 @@ def build_plan(
     backend, problem = _backend(spec, gpus, nproc, deaf)
     if problem:
         raise NotReady([problem])
-    ranks = _ranks(spec.nodes, nproc)
+    ranks = _ranks(spec, nproc)
     port = facts[spec.master.name].held_port
     route = network.derived_address(spec.nodes, facts) if addr == spec.master.addr else addr
     numeric = addr if network.is_numeric(addr) else route
@@ -142,7 +162,10 @@ def build_plan(
         task=spec.task.name,
         attempt=attempt,
         nodes=tuple(
-            _node_plan(spec, index, facts[node.name], meeting, ranks[node.name], gpus[node.name])
+            _node_plan(
+                *(spec, index, facts[node.name], meeting),
+                *(nproc[node.name], ranks[node.name], gpus[node.name]),
+            )
             for index, node in enumerate(spec.nodes)
         ),
         world_size=sum(nproc.values()),
@@ -159,6 +182,8 @@ def build_plan(
         tasks_hash=code.tasks_hash,
         outputs=spec.task.outputs,
         notes=_notes(spec, facts, gpus, deaf) + _unpushed(spec, facts, code),
+        least=spec.least or 0,
+        most=(spec.most or len(spec.nodes)) if spec.least else 0,
     )
 
 
@@ -194,14 +219,25 @@ def _local_addrs(spec: Spec, facts: Mapping[str, Facts]) -> Dict[str, str]:
 
 
 def _hub(spec: Spec, addr: str, port: int) -> Optional[Hub]:
-    if len(spec.nodes) == 1 or not port:
+    if (spec.most or len(spec.nodes)) == 1 or not port:
         return None
-    return Hub(spec.master.name, addr, port, len(spec.nodes) - 1, spec.lost_s)
+    return Hub(
+        node=spec.master.name,
+        addr=addr,
+        port=port,
+        members=len(spec.nodes) - 1,
+        lost_s=spec.lost_s,
+        least=spec.least or 0,
+        vital=spec.rendezvous.held or spec.rendezvous.serve == spec.master.name,
+    )
 
 
-def _ranks(nodes: Sequence[Node], nproc: Mapping[str, int]) -> Dict[str, Tuple[int, ...]]:
+def _ranks(spec: Spec, nproc: Mapping[str, int]) -> Dict[str, Tuple[int, ...]]:
+    """Return each node's ranks in the order of the YAML, unless torch has an order of its own."""
+    if spec.rendezvous.assigns:
+        return {node.name: () for node in spec.nodes}
     ranks, base = {}, 0
-    for node in nodes:
+    for node in spec.nodes:
         ranks[node.name] = tuple(range(base, base + nproc[node.name]))
         base += nproc[node.name]
     return ranks
@@ -293,6 +329,7 @@ def _node_plan(
     index: int,
     facts: Facts,
     meeting: _Meeting,
+    nproc: int,
     ranks: Tuple[int, ...],
     gpus: Tuple[int, ...],
 ) -> NodePlan:
@@ -302,14 +339,14 @@ def _node_plan(
     interface = _interface(node, facts, meeting)
     place = Place(
         index=index,
-        nproc=len(ranks),
+        nproc=nproc,
         addr=meeting.addr,
         port=meeting.port,
         local_addr=meeting.local_addrs.get(node.name, ""),
         endpoint=spec.rendezvous.endpoint,
     )
     start = torchrun.launcher(facts.python.executable, flags(spec, meeting.attempt, place))
-    env = environment(spec, node, facts, meeting.backend, interface, ranks, gpus)
+    env = environment(spec, node, facts, meeting.backend, interface, nproc, gpus)
     if spec.elastic:
         env = {**NO_SHARED_STORE, **env}
     env = {**flight_recorder(env, folder.flights(meeting.attempt)), **env}
@@ -354,7 +391,10 @@ def _node_plan(
             stall_stops=spec.stall_stops,
             metrics=spec.metrics,
             stacks=spec.stacks,
+            nproc=nproc,
+            restarts=spec.rendezvous.assigns and spec.torchrun.max_restarts > 0,
         ),
+        nproc=nproc,
     )
 
 
