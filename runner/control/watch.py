@@ -11,17 +11,21 @@ import queue
 import signal
 import time
 from collections.abc import Callable, Container, Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
 from runner.control.bundle import Tasks
 from runner.control.connect import Reach
 from runner.control.contacted import Away, NodeWatch, Reopener
+from runner.control.elastic import Elastic
 from runner.control.follow import Follower
+from runner.control.joining import Admission, Joining
 from runner.control.session import Inbox, Session
 from runner.control.stopping import Callbacks, Chronicle, Stop
 from runner.control.vigil import Vigil
 from runner.core.codec import encode
+from runner.core.errors import NotReady
 from runner.core.events import (
     Apart,
     Body,
@@ -31,6 +35,7 @@ from runner.core.events import (
     HostSilent,
     Joined,
     Kept,
+    PeerLeft,
     PeerLost,
     PortTaken,
     ProgramExited,
@@ -84,6 +89,12 @@ class Watch:
         self._vigil = Vigil(
             spec, self._nodes, Reopener(reach, inbox), self._stop, self._chronicle, callbacks
         )
+        self._reach = reach
+        self._elastic = Elastic(plan, self._nodes, callbacks)
+        self._joining: Joining | None = None
+        self._vigil.tolerates, self._vigil.rejoins = self._tolerates, self._rejoins
+        self._order_data: dict[str, Any] = {}
+        self._tasks: Tasks | None = None
         self._reopened = False
         self._next_tick = 0.0
         self._leave_at = float("inf")
@@ -92,7 +103,12 @@ class Watch:
         self.on_interrupt: Callable[[int], bool] | None = None
 
     def start(
-        self, facts: Mapping[str, Facts], tasks: Tasks | None, record: bytes, token: str
+        self,
+        facts: Mapping[str, Facts],
+        tasks: Tasks | None,
+        record: bytes,
+        token: str,
+        admission: Admission | None = None,
     ) -> None:
         """Send every host its order.
 
@@ -101,21 +117,31 @@ class Watch:
             tasks: The shipped tasks, if the run is of one.
             record: What every host is to have on record of the whole run, packed.
             token: The secret by which the supervisors know each other.
+            admission: How nodes that are not there yet, or come back, are taken in; None for not.
         """
         secrets = {name: secret.reveal() for name, secret in self.spec.secrets.items()}
+        self._order_data, self._tasks = {"secrets": secrets, "token": token}, tasks
         self._meet(logs=True)
+        if admission is not None:
+            self._joining = Joining(admission, self._reach, self._inbox, self._tell.state)
+            missing = [n.name for n in admission.spec.nodes if n.name not in self._nodes]
+            self._joining.expect(missing, "it was left out at the start")
         head = Frame("record", {}, record).head()
         for name, node in self._nodes.items():
-            session = self._sessions[name]
-            session.share(head, record)
-            missing = tasks if tasks and not facts[name].tasks_held else None
-            data = {"order": encode(node.share.order), "secrets": secrets, "token": token}
-            if missing:
-                data["tasks"] = missing.header()
-            session.request("go", data, missing.payload if missing else b"")
+            self._send_order(node, self._sessions[name], facts[name], (head, record))
         self._tell.phase("starting")
         for name in self._nodes:
             self._tell.state(name, "starting")
+
+    def _send_order(
+        self, node: NodeWatch, session: Session, facts: Facts, record: tuple[bytes, bytes]
+    ) -> None:
+        session.share(*record)
+        missing = self._tasks if self._tasks and not facts.tasks_held else None
+        data = {"order": encode(node.share.order), **self._order_data}
+        if missing:
+            data["tasks"] = missing.header()
+        session.request("go", data, missing.payload if missing else b"")
 
     def join(
         self,
@@ -154,6 +180,8 @@ class Watch:
             if time.monotonic() >= self._next_tick:
                 self._next_tick = time.monotonic() + TICK_S
                 self._vigil.tick()
+                if self._joining and self._open_to_others:
+                    self._joining.look_after(time.monotonic())
             leaving = self._leave_at < float("inf")
             if detach and self.stopping:  # our own launch stays to see the end
                 self._leave_at = float("inf")
@@ -212,6 +240,9 @@ class Watch:
     def _take(self, session: Session | None, frame: Frame) -> None:
         if session is None:
             self._told_by_user(frame)
+            return
+        if frame.kind == "arrived":
+            self._arrived(session, frame.data["facts"])
             return
         node = self._nodes.get(session.node.name)
         if node is None:
@@ -278,6 +309,14 @@ class Watch:
             self._vigil.lose(node, why)
             node.settled = True
             return
+        if self._joining is not None and node.late and not self.stopping:
+            node.drop()  # what it had before may not have ended yet
+            node.lost = True
+            node.depart(why)
+            self._joining.expect([node.name], why)
+            self._joining.failed(node.name, why)
+            self._unfit(node.name, why)
+            return
         node.ended = node.settled = True
         if node.there:  # in case it begins all the same
             node.there.request("say", {"word": "stop", "reason": why, "cause": Cause.PEER.value})
@@ -295,12 +334,18 @@ class Watch:
         self._chronicle.heard(session.to_controller_clock(event.mono, event.wall), event)
         name, body = node.name, event.body
         if isinstance(body, RankStarted):
-            node.started.add(body.rank)
+            node.starts(body.rank, body.master)
+            self._elastic.started(name, body, self._chronicle.observed[-1].at)
             self._tell.state(name, node.progress)
             self._announce()
+        elif isinstance(body, RankExited) and self.plan.restarts:
+            if not self.stopping and not node.lost:
+                self._elastic.exited(name, body)
         elif isinstance(body, RankExited) and not body.ok:
             how = body.error or describe_exit(body.code, body.signal)
             self._stop_all(f"rank {body.rank} on {name} {how}")
+        elif node.lost and self.plan.restarts and not isinstance(body, Ended):
+            pass  # what it does without the others is no matter of theirs
         elif isinstance(body, ProgramExited) and (body.error or body.code != 0):
             how = body.error or f"torchrun {describe_exit(body.code, body.signal)}"
             self._stop_all(f"{name}: {how}")
@@ -327,6 +372,10 @@ class Watch:
             )
         elif isinstance(body, Kept):
             node.kept = True
+        elif isinstance(body, PeerLeft):
+            self._left(node, self._nodes[body.peer], body)
+        elif isinstance(body, PeerLost) and self._cut_off(node, body):
+            return
         elif isinstance(body, PeerLost):
             peer = self._nodes[body.peer]
             if not peer.ended:
@@ -334,16 +383,100 @@ class Watch:
                 self._tell.state(body.peer, "lost")
             self._stop_all(f"lost {body.peer}: {body.reason}")
 
+    # Nodes that come and go
+
+    @property
+    def _open_to_others(self) -> bool:
+        return not self.stopping and not self._elastic.finishing
+
+    def _rejoins(self, node: NodeWatch) -> bool:
+        """Whether a node that was lost is tried by those who may take it in again."""
+        if self._joining is None or not node.lost or not self._open_to_others:
+            return False
+        return self._joining.expects(node.name)
+
+    def _tolerates(self, node: NodeWatch, reason: str) -> bool:
+        """Go on without a node of which only we know that it is lost, if that can be."""
+        left = self._elastic.goes_on_without(node)
+        if not left or self.stopping or not (self._vigil.fresh and self._vigil.acts):
+            return False
+        body = PeerLeft(node.name, reason, left)
+        self._chronicle.note("", body, node.heard)
+        self._let_go(node, reason, left)
+        for each in self._nodes.values():
+            if each.there and not each.ended:
+                each.there.request("say", {"word": "left", **encode(body)})
+        return True
+
+    def _left(self, teller: NodeWatch, peer: NodeWatch, body: PeerLeft) -> None:
+        """The hub told that it goes on without a node, or others that they do without the hub."""
+        hub = teller.share.order.hub
+        heard_of = hub is not None and hub.node in (teller.name, peer.name)
+        if heard_of and not peer.lost and not peer.ended and teller is not peer:
+            self._let_go(peer, body.reason, self._elastic.goes_on_without(peer) or body.nodes)
+
+    def _cut_off(self, node: NodeWatch, body: PeerLost) -> bool:
+        """Whether it is the one who is cut off, since it lost the hub, and the rest goes on."""
+        if node.lost:
+            return True
+        left = self._elastic.goes_on_without(node)
+        alone = len(self._nodes) - 1 == left and self._nodes[body.peer].there is not None
+        if self.stopping or not left or not alone or not self._vigil.acts:
+            return False
+        self._let_go(node, f"it lost {body.peer}: {body.reason}", left)
+        return True
+
+    def _let_go(self, node: NodeWatch, reason: str, left: int) -> None:
+        self._elastic.lose(node, reason, left)
+        node.drop()
+        if node.away is None:
+            node.depart(reason)
+        if self._joining is not None:
+            self._joining.expect([node.name], reason)
+
+    def _arrived(self, session: Session, facts: Facts) -> None:
+        """Take in a node that is there now, if the run is to go on."""
+        name, joining = session.node.name, self._joining
+        if joining is None or not joining.expects(name) or not self._open_to_others:
+            session.close()
+            return
+        try:
+            plan, record = joining.admission.admit(facts)
+        except NotReady as error:
+            session.close()
+            joining.failed(name, error.problems[0].what)
+            self._unfit(name, error.problems[0].what)
+            return
+        known, share = self._nodes.get(name), plan.of(name)
+        if known is not None:
+            share = replace(share, order=replace(share.order, again=known.orders))
+            known.come_back(share, session)
+        else:
+            follower = Follower(share, self._sink(name))
+            self._nodes[name] = NodeWatch(share, joining.node(name), follower, session, late=True)
+        self.plan, self._sessions[name] = plan, session
+        joining.taken(name)
+        head = Frame("record", {}, record).head()
+        self._send_order(self._nodes[name], session, facts, (head, record))
+        self._tell.state(name, "starting")
+        self._tell.say(f"{name} is there; torch takes it in")
+
+    def _unfit(self, name: str, why: str) -> None:
+        """A node is there, and may not take part as it is: it is tried again later."""
+        if self._joining is not None and self._joining.news(name, why):
+            self._tell.say(f"{name} cannot join: {why}; it is tried again")
+
     def _ended(self, node: NodeWatch, body: Ended) -> None:
         node.ended = True
         self._tell.state(node.name, "ended")
         if all(other.ended for other in self._nodes.values()):
             self._tell.phase("fetching the last of the logs")
-        if body.state in (State.FAILED, State.STUCK):
+        if body.state in (State.FAILED, State.STUCK) and not (node.lost and self.plan.restarts):
             self._stop_all(f"the run failed on {node.name}")
 
     def _announce(self) -> None:
-        everyone = all(len(n.started) == n.share.size for n in self._nodes.values())
+        there = (node for node in self._nodes.values() if not node.lost)
+        everyone = all(len(node.started) == node.share.size for node in there)
         if everyone and not self.started:
             self.started, self._started_at = True, time.monotonic()
             took = time.monotonic() - self._began
@@ -391,6 +524,8 @@ class Watch:
                 self.detach()
             else:
                 self.leave()
+        elif frame.kind == "unfit":
+            self._unfit(str(frame.data["node"]), str(frame.data["why"]))
         elif self.on_interrupt is None or self.on_interrupt(int(frame.data["signal"])):
             self.interrupt(int(frame.data["signal"]))
 

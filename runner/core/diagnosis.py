@@ -163,9 +163,7 @@ def shortened(lines: Sequence[str]) -> Tuple[str, ...]:
     return (*lines[:head], f"  … {left_out} lines …", *lines[-(SHOWN - head - 1) :])
 
 
-def _also(
-    plan: Plan, verdict: Verdict, failure: Failure, said: Sequence[str], tail: Tail
-) -> str:
+def _also(plan: Plan, verdict: Verdict, failure: Failure, said: Sequence[str], tail: Tail) -> str:
     """Say on how many other nodes a rank ended with the same words, if any came so far."""
     others = [share for share in plan.nodes if share.node != failure.node]
     same = [

@@ -22,6 +22,7 @@ class RunInfo:
         world_size: How many ranks.
         gpus: How many GPUs it uses on each node that uses any.
         attempt: Which start of it this is, from 0.
+        least: With so many nodes it goes on, 0 for all of them.
     """
 
     run_id: str
@@ -33,6 +34,7 @@ class RunInfo:
     world_size: int = 1
     gpus: Optional[Dict[str, int]] = None
     attempt: int = 0
+    least: int = 0
 
 
 @dataclass(frozen=True)

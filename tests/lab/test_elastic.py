@@ -49,13 +49,15 @@ def test_the_first_failure_is_where_its_rank_was(on_lab: Launcher) -> None:
     assert "first failure: rank 0 on node1 exited with 3" in done.err, done
 
 
-def test_torch_starts_failed_ranks_again(on_lab: Launcher, tmp_path_factory: object) -> None:
+def test_torch_starts_failed_ranks_again(on_lab: Launcher) -> None:
     """A rank fails once; nobody stops the run, both starts are on record, and no byte is lost."""
     words = on_lab.rank_words("print=up", "once=0:3", "print=again")
     done = on_lab(*THREE, "torchrun.max_restarts=1", *QUICK, *words)
     assert done.code == 0, done
     starts = [e for e in done.events if e["kind"] == "rank_started"]
-    assert sorted((e["rank"], e["start"]) for e in starts) == [(r, n) for r in range(3) for n in (1, 2)]
+    assert sorted((e["rank"], e["start"]) for e in starts) == [
+        (r, n) for r in range(3) for n in (1, 2)
+    ]
     exits = [e for e in done.events if e["kind"] == "rank_exited" and e["rank"] == 0]
     assert [e["code"] for e in exits] == [3, 0]
     assert done.log("node1", 0) == "up\nup\nagain\n"
