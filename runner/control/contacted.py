@@ -62,6 +62,7 @@ class NodeWatch:
         left_at: When the run went on without it.
         orders: How often it was sent an order in this attempt.
         late: Whether it was, when the run was on already.
+        returning: Whether what it tells is still of the time before it came back.
         settled: Whether nothing more is expected of it.
         fed: When it sent something of the run last.
         heard: When it was heard last, over whatever wire.
@@ -85,6 +86,7 @@ class NodeWatch:
     left_at: float = 0.0
     orders: int = 1
     late: bool = False
+    returning: bool = False
     fed: float = field(default_factory=time.monotonic)
     heard: float = field(default_factory=time.monotonic)
     started: set[int] = field(default_factory=set)
@@ -126,7 +128,7 @@ class NodeWatch:
         self.fed = self.heard = time.monotonic()
         self.started.clear()
         self.orders += 1
-        self.late = True
+        self.late = self.returning = True
         self.follower.again()
 
     def depart(self, reason: str) -> None:

@@ -39,6 +39,7 @@ from runner.core.events import (
     PeerLost,
     PortTaken,
     ProgramExited,
+    ProgramStarted,
     RankExited,
     RankStarted,
     Stopping,
@@ -333,7 +334,10 @@ class Watch:
     def _happened(self, node: NodeWatch, session: Session, event: Event) -> None:
         self._chronicle.heard(session.to_controller_clock(event.mono, event.wall), event)
         name, body = node.name, event.body
-        if isinstance(body, RankStarted):
+        if node.returning:
+            now = isinstance(body, ProgramStarted) and body.again == node.share.order.again
+            node.returning = not now
+        elif isinstance(body, RankStarted):
             node.starts(body.rank, body.master)
             self._elastic.started(name, body, self._chronicle.observed[-1].at)
             self._tell.state(name, node.progress)

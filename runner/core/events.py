@@ -26,10 +26,14 @@ class Cause(enum.Enum):
 
 @dataclass(frozen=True)
 class ProgramStarted:
-    """The supervisor started the program (torchrun), in a `cgroup` of its own if it could."""
+    """The supervisor started the program (torchrun), in a `cgroup` of its own if it could.
+
+    `again` is that of its order.
+    """
 
     pid: int
     cgroup: str = ""
+    again: int = 0
 
 
 @dataclass(frozen=True)

@@ -305,7 +305,7 @@ class Supervisor(News):
         if not self._cgroup.holds(self._program.pid):
             self._cgroup.remove()
             self._cgroup = cgroup.Cgroup()
-        self._journal.append(ProgramStarted(self._program.pid, self._cgroup.path))
+        self._journal.append(ProgramStarted(self._program.pid, self._cgroup.path, order.again))
         self._journal.enter(State.RUNNING)
 
     def _tick(self) -> None:
