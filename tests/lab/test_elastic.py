@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.lab.lab import Lab
+from tests.lab.lab.programs import wait_until
 from tests.lab.launching import Controller, Launcher
 
 STEPS = 60
@@ -17,6 +18,7 @@ QUICK = [
     "lost_s=3",
     "cluster.ssh.connect_timeout=2",
 ]
+ETCD_PORT = 2379
 THREE = ["cluster=lab", "cluster.only=[node1,node2,node3]", "rendezvous=c10d"]
 ELASTIC = [*THREE, "task.nnodes='2:3'", "torchrun.max_restarts=5", *QUICK]
 TOY = ["task=elastic_toy", f"task.args.steps={STEPS}", "task.args.step_seconds=0.3"]
@@ -137,3 +139,40 @@ def test_a_node_that_was_off_at_launch_joins(lab: Lab, on_lab: Launcher) -> None
     assert sorted(told) == list(range(1, STEPS + 1))
     assert all(len(ranks) == 1 for ranks in told.values()), told
     assert "[node1:0] step" in done.out
+
+
+@pytest.fixture
+def etcd(lab: Lab) -> Iterator[str]:
+    """An etcd with the v2 API on a node that takes no part; where it listens."""
+    host, url = lab["node4"], f"http://0.0.0.0:{ETCD_PORT}"
+    where = f"{host.address}:{ETCD_PORT}"
+    flags = [f"--listen-client-urls={url}", f"--advertise-client-urls=http://{where}"]
+    argv = ["etcd", "--enable-v2", "--data-dir=/tmp/etcd", *flags, "--log-level=error"]
+    server = host.popen([*argv, "--listen-peer-urls=http://127.0.0.1:2380"])
+    ready = f"wget -qO- http://127.0.0.1:{ETCD_PORT}/version || curl -sf http://127.0.0.1:{ETCD_PORT}/version"
+    wait_until(lambda: host.sh(f"{ready} || true"), "etcd to answer", timeout=20)
+    yield where
+    server.terminate()
+    server.wait(10)
+
+
+@pytest.mark.parametrize("backend", ["etcd-v2", "etcd"])
+def test_with_etcd_the_hubs_node_leaves_and_comes_back(
+    lab: Lab, on_lab: Launcher, etcd: str, backend: str
+) -> None:
+    """The supervisors' hub is lost with it: the others go on by themselves, and stay so."""
+    toy = on_lab.start(
+        *(*ELASTIC, *TOY, f"rendezvous={backend}", f"rendezvous.endpoint='{etcd}'"),
+        "cluster.master=node1",
+    )
+    toy.until_printed("] step 5 of", 3, seconds=90)
+    lab["node1"].power_off()
+    toy.until(lambda: 2 in set().union(*finished(toy).values()), "steps by two", 60)
+    assert "node1 was lost" in toy.err
+    lab["node1"].power_on()
+    toy.until(lambda: "3 nodes, 3 ranks (node1 joined)" in toy.err, "its return", 60)
+    done = toy.wait(120)
+    assert done.code == 0, done
+    told = finished(toy)
+    assert sorted(told) == list(range(1, STEPS + 1))
+    assert all(len(ranks) == 1 for ranks in told.values()), told
