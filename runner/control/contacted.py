@@ -60,6 +60,7 @@ class NodeWatch:
         ended: Whether it said that nothing is left.
         lost: Whether it counts as lost.
         left_at: When the run went on without it.
+        began_at: When its program was started last.
         orders: How often it was sent an order in this attempt.
         late: Whether it was, when the run was on already.
         returning: Whether what it tells is still of the time before it came back.
@@ -83,7 +84,8 @@ class NodeWatch:
     ended: bool = False
     lost: bool = False
     settled: bool = False
-    left_at: float = 0.0
+    left_at: float = float("-inf")
+    began_at: float = float("-inf")
     orders: int = 1
     late: bool = False
     returning: bool = False

@@ -25,7 +25,6 @@ from runner.control.session import Inbox, Session
 from runner.control.stopping import Callbacks, Chronicle, Stop
 from runner.control.vigil import Vigil
 from runner.core.codec import encode
-from runner.core.errors import NotReady
 from runner.core.events import (
     Apart,
     Body,
@@ -35,11 +34,9 @@ from runner.core.events import (
     HostSilent,
     Joined,
     Kept,
-    PeerLeft,
     PeerLost,
     PortTaken,
     ProgramExited,
-    ProgramStarted,
     RankExited,
     RankStarted,
     Stopping,
@@ -91,9 +88,9 @@ class Watch:
             spec, self._nodes, Reopener(reach, inbox), self._stop, self._chronicle, callbacks
         )
         self._reach = reach
-        self._elastic = Elastic(plan, self._nodes, callbacks)
-        self._joining: Joining | None = None
-        self._vigil.tolerates, self._vigil.rejoins = self._tolerates, self._rejoins
+        self._elastic = Elastic(
+            lambda: self.plan, self._nodes, self._stop, self._vigil, self._chronicle, callbacks
+        )
         self._order_data: dict[str, Any] = {}
         self._tasks: Tasks | None = None
         self._reopened = False
@@ -124,9 +121,10 @@ class Watch:
         self._order_data, self._tasks = {"secrets": secrets, "token": token}, tasks
         self._meet(logs=True)
         if admission is not None:
-            self._joining = Joining(admission, self._reach, self._inbox, self._tell.state)
+            joining = Joining(admission, self._reach, self._inbox, self._tell.state)
             missing = [n.name for n in admission.spec.nodes if n.name not in self._nodes]
-            self._joining.expect(missing, "it was left out at the start")
+            joining.expect(missing, "it was left out at the start")
+            self._elastic.joining = joining
         head = Frame("record", {}, record).head()
         for name, node in self._nodes.items():
             self._send_order(node, self._sessions[name], facts[name], (head, record))
@@ -181,8 +179,7 @@ class Watch:
             if time.monotonic() >= self._next_tick:
                 self._next_tick = time.monotonic() + TICK_S
                 self._vigil.tick()
-                if self._joining and self._open_to_others:
-                    self._joining.look_after(time.monotonic())
+                self._elastic.tick(time.monotonic())
             leaving = self._leave_at < float("inf")
             if detach and self.stopping:  # our own launch stays to see the end
                 self._leave_at = float("inf")
@@ -244,10 +241,10 @@ class Watch:
             return
         if frame.kind == "arrived":
             self._arrived(session, frame.data["facts"])
-            return
-        node = self._nodes.get(session.node.name)
-        if node is None:
-            return
+        elif session.node.name in self._nodes:
+            self._take_of(self._nodes[session.node.name], session, frame)
+
+    def _take_of(self, node: NodeWatch, session: Session, frame: Frame) -> None:
         if frame.kind == "opened":
             self._reopened = True
             self._sessions[node.name] = node.session = session
@@ -310,13 +307,7 @@ class Watch:
             self._vigil.lose(node, why)
             node.settled = True
             return
-        if self._joining is not None and node.late and not self.stopping:
-            node.drop()  # what it had before may not have ended yet
-            node.lost = True
-            node.depart(why)
-            self._joining.expect([node.name], why)
-            self._joining.failed(node.name, why)
-            self._unfit(node.name, why)
+        if self._elastic.refused(node, why):
             return
         node.ended = node.settled = True
         if node.there:  # in case it begins all the same
@@ -332,24 +323,18 @@ class Watch:
             self._stop_all(f"{node.name} could not start: {why}")
 
     def _happened(self, node: NodeWatch, session: Session, event: Event) -> None:
-        self._chronicle.heard(session.to_controller_clock(event.mono, event.wall), event)
+        at = session.to_controller_clock(event.mono, event.wall)
+        self._chronicle.heard(at, event)
         name, body = node.name, event.body
-        if node.returning:
-            now = isinstance(body, ProgramStarted) and body.again == node.share.order.again
-            node.returning = not now
-        elif isinstance(body, RankStarted):
+        if self._elastic.heed(node, body, at):
+            return
+        if isinstance(body, RankStarted):
             node.starts(body.rank, body.master)
-            self._elastic.started(name, body, self._chronicle.observed[-1].at)
             self._tell.state(name, node.progress)
             self._announce()
-        elif isinstance(body, RankExited) and self.plan.restarts:
-            if not self.stopping and not node.lost:
-                self._elastic.exited(name, body)
         elif isinstance(body, RankExited) and not body.ok:
             how = body.error or describe_exit(body.code, body.signal)
             self._stop_all(f"rank {body.rank} on {name} {how}")
-        elif node.lost and self.plan.restarts and not isinstance(body, Ended):
-            pass  # what it does without the others is no matter of theirs
         elif isinstance(body, ProgramExited) and (body.error or body.code != 0):
             how = body.error or f"torchrun {describe_exit(body.code, body.signal)}"
             self._stop_all(f"{name}: {how}")
@@ -369,17 +354,14 @@ class Watch:
             node.joined = True
             self._nodes[self.plan.nodes[0].node].joined = True
         elif isinstance(body, Apart):
-            node.apart = True
+            cure = ": open that port between the nodes, or set cluster.master_port"
             self._tell.say(
                 f"{node.name} cannot reach {body.reason}; if it fails, only this process can stop "
-                "the others: open that port between the nodes, or set cluster.master_port"
+                f"the others{'' if node.joined else cure}"
             )
+            node.apart = True
         elif isinstance(body, Kept):
             node.kept = True
-        elif isinstance(body, PeerLeft):
-            self._left(node, self._nodes[body.peer], body)
-        elif isinstance(body, PeerLost) and self._cut_off(node, body):
-            return
         elif isinstance(body, PeerLost):
             peer = self._nodes[body.peer]
             if not peer.ended:
@@ -387,95 +369,32 @@ class Watch:
                 self._tell.state(body.peer, "lost")
             self._stop_all(f"lost {body.peer}: {body.reason}")
 
-    # Nodes that come and go
-
-    @property
-    def _open_to_others(self) -> bool:
-        return not self.stopping and not self._elastic.finishing
-
-    def _rejoins(self, node: NodeWatch) -> bool:
-        """Whether a node that was lost is tried by those who may take it in again."""
-        if self._joining is None or not node.lost or not self._open_to_others:
-            return False
-        return self._joining.expects(node.name)
-
-    def _tolerates(self, node: NodeWatch, reason: str) -> bool:
-        """Go on without a node of which only we know that it is lost, if that can be."""
-        left = self._elastic.goes_on_without(node)
-        if not left or self.stopping or not (self._vigil.fresh and self._vigil.acts):
-            return False
-        body = PeerLeft(node.name, reason, left)
-        self._chronicle.note("", body, node.heard)
-        self._let_go(node, reason, left)
-        for each in self._nodes.values():
-            if each.there and not each.ended:
-                each.there.request("say", {"word": "left", **encode(body)})
-        return True
-
-    def _left(self, teller: NodeWatch, peer: NodeWatch, body: PeerLeft) -> None:
-        """The hub told that it goes on without a node, or others that they do without the hub."""
-        hub = teller.share.order.hub
-        heard_of = hub is not None and hub.node in (teller.name, peer.name)
-        if heard_of and not peer.lost and not peer.ended and teller is not peer:
-            self._let_go(peer, body.reason, self._elastic.goes_on_without(peer) or body.nodes)
-
-    def _cut_off(self, node: NodeWatch, body: PeerLost) -> bool:
-        """Whether it is the one who is cut off, since it lost the hub, and the rest goes on."""
-        if node.lost:
-            return True
-        left = self._elastic.goes_on_without(node)
-        alone = len(self._nodes) - 1 == left and self._nodes[body.peer].there is not None
-        if self.stopping or not left or not alone or not self._vigil.acts:
-            return False
-        self._let_go(node, f"it lost {body.peer}: {body.reason}", left)
-        return True
-
-    def _let_go(self, node: NodeWatch, reason: str, left: int) -> None:
-        self._elastic.lose(node, reason, left)
-        node.drop()
-        if node.away is None:
-            node.depart(reason)
-        if self._joining is not None:
-            self._joining.expect([node.name], reason)
-
     def _arrived(self, session: Session, facts: Facts) -> None:
         """Take in a node that is there now, if the run is to go on."""
-        name, joining = session.node.name, self._joining
-        if joining is None or not joining.expects(name) or not self._open_to_others:
+        admitted = self._elastic.admitted(session, facts)
+        if admitted is None:
             session.close()
             return
-        try:
-            plan, record = joining.admission.admit(facts)
-        except NotReady as error:
-            session.close()
-            joining.failed(name, error.problems[0].what)
-            self._unfit(name, error.problems[0].what)
-            return
-        known, share = self._nodes.get(name), plan.of(name)
-        if known is not None:
-            share = replace(share, order=replace(share.order, again=known.orders))
-            known.come_back(share, session)
-        else:
+        name, (self.plan, record) = session.node.name, admitted
+        node, share = self._nodes.get(name), self.plan.of(name)
+        if node is None:
             follower = Follower(share, self._sink(name))
-            self._nodes[name] = NodeWatch(share, joining.node(name), follower, session, late=True)
-        self.plan, self._sessions[name] = plan, session
-        joining.taken(name)
-        head = Frame("record", {}, record).head()
-        self._send_order(self._nodes[name], session, facts, (head, record))
+            node = NodeWatch(share, session.node, follower, session, late=True)
+            self._nodes[name] = node
+        else:
+            share = replace(share, order=replace(share.order, again=node.orders))
+            node.come_back(share, session)
+        self._sessions[name] = session
+        self._send_order(node, session, facts, (Frame("record", {}, record).head(), record))
         self._tell.state(name, "starting")
         self._tell.say(f"{name} is there; torch takes it in")
-
-    def _unfit(self, name: str, why: str) -> None:
-        """A node is there, and may not take part as it is: it is tried again later."""
-        if self._joining is not None and self._joining.news(name, why):
-            self._tell.say(f"{name} cannot join: {why}; it is tried again")
 
     def _ended(self, node: NodeWatch, body: Ended) -> None:
         node.ended = True
         self._tell.state(node.name, "ended")
         if all(other.ended for other in self._nodes.values()):
             self._tell.phase("fetching the last of the logs")
-        if body.state in (State.FAILED, State.STUCK) and not (node.lost and self.plan.restarts):
+        if body.state in (State.FAILED, State.STUCK):
             self._stop_all(f"the run failed on {node.name}")
 
     def _announce(self) -> None:
@@ -529,7 +448,7 @@ class Watch:
             else:
                 self.leave()
         elif frame.kind == "unfit":
-            self._unfit(str(frame.data["node"]), str(frame.data["why"]))
+            self._elastic.unfit(str(frame.data["node"]), str(frame.data["why"]))
         elif self.on_interrupt is None or self.on_interrupt(int(frame.data["signal"])):
             self.interrupt(int(frame.data["signal"]))
 

@@ -139,7 +139,8 @@ def build_plan(
         problems += problems_of(spec, node, facts[node.name])
     if problems:
         raise NotReady(problems)
-    addr, why, problem = network.training_address(spec.nodes, facts)
+    alone = (spec.most or 1) == 1
+    addr, why, problem = network.training_address(spec.nodes, facts, alone=alone)
     if problem:
         raise NotReady([problem])
 
@@ -155,7 +156,9 @@ def build_plan(
     numeric = addr if network.is_numeric(addr) else route
     hub = _hub(spec, numeric or addr, facts[spec.master.name].hub_port)
     locals_ = _local_addrs(spec, facts)
-    meeting = _Meeting(addr, route, port, len(spec.nodes), backend, code, attempt, hub, locals_)
+    meeting = _Meeting(
+        addr, route, port, spec.most or len(spec.nodes), backend, code, attempt, hub, locals_
+    )
     return Plan(
         run_id=spec.run_id,
         cluster=spec.cluster,
@@ -212,7 +215,7 @@ class _Meeting:
 
 def _local_addrs(spec: Spec, facts: Mapping[str, Facts]) -> Dict[str, str]:
     """Return where each node's ranks are reached; torch would publish a name nobody may resolve."""
-    if len(spec.nodes) == 1:
+    if (spec.most or len(spec.nodes)) == 1:
         return {spec.master.name: network.LOOPBACK}
     found = network.endpoints(spec, spec.nodes, facts)
     return {node.name: node.addr or found[node.name].address for node in spec.nodes}
@@ -290,6 +293,15 @@ def _notes(
             notes.append(f"the GPUs of {_some(single)} are found at launch: {each} is shown here")
         else:
             notes.append(f"no GPU on {_some(single)}: {each} on the CPU ({more})")
+    if (
+        spec.least
+        and spec.least < (spec.most or len(spec.nodes))
+        and not spec.torchrun.max_restarts
+    ):
+        notes.append(
+            "torchrun.max_restarts is 0: nodes may join, and one that leaves ends the run "
+            "(each one that leaves takes a restart of every node's)"
+        )
     if deaf:
         notes.append(f"GPUs, but a torch built without CUDA, on {_some(deaf)}: gloo is used")
     return (*notes, *_logind(spec, facts))

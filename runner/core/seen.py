@@ -67,6 +67,14 @@ BROKEN = "broken"
 """The state of a run whose supervisors are gone, while its record has no end."""
 
 
+def elastic(info: RunInfo, seen: Mapping[str, RunSeen]) -> str:
+    """Return with how many nodes a run goes on that may do with fewer, "" for any other."""
+    if not 0 < info.least < info.nodes:
+        return ""
+    live = sum(1 for each in seen.values() if each.alive)
+    return f", {live} of {info.least}-{info.nodes} nodes"
+
+
 def overall(seen: Mapping[str, RunSeen]) -> str:
     """Return how far a whole run is, from what those of its hosts say that answered."""
     live = [each.state for each in seen.values() if each.alive]

@@ -68,7 +68,8 @@ class Host(Connected):
     def _gone(self, name: str, reason: str, since: float) -> None:
         """A member is gone: the end, unless the run may go on with those who are left."""
         nodes = 1 + len({*self._members, *self._absent})
-        if self._stopping or not self._order.restarts or nodes < max(1, self._hub.least):
+        needed = self._hub.least or 1 + self._hub.members
+        if self._stopping or not self._order.restarts or nodes < needed:
             self._news.peer_lost(name, reason, since)
             return
         age = round(time.monotonic() - since, 3)

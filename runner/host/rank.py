@@ -4,9 +4,9 @@
 
 It gives the rank's output files their global rank, keeps torchrun's plumbing out of the rank's
 environment, records exit code or signal, time and peak memory, and ends the same way. A rank that
-torch starts here once more goes on in the same output files; its records have a number then. SITE is a
-folder to put first on the rank's PYTHONPATH; it may be empty. It is a
-file of its own because torchrun can be told a program (`PYTHON_EXEC`), not a module in a zip.
+torch starts here once more goes on in the same output files; its records have a number then. SITE
+is a folder to put first on the rank's PYTHONPATH; it may be empty. It is a file of its own because
+torchrun can be told a program (`PYTHON_EXEC`), not a module in a zip.
 """
 
 from __future__ import annotations

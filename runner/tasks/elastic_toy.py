@@ -1,8 +1,8 @@
-"""Small steps by however many ranks there are: it goes on where it was when nodes come and go.
+r"""Small steps by however many ranks there are: it goes on where it was when nodes come and go.
 
 By hand, two nodes at least and four at most, each of which may leave and come back; on every node:
 
-    torchrun --nnodes=2:4 --nproc_per_node=1 --max_restarts=10 --rdzv_backend=c10d \\
+    torchrun --nnodes=2:4 --nproc_per_node=1 --max_restarts=10 --rdzv_backend=c10d \
         --rdzv_endpoint=10.0.0.1:29400 --rdzv_id=toy elastic_toy.py --steps 100
 
 It knows nothing of who starts it. A step is finished once every node has it in its snapshot, so

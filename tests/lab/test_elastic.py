@@ -75,11 +75,11 @@ def finished(controller: Controller) -> dict[int, set[int]]:
 
 
 @pytest.fixture
-def toy(on_lab: Launcher) -> Iterator[Controller]:
+def toy(on_lab: Launcher) -> Controller:
     """Three nodes at their steps; the store is on node2, and rank 0 on node1."""
     controller = on_lab.start(*ELASTIC, *TOY, "cluster.master=node2")
     controller.until_printed("] step 5 of", 3, seconds=90)
-    yield controller
+    return controller
 
 
 def test_the_node_of_rank_0_leaves_and_comes_back(lab: Lab, toy: Controller) -> None:
