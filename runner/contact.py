@@ -51,10 +51,37 @@ class Contact:
             NotReady: With every problem of every host.
             Interrupted: By a signal.
         """
-        self.console.phase("connecting")
-        gathering = Gathering(self.spec, self.reach, self.inbox, request, judge, self.console.state)
+        gathering = self._gathering(request, judge)
         self.sessions = gathering.sessions
         return gathering.run()
+
+    def gather_enough(
+        self,
+        request: Callable[[Node], FactsRequest],
+        judge: Callable[[Node, Facts], list[Problem]],
+        least: int,
+    ) -> tuple[dict[str, Facts], dict[str, Problem]]:
+        """Likewise, where so many will do; also return what keeps those that are left out.
+
+        Raises:
+            NotReady: They are fewer, or the master is not among them.
+            Interrupted: By a signal.
+        """
+        gathering = self._gathering(request, judge)
+        self.sessions = gathering.sessions
+        facts, missing = gathering.enough(least)
+        for name in missing:
+            if name in self.sessions:
+                self.sessions.pop(name).close()
+        return facts, missing
+
+    def _gathering(
+        self,
+        request: Callable[[Node], FactsRequest],
+        judge: Callable[[Node, Facts], list[Problem]],
+    ) -> Gathering:
+        self.console.phase("connecting")
+        return Gathering(self.spec, self.reach, self.inbox, request, judge, self.console.state)
 
     def gather_some(
         self, request: Callable[[Node], FactsRequest]

@@ -114,11 +114,14 @@ class Hosts:
     def record(self, run: Run) -> Recorded:
         """Return what is on record of a run, from the first host that has all of it.
 
+        Where nodes may join, from the one that knows of the most.
+
         Raises:
             NotReady: No host that answers has it, or not so that it can be read.
         """
         kept: list[Problem] = []
         orders: dict[str, Order] = {}
+        fullest: Recorded | None = None
         for name in run.seen:
             answers, problems = self.asking({name}).some("run", {"run_id": run.run_id}, "run")
             kept += problems.values()
@@ -126,9 +129,14 @@ class Hosts:
                 try:
                     found = json.loads(zlib.decompress(told["payload"]))
                     orders[name] = decode(Order, json.loads(found["order"]))
-                    return _recorded(found, run.run_id)
+                    recorded = _recorded(found, run.run_id)
+                    if not recorded.plan.least:
+                        return recorded
+                    fullest = max(fullest or recorded, recorded, key=_size)
                 except (ValueError, KeyError, TypeError, AttributeError, zlib.error) as error:
                     kept.append(Problem(name, f"its record of {run.run_id} is damaged: {error}"))
+        if fullest is not None:
+            return fullest
         if orders:
             return self._pieced_together(run, orders)
         raise NotReady(kept or [self._no_run(run.run_id)])
@@ -216,6 +224,10 @@ def hosts_of(
     )
     with contact(replace(composed.spec, run_id=verb), console) as made:
         yield Hosts(made, gpus=gpus)
+
+
+def _size(recorded: Recorded) -> tuple[int, int]:
+    return recorded.plan.attempt, len(recorded.plan.nodes)
 
 
 def _whole(seen: Mapping[str, RunSeen]) -> RunInfo:

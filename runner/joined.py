@@ -8,9 +8,10 @@ import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from runner.contact import SETTLE_S, whoami
-from runner.control.logs import LogReading
+from runner.control.logs import LogReading, Starts
 from runner.control.pull import Pulled
 from runner.control.session import Inbox
 from runner.control.store import RunStore
@@ -164,6 +165,14 @@ class Joined:
             self._record(verdict)
             self.store.release()
         return pulled
+
+    def learn_ranks(self) -> None:
+        """Put into the plan which ranks each node had so far, where only torch decides that."""
+        if self.plan.numbered_by_torch:
+            contact = self.hosts.contact
+            starts = Starts(contact.sessions, contact.inbox, self.spec.lost_s).of(self.plan.nodes)
+            nodes = (replace(s, ranks=starts.get(s.node, ())) for s in self.plan.nodes)
+            self.plan = replace(self.plan, nodes=tuple(nodes))
 
     def logs(
         self, show: Show, ranks: Sequence[int], begin: Mapping[str, float], *, follow: bool

@@ -21,6 +21,7 @@ from runner.control import bundle
 from runner.control.again import Again
 from runner.control.assume import assume
 from runner.control.connect import launch_request
+from runner.control.joining import Admission
 from runner.control.session import Inbox, Session
 from runner.control.snapshot import Snapshot
 from runner.control.store import RunStore
@@ -29,7 +30,7 @@ from runner.core.codec import encode
 from runner.core.composed import Composed, DryRun
 from runner.core.errors import NotReady, Problem, RunnerError
 from runner.core.events import Event
-from runner.core.facts import Facts
+from runner.core.facts import Facts, FactsRequest
 from runner.core.fetch import OUTPUT
 from runner.core.layout import is_rank, log_name, rank_of
 from runner.core.packages import Wants
@@ -37,7 +38,7 @@ from runner.core.plan import Plan, build_plan
 from runner.core.readiness import problems_of
 from runner.core.release import Code
 from runner.core.seen import RunInfo
-from runner.core.spec import Spec
+from runner.core.spec import Node, Spec
 from runner.core.verdict import Verdict, fold
 from runner.core.wire import Frame
 from runner.home import fetch
@@ -131,6 +132,9 @@ class Launch:
         inbox: Inbox,
     ) -> None:
         self.spec: Spec = composed.spec
+        if self.spec.least:
+            self.spec = replace(self.spec, most=len(self.spec.nodes))
+        self._everyone = self.spec
         self._composed = composed
         self._store = store
         self._inbox = inbox
@@ -181,17 +185,67 @@ class Launch:
         left_out = self._snapshot.notes if isinstance(self._snapshot, Snapshot) else ()
         for note in (*self._composed.notes, *left_out):
             self._console.say(f"note: {note}")
-        facts = self._contact.gather(
-            lambda node: launch_request(self.spec, node, self._code, self._wants.names),
+        facts, missing = self._contact.gather_enough(
+            self._request,
             lambda node, told: problems_of(self.spec, node, told),
+            self.spec.least or len(self.spec.nodes),
         )
-        case = Case(self.spec, facts, wants=self._wants)
-        found = look(case, self.spec.skip_checks, AT_LAUNCH)
-        if problems := [one.problem for one in errors(found)]:
-            raise NotReady(problems)
-        for warning in warnings(found):
+        for name, problem in missing.items():
+            self._console.say(f"{name} is left out for now, and tried again: {problem.what}")
+        self._take_part(facts)
+        for warning in self._looked(facts):
             self._console.say(f"note: {warning}")
         return facts
+
+    def _request(self, node: Node) -> FactsRequest:
+        return launch_request(self.spec, node, self._code, self._wants.names)
+
+    def _looked(self, facts: dict[str, Facts]) -> list[str]:
+        """Return what of these hosts is worth a warning.
+
+        Raises:
+            NotReady: With what keeps them from the run.
+        """
+        found = look(Case(self.spec, facts, wants=self._wants), self.spec.skip_checks, AT_LAUNCH)
+        if problems := [one.problem for one in errors(found)]:
+            raise NotReady(problems)
+        return warnings(found)
+
+    def _take_part(self, facts: dict[str, Facts]) -> None:
+        """Have the nodes of these facts be those of the run, of all that may take part."""
+        nodes = tuple(node for node in self._everyone.nodes if node.name in facts)
+        self.spec = replace(self.spec, nodes=nodes, most=self._everyone.most)
+
+    def _admission(self, facts: dict[str, Facts]) -> Admission | None:
+        """Return how nodes are taken in that are not there yet, or come back; None for not."""
+        if not self.spec.least:
+            return None
+
+        def admit(told: Facts) -> tuple[Plan, bytes]:
+            spec, before = self.spec, dict(facts)
+            facts[told.node] = replace(told, run_there=False)
+            try:
+                self._take_part(facts)
+                self._looked({told.node: facts[told.node]})
+                plan = build_plan(self.spec, facts, code=self._code, attempt=self._attempt_number)
+            except NotReady:
+                self.spec = spec
+                facts.clear()
+                facts.update(before)
+                raise
+            with contextlib.suppress(OSError):  # it goes on as it is on record
+                self._store.write_plan(plan)
+            return plan, self._record(plan)
+
+        return Admission(
+            spec=self._everyone,
+            request=self._request,
+            judge=lambda node, told: problems_of(
+                self._everyone, node, replace(told, run_there=False)
+            ),
+            to_push=self._to_push,
+            admit=admit,
+        )
 
     def _to_push(self, facts: dict[str, Facts]) -> Snapshot | None:
         if isinstance(self._snapshot, Again):
@@ -220,6 +274,7 @@ class Launch:
                 watch = self._attempt(plan, facts)
         if watch.left:
             return self._left(plan, watch)
+        plan = watch.plan  # with those that joined
         verdict = fold(plan, watch.observed, time.monotonic() - began)
         if watch.refused and verdict.exit_code < NotReady.exit_code:
             verdict = replace(verdict, exit_code=NotReady.exit_code)
@@ -254,7 +309,8 @@ class Launch:
         self._standstill = Standstill(plan, self._console.say, self._store.stacks_of(plan.attempt))
         watch = self._contact.watch(plan, self._log, self._happened)
         tasks = bundle.shipped_tasks() if self.spec.task.shipped else None
-        watch.start(facts, tasks, self._record(plan), secrets.token_hex(16))
+        token = secrets.token_hex(16)
+        watch.start(facts, tasks, self._record(plan), token, self._admission(dict(facts)))
         watch.run(detach=self.spec.detach)
         return watch
 
@@ -278,7 +334,8 @@ class Launch:
             task=plan.task,
             by=whoami(),
             began=self._began,
-            nodes=len(plan.nodes),
+            nodes=plan.most or len(plan.nodes),
+            least=plan.least,
             world_size=plan.world_size,
             gpus={share.node: len(share.gpus) for share in plan.nodes if share.gpus},
             attempt=plan.attempt,

@@ -19,6 +19,7 @@ from runner.verb import composed_for, span, verb
 
 if TYPE_CHECKING:
     from runner.found import Hosts
+    from runner.ui.grep import Show
 
 SIGNALLED = 128
 """Exit codes from here on are those of signals."""
@@ -112,9 +113,12 @@ def logs(
     with hosts_of(composed, "logs", plain=True) as hosts:
         console = hosts.contact.console
         joined = Joined(composed, hosts, run)
-        ranks = _chosen(joined.plan, ",".join(rank or ()), node)
-        matching = Matching(pattern, console.show)
-        show = matching.show if grep else console.show
+        dynamic = joined.plan.numbered_by_torch
+        joined.learn_ranks()
+        ranks = _chosen(joined.plan, ",".join(rank or ()), node, later=dynamic and follow)
+        shown = _of_node(node, console.show) if dynamic else console.show
+        matching = Matching(pattern, shown)
+        show = matching.show if grep else shown
         code = joined.logs(show, ranks, begin, follow=follow)
         matching.finish()
         if not code and not follow:
@@ -145,25 +149,39 @@ def _pattern(grep: str) -> re.Pattern[bytes]:
         raise ConfigError([Problem("--grep", what, "see docs.python.org/library/re")]) from error
 
 
-def _chosen(plan: Plan, rank: str, node: str) -> list[int]:
-    """Return the ranks that the flags choose.
+def _of_node(node: str, show: Show) -> Show:
+    """Return what shows the ranks of that node only, or all for "": one may have been on two."""
+
+    def shown(name: str, rank: int, stream: str, data: bytes) -> None:
+        if node in ("", name):
+            show(name, rank, stream, data)
+
+    return shown
+
+
+def _chosen(plan: Plan, rank: str, node: str, *, later: bool = False) -> list[int]:
+    """Return the ranks that the flags choose; with `later`, also those that may yet start.
 
     Raises:
         ConfigError: The run has none of them.
     """
-    there = {each: share.node for share in plan.nodes for each in share.ranks}
-    chosen = list(there)
+    there = {(each, share.node) for share in plan.nodes for each in share.ranks}
+    if later:
+        most = max(plan.most, len(plan.nodes)) * max(share.size for share in plan.nodes)
+        there |= {(each, share.node) for share in plan.nodes for each in range(most)}
+    known = sorted({each for each, _ in there})
+    chosen = known
     if node:
         names = [share.node for share in plan.nodes]
         if node not in names:
             what = f"run {plan.run_id} has no node {node!r}; it has {', '.join(names[:20])}"
             raise ConfigError([Problem("--node", what)])
-        chosen = [each for each in chosen if there[each] == node]
+        chosen = [each for each in chosen if (each, node) in there]
     if rank:
         wanted = _ranks(rank)
-        missing = [each for each in wanted if each not in there]
+        missing = [each for each in wanted if each not in known]
         if missing:
-            what = f"run {plan.run_id} has ranks 0 to {len(there) - 1}, and no rank {missing[0]}"
+            what = f"run {plan.run_id} has ranks 0 to {len(known) - 1}, and no rank {missing[0]}"
             raise ConfigError([Problem("--rank", what)])
         chosen = [each for each in chosen if each in wanted]
     return chosen

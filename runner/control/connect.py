@@ -117,6 +117,22 @@ class Gathering:
             raise NotReady(list(dict.fromkeys(every)))  # our own side's stands at every node
         return facts
 
+    def enough(self, least: int) -> tuple[dict[str, Facts], dict[str, Problem]]:
+        """Return the facts of those that may take part, and what keeps each of the others.
+
+        Raises:
+            NotReady: They are fewer than `least`, or the master is not among them; with every
+                problem of every host.
+            Interrupted: By a signal.
+        """
+        facts, _ = self.some()
+        wrong = {node.name: self._wrong_with(node) for node in self._spec.nodes}
+        fit = {name: facts[name] for name, problems in wrong.items() if not problems}
+        if len(fit) < least or self._spec.master.name not in fit:
+            every = [each for problems in wrong.values() for each in problems]
+            raise NotReady(list(dict.fromkeys(every)))
+        return fit, {name: problems[0] for name, problems in wrong.items() if problems}
+
     def some(self) -> tuple[dict[str, Facts], dict[str, Problem]]:
         """Return the facts of those that could be asked, and what kept the others.
 

@@ -59,10 +59,16 @@ class NodeWatch:
         kept: Whether it goes on without any controller.
         ended: Whether it said that nothing is left.
         lost: Whether it counts as lost.
+        left_at: When the run went on without it.
+        began_at: When its program was started last.
+        orders: How often it was sent an order in this attempt.
+        late: Whether it was, when the run was on already.
+        returning: Whether what it tells is still of the time before it came back.
         settled: Whether nothing more is expected of it.
         fed: When it sent something of the run last.
         heard: When it was heard last, over whatever wire.
-        started: The ranks that run, or ran.
+        started: The ranks that run, or ran; where torch starts them anew, those of the last time.
+        master: Where these meet, by what torch told them.
         away: Set while it has no wire.
         before: The last time that it had none; it ended at `back`.
     """
@@ -78,9 +84,15 @@ class NodeWatch:
     ended: bool = False
     lost: bool = False
     settled: bool = False
+    left_at: float = float("-inf")
+    began_at: float = float("-inf")
+    orders: int = 1
+    late: bool = False
+    returning: bool = False
     fed: float = field(default_factory=time.monotonic)
     heard: float = field(default_factory=time.monotonic)
     started: set[int] = field(default_factory=set)
+    master: str = ""
     away: Away | None = None
     before: Away | None = None
     back: float = 0.0
@@ -103,6 +115,24 @@ class NodeWatch:
             self.heard = max(self.heard, self.session.heard)
         return time.monotonic() - self.heard
 
+    def starts(self, rank: int, master: str) -> None:
+        """Take it that a rank runs; what met elsewhere before is over."""
+        if master != self.master:
+            self.started.clear()
+        self.master = master
+        self.started.add(rank)
+
+    def come_back(self, share: NodePlan, session: Session) -> None:
+        """It begins once more, with a new wire."""
+        self.share, self.session, self.away = share, session, None
+        self.going = self.joined = self.apart = self.kept = self.ended = False
+        self.lost = self.settled = False
+        self.fed = self.heard = time.monotonic()
+        self.started.clear()
+        self.orders += 1
+        self.late = self.returning = True
+        self.follower.again()
+
     def depart(self, reason: str) -> None:
         """It has no wire any more; a wire that held for a moment only is no reason for haste."""
         self.away = Away(reason, self.heard)
@@ -121,7 +151,7 @@ class NodeWatch:
     @property
     def progress(self) -> str:
         """How many of its ranks run, in words."""
-        there, all_of_them = len(self.started), len(self.share.ranks)
+        there, all_of_them = len(self.started), self.share.size
         return "running" if there == all_of_them else f"{there} of {all_of_them} ranks"
 
 

@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any
 
 from runner.control.session import Session
-from runner.core.events import Event, parse
+from runner.core.events import Event, RankStarted, parse
 from runner.core.layout import PROGRAM, STACKS, STREAMS, rank_source
 from runner.core.plan import NodePlan
 
@@ -41,7 +41,8 @@ class Follower:
         logs: Whether to follow the logs too, or the events only.
         begin: Where the logs of ranks and the program begin: `tail` lines before their end, or
             `since` so many seconds ago; empty for the first byte.
-        ranks: The ranks whose logs are wanted; None for all logs there are.
+        ranks: The ranks whose logs are wanted; None for all logs there are. Which of them the
+            node has, is known by the plan, or learned from the events where torch decides.
     """
 
     def __init__(
@@ -57,7 +58,8 @@ class Follower:
         self._sink = sink
         self._begin = begin
         self._events = _File("events", "")
-        chosen = [rank for rank in share.ranks if ranks is None or rank in ranks]
+        self._logs, self._ranks = logs, ranks
+        chosen = [rank for rank in share.ranks if self._wanted(rank)]
         sources = [*([PROGRAM] if ranks is None else []), *map(rank_source, chosen)]
         wanted = list(itertools.product(sources, STREAMS))
         if ranks is None:
@@ -106,13 +108,34 @@ class Follower:
         file.offset = offset + len(chunk)
         file.begun, file.done = True, eof
         if file is self._events:
-            yield from self._parse(chunk)
+            for event in self._parse(chunk):
+                self._learn(session, event)
+                yield event
         elif chunk:
             self._sink(file.source, file.stream, offset, chunk)
         if not eof and hold_back and file is not self._events:
             self._held_back.append(file)
         elif not eof:
             self._ask(session, file)
+
+    def _wanted(self, rank: int) -> bool:
+        return self._ranks is None or rank in self._ranks
+
+    def _learn(self, session: Session, event: Event) -> None:
+        """Follow the logs of a rank that nobody knew to be there."""
+        body = event.body
+        if not isinstance(body, RankStarted) or not self._logs or not self._wanted(body.rank):
+            return
+        source = rank_source(body.rank)
+        if all(file.source != source for file in self._files):
+            for stream in STREAMS:
+                self._files.append(_File(source, stream))
+                self._ask(session, self._files[-1])
+
+    def again(self) -> None:
+        """Take it that the node came back: every file may go on where it ended."""
+        for file in self._files:
+            file.done = False
 
     def resume(self, session: Session) -> None:
         """Ask again for what was held back."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from runner.control.listening import listen
 from runner.control.session import Inbox, Session
 from runner.core.codec import encode
 from runner.core.errors import Problem
+from runner.core.events import RankStarted, parse
 from runner.core.layout import STREAMS, rank_source
 from runner.core.plan import NodePlan
 from runner.core.wire import Frame
@@ -32,6 +34,62 @@ class _Log:
     begun: bool = False
     asked: bool = False
     done: bool = False
+
+
+class Starts:
+    """Which ranks each node of a run has, or had, where only its events tell."""
+
+    def __init__(self, sessions: Mapping[str, Session], inbox: Inbox, lost_s: float) -> None:
+        self._sessions, self._inbox, self._lost_s = sessions, inbox, lost_s
+        self._files: dict[str, bytes] = {}
+        self._open: set[str] = set()
+
+    def of(self, shares: Sequence[NodePlan]) -> dict[str, tuple[int, ...]]:
+        """Return the ranks that were started on each node that answers.
+
+        Raises:
+            Interrupted: By a signal.
+        """
+        for share in shares:
+            if share.node in self._sessions:
+                session = self._sessions[share.node]
+                session.request("adopt", {"order": encode(share.order), "quiet": True})
+                self._files[share.node] = b""
+                self._open.add(share.node)
+                self._ask(share.node)
+        listen(self._inbox, self._waiting, self._lost_s, self._take, self._lose)
+        return {share.node: self._ranks(share) for share in shares if share.node in self._files}
+
+    def _waiting(self) -> dict[str, Session]:
+        return {name: self._sessions[name] for name in self._open}
+
+    def _lose(self, name: str, _: str) -> None:
+        self._open.discard(name)
+
+    def _ask(self, name: str) -> None:
+        where = {"source": "events", "stream": "", "attempt": 0, "wait": False}
+        read = {**where, "offset": len(self._files[name]), "n": CHUNK}
+        self._sessions[name].request("read", read)
+
+    def _take(self, name: str, frame: Frame) -> None:
+        if frame.kind == "refused":
+            self._open.discard(name)
+        elif frame.kind == "data" and name in self._open:
+            self._files[name] += frame.payload
+            if frame.data["eof"]:
+                self._open.discard(name)
+            else:
+                self._ask(name)
+
+    def _ranks(self, share: NodePlan) -> tuple[int, ...]:
+        ranks = set()
+        for line in self._files[share.node].decode(errors="replace").splitlines():
+            with contextlib.suppress(ValueError):
+                event = parse(line)
+                mine = event.attempt == share.order.attempt
+                if mine and isinstance(event.body, RankStarted):
+                    ranks.add(event.body.rank)
+        return tuple(sorted(ranks))
 
 
 class LogReading:

@@ -103,6 +103,10 @@ class Session:
         """Whether the wire has ended."""
         return self._closed.is_set()
 
+    def hand_over(self, inbox: Inbox) -> None:
+        """Put all that comes from now on into another inbox."""
+        self._inbox = inbox
+
     def close(self) -> None:
         """End the wire."""
         self._closed.set()

@@ -7,7 +7,7 @@ each other; where they cannot, because their hub is out of reach, this does.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from runner.control.connect import BOOT_S
 from runner.control.contacted import NodeWatch, Reopener
@@ -38,6 +38,9 @@ class Vigil:
     Attributes:
         fresh: Whether it is our own launch, and not one that was joined.
         acts: Whether anything may be stopped.
+        tolerates: Takes a node that was lost, and why; returns whether the run goes on without it,
+            and somebody else sees to its return.
+        rejoins: Whether a node that was lost is left to those.
     """
 
     def __init__(
@@ -50,6 +53,8 @@ class Vigil:
         tell: Callbacks,
     ) -> None:
         self.fresh = self.acts = True
+        self.tolerates: Callable[[NodeWatch, str], bool] = lambda *_: False
+        self.rejoins: Callable[[NodeWatch], bool] = lambda _: False
         self._spec, self._nodes, self._reopener = spec, nodes, reopener
         self._stop, self._chronicle, self._tell = stop, chronicle, tell
         self._next_ping = 0.0
@@ -87,7 +92,7 @@ class Vigil:
             self.lose(node, f"nothing was heard from it for {node.silence:.0f} s")
         elif not node.going and node.there and now > node.fed + START_S:
             self.lose(node, f"its supervisor did not start within {START_S:.0f} s")
-        if not node.settled:
+        if not node.settled and not self.rejoins(node):
             self._reopener.look_after(node, now)
 
     def _others(self, node: NodeWatch) -> list[NodeWatch]:
@@ -123,7 +128,8 @@ class Vigil:
             limit = max(self._spec.lost_s, LAST_S)
         else:
             limit = PATIENCE_S
-        if node.away and node.away.tries and node.silence > limit:
+        tried = node.away is not None and (node.away.tries > 0 or self.rejoins(node))
+        if node.away and tried and node.silence > limit:
             node.settled = True
             if not node.lost:
                 why = f"it could not be reached: {node.away.reason}"
@@ -151,7 +157,12 @@ class Vigil:
             self._tell.say(f"{node.name}: {reason}; trying to reach it again")
 
     def lose(self, node: NodeWatch, reason: str) -> None:
-        """A host was lost: stop the others; it is told when it can be reached again."""
+        """A host was lost: stop the others, unless they can do without it.
+
+        It is told when it can be reached again.
+        """
+        if self.tolerates(node, reason):
+            return
         node.lost = True
         self._tell.state(node.name, "lost")
         self._chronicle.note(node.name, HostLost(reason), node.heard)

@@ -11,13 +11,16 @@ import queue
 import signal
 import time
 from collections.abc import Callable, Container, Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
 from runner.control.bundle import Tasks
 from runner.control.connect import Reach
 from runner.control.contacted import Away, NodeWatch, Reopener
+from runner.control.elastic import Elastic
 from runner.control.follow import Follower
+from runner.control.joining import Admission, Joining
 from runner.control.session import Inbox, Session
 from runner.control.stopping import Callbacks, Chronicle, Stop
 from runner.control.vigil import Vigil
@@ -84,6 +87,12 @@ class Watch:
         self._vigil = Vigil(
             spec, self._nodes, Reopener(reach, inbox), self._stop, self._chronicle, callbacks
         )
+        self._reach = reach
+        self._elastic = Elastic(
+            lambda: self.plan, self._nodes, self._stop, self._vigil, self._chronicle, callbacks
+        )
+        self._order_data: dict[str, Any] = {}
+        self._tasks: Tasks | None = None
         self._reopened = False
         self._next_tick = 0.0
         self._leave_at = float("inf")
@@ -92,7 +101,12 @@ class Watch:
         self.on_interrupt: Callable[[int], bool] | None = None
 
     def start(
-        self, facts: Mapping[str, Facts], tasks: Tasks | None, record: bytes, token: str
+        self,
+        facts: Mapping[str, Facts],
+        tasks: Tasks | None,
+        record: bytes,
+        token: str,
+        admission: Admission | None = None,
     ) -> None:
         """Send every host its order.
 
@@ -101,21 +115,32 @@ class Watch:
             tasks: The shipped tasks, if the run is of one.
             record: What every host is to have on record of the whole run, packed.
             token: The secret by which the supervisors know each other.
+            admission: How nodes that are not there yet, or come back, are taken in; None for not.
         """
         secrets = {name: secret.reveal() for name, secret in self.spec.secrets.items()}
+        self._order_data, self._tasks = {"secrets": secrets, "token": token}, tasks
         self._meet(logs=True)
+        if admission is not None:
+            joining = Joining(admission, self._reach, self._inbox, self._tell.state)
+            missing = [n.name for n in admission.spec.nodes if n.name not in self._nodes]
+            joining.expect(missing, "it was left out at the start")
+            self._elastic.joining = joining
         head = Frame("record", {}, record).head()
         for name, node in self._nodes.items():
-            session = self._sessions[name]
-            session.share(head, record)
-            missing = tasks if tasks and not facts[name].tasks_held else None
-            data = {"order": encode(node.share.order), "secrets": secrets, "token": token}
-            if missing:
-                data["tasks"] = missing.header()
-            session.request("go", data, missing.payload if missing else b"")
+            self._send_order(node, self._sessions[name], facts[name], (head, record))
         self._tell.phase("starting")
         for name in self._nodes:
             self._tell.state(name, "starting")
+
+    def _send_order(
+        self, node: NodeWatch, session: Session, facts: Facts, record: tuple[bytes, bytes]
+    ) -> None:
+        session.share(*record)
+        missing = self._tasks if self._tasks and not facts.tasks_held else None
+        data = {"order": encode(node.share.order), **self._order_data}
+        if missing:
+            data["tasks"] = missing.header()
+        session.request("go", data, missing.payload if missing else b"")
 
     def join(
         self,
@@ -154,6 +179,7 @@ class Watch:
             if time.monotonic() >= self._next_tick:
                 self._next_tick = time.monotonic() + TICK_S
                 self._vigil.tick()
+                self._elastic.tick(time.monotonic())
             leaving = self._leave_at < float("inf")
             if detach and self.stopping:  # our own launch stays to see the end
                 self._leave_at = float("inf")
@@ -213,9 +239,12 @@ class Watch:
         if session is None:
             self._told_by_user(frame)
             return
-        node = self._nodes.get(session.node.name)
-        if node is None:
-            return
+        if frame.kind == "arrived":
+            self._arrived(session, frame.data["facts"])
+        elif session.node.name in self._nodes:
+            self._take_of(self._nodes[session.node.name], session, frame)
+
+    def _take_of(self, node: NodeWatch, session: Session, frame: Frame) -> None:
         if frame.kind == "opened":
             self._reopened = True
             self._sessions[node.name] = node.session = session
@@ -278,6 +307,8 @@ class Watch:
             self._vigil.lose(node, why)
             node.settled = True
             return
+        if self._elastic.refused(node, why):
+            return
         node.ended = node.settled = True
         if node.there:  # in case it begins all the same
             node.there.request("say", {"word": "stop", "reason": why, "cause": Cause.PEER.value})
@@ -292,10 +323,13 @@ class Watch:
             self._stop_all(f"{node.name} could not start: {why}")
 
     def _happened(self, node: NodeWatch, session: Session, event: Event) -> None:
-        self._chronicle.heard(session.to_controller_clock(event.mono, event.wall), event)
+        at = session.to_controller_clock(event.mono, event.wall)
+        self._chronicle.heard(at, event)
         name, body = node.name, event.body
+        if self._elastic.heed(node, body, at):
+            return
         if isinstance(body, RankStarted):
-            node.started.add(body.rank)
+            node.starts(body.rank, body.master)
             self._tell.state(name, node.progress)
             self._announce()
         elif isinstance(body, RankExited) and not body.ok:
@@ -320,11 +354,12 @@ class Watch:
             node.joined = True
             self._nodes[self.plan.nodes[0].node].joined = True
         elif isinstance(body, Apart):
-            node.apart = True
+            cure = ": open that port between the nodes, or set cluster.master_port"
             self._tell.say(
                 f"{node.name} cannot reach {body.reason}; if it fails, only this process can stop "
-                "the others: open that port between the nodes, or set cluster.master_port"
+                f"the others{'' if node.joined else cure}"
             )
+            node.apart = True
         elif isinstance(body, Kept):
             node.kept = True
         elif isinstance(body, PeerLost):
@@ -333,6 +368,26 @@ class Watch:
                 peer.lost = True
                 self._tell.state(body.peer, "lost")
             self._stop_all(f"lost {body.peer}: {body.reason}")
+
+    def _arrived(self, session: Session, facts: Facts) -> None:
+        """Take in a node that is there now, if the run is to go on."""
+        admitted = self._elastic.admitted(session, facts)
+        if admitted is None:
+            session.close()
+            return
+        name, (self.plan, record) = session.node.name, admitted
+        node, share = self._nodes.get(name), self.plan.of(name)
+        if node is None:
+            follower = Follower(share, self._sink(name))
+            node = NodeWatch(share, session.node, follower, session, late=True)
+            self._nodes[name] = node
+        else:
+            share = replace(share, order=replace(share.order, again=node.orders))
+            node.come_back(share, session)
+        self._sessions[name] = session
+        self._send_order(node, session, facts, (Frame("record", {}, record).head(), record))
+        self._tell.state(name, "starting")
+        self._tell.say(f"{name} is there; torch takes it in")
 
     def _ended(self, node: NodeWatch, body: Ended) -> None:
         node.ended = True
@@ -343,7 +398,8 @@ class Watch:
             self._stop_all(f"the run failed on {node.name}")
 
     def _announce(self) -> None:
-        everyone = all(len(n.started) == len(n.share.ranks) for n in self._nodes.values())
+        there = (node for node in self._nodes.values() if not node.lost)
+        everyone = all(len(node.started) == node.share.size for node in there)
         if everyone and not self.started:
             self.started, self._started_at = True, time.monotonic()
             took = time.monotonic() - self._began
@@ -391,6 +447,8 @@ class Watch:
                 self.detach()
             else:
                 self.leave()
+        elif frame.kind == "unfit":
+            self._elastic.unfit(str(frame.data["node"]), str(frame.data["why"]))
         elif self.on_interrupt is None or self.on_interrupt(int(frame.data["signal"])):
             self.interrupt(int(frame.data["signal"]))
 

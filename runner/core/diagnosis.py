@@ -66,10 +66,10 @@ def diagnose(plan: Plan, verdict: Verdict, tail: Tail) -> Optional[Diagnosis]:
     known = explain((failure.what, *before[-BEFORE:], *said), result.signal if result else None)
     means, cure = (known.means, known.cure) if known else ("", "")
     if known and failure.rank is not None:
-        means += _also(plan, failure, said, tail)
+        means += _also(plan, verdict, failure, said, tail)
         left = [int(rank) for rank, end in verdict.ranks.items() if end.code == 0]
         if known.name in LEFT and left:
-            means, cure = _left_early(plan, left)
+            means, cure = _left_early(verdict, left)
     return Diagnosis(
         said=shortened(said),
         before=tuple(before[-BEFORE:]),
@@ -83,9 +83,9 @@ LEFT = ("peer_left", "nccl_watchdog")
 """What becomes of ranks that wait for one that is gone."""
 
 
-def _left_early(plan: Plan, ranks: List[int]) -> Tuple[str, str]:
+def _left_early(verdict: Verdict, ranks: List[int]) -> Tuple[str, str]:
     """Return what it means, and the cure, that some ranks were done while others went on."""
-    where = on(sorted(ranks), plan.node_of_rank)
+    where = on(sorted(ranks), {rank: verdict.ranks[str(rank)].node for rank in ranks})
     verb = "had ended with 0 before" if len(ranks) == 1 else "had all ended with 0 before"
     whom = "it" if len(ranks) == 1 else "them"
     cure = (
@@ -122,7 +122,8 @@ def _standstill(plan: Plan, tail: Tail) -> Diagnosis:
 
 def pictured(plan: Plan, told: Mapping[str, Sequence[Stack]]) -> Picture:
     """Put together the stacks that the hosts of a run told."""
-    return picture(told, plan.node_of_rank, [share.cwd for share in plan.nodes])
+    nodes = plan.node_of_rank or {s.rank: name for name, found in told.items() for s in found}
+    return picture(told, nodes, [share.cwd for share in plan.nodes])
 
 
 def _last_words(plan: Plan, failure: Failure, tail: Tail) -> List[str]:
@@ -162,7 +163,7 @@ def shortened(lines: Sequence[str]) -> Tuple[str, ...]:
     return (*lines[:head], f"  … {left_out} lines …", *lines[-(SHOWN - head - 1) :])
 
 
-def _also(plan: Plan, failure: Failure, said: Sequence[str], tail: Tail) -> str:
+def _also(plan: Plan, verdict: Verdict, failure: Failure, said: Sequence[str], tail: Tail) -> str:
     """Say on how many other nodes a rank ended with the same words, if any came so far."""
     others = [share for share in plan.nodes if share.node != failure.node]
     same = [
@@ -171,7 +172,7 @@ def _also(plan: Plan, failure: Failure, said: Sequence[str], tail: Tail) -> str:
         if said
         and any(
             said[-1] in _last_words(plan, Failure(share.node, rank, ""), tail)
-            for rank in share.ranks
+            for rank in verdict.ranks_on(share.node)
         )
     ]
     if not same:

@@ -26,13 +26,13 @@ def environment(
     facts: Facts,
     backend: str,
     interface: str,
-    ranks: Tuple[int, ...],
+    nproc: int,
     gpus: Tuple[int, ...],
 ) -> Dict[str, str]:
     """Ours first, then the cluster's, the node's, the task's: a user's own setting wins."""
     env = {
         "DIST_BACKEND": backend,
-        "OMP_NUM_THREADS": str(max(1, int(facts.cores / len(ranks)))),
+        "OMP_NUM_THREADS": str(max(1, int(facts.cores / nproc))),
         "RUNNER_RUN_ID": spec.run_id,
         "RUNNER_NODE": node.name,
     }

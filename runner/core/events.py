@@ -26,18 +26,32 @@ class Cause(enum.Enum):
 
 @dataclass(frozen=True)
 class ProgramStarted:
-    """The supervisor started the program (torchrun), in a `cgroup` of its own if it could."""
+    """The supervisor started the program (torchrun), in a `cgroup` of its own if it could.
+
+    `again` is that of its order.
+    """
 
     pid: int
     cgroup: str = ""
+    again: int = 0
 
 
 @dataclass(frozen=True)
 class RankStarted:
-    """A rank's own program runs."""
+    """A rank's own program runs, for the `start`-th time on this node.
+
+    The rest is what torch told it: the number of ranks and of nodes (0 if it did not), where
+    they meet, its node's place among them, and how often torch started them anew.
+    """
 
     rank: int
     pid: int
+    start: int = 1
+    world_size: int = 0
+    nodes: int = 0
+    master: str = ""
+    group_rank: int = 0
+    restarts: int = 0
 
 
 @dataclass(frozen=True)
@@ -45,7 +59,8 @@ class RankExited:
     """A rank ended: by `code`, or by `signal` (then code is None).
 
     Both are None when its shim was killed with it, so that nobody saw the end.
-    `max_rss` is its peak memory in bytes, `traceback` what torch's `@record` wrote down of its end.
+    `max_rss` is its peak memory in bytes, `traceback` what torch's `@record` wrote down of its end,
+    `start` that of its `RankStarted`.
     """
 
     rank: int
@@ -54,6 +69,7 @@ class RankExited:
     max_rss: int = 0
     error: str = ""
     traceback: str = ""
+    start: int = 1
 
     @property
     def ok(self) -> bool:
@@ -122,6 +138,15 @@ class PeerLost:
 
 
 @dataclass(frozen=True)
+class PeerLeft:
+    """The node `peer` was lost, or left, and the run goes on with `nodes` others (0: not known)."""
+
+    peer: str
+    reason: str
+    nodes: int = 0
+
+
+@dataclass(frozen=True)
 class Kept:
     """The run goes on without a controller from now on."""
 
@@ -178,6 +203,7 @@ Body = Union[
     Joined,
     Apart,
     PeerLost,
+    PeerLeft,
     Kept,
     Stalled,
     Moving,
@@ -197,6 +223,7 @@ KINDS: Dict[str, Type[Any]] = {
     "joined": Joined,
     "apart": Apart,
     "peer_lost": PeerLost,
+    "peer_left": PeerLeft,
     "kept": Kept,
     "stalled": Stalled,
     "moving": Moving,

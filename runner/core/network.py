@@ -29,15 +29,15 @@ class Endpoint:
 
 
 def training_address(
-    nodes: Sequence[Node], facts: Mapping[str, Facts]
+    nodes: Sequence[Node], facts: Mapping[str, Facts], *, alone: bool = True
 ) -> Tuple[str, str, Optional[Problem]]:
-    """Choose the address at which the ranks meet.
+    """Choose the address at which the ranks meet; one node is `alone` unless others may join.
 
     Returns:
         The address, why it was chosen, and what is wrong if there is none.
     """
     master = nodes[0]
-    if len(nodes) == 1:
+    if len(nodes) == 1 and alone:
         return LOOPBACK, "one node", None
     if master.addr:
         return master.addr, f"cluster.nodes.{master.name}.addr", None
@@ -56,7 +56,8 @@ def endpoints(spec: Spec, nodes: Sequence[Node], facts: Mapping[str, Facts]) -> 
     That is what gloo and NCCL publish: the address of the interface towards the master, of its
     several the one on the master's subnet, else the first of the same family.
     """
-    addr, _, problem = training_address(nodes, facts)
+    alone = (spec.most or 1) == 1
+    addr, _, problem = training_address(nodes, facts, alone=alone)
     if problem:
         return {}
     route = derived_address(nodes, facts) if addr == nodes[0].addr else addr

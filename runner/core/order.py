@@ -16,6 +16,8 @@ class Hub:
         port: Its TCP port.
         members: How many other nodes there are.
         lost_s: Seconds of silence after which a node counts as lost.
+        least: With so many nodes the run goes on; 0 for all of them.
+        vital: Whether the run cannot go on without `node`: the ranks' store is there.
     """
 
     node: str
@@ -23,6 +25,8 @@ class Hub:
     port: int
     members: int = 0
     lost_s: float = 15.0
+    least: int = 0
+    vital: bool = True
 
 
 @dataclass(frozen=True)
@@ -56,7 +60,7 @@ class Order:
         argv: The program, ready for exec.
         env: Its environment, over the host's own (after `setup`).
         cwd: Its working directory; created when it lies in the run folder.
-        ranks: The global ranks it will start here, by local rank.
+        ranks: The global ranks it will start here, by local rank; () where torch numbers them.
         shim: Where the rank shim is to be put; `argv` or `env` refer to it.
         shim_python: The interpreter that runs the shim.
         rank_prefix: What the shim puts before a rank's own arguments (the task's interpreter).
@@ -73,6 +77,10 @@ class Order:
         stacks: Whether the ranks are prepared to tell their Python stacks.
         launcher: What the program is that starts the ranks and hands TERM on to them; "" where it
             is the one rank itself, in its shim, with whatever it starts.
+        nproc: How many ranks it will start here; 0 in an order from before, which names them.
+        restarts: Whether the program starts ranks that failed anew by itself, and nobody else
+            is to act on it.
+        again: How often this attempt began here before: a node that was lost came back.
     """
 
     run_id: str
@@ -98,3 +106,6 @@ class Order:
     metrics: Tuple[str, ...] = ()
     stacks: bool = False
     launcher: str = "torchrun"
+    nproc: int = 0
+    restarts: bool = False
+    again: int = 0

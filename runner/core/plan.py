@@ -39,10 +39,11 @@ class NodePlan:
         command: The plain command, as a person would type it there.
         env: The environment of that command; what differs from the host's own.
         cwd: Its working directory.
-        ranks: The global ranks on this node, by local rank.
+        ranks: The global ranks on this node, by local rank; () where torch numbers them.
         gpus: The devices used, () for none.
         interface: The interface of the training traffic, "" when unknown.
         order: What its supervisor is told.
+        nproc: How many ranks it starts; 0 in a plan from before, which names them.
     """
 
     node: str
@@ -54,6 +55,12 @@ class NodePlan:
     gpus: Tuple[int, ...]
     interface: str
     order: Order
+    nproc: int = 0
+
+    @property
+    def size(self) -> int:
+        """How many ranks it starts."""
+        return self.nproc or len(self.ranks)
 
 
 @dataclass(frozen=True)
@@ -64,7 +71,8 @@ class Plan:
     `master_port` is 0 where nobody was to reserve one. `setup` runs on every node first; `secrets`
     are names, never values; `release` and `commit` say which code runs, "" where it is the hosts'
     own, `sub` and `script` where in it (see `Code`), and `tasks_hash` which shipped tasks;
-    `outputs` is what the task leaves to be fetched; `notes` are decisions worth saying aloud.
+    `outputs` is what the task leaves to be fetched; `notes` are decisions worth saying aloud;
+    with `least` nodes, and at most `most`, it may begin and go on, 0 where all must be there.
     """
 
     run_id: str
@@ -87,10 +95,22 @@ class Plan:
     tasks_hash: str = ""
     outputs: Tuple[str, ...] = ()
     notes: Tuple[str, ...] = ()
+    least: int = 0
+    most: int = 0
+
+    @property
+    def numbered_by_torch(self) -> bool:
+        """Whether only torch knows which node has which ranks."""
+        return not all(share.ranks for share in self.nodes)
+
+    @property
+    def restarts(self) -> bool:
+        """Whether torch starts ranks that failed anew, and the run goes on."""
+        return any(share.order.restarts for share in self.nodes)
 
     @property
     def node_of_rank(self) -> Dict[int, str]:
-        """The node of each rank."""
+        """The node of each rank, as far as that is known beforehand."""
         return {rank: share.node for share in self.nodes for rank in share.ranks}
 
     @property
@@ -122,7 +142,8 @@ def build_plan(
         problems += problems_of(spec, node, facts[node.name])
     if problems:
         raise NotReady(problems)
-    addr, why, problem = network.training_address(spec.nodes, facts)
+    alone = (spec.most or 1) == 1
+    addr, why, problem = network.training_address(spec.nodes, facts, alone=alone)
     if problem:
         raise NotReady([problem])
 
@@ -133,7 +154,7 @@ def build_plan(
     backend, problem = _backend(spec, gpus, nproc, deaf)
     if problem:
         raise NotReady([problem])
-    ranks = _ranks(spec.nodes, nproc)
+    ranks = _ranks(spec, nproc)
     port = facts[spec.master.name].held_port if spec.rendezvous.held else 0
     route = network.derived_address(spec.nodes, facts) if addr == spec.master.addr else addr
     numeric = addr if network.is_numeric(addr) else route
@@ -142,7 +163,7 @@ def build_plan(
     service = _service(spec, facts, locals_)
     endpoint, why = _endpoint(spec, service, locals_, why)
     meeting = _Meeting(
-        *(addr, route, port, len(spec.nodes), backend, code, attempt, hub, locals_),
+        *(addr, route, port, spec.most or len(spec.nodes), backend, code, attempt, hub, locals_),
         service,
         endpoint,
     )
@@ -152,7 +173,10 @@ def build_plan(
         task=spec.task.name,
         attempt=attempt,
         nodes=tuple(
-            _node_plan(spec, index, facts[node.name], meeting, ranks[node.name], gpus[node.name])
+            _node_plan(
+                *(spec, index, facts[node.name], meeting),
+                *(nproc[node.name], ranks[node.name], gpus[node.name]),
+            )
             for index, node in enumerate(spec.nodes)
         ),
         world_size=sum(nproc.values()),
@@ -170,6 +194,8 @@ def build_plan(
         tasks_hash=code.tasks_hash,
         outputs=spec.task.outputs,
         notes=_notes(spec, facts, gpus, deaf) + _unpushed(spec, facts, code),
+        least=spec.least or 0,
+        most=(spec.most or len(spec.nodes)) if spec.least else 0,
     )
 
 
@@ -204,7 +230,7 @@ class _Meeting:
 
 def _local_addrs(spec: Spec, facts: Mapping[str, Facts]) -> Dict[str, str]:
     """Return where each node's ranks are reached; torch would publish a name nobody may resolve."""
-    if len(spec.nodes) == 1:
+    if (spec.most or len(spec.nodes)) == 1:
         return {spec.master.name: network.LOOPBACK}
     found = network.endpoints(spec, spec.nodes, facts)
     return {node.name: node.addr or found[node.name].address for node in spec.nodes}
@@ -239,14 +265,25 @@ def _endpoint(
 
 
 def _hub(spec: Spec, addr: str, port: int) -> Optional[Hub]:
-    if len(spec.nodes) == 1 or not port:
+    if (spec.most or len(spec.nodes)) == 1 or not port:
         return None
-    return Hub(spec.master.name, addr, port, len(spec.nodes) - 1, spec.lost_s)
+    return Hub(
+        node=spec.master.name,
+        addr=addr,
+        port=port,
+        members=len(spec.nodes) - 1,
+        lost_s=spec.lost_s,
+        least=spec.least or 0,
+        vital=spec.rendezvous.held or spec.rendezvous.serve == spec.master.name,
+    )
 
 
-def _ranks(nodes: Sequence[Node], nproc: Mapping[str, int]) -> Dict[str, Tuple[int, ...]]:
+def _ranks(spec: Spec, nproc: Mapping[str, int]) -> Dict[str, Tuple[int, ...]]:
+    """Return each node's ranks in the order of the YAML, unless torch has an order of its own."""
+    if spec.rendezvous.assigns:
+        return {node.name: () for node in spec.nodes}
     ranks, base = {}, 0
-    for node in nodes:
+    for node in spec.nodes:
         ranks[node.name] = tuple(range(base, base + nproc[node.name]))
         base += nproc[node.name]
     return ranks
@@ -299,6 +336,15 @@ def _notes(
             notes.append(f"the GPUs of {_some(single)} are found at launch: {each} is shown here")
         else:
             notes.append(f"no GPU on {_some(single)}: {each} on the CPU{more}")
+    if (
+        spec.least
+        and spec.least < (spec.most or len(spec.nodes))
+        and not spec.torchrun.max_restarts
+    ):
+        notes.append(
+            "torchrun.max_restarts is 0: nodes may join, and one that leaves ends the run "
+            "(each one that leaves takes a restart of every node's)"
+        )
     if deaf:
         notes.append(f"GPUs, but a torch built without CUDA, on {_some(deaf)}: gloo is used")
     return (*notes, *_logind(spec, facts))
@@ -338,6 +384,7 @@ def _node_plan(
     index: int,
     facts: Facts,
     meeting: _Meeting,
+    nproc: int,
     ranks: Tuple[int, ...],
     gpus: Tuple[int, ...],
 ) -> NodePlan:
@@ -347,7 +394,7 @@ def _node_plan(
     interface = _interface(node, facts, meeting)
     place = Place(
         index=index,
-        nproc=len(ranks),
+        nproc=nproc,
         addr=meeting.addr,
         port=meeting.port,
         local_addr=meeting.local_addrs.get(node.name, ""),
@@ -355,7 +402,7 @@ def _node_plan(
     )
     python = facts.python.executable
     start = entry(spec, meeting.attempt, place, python=python, script=script, folder=folder)
-    env = environment(spec, node, facts, meeting.backend, interface, ranks, gpus)
+    env = environment(spec, node, facts, meeting.backend, interface, nproc, gpus)
     env = {**start.env, **env}
     if spec.elastic:
         env = {**NO_SHARED_STORE, **env}
@@ -394,7 +441,10 @@ def _node_plan(
             stall_stops=spec.stall_stops,
             metrics=spec.metrics,
             stacks=spec.stacks,
+            nproc=nproc,
+            restarts=spec.rendezvous.assigns and spec.torchrun.max_restarts > 0,
         ),
+        nproc=nproc,
     )
 
 

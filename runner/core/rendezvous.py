@@ -133,7 +133,7 @@ def _etcd(spec: Spec, attempt: int, place: Place) -> Tuple[str, ...]:
 def _dynamic(
     spec: Spec, attempt: int, place: Place, endpoint: str, conf: Dict[str, str]
 ) -> Tuple[str, ...]:
-    least, most = spec.least, len(spec.nodes)
+    least, most = spec.least, spec.most or len(spec.nodes)
     return (
         f"--nnodes={most}" if least in (None, most) else f"--nnodes={least}:{most}",
         f"--nproc_per_node={place.nproc}",

@@ -22,6 +22,7 @@ class RunInfo:
         world_size: How many ranks.
         gpus: How many GPUs it uses on each node that uses any.
         attempt: Which start of it this is, from 0.
+        least: With so many nodes it goes on, 0 for all of them.
     """
 
     run_id: str
@@ -33,6 +34,7 @@ class RunInfo:
     world_size: int = 1
     gpus: Optional[Dict[str, int]] = None
     attempt: int = 0
+    least: int = 0
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,14 @@ ENDS = (State.SUCCEEDED, State.FAILED, State.STOPPED, State.STUCK, None)
 
 BROKEN = "broken"
 """The state of a run whose supervisors are gone, while its record has no end."""
+
+
+def elastic(info: RunInfo, seen: Mapping[str, RunSeen]) -> str:
+    """Return with how many nodes a run goes on that may do with fewer, "" for any other."""
+    if not 0 < info.least < info.nodes:
+        return ""
+    live = sum(1 for each in seen.values() if each.alive)
+    return f", {live} of {info.least}-{info.nodes} nodes"
 
 
 def overall(seen: Mapping[str, RunSeen]) -> str:

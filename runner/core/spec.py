@@ -201,6 +201,7 @@ class Spec:
         torchrun: Options of torchrun's.
         relaunch: What is done when an attempt fails.
         least: With so many nodes a run may begin or go on; all of `nodes` unless it is elastic.
+        most: So many may take part, where some of them are not among `nodes` for now.
         spares: Nodes that may take the place of one that failed, in the order of the YAML.
         ssh: Log-in.
         python: The task's interpreter on the hosts.
@@ -234,6 +235,7 @@ class Spec:
     torchrun: Torchrun = field(default_factory=Torchrun)
     relaunch: Relaunch = Relaunch()
     least: Optional[int] = None
+    most: Optional[int] = None
     spares: Tuple[Node, ...] = ()
     ssh: Ssh = Ssh()
     python: str = "python3"
@@ -268,7 +270,7 @@ class Spec:
     @property
     def elastic(self) -> bool:
         """Whether nodes may come and go, or torchrun starts ranks anew, while the run is on."""
-        fewer = self.least is not None and self.least < len(self.nodes)
+        fewer = self.least is not None and self.least < (self.most or len(self.nodes))
         return self.rendezvous.assigns and (fewer or self.torchrun.max_restarts > 0)
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 from dataclasses import dataclass, field, replace
-from typing import Dict, Iterable, List, Mapping, Optional, Tuple
+from typing import Dict, Iterable, List, Mapping, Optional, Set, Tuple
 
 from runner.core.events import (
     Cause,
@@ -12,9 +12,11 @@ from runner.core.events import (
     Event,
     HostLost,
     Moving,
+    PeerLeft,
     PeerLost,
     PortTaken,
     ProgramExited,
+    ProgramStarted,
     RankExited,
     RankStarted,
     Stalled,
@@ -22,6 +24,7 @@ from runner.core.events import (
     Stopping,
 )
 from runner.core.exits import describe_exit
+from runner.core.membership import Membership, Memberships
 from runner.core.plan import Plan
 from runner.core.states import State
 
@@ -85,6 +88,7 @@ class Verdict:
 
     `consequences` counts ranks that failed after the first; `unproven` are hosts that did not
     say that nothing is left; `still_s` is for how long nothing had moved when it ended, in seconds.
+    Where torch numbers the ranks, `ranks` are those of the last of all `memberships`.
     """
 
     state: str
@@ -94,27 +98,35 @@ class Verdict:
     consequences: int = 0
     unproven: Tuple[str, ...] = ()
     still_s: float = 0.0
+    memberships: int = 0
     nodes: Dict[str, NodeResult] = field(default_factory=dict)
     ranks: Dict[str, RankResult] = field(default_factory=dict)
+
+    def ranks_on(self, node: str) -> Tuple[int, ...]:
+        """Return the ranks of a node; where torch numbers them, those it had in the end."""
+        return tuple(sorted(int(rank) for rank, end in self.ranks.items() if end.node == node))
 
 
 def fold(plan: Plan, observed: Iterable[Observed], seconds: float) -> Verdict:
     """Return the verdict; the first failure by corrected time wins, the rest is consequence."""
     history = sorted(observed, key=lambda seen: seen.at)
     nodes = {share.node: NodeResult() for share in plan.nodes}
-    ranks = {rank: RankResult(share.node) for share in plan.nodes for rank in share.ranks}
+    members = _memberships(history) if plan.numbered_by_torch else None
+    last = members.last if members else None
+    ranks = _ranks(plan, history, last)
     failures: List[Tuple[float, Failure, int]] = []
     consequences: List[Tuple[float, Failure, int]] = []
     told = _told(history)
     hub = plan.nodes[0].node if any(name == plan.nodes[0].node for name, _ in told) else ""
     stop = _stop(history)
+    away: Set[str] = set()
     for seen in history:
         name, body = seen.event.node, seen.event.body
-        if isinstance(body, RankExited):
-            end = (body.code, body.signal, body.max_rss)
-            ranks[body.rank] = RankResult(name, *end, started=True, traceback=body.traceback)
-        elif isinstance(body, RankStarted):
-            ranks[body.rank] = replace(ranks[body.rank], started=True)
+        if isinstance(body, PeerLeft):
+            away.add(body.peer)
+        elif isinstance(body, ProgramStarted):  # once more, where a lost node came back
+            away.discard(name)
+            nodes[name] = NodeResult()
         elif isinstance(body, ProgramExited):
             nodes[name] = replace(nodes[name], code=body.code, signal=body.signal)
         elif isinstance(body, Ended):
@@ -126,14 +138,18 @@ def fold(plan: Plan, observed: Iterable[Observed], seconds: float) -> Verdict:
                 note=body.reason,
             )
         failure = _failure(seen.event, hub, plan.launcher)
+        if name in away or (plan.restarts and _outlived(seen, last)):
+            continue
         if failure and not _told_before(seen.event, told):
             failures.append((seen.at, *failure))
         elif failure:
             consequences.append((seen.at, *failure))
     failures = failures or consequences
-    succeeded = all(result.code == 0 for result in ranks.values())
-    first = _first(failures, stop, succeeded)
-    lost = {f.node for _, f, code in failures if code == _LOST_CODE}
+    expected = (last.world_size if last else 0) or plan.world_size
+    enough = len(ranks) == expected or not plan.numbered_by_torch
+    succeeded = enough and all(result.code == 0 for result in ranks.values())
+    first = None if succeeded and plan.restarts else _first(failures, stop, succeeded)
+    lost = away | {f.node for _, f, code in failures if code == _LOST_CODE}
     unproven = tuple(name for name, result in nodes.items() if not result.ended)
     stuck = [n for n, r in nodes.items() if r.survivors] + [n for n in unproven if n not in lost]
     state, code = _outcome(first, stop, succeeded)
@@ -147,9 +163,48 @@ def fold(plan: Plan, observed: Iterable[Observed], seconds: float) -> Verdict:
         consequences=_consequences(ranks, first[0] if first else None),
         unproven=unproven,
         still_s=_still(history),
+        memberships=members.count if members else 0,
         nodes=nodes,
         ranks={str(rank): result for rank, result in sorted(ranks.items())},
     )
+
+
+def _memberships(history: Iterable[Observed]) -> Memberships:
+    members = Memberships()
+    for seen in history:
+        if isinstance(seen.event.body, RankStarted):
+            members.started(seen.event.node, seen.event.body, seen.at)
+    return members
+
+
+def _ranks(
+    plan: Plan, history: Iterable[Observed], last: Optional[Membership]
+) -> Dict[int, RankResult]:
+    """Return how every rank ended: those of the plan, or of the last membership."""
+    ranks = {rank: RankResult(share.node) for share in plan.nodes for rank in share.ranks}
+    for seen in history:
+        name, body = seen.event.node, seen.event.body
+        if not isinstance(body, (RankStarted, RankExited)):
+            continue
+        if last and not last.has(name, body.rank, body.start):
+            continue
+        if isinstance(body, RankExited):
+            end = (body.code, body.signal, body.max_rss)
+            ranks[body.rank] = RankResult(name, *end, started=True, traceback=body.traceback)
+        else:
+            before = ranks.get(body.rank, RankResult(name))
+            ranks[body.rank] = replace(before, started=True)
+    return ranks
+
+
+def _outlived(seen: Observed, last: Optional[Membership]) -> bool:
+    """Whether what went wrong did so in a membership that another one followed."""
+    body = seen.event.body
+    if last is None:
+        return False
+    if isinstance(body, RankExited):
+        return not last.has(seen.event.node, body.rank, body.start)
+    return isinstance(body, (HostLost, PeerLost)) and seen.at < last.began
 
 
 def _still(history: Iterable[Observed]) -> float:

@@ -24,6 +24,9 @@ from runner.host.records import claim, closed, read_format
 OLD_WORDS = {"heard": b"h", "stop": b"s", "kill": b"k"}
 """What supervisors of format 1 understand, a byte each."""
 
+MORE = ("cause", "reason", "peer", "nodes")
+"""What may be said with a word."""
+
 KNOCK_S, SOON_S = 2.0, 0.2
 """How often a door is tried that nobody opens; with something to say, soon again."""
 
@@ -218,7 +221,7 @@ class Following(Duty):
         if self.wire.work and self._run is None and word != "keep":
             self.wire.work.give_up("it was told to stop before its start")
             return
-        more = {name: frame.data[name] for name in ("cause", "reason") if name in frame.data}
+        more = {name: frame.data[name] for name in MORE if name in frame.data}
         self._asked().tell(word, **more)
         self.wire.reply("said", {"id": frame.data["id"]})
 

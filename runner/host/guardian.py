@@ -114,12 +114,12 @@ def close_record(
     journal.reopen()
     journal.append(Stopping(reason), **when)
     known = {
-        event.body.rank
+        (event.body.rank, event.body.start)
         for event in read_events(folder)
         if isinstance(event.body, RankExited) and event.attempt == order.attempt
     }
     for kind, rank, data in rank_records(folder.attempt(order.attempt), set()):
-        if kind == "exit" and rank not in known:
+        if kind == "exit" and (rank, data["start"]) not in known:
             journal.append_exit(rank, data)
     state = State.STUCK if survivors else State.FAILED
     proven = (proven or bool(home.path)) and confirmed(home, survivors)
@@ -188,8 +188,8 @@ def _stuck(folder: RunFolder) -> List[Tuple[int, int]]:
 
 
 def _beginning(folder: RunFolder, order: Order) -> ProgramStarted:
-    """Return what is on record of the program's start."""
-    for event in read_events(folder):
+    """Return what is on record of the program's last start."""
+    for event in reversed(read_events(folder)):
         if isinstance(event.body, ProgramStarted) and event.attempt == order.attempt:
             return event.body
     return ProgramStarted(0)

@@ -63,7 +63,20 @@ class Host(Connected):
         if peer is not None:
             peer.say(say="stop", reason=f"lost {name}: {reason}", cause=Cause.PEER.value)
             self._forget(peer)
-        self._news.peer_lost(name, reason, since)
+        self._gone(name, reason, since)
+
+    def _gone(self, name: str, reason: str, since: float) -> None:
+        """A member is gone: the end, unless the run may go on with those who are left."""
+        nodes = 1 + len({*self._members, *self._absent})
+        needed = self._hub.least or 1 + self._hub.members
+        if self._stopping or not self._order.restarts or nodes < needed:
+            self._news.peer_lost(name, reason, since)
+            return
+        age = round(time.monotonic() - since, 3)
+        for peer in self._members.values():
+            peer.say(say="left", peer=name, reason=reason, age=age, nodes=nodes)
+        self._moved.pop(name, None)
+        self._news.peer_left(name, reason, since, nodes)
 
     def stop(self, reason: str, cause: Cause) -> None:
         """Tell every member, and whoever comes later."""
@@ -125,7 +138,7 @@ class Host(Connected):
                 self._absent[peer.name] = peer.heard  # it may not have heard that it came through
             elif known and not quiet:
                 reason = f"its supervisor ended without a word ({gone})"
-                self._news.peer_lost(peer.name, reason, time.monotonic())
+                self._gone(peer.name, reason, time.monotonic())
 
     def _know(self, peer: Peer) -> None:
         if peer in self._strangers:

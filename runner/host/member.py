@@ -219,4 +219,8 @@ class Member(Connected):
             why = f"lost {self._hub.node}: {reason}"
             peer.say(say="stop", reason=why, cause=Cause.PEER.value)
         self._part_with_all()
-        self._news.peer_lost(self._hub.node, reason, since)
+        if self._order.restarts and not self._hub.vital:
+            self._news.apart(f"{self._hub.node} any more: {reason}")
+            self._news.peer_left(self._hub.node, reason, since, 0)
+        else:
+            self._news.peer_lost(self._hub.node, reason, since)

@@ -3,9 +3,10 @@
     rank.py ATTEMPT_FOLDER SITE HIDE[,HIDE...] PREFIX_COUNT [PREFIX...] ARGS...
 
 It gives the rank's output files their global rank, keeps torchrun's plumbing out of the rank's
-environment, records exit code or signal, time and peak memory, and ends the same way. SITE is a
-folder to put first on the rank's PYTHONPATH; it may be empty. It is a
-file of its own because torchrun can be told a program (`PYTHON_EXEC`), not a module in a zip.
+environment, records exit code or signal, time and peak memory, and ends the same way. A rank that
+torch starts here once more goes on in the same output files; its records have a number then. SITE
+is a folder to put first on the rank's PYTHONPATH; it may be empty. It is a file of its own because
+torchrun can be told a program (`PYTHON_EXEC`), not a module in a zip.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import resource
 import signal
 import sys
 import time
-from typing import Any, Dict, List, NoReturn
+from typing import Any, Dict, List, Mapping, NoReturn
 
 PR_SET_PDEATHSIG, PR_SET_PTRACER = 1, 0x59616D61
 TRACEBACK = 8 << 10
@@ -35,6 +36,8 @@ def main(argv: List[str]) -> NoReturn:
     folder, site, hide, count = argv[0], argv[1], argv[2].split(","), int(argv[3])
     program = argv[4 : 4 + count] + argv[4 + count :]
     base = os.path.join(folder, f"rank_{os.environ['RANK']}")
+    numbered = first_free(base)
+    told = membership(os.environ)
     for name in hide:
         os.environ.pop(name, None)
     if site:
@@ -48,19 +51,44 @@ def main(argv: List[str]) -> NoReturn:
     if child == 0:
         _become(program, base, traced=bool(site))
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
-    record(f"{base}.start", {"pid": child, "shim": os.getpid()})
+    record(f"{numbered}.start", {"pid": child, "shim": os.getpid(), **told})
     _, status, usage = os.wait4(child, 0)
     signum = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
     code = None if signum else os.WEXITSTATUS(status)
-    told = traceback_of(os.environ.get("TORCHELASTIC_ERROR_FILE", "")) if status else ""
-    end = {"code": code, "signal": signum, "max_rss": usage.ru_maxrss * 1024, "traceback": told}
-    record(f"{base}.exit", end)
+    said = traceback_of(os.environ.get("TORCHELASTIC_ERROR_FILE", "")) if status else ""
+    end = {"code": code, "signal": signum, "max_rss": usage.ru_maxrss * 1024, "traceback": said}
+    record(f"{numbered}.exit", end)
     if signum:
         if signum != signal.SIGKILL:
             signal.signal(signum, signal.SIG_DFL)
         os.kill(os.getpid(), signum)
         signal.pause()
     os._exit(code or 0)
+
+
+def first_free(base: str) -> str:
+    """Return `base`, or with a number from 2 on where this rank was started here before."""
+    start, name = 1, base
+    while os.path.exists(f"{name}.start"):
+        start += 1
+        name = f"{base}.{start}"
+    return name
+
+
+def membership(environ: Mapping[str, str]) -> Dict[str, Any]:
+    """Return what torch tells this start of the rank of all the others."""
+    numbers = {
+        "world_size": "WORLD_SIZE",
+        "nodes": "GROUP_WORLD_SIZE",
+        "group_rank": "GROUP_RANK",
+        "restarts": "TORCHELASTIC_RESTART_COUNT",
+    }
+    told: Dict[str, Any] = {
+        key: int(environ[name]) for key, name in numbers.items() if environ.get(name, "").isdigit()
+    }
+    if "MASTER_PORT" in environ:
+        told["master"] = f"{environ.get('MASTER_ADDR', '')}:{environ['MASTER_PORT']}"
+    return told
 
 
 def _become(program: List[str], base: str, *, traced: bool) -> NoReturn:

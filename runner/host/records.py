@@ -11,7 +11,7 @@ from typing import Any, Dict, List, Mapping, Optional, Set, Tuple
 
 from runner.core import shell
 from runner.core.codec import decode, encode
-from runner.core.events import Body, Ended, Event, RankExited, parse
+from runner.core.events import Body, Ended, Event, ProgramStarted, RankExited, parse
 from runner.core.layout import FORMAT, RunFolder
 from runner.core.order import Order
 from runner.core.states import LEGAL, State
@@ -37,6 +37,8 @@ def prepare(
 ) -> None:
     """Make the run folder of a new attempt: format, order, shim, and the `record` of the run.
 
+    Where the attempt began here before, its folder stays as it is, with all that is in it.
+
     `programs` has the text of the shim as `rank`, and of the ranks' `sitecustomize` as `dumper`.
 
     Raises:
@@ -44,10 +46,10 @@ def prepare(
     """
     before = os.umask(0o077)  # for the folders above too; the ranks keep the user's own
     try:
-        if order.attempt == 0:
+        if order.attempt == 0 and not order.again:
             os.makedirs(os.path.dirname(folder.root), exist_ok=True)
             os.mkdir(folder.root)  # a record is never written over
-        os.mkdir(folder.attempt(order.attempt))
+        os.makedirs(folder.attempt(order.attempt), exist_ok=bool(order.again))
         for place in (folder.work, folder.site):
             os.makedirs(place, exist_ok=True)
     finally:
@@ -153,7 +155,8 @@ class Journal:
     def append_exit(self, rank: int, data: Dict[str, Any], error: str = "") -> None:
         """Record a rank's end as its shim wrote it down, at the time it did; `error` says more."""
         told = str(data.get("traceback", ""))
-        body = RankExited(rank, data["code"], data["signal"], int(data["max_rss"]), error, told)
+        end = (data["code"], data["signal"], int(data["max_rss"]))
+        body = RankExited(rank, *end, error, told, int(data["start"]))
         self.append(body, mono=float(data["mono"]), wall=float(data["wall"]))
 
     def enter(self, state: State) -> None:
@@ -228,11 +231,17 @@ def closed(folder: RunFolder, order: Order) -> bool:
 
 
 def last_end(folder: RunFolder, attempt: Optional[int] = None) -> Optional[State]:
-    """Return how an attempt, or the last one, ended by its last event; None if it has none."""
+    """Return how an attempt, or the last one, ended by its last event; None if it has none.
+
+    What began once more has not ended.
+    """
     state: Optional[State] = None
     for event in read_events(folder):
         if attempt is None or event.attempt == attempt:
-            state = event.body.state if isinstance(event.body, Ended) else state
+            if isinstance(event.body, Ended):
+                state = event.body.state
+            elif isinstance(event.body, ProgramStarted):
+                state = None
     return state
 
 
@@ -261,7 +270,8 @@ def read_state(folder: RunFolder) -> Optional[State]:
 def rank_records(attempt: str, seen: Set[str]) -> List[Tuple[str, int, Dict[str, Any]]]:
     """Return what the rank shims wrote since the last call, in the order in which it happened.
 
-    Each is "start" or "exit", the rank, and the record; `seen` remembers the files.
+    Each is "start" or "exit", the rank, and the record, with the number of the start as `start`;
+    `seen` remembers the files.
     """
     try:
         names = os.listdir(attempt)
@@ -278,7 +288,8 @@ def rank_records(attempt: str, seen: Set[str]) -> List[Tuple[str, int, Dict[str,
         except (OSError, ValueError):
             continue
         seen.add(name)
-        found.append((kind, int(stem[len("rank_") :]), data))
+        rank, _, start = stem[len("rank_") :].partition(".")
+        found.append((kind, int(rank), {**data, "start": int(start or 1)}))
     return sorted(found, key=lambda record: float(record[2]["mono"]))
 
 

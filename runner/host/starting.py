@@ -27,7 +27,7 @@ from runner.host.duty import Duty, Handlers, Wire
 from runner.host.facts import collect
 from runner.host.following import Following
 from runner.host.receiving import Receiving
-from runner.host.records import prepare
+from runner.host.records import closed, prepare, read_order
 from runner.host.work import Steps
 
 LOOK_S = 0.25
@@ -114,6 +114,9 @@ class Starting(Duty):
 
     def _prepare(self, folder: RunFolder, order: Order) -> Steps:
         """Make the run's folder, with its copy of the code."""
+        if order.again:
+            yield from self._prepare_again(folder, order)
+            return
         if order.attempt:  # it goes on in the same folder
             prepare(folder, order, self._programs, self._record)
             return
@@ -126,6 +129,18 @@ class Starting(Duty):
         except BaseException:
             shutil.rmtree(folder.root, ignore_errors=True)  # nothing was started
             raise
+
+    def _prepare_again(self, folder: RunFolder, order: Order) -> Steps:
+        """Close what a power cut left open here, and go on in the same folders."""
+        from runner.host import guardian  # no look at a host shall wait for this code
+
+        before = read_order(folder)
+        if before is not None and not closed(folder, before):
+            guardian.close_after_both(folder, before)
+        there = os.path.isdir(folder.work)
+        prepare(folder, order, self._programs, self._record)
+        if order.release and not there:
+            yield from check_out(order.workdir, order.release, folder.work)
 
     def _spawn(self, frame: Frame, folder: RunFolder, order: Order, lock: int) -> Steps:
         from runner.host import guardian  # no look at a host shall wait for this code

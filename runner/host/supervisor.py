@@ -18,12 +18,14 @@ import time
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Set, Tuple
 
 from runner.core.awake import Awake
+from runner.core.codec import decode
 from runner.core.events import (
     Apart,
     Cause,
     Ended,
     Joined,
     Kept,
+    PeerLeft,
     PeerLost,
     PortTaken,
     ProgramExited,
@@ -51,6 +53,13 @@ SAMPLE_S = 10.0
 
 PORT_LOOK_S = 0.5
 """How often to see who listens on the port: /proc/net/tcp costs milliseconds to read."""
+
+
+class RankProcess(NamedTuple):
+    """One start of a rank: its own program, and the shim above it."""
+
+    pid: int
+    shim: int
 
 
 class Start(NamedTuple):
@@ -87,9 +96,13 @@ class Supervisor(News):
         self._program: Optional[subprocess.Popen[bytes]] = None
         self._program_end: Optional[Tuple[Optional[int], Optional[int]]] = None
         self._seen: Set[str] = set()
-        self._shims: Dict[int, int] = {}
-        self._pids: Dict[int, int] = {}
-        self._exited: Set[int] = set()
+        self._ranks: Dict[Tuple[int, int], RankProcess] = {}
+        self._exited: Set[Tuple[int, int]] = set()
+        self._member_of = 0
+        self._renewed: Set[int] = set()
+        self._renewed_by = float("inf")
+        if order.again:  # what was recorded before was told before
+            rank_records(start.folder.attempt(order.attempt), self._seen)
         self._heard = self._heard_elsewhere = time.monotonic()
         self._circle = Circle()
         self._awake = Awake()
@@ -152,9 +165,11 @@ class Supervisor(News):
         """Return who gets TERM: a launcher alone, since it forwards; else the whole session."""
         if self.order.launcher:
             return [program]
-        ranks = {pid for rank, pid in self._pids.items() if rank not in self._exited}
         session = {pid for pid, each in proc.table().items() if each.session == program}
-        return sorted(session | ranks)
+        return sorted(session | self._rank_pids())
+
+    def _rank_pids(self) -> Set[int]:
+        return {each.pid for key, each in self._ranks.items() if key not in self._exited}
 
     def peer_stops(self, reason: str, cause: Cause) -> None:
         """End with the others."""
@@ -166,6 +181,22 @@ class Supervisor(News):
         wall = time.time() - (now - since)
         self._journal.append(PeerLost(peer, reason), mono=since, wall=wall)
         self.stop(f"lost {peer}: {reason}", Cause.PEER)
+
+    def peer_left(self, peer: str, reason: str, since: float, nodes: int) -> None:
+        """Go on without it: ranks that may wait for it for long are ended, and torch starts anew.
+
+        Those that it started since then, by themselves or with others, are left alone.
+        """
+        if self._stop_reason:
+            return
+        now = time.monotonic()
+        wall = time.time() - (now - since)
+        self._journal.append(PeerLeft(peer, reason, nodes), mono=since, wall=wall)
+        self._note_ranks()
+        if self._program_end is None and (not nodes or self._member_of > nodes):
+            living = self._rank_pids()
+            self._renewed = proc.send(living, signal.SIGTERM)
+            self._renewed_by = now + self.order.grace_s
 
     def joined(self) -> None:
         """Record it: from now on the controller need not watch for us."""
@@ -249,6 +280,9 @@ class Supervisor(News):
         """Do what a link says: heard, keep, stop or kill."""
         word = message["say"]
         self._heard = time.monotonic()
+        if word == "left":
+            known = (str(message["peer"]), str(message["reason"]))
+            self.peer_left(*known, self._heard, int(message["nodes"]))
         if word == "keep":
             self._keep()
         elif word in ("stop", "kill"):
@@ -291,7 +325,7 @@ class Supervisor(News):
         if not self._cgroup.holds(self._program.pid):
             self._cgroup.remove()
             self._cgroup = cgroup.Cgroup()
-        self._journal.append(ProgramStarted(self._program.pid, self._cgroup.path))
+        self._journal.append(ProgramStarted(self._program.pid, self._cgroup.path, order.again))
         self._journal.enter(State.RUNNING)
 
     def _tick(self) -> None:
@@ -307,6 +341,7 @@ class Supervisor(News):
             keeper.touch(self._folder)
             self._keep_door()
         self._reap()
+        self._end_the_renewed()
         if self._signalled or os.getppid() != self._guardian:
             self.stop("its supervisor was told to end, or lost its guardian")
         if self._journal.failed:
@@ -353,17 +388,32 @@ class Supervisor(News):
     def _note_ranks(self) -> None:
         attempt = self._folder.attempt(self.order.attempt)
         for kind, rank, data in rank_records(attempt, self._seen):
+            key = (rank, int(data["start"]))
             if kind == "start":
-                self._shims[rank], self._pids[rank] = int(data["shim"]), int(data["pid"])
-                body = RankStarted(rank, int(data["pid"]))
+                body = decode(RankStarted, {**data, "rank": rank})
+                self._ranks[key] = RankProcess(body.pid, int(data["shim"]))
+                self._member_of = body.nodes
                 self._journal.append(body, mono=float(data["mono"]), wall=float(data["wall"]))
             else:
-                self._exited.add(rank)
-                error = "" if self._stop_reason else deaths.seen(self._pids.get(rank, 0), data)
+                self._exited.add(key)
+                pid = self._ranks[key].pid if key in self._ranks else 0
+                error = "" if self._stop_reason else deaths.seen(pid, data)
                 self._journal.append_exit(rank, data, error)
                 if data["code"] != 0:
                     how = error or describe_exit(data["code"], data["signal"])
-                    self._fail(f"rank {rank} on {self.order.node} {how}")
+                    self._rank_failed(f"rank {rank} on {self.order.node} {how}")
+
+    def _rank_failed(self, what: str) -> None:
+        """A rank failed: that ends the run, unless torchrun may start it anew; it ends if not."""
+        if not self.order.restarts:
+            self._fail(what)
+
+    def _end_the_renewed(self) -> None:
+        """Kill ranks that were to end for a new membership, and take longer than the grace."""
+        if time.monotonic() >= self._renewed_by:
+            self._renewed_by = float("inf")
+            living = self._rank_pids()
+            proc.send(self._renewed & living, signal.SIGKILL)
 
     def _fail(self, what: str) -> None:
         """Something of the task failed: unless we stop already, that ends it everywhere."""
@@ -392,11 +442,12 @@ class Supervisor(News):
     def _note_unseen(self) -> None:
         """Ranks whose shim is gone without a word: nobody saw how they ended."""
         alive = proc.descendants(os.getpid())
-        for rank, shim in sorted(self._shims.items()):
-            if rank not in self._exited and shim not in alive:
-                self._exited.add(rank)
-                self._journal.append(RankExited(rank, error=deaths.unseen(self._folder.root)))
-                self._fail(f"rank {rank} on {self.order.node} ended unseen")
+        for (rank, start), process in sorted(self._ranks.items()):
+            if (rank, start) not in self._exited and process.shim not in alive:
+                self._exited.add((rank, start))
+                error = deaths.unseen(self._folder.root)
+                self._journal.append(RankExited(rank, error=error, start=start))
+                self._rank_failed(f"rank {rank} on {self.order.node} ended unseen")
 
     def _hand_over_port(self) -> None:
         """Let go of the port once the program listens on it, or once somebody else does."""
@@ -434,7 +485,7 @@ class Supervisor(News):
     def _end(self) -> State:
         self._watchdog.close()
         self._serving.end(self._reap)
-        shims = set(self._shims.values())
+        shims = {process.shim for process in self._ranks.values()}
         killed, survivors = kill_all(
             *(self._living, self._reap, shims, self._cgroup),
             gone=lambda: proc.childless() or bool(self._watchdog.pids),

@@ -32,6 +32,9 @@ class News:
     def peer_lost(self, peer: str, reason: str, since: float) -> None:
         """A node was heard of last at `since`."""
 
+    def peer_left(self, peer: str, reason: str, since: float, nodes: int) -> None:
+        """A node was heard of last at `since`, and the run goes on with `nodes` (0: not known)."""
+
     def joined(self) -> None:
         """The hub is reached."""
 
@@ -103,6 +106,10 @@ class Connected(Circle):
         if message["say"] == "here":
             self._reported = max(self._reported, time.monotonic() - float(message["heard"]))
             self._news.controller_heard(self._reported, keep=bool(message["keep"]))
+        elif message["say"] == "left":
+            since = time.monotonic() - float(message["age"])
+            known = (str(message["peer"]), str(message["reason"]))
+            self._news.peer_left(*known, since, int(message["nodes"]))
         elif message["say"] == "stop":
             self._news.peer_stops(str(message["reason"]), Cause(message["cause"]))
 

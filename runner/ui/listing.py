@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from runner.core.codec import encode
 from runner.core.errors import Problem
 from runner.core.facts import Facts
-from runner.core.seen import RunInfo, RunSeen, overall
+from runner.core.seen import RunInfo, RunSeen, elastic, overall
 from runner.core.text import readable
 from runner.core.verdict import Verdict
 from runner.ui.names import fold_names
@@ -99,7 +99,7 @@ def rows(runs: Iterable[Seen], *, all_: bool, clocks: Mapping[str, float]) -> li
                 run_id=info.run_id,
                 task=info.task,
                 owner=info.by or next(iter(seen.values())).owner,
-                state=overall(seen),
+                state=overall(seen) + (elastic(info, seen) if going else ""),
                 age=max(0.0, time.time() - info.began if going and info.began else last),
                 nodes=tuple(seen),
                 of=max(info.nodes, len(seen)),

@@ -28,10 +28,8 @@ MARKS = re.compile(r" *[~^]+")
 
 def opening(plan: Plan) -> str:
     """Return what runs where, in a few lines."""
-    ranks = _count(plan.world_size, "rank")
-    nodes = _count(len(plan.nodes), "node")
     lines = [
-        f"run {plan.run_id}: {plan.task} on {plan.cluster}, {nodes}, {ranks}, {plan.backend}",
+        f"run {plan.run_id}: {plan.task} on {plan.cluster}, {_size(plan)}, {plan.backend}",
         *_meeting(plan),
     ]
     if plan.release:
@@ -54,6 +52,14 @@ def _meeting(plan: Plan) -> list[str]:
     if plan.master_port:
         return [f"  meeting at {bracketed(plan.master_addr)}:{plan.master_port}{why}"]
     return ["  one node alone: its torchrun needs no address"] if len(plan.nodes) == 1 else []
+
+
+def _size(plan: Plan) -> str:
+    ranks, nodes = _count(plan.world_size, "rank"), _count(len(plan.nodes), "node")
+    if not plan.numbered_by_torch:
+        return f"{nodes}, {ranks}"
+    between = f" ({plan.least} to {plan.most} may take part)" if plan.least < plan.most else ""
+    return f"{ranks} on {nodes}{between}, numbered by torch"
 
 
 def code_name(release: str, commit: str) -> str:
@@ -150,6 +156,8 @@ def ending(
         rows = [_fared(group, verdict) for group in _same_fate(plan, verdict)]
         width = min(max(len(names) for names, _ in rows), WIDE)
         lines += [f"  {names:{width}}  {text}" for names, text in rows]
+    if verdict.memberships > 1:
+        lines.append(f"  {verdict.memberships} memberships; the ranks are those of the last")
     again = f"python -m runner stop --run {plan.run_id} {where}"
     lines += _unproven(verdict.unproven, disconnect_s, again)
     lines += [
@@ -210,7 +218,7 @@ def _same_fate(plan: Plan, verdict: Verdict) -> list[list[NodePlan]]:
     groups: dict[tuple[str, ...], list[NodePlan]] = {}
     for name, result in verdict.nodes.items():
         share = plan.of(name)
-        ends = {_end(verdict, rank) for rank in share.ranks}
+        ends = {_end(verdict, rank) for rank in verdict.ranks_on(name)}
         alike = len(plan.nodes) > MANY and len(ends) == 1
         key = (*ends, _left(result)) if alike else (name,)
         groups.setdefault(key, []).append(share)
@@ -219,11 +227,14 @@ def _same_fate(plan: Plan, verdict: Verdict) -> list[list[NodePlan]]:
 
 def _fared(group: Sequence[NodePlan], verdict: Verdict) -> tuple[str, str]:
     """Return the names of nodes that fared alike, and how they did."""
-    ranks = [rank for share in group for rank in share.ranks]
+    ranks = [rank for share in group for rank in verdict.ranks_on(share.node)]
     by_end: dict[str, list[int]] = {}
     for rank in ranks:
         by_end.setdefault(_end(verdict, rank), []).append(rank)
     text = "; ".join(f"{spans(those)} {_of(those, how)}" for how, those in by_end.items())
+    if not by_end:
+        unknown = group[0].node in verdict.unproven
+        text = "of unknown fate" if unknown else "none of its ranks was there in the end"
     left = _left(verdict.nodes[group[0].node])
     each = " on each" if len(group) > 1 and left.endswith(" killed") else ""
     return fold_names(share.node for share in group), f"{text}{left}{each}"
@@ -273,8 +284,8 @@ def _alike(shares: Sequence[NodePlan]) -> list[list[NodePlan]]:
     groups: list[list[NodePlan]] = []
     for share in shares:
         last = groups[-1][-1] if groups else None
-        alike = last and (len(last.ranks), last.gpus, last.interface) == (
-            len(share.ranks),
+        alike = last and (last.size, last.gpus, last.interface) == (
+            share.size,
             share.gpus,
             share.interface,
         )
@@ -289,9 +300,10 @@ def _share(group: Sequence[NodePlan]) -> str:
     share = group[0]
     devices = spans(share.gpus, "GPU") if share.gpus else "CPU"
     via = f", via {share.interface}" if share.interface else ""
-    each = f", {len(share.ranks)} each" if len(group) > 1 else ""
+    each = f", {share.size} each" if len(group) > 1 else ""
     ranks = [rank for member in group for rank in member.ranks]
-    return f"{spans(ranks)}{each}, on {devices}{via}"
+    which = spans(ranks) if ranks else _count(sum(member.size for member in group), "rank")
+    return f"{which}{each}, on {devices}{via}"
 
 
 def _count(number: int, noun: str) -> str:

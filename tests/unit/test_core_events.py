@@ -18,6 +18,7 @@ from runner.core.events import (
     Joined,
     Kept,
     Moving,
+    PeerLeft,
     PeerLost,
     PortTaken,
     ProgramExited,
@@ -45,6 +46,7 @@ BODIES: list[Body] = [
     Joined(),
     Apart("gpu1 at 10.0.0.1 port 29501: it does not answer"),
     PeerLost("gpu2", "nothing was heard from it for 15 s"),
+    PeerLeft("gpu2", "its supervisor ended without a word", 3),
     Kept(),
     Stalled(601.5, stops=True, problem="no answer within 20 s"),
     Moving(),
@@ -76,6 +78,7 @@ def test_line_is_flat_and_names_version_and_kind() -> None:
     envelope = {"v": 1, "kind": "rank_exited", "run_id": "0102-0304-x-abcd", "node": "gpu1"}
     moment = {"attempt": 1, "seq": 17, "wall": 1700000000.25, "mono": 12.5}
     body = {"rank": 3, "code": 0, "signal": None, "max_rss": 0, "error": "", "traceback": ""}
+    body["start"] = 1
 
     line = event(RankExited(3, code=0)).line()
 

@@ -1,7 +1,7 @@
 """A rank without torch: does one thing at a time, in the order of its arguments.
 
 print=TEXT  err=TEXT  lines=N  sleep=SECONDS  exit=CODE  kill=SIGNAL  deaf  daemon  touch=PATH
-fail=RANK:CODE  count=N/SECONDS  env=NAME  cat  wait=PATH  and what unruly.py knows
+fail=RANK:CODE  once=RANK:CODE  count=N/SECONDS  env=NAME  cat  wait=PATH  and what unruly.py knows
 """
 
 import os
@@ -38,6 +38,12 @@ def do(word: str) -> None:
         rank, _, code = value.partition(":")
         if rank == RANK:
             sys.exit(int(code))
+    elif name == "once":  # the first time here; the others wait for what becomes of it
+        rank, _, code = value.partition(":")
+        mark = os.path.expanduser(f"~/.once-{os.environ['RUNNER_RUN_ID']}-{RANK}")
+        if not os.path.exists(mark):
+            open(mark, "w").close()
+            sys.exit(int(code)) if rank == RANK else time.sleep(60)
     elif name == "kill":
         os.kill(os.getpid(), int(value))
     elif name == "deaf":

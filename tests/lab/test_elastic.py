@@ -1,0 +1,178 @@
+"""Runs in which torch decides who has which ranks, and nodes come and go."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from tests.lab.lab import Lab
+from tests.lab.lab.programs import wait_until
+from tests.lab.launching import Controller, Launcher
+
+STEPS = 60
+QUICK = [
+    "torchrun.rdzv_conf={last_call_timeout: 2, keep_alive_interval: 1, keep_alive_max_attempt: 3}",
+    "lost_s=3",
+    "cluster.ssh.connect_timeout=2",
+]
+ETCD_PORT = 2379
+THREE = ["cluster=lab", "cluster.only=[node1,node2,node3]", "rendezvous=c10d"]
+ELASTIC = [*THREE, "task.nnodes='2:3'", "torchrun.max_restarts=5", *QUICK]
+TOY = ["task=elastic_toy", f"task.args.steps={STEPS}", "task.args.step_seconds=0.3"]
+
+
+def test_ranks_are_where_torch_puts_them(lab: Lab, on_lab: Launcher) -> None:
+    """The master is the last by its address: its ranks are the last ones, and so they are told."""
+    words = on_lab.rank_words("print=up", "env=GROUP_RANK")
+    done = on_lab(*THREE, "cluster.master=node3", *words, "cluster.nodes.node2.nproc_per_node=2")
+    assert done.code == 0, done
+    ranks = {0: "node1", 1: "node2", 2: "node2", 3: "node3"}
+    for rank, node in ranks.items():
+        assert f"[{node}:{rank}] up" in done.out, done
+        assert done.log(node, rank).startswith("up\n")
+    assert {int(r): end["node"] for r, end in done.result["ranks"].items()} == ranks
+    assert "4 ranks on 3 nodes, numbered by torch" in done.err
+    assert re.search(r"node2 +ranks 1-2 succeeded; 0 processes left", done.err), done
+    again = on_lab("logs", "--run", done.folder.name, "--cluster", "lab", "--rank", "0,3")
+    assert "[node1:0] up" in again.out, again
+    assert "[node3:3] up" in again.out, again
+    assert ":1]" not in again.out
+    assert not lab.leftovers()
+
+
+def test_the_first_failure_is_where_its_rank_was(on_lab: Launcher) -> None:
+    """Rank 0 fails, on the first node by address, and the others are stopped."""
+    words = on_lab.rank_words("print=up", "fail=0:3", "sleep=60")
+    done = on_lab(*THREE, "cluster.master=node3", *words)
+    assert done.code == 1, done
+    assert "first failure: rank 0 on node1 exited with 3" in done.err, done
+
+
+def test_torch_starts_failed_ranks_again(on_lab: Launcher) -> None:
+    """A rank fails once; nobody stops the run, both starts are on record, and no byte is lost."""
+    words = on_lab.rank_words("print=up", "once=0:3", "print=again")
+    done = on_lab(*THREE, "torchrun.max_restarts=1", *QUICK, *words)
+    assert done.code == 0, done
+    starts = [e for e in done.events if e["kind"] == "rank_started"]
+    assert sorted((e["rank"], e["start"]) for e in starts) == [
+        (r, n) for r in range(3) for n in (1, 2)
+    ]
+    exits = [e for e in done.events if e["kind"] == "rank_exited" and e["rank"] == 0]
+    assert [e["code"] for e in exits] == [3, 0]
+    assert done.log("node1", 0) == "up\nup\nagain\n"
+    assert "membership 2" in done.err
+
+
+def finished(controller: Controller) -> dict[int, set[int]]:
+    """By how many ranks each step was finished, as the ranks said."""
+    told: dict[int, set[int]] = {}
+    for step, ranks in re.findall(r"\] step (\d+) of \d+ finished by (\d+) ranks", controller.out):
+        told.setdefault(int(step), set()).add(int(ranks))
+    return told
+
+
+@pytest.fixture
+def toy(on_lab: Launcher) -> Controller:
+    """Three nodes at their steps; the store is on node2, and rank 0 on node1."""
+    controller = on_lab.start(*ELASTIC, *TOY, "cluster.master=node2")
+    controller.until_printed("] step 5 of", 3, seconds=90)
+    return controller
+
+
+def test_the_node_of_rank_0_leaves_and_comes_back(lab: Lab, toy: Controller) -> None:
+    """3 -> 2 -> 3 nodes by a power cut; no finished step is repeated or left out."""
+    assert "[node1:0]" in toy.out
+    lab["node1"].power_off()
+    toy.until(lambda: 2 in set().union(*finished(toy).values()), "steps by two", 60)
+    assert "node1 was lost" in toy.err
+    assert "membership 2: 2 nodes, 2 ranks (node1 left)" in toy.err, toy.err
+    lab["node1"].power_on()
+    toy.until(lambda: "membership 3: 3 nodes, 3 ranks (node1 joined)" in toy.err, "its return", 60)
+    done = toy.wait(120)
+    assert done.code == 0, done
+    told = finished(toy)
+    assert sorted(told) == list(range(1, STEPS + 1))
+    assert all(len(ranks) == 1 for ranks in told.values()), told
+    lines = lab["node1"].sh(f"cat ~/.runner/runs/{toy.run_id}/node1/work/snapshots/steps.jsonl")
+    assert [json.loads(line)["step"] for line in lines.splitlines()] == list(range(1, STEPS + 1))
+    for node in ("node1", "node2", "node3"):
+        for rank in range(3):
+            path = f"~/.runner/runs/{toy.run_id}/{node}/attempt_0/rank_{rank}.out"
+            assert done.log(node, rank) == lab[node].sh(f"cat {path} 2>/dev/null || true")
+    assert done.log("node1", 0).count("begins after step") == 2
+    assert not lab.leftovers()
+
+
+def test_a_node_that_leaves_for_good(lab: Lab, toy: Controller) -> None:
+    """The others finish, the run has succeeded, and what is not proven is said."""
+    lab["node3"].power_off()
+    done = toy.wait(120)
+    assert done.code == 0, done
+    assert "node3 was lost" in done.err
+    assert sorted(finished(toy)) == list(range(1, STEPS + 1))
+    assert "there is no proof that nothing is left" in done.err
+
+
+def test_too_few_nodes_are_the_end(lab: Lab, toy: Controller) -> None:
+    """Torch would wait for others for minutes; the run ends as one that lost a host does."""
+    lab["node3"].power_off()
+    toy.until(lambda: "node3 was lost" in toy.err, "the first loss")
+    lab["node1"].power_off()
+    done = toy.wait(40)
+    assert done.code == 4, done
+
+
+def test_a_node_that_was_off_at_launch_joins(lab: Lab, on_lab: Launcher) -> None:
+    """It is left out, which is said, and taken in once it is there; it is the first by address."""
+    lab["node1"].power_off()
+    toy = on_lab.start(*ELASTIC, *TOY, "cluster.master=node2")
+    toy.until_printed("] step 3 of", 2, seconds=90)
+    assert "node1 is left out for now" in toy.err
+    lab["node1"].power_on()
+    toy.until(lambda: "3 nodes, 3 ranks (node1 joined)" in toy.err, "the latecomer", 60)
+    done = toy.wait(120)
+    assert done.code == 0, done
+    told = finished(toy)
+    assert sorted(told) == list(range(1, STEPS + 1))
+    assert all(len(ranks) == 1 for ranks in told.values()), told
+    assert "[node1:0] step" in done.out
+
+
+@pytest.fixture
+def etcd(lab: Lab) -> Iterator[str]:
+    """An etcd with the v2 API on a node that takes no part; where it listens."""
+    host, url = lab["node4"], f"http://0.0.0.0:{ETCD_PORT}"
+    where = f"{host.address}:{ETCD_PORT}"
+    flags = [f"--listen-client-urls={url}", f"--advertise-client-urls=http://{where}"]
+    argv = ["etcd", "--enable-v2", "--data-dir=/tmp/etcd", *flags, "--log-level=error"]
+    server = host.popen([*argv, "--listen-peer-urls=http://127.0.0.1:2380"])
+    ready = f"wget -qO- http://127.0.0.1:{ETCD_PORT}/version || curl -sf http://127.0.0.1:{ETCD_PORT}/version"
+    wait_until(lambda: host.sh(f"{ready} || true"), "etcd to answer", timeout=20)
+    yield where
+    server.terminate()
+    server.wait(10)
+
+
+@pytest.mark.parametrize("backend", ["etcd-v2", "etcd"])
+def test_with_etcd_the_hubs_node_leaves_and_comes_back(
+    lab: Lab, on_lab: Launcher, etcd: str, backend: str
+) -> None:
+    """The supervisors' hub is lost with it: the others go on by themselves, and stay so."""
+    toy = on_lab.start(
+        *(*ELASTIC, *TOY, f"rendezvous={backend}", f"rendezvous.endpoint='{etcd}'"),
+        "cluster.master=node1",
+    )
+    toy.until_printed("] step 5 of", 3, seconds=90)
+    lab["node1"].power_off()
+    toy.until(lambda: 2 in set().union(*finished(toy).values()), "steps by two", 60)
+    assert "node1 was lost" in toy.err
+    lab["node1"].power_on()
+    toy.until(lambda: "3 nodes, 3 ranks (node1 joined)" in toy.err, "its return", 60)
+    done = toy.wait(120)
+    assert done.code == 0, done
+    told = finished(toy)
+    assert sorted(told) == list(range(1, STEPS + 1))
+    assert all(len(ranks) == 1 for ranks in told.values()), told
