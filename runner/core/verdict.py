@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 from dataclasses import dataclass, field, replace
-from typing import Dict, Iterable, List, Mapping, Optional, Tuple
+from typing import Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 
 from runner.core.events import (
     Cause,
@@ -106,7 +106,7 @@ def fold(plan: Plan, observed: Iterable[Observed], seconds: float) -> Verdict:
     failures: List[Tuple[float, Failure, int]] = []
     consequences: List[Tuple[float, Failure, int]] = []
     told = _told(history)
-    hub = plan.nodes[0].node if any(name == plan.nodes[0].node for name, _ in told) else ""
+    hub = _hub(plan, told)
     stop = _stop(history)
     for seen in history:
         name, body = seen.event.node, seen.event.body
@@ -150,6 +150,23 @@ def fold(plan: Plan, observed: Iterable[Observed], seconds: float) -> Verdict:
         nodes=nodes,
         ranks={str(rank): result for rank, result in sorted(ranks.items())},
     )
+
+
+def losses(plan: Plan, history: Sequence[Observed]) -> Dict[str, str]:
+    """Return the nodes that were lost, each with why, as far as somebody saw that."""
+    hub = _hub(plan, _told(history))
+    lost: Dict[str, str] = {}
+    for seen in history:
+        failure = _failure(seen.event, hub)
+        if failure and failure[1] == _LOST_CODE:
+            lost.setdefault(failure[0].node, failure[0].what)
+    return lost
+
+
+def _hub(plan: Plan, told: Mapping[Tuple[str, int], float]) -> str:
+    """Return the node of the hub, if it lived to be stopped."""
+    hub = plan.nodes[0].node
+    return hub if any(name == hub for name, _ in told) else ""
 
 
 def _still(history: Iterable[Observed]) -> float:

@@ -92,6 +92,8 @@ def test_program_follows_the_options(
 def test_arguments_of_the_task_are_found_in_a_command(task: Task) -> None:
     """They begin after the program, whatever kind it is."""
     script = task.target if task.kind == "script" else ""
-    command = torchrun.launcher("python3", ("--nnodes=2", "--max_restarts=0")) + torchrun.program(task, script)
+    command = torchrun.launcher("python3", ("--nnodes=2", "--max_restarts=0")) + torchrun.program(
+        task, script
+    )
 
     assert command[torchrun.args_at(command) :] == ("a", "-b")
