@@ -18,7 +18,7 @@ from runner.core.events import (
     StopAsked,
     Stopping,
 )
-from runner.core.relaunch import LONGEST_S, casualties, next_spec, pause_s
+from runner.core.relaunch import LONGEST_S, Casualties, casualties, next_spec, pause_s
 from runner.core.spec import Node, Relaunch, Spec, Task
 from runner.core.stacks import STALLED
 from runner.core.states import State
@@ -147,7 +147,7 @@ def test_what_an_attempt_cost(
     told: list[tuple[str, Body]], gone: dict[str, str], suspect: set[str]
 ) -> None:
     """Who cannot take part any more, and who had better not."""
-    assert casualties(plan(3, 1), story(*told)) == (gone, suspect)
+    assert casualties(plan(1, 1, 1), story(*told)) == Casualties(gone, frozenset(suspect))
 
 
 def test_a_node_that_could_not_begin_is_gone() -> None:
@@ -156,4 +156,4 @@ def test_a_node_that_could_not_begin_is_gone() -> None:
     refused = Ended(State.FAILED, "could not start: no space left")
     end = story(("b", refused), ("a", STOPPED), ("c", STOPPED))[3:]
 
-    assert casualties(plan(3, 1), began + end) == ({"b": refused.reason}, set())
+    assert casualties(plan(1, 1, 1), began + end) == Casualties({"b": refused.reason})
