@@ -168,7 +168,7 @@ class Hosts:
         spec = self.contact.spec
         known = {node.name: node for node in spec.nodes}
         order = plan.nodes[0].order
-        self.contact.spec = self.contact.reach.spec = replace(
+        taken_up = replace(
             spec,
             run_id=plan.run_id,
             cluster=plan.cluster,
@@ -180,7 +180,8 @@ class Hosts:
             lost_s=order.hub.lost_s if order.hub else spec.lost_s,
             disconnect_s=order.disconnect_s,
         )
-        return self.contact.spec
+        self.contact.turn_to(taken_up)
+        return taken_up
 
     def asking(self, names: Container[str] | None = None) -> Asking:
         """Return a request to these hosts, or to all of them that answer."""

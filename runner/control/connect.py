@@ -6,8 +6,9 @@ import posixpath
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
+from types import MappingProxyType
 
 from runner.control import bundle
 from runner.control.session import Inbox, Session
@@ -82,6 +83,7 @@ class Gathering:
         request: Callable[[Node], FactsRequest],
         judge: Callable[[Node, Facts], list[Problem]],
         show: Callable[[str, str], None],
+        known: Mapping[str, Session] = MappingProxyType({}),
     ) -> None:
         """Prepare it.
 
@@ -92,26 +94,34 @@ class Gathering:
             request: Returns what to ask a node; called from threads, and may wait.
             judge: Returns what of a node's facts keeps it from what is wanted.
             show: Takes (node, state in a few words) whenever that changes.
+            known: Wires there are already; those that are still open are used.
         """
         self._spec = spec
         self._reach = reach
+        self._known = {name: each for name, each in known.items() if not each.closed}
         self._request, self._judge, self._show = request, judge, show
+        self._names = {node.name for node in spec.nodes}
         self.inbox = inbox
         self.sessions: dict[str, Session] = {}
         self._problems: dict[str, Problem] = {}
         self._facts: dict[str, Facts] = {}
         self._deadlines: dict[str, float] = {}
+        self._asked: dict[str, int] = {}
         self._next_ping = time.monotonic() + PING_S
 
-    def run(self) -> dict[str, Facts]:
+    def run(self, spares: Collection[Node] = ()) -> dict[str, Facts]:
         """Return the facts of every node.
+
+        Args:
+            spares: Those of them that need not be there; `wrong_with` says what is wrong.
 
         Raises:
             NotReady: With every problem of every host, if one could not be reached or asked.
             Interrupted: By a signal.
         """
         facts, _ = self.some()
-        every = [each for node in self._spec.nodes for each in self._wrong_with(node)]
+        needed = [node for node in self._spec.nodes if node not in spares]
+        every = [each for node in needed for each in self.wrong_with(node)]
         if every:
             raise NotReady(list(dict.fromkeys(every)))  # our own side's stands at every node
         return facts
@@ -122,7 +132,7 @@ class Gathering:
         Raises:
             Interrupted: By a signal.
         """
-        waiting = {node.name for node in self._spec.nodes}
+        waiting = set(self._names)
         self._connect_all()
         while waiting - self._facts.keys() - self._problems.keys():
             self._give_up_late(waiting)
@@ -144,7 +154,7 @@ class Gathering:
             for session in list(self.sessions.values()):
                 session.request("ping")
 
-    def _wrong_with(self, node: Node) -> list[Problem]:
+    def wrong_with(self, node: Node) -> list[Problem]:
         """Return what keeps a host from the run: that it was not reached, or what it reported."""
         if node.name in self._problems:
             return [self._problems[node.name]]
@@ -169,7 +179,7 @@ class Gathering:
     def _connect(self, node: Node) -> None:
         self._show(node.name, "connecting")
         try:
-            session = self._reach.open(node, self.inbox)
+            session = self._known.get(node.name) or self._reach.open(node, self.inbox)
         except NotReady as error:
             self._fail(node, error.problems[0], "not reached")
             return
@@ -188,7 +198,7 @@ class Gathering:
             self._fail(node, Problem("deploy", what, "this is a bug of the runner"), "failed")
             return
         session.request("ping")
-        session.request("facts", {"request": encode(request)})
+        self._asked[node.name] = session.request("facts", {"request": encode(request)})
         slow = request.setup_s if request.setup else 0.0
         self._deadlines[node.name] = time.monotonic() + BOOT_S + request.deadline_s + slow
 
@@ -207,10 +217,14 @@ class Gathering:
 
     def _take(self, session: Session, frame: Frame) -> None:
         name = session.node.name
-        if frame.kind == "facts":
+        if frame.kind == "opened":  # for an attempt that is over
+            session.close()
+        elif session.dropped or name not in self._names:
+            return
+        elif frame.kind == "facts":
             self._show(name, "ready")
             self._facts[name] = replace(decode(Facts, frame.data["facts"]), node=name)
-        elif frame.kind == "refused":
+        elif frame.kind == "refused" and self._asked.get(name) in (*(None, frame.data.get("id")),):
             self._problems[name] = Problem(name, f"could not report its facts: {frame.data['why']}")
             self._show(name, "failed")
         elif frame.kind == "closed":

@@ -214,13 +214,9 @@ class Watch:
             self._told_by_user(frame)
             return
         node = self._nodes.get(session.node.name)
-        if node is None:
-            return
         if frame.kind == "opened":
-            self._reopened = True
-            self._sessions[node.name] = node.session = session
-            self._adopt(node, session)
-        elif session is not node.session:
+            self._opened(node, session)
+        elif node is None or session is not node.session:
             return
         elif frame.kind == "data":
             self._data(node, session, frame)
@@ -232,6 +228,14 @@ class Watch:
             self._refused(node, str(frame.data["why"]))
         elif frame.kind == "closed":
             self._vigil.part(node, f"the connection to it broke: {frame.data['reason']}")
+
+    def _opened(self, node: NodeWatch | None, session: Session) -> None:
+        if node is None or node.away is None:  # it was for an attempt that is over
+            session.close()
+            return
+        self._reopened = True
+        self._sessions[node.name] = node.session = session
+        self._adopt(node, session)
 
     def _adopt(self, node: NodeWatch, session: Session) -> None:
         claim = self._vigil.fresh and not node.going
@@ -328,8 +332,8 @@ class Watch:
         elif isinstance(body, Kept):
             node.kept = True
         elif isinstance(body, PeerLost):
-            peer = self._nodes[body.peer]
-            if not peer.ended:
+            peer = self._nodes.get(body.peer)
+            if peer and not peer.ended:
                 peer.lost = True
                 self._tell.state(body.peer, "lost")
             self._stop_all(f"lost {body.peer}: {body.reason}")

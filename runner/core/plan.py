@@ -309,7 +309,9 @@ def _node_plan(
         endpoint=spec.rendezvous.endpoint,
     )
     start = torchrun.launcher(facts.python.executable, flags(spec, meeting.attempt, place))
-    env = environment(spec, node, facts, meeting.backend, interface, ranks, gpus)
+    env = environment(
+        *(spec, node, facts, meeting.backend, interface, ranks, gpus), attempt=meeting.attempt
+    )
     if spec.elastic:
         env = {**NO_SHARED_STORE, **env}
     env = {**flight_recorder(env, folder.flights(meeting.attempt)), **env}

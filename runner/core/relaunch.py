@@ -6,14 +6,18 @@ from dataclasses import replace
 from typing import Collection, Dict, FrozenSet, Iterable, List, NamedTuple, Optional, Tuple
 
 from runner.core.events import Ended, HostSilent, PortTaken, ProgramStarted
+from runner.core.past import Past
 from runner.core.plan import Plan
 from runner.core.spec import Spec
 from runner.core.stacks import STALLED
 from runner.core.states import State
-from runner.core.verdict import Observed, fold, losses
+from runner.core.verdict import LOST, Observed, Verdict, fold, losses
 
 LONGEST_S = 300.0
 """No pause is longer."""
+
+SIGNALLED = 128
+"""Exit codes from here on are those of a user's signals."""
 
 
 class Casualties(NamedTuple):
@@ -63,6 +67,38 @@ def _first_to_fail(plan: Plan, history: List[Observed]) -> Tuple[str, ...]:
     if first is None or taken or first.what.startswith(STALLED):  # who saw that says nothing
         return ()
     return (first.node,)
+
+
+def curable(spec: Spec, verdict: Verdict) -> bool:
+    """Whether another attempt may follow one that ended so, as far as that attempt tells.
+
+    Not where the user wanted the end, and not where something of it cannot be killed.
+    """
+    first = verdict.first_failure
+    if first is None or verdict.exit_code >= SIGNALLED:
+        return False
+    if any(result.survivors for result in verdict.nodes.values()):
+        return False
+    return spec.stall_restarts or not first.what.startswith(STALLED)
+
+
+def reason(verdict: Verdict) -> str:
+    """Return why an attempt ended, in a few words."""
+    first = verdict.first_failure
+    if first is None:
+        return verdict.state
+    if first.what.startswith(STALLED):
+        return first.what
+    if verdict.state == LOST:
+        return f"lost {first.node}: {first.what}"
+    who = f"{first.node}:" if first.rank is None else f"rank {first.rank} on {first.node}"
+    return f"{who} {first.what}"
+
+
+def past(plan: Plan, verdict: Verdict) -> Past:
+    """Return what stays on record of an attempt that is followed by another."""
+    nodes = tuple(share.node for share in plan.nodes)
+    return Past(plan.attempt, nodes, reason(verdict), verdict.seconds, verdict.unproven)
 
 
 def next_spec(spec: Spec, gone: Collection[str], suspect: Collection[str] = ()) -> Optional[Spec]:

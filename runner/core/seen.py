@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Dict, Mapping, Optional
+from typing import Dict, Mapping, Optional, Tuple
 
+from runner.core.past import Past
 from runner.core.states import State
 
 
@@ -22,6 +23,7 @@ class RunInfo:
         world_size: How many ranks.
         gpus: How many GPUs it uses on each node that uses any.
         attempt: Which start of it this is, from 0.
+        past: The attempts before it.
     """
 
     run_id: str
@@ -33,6 +35,12 @@ class RunInfo:
     world_size: int = 1
     gpus: Optional[Dict[str, int]] = None
     attempt: int = 0
+    past: Tuple[Past, ...] = ()
+
+    @property
+    def nodes_before(self) -> Tuple[str, ...]:
+        """All nodes that took part in the attempts before it."""
+        return tuple(dict.fromkeys(name for each in self.past for name in each.nodes))
 
 
 @dataclass(frozen=True)
@@ -66,14 +74,18 @@ BROKEN = "broken"
 
 
 def overall(seen: Mapping[str, RunSeen]) -> str:
-    """Return how far a whole run is, from what those of its hosts say that answered."""
+    """Return how far a whole run is, from what those of its hosts say that answered.
+
+    How it ended, those of its last attempt say.
+    """
     live = [each.state for each in seen.values() if each.alive]
     for state in (State.STOPPING, State.STARTING):
         if state in live:
             return str(state.value)
     if live:
         return "running"
-    states = {each.state for each in seen.values()}
+    last = max(each.info.attempt for each in seen.values())
+    states = {each.state for each in seen.values() if each.info.attempt == last}
     for state in (State.STUCK, State.FAILED):
         if state in states:
             return str(state.value)

@@ -22,6 +22,7 @@ from runner.core.events import (
     Stopping,
 )
 from runner.core.exits import describe_exit
+from runner.core.past import Past
 from runner.core.plan import Plan
 from runner.core.states import State
 
@@ -84,7 +85,8 @@ class Verdict:
     """The end of a run.
 
     `consequences` counts ranks that failed after the first; `unproven` are hosts that did not
-    say that nothing is left; `still_s` is for how long nothing had moved when it ended, in seconds.
+    say that nothing is left; `still_s` is for how long nothing had moved when it ended, in seconds;
+    `past` are the attempts before the one of which all else tells.
     """
 
     state: str
@@ -96,10 +98,16 @@ class Verdict:
     still_s: float = 0.0
     nodes: Dict[str, NodeResult] = field(default_factory=dict)
     ranks: Dict[str, RankResult] = field(default_factory=dict)
+    past: Tuple[Past, ...] = ()
 
 
-def fold(plan: Plan, observed: Iterable[Observed], seconds: float) -> Verdict:
-    """Return the verdict; the first failure by corrected time wins, the rest is consequence."""
+def fold(
+    plan: Plan, observed: Iterable[Observed], seconds: float, past: Tuple[Past, ...] = ()
+) -> Verdict:
+    """Return the verdict; the first failure by corrected time wins, the rest is consequence.
+
+    A run that starts once more ends as its last attempt does; `past` are those before it.
+    """
     history = sorted(observed, key=lambda seen: seen.at)
     nodes = {share.node: NodeResult() for share in plan.nodes}
     ranks = {rank: RankResult(share.node) for share in plan.nodes for rank in share.ranks}
@@ -149,6 +157,7 @@ def fold(plan: Plan, observed: Iterable[Observed], seconds: float) -> Verdict:
         still_s=_still(history),
         nodes=nodes,
         ranks={str(rank): result for rank, result in sorted(ranks.items())},
+        past=past,
     )
 
 

@@ -44,8 +44,8 @@ def prepare(
     """
     before = os.umask(0o077)  # for the folders above too; the ranks keep the user's own
     try:
-        if order.attempt == 0:
-            os.makedirs(os.path.dirname(folder.root), exist_ok=True)
+        os.makedirs(os.path.dirname(folder.root), exist_ok=True)
+        if order.attempt == 0 or not os.path.isdir(folder.root):
             os.mkdir(folder.root)  # a record is never written over
         os.mkdir(folder.attempt(order.attempt))
         for place in (folder.work, folder.site):

@@ -73,6 +73,8 @@ class Starting(Duty):
 
     def _facts(self, frame: Frame) -> None:
         request = decode(FactsRequest, frame.data["request"])
+        if self.wire.known is not None:  # those of an attempt that did not start
+            self.wire.known.held.close()
         with _giving_up_with(self._in):
             known = self.wire.known = collect(request)
         own = {name: known.environ[name] for name in OUR_ENV if name in known.environ}
@@ -112,18 +114,24 @@ class Starting(Duty):
             os.close(lock)
 
     def _prepare(self, folder: RunFolder, order: Order) -> Steps:
-        """Make the run's folder, with its copy of the code."""
-        if order.attempt:  # it goes on in the same folder
+        """Make the run's folder, with its copy of the code.
+
+        A later attempt goes on in what an earlier one left here, if one was here at all.
+        """
+        if not order.attempt and os.path.lexists(folder.root):
+            raise ValueError(f"there is a run {order.run_id} in {order.workdir} already")
+        if os.path.lexists(folder.work):
             prepare(folder, order, self._programs, self._record)
             return
-        if os.path.lexists(folder.root):
-            raise ValueError(f"there is a run {order.run_id} in {order.workdir} already")
+        was_here = os.path.lexists(folder.root)
         try:
             prepare(folder, order, self._programs, self._record)
             if order.release:
                 yield from check_out(order.workdir, order.release, folder.work)
         except BaseException:
-            shutil.rmtree(folder.root, ignore_errors=True)  # nothing was started
+            left = (folder.work, folder.attempt(order.attempt)) if was_here else (folder.root,)
+            for place in left:  # nothing was started
+                shutil.rmtree(place, ignore_errors=True)
             raise
 
     def _spawn(self, frame: Frame, folder: RunFolder, order: Order, lock: int) -> Steps:
