@@ -114,12 +114,14 @@ class Hosts:
     def record(self, run: Run) -> Recorded:
         """Return what is on record of a run, from the first host that has all of it.
 
+        Those of its last attempt come first: the others know nothing of it.
+
         Raises:
             NotReady: No host that answers has it, or not so that it can be read.
         """
         kept: list[Problem] = []
         orders: dict[str, Order] = {}
-        for name in run.seen:
+        for name in sorted(run.seen, key=lambda name: -run.seen[name].info.attempt):
             answers, problems = self.asking({name}).some("run", {"run_id": run.run_id}, "run")
             kept += problems.values()
             for told in answers.values():

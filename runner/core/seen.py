@@ -73,19 +73,22 @@ BROKEN = "broken"
 """The state of a run whose supervisors are gone, while its record has no end."""
 
 
-def overall(seen: Mapping[str, RunSeen]) -> str:
-    """Return how far a whole run is, from what those of its hosts say that answered.
+def present(seen: Mapping[str, RunSeen]) -> Dict[str, RunSeen]:
+    """Return those of a run's hosts that tell how it is: of its last attempt, or still at it."""
+    last = max((each.info.attempt for each in seen.values()), default=0)
+    return {n: each for n, each in seen.items() if each.alive or each.info.attempt == last}
 
-    How it ended, those of its last attempt say.
-    """
+
+def overall(seen: Mapping[str, RunSeen]) -> str:
+    """Return how far a whole run is, from what those of its hosts say that answered."""
+    seen = present(seen)
     live = [each.state for each in seen.values() if each.alive]
     for state in (State.STOPPING, State.STARTING):
         if state in live:
             return str(state.value)
     if live:
         return "running"
-    last = max(each.info.attempt for each in seen.values())
-    states = {each.state for each in seen.values() if each.info.attempt == last}
+    states = {each.state for each in seen.values()}
     for state in (State.STUCK, State.FAILED):
         if state in states:
             return str(state.value)

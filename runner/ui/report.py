@@ -36,6 +36,8 @@ def opening(plan: Plan) -> str:
         f"run {plan.run_id}: {plan.task} on {plan.cluster}, {nodes}, {ranks}, {plan.backend}",
         f"  meeting at {address}:{plan.master_port}{why}",
     ]
+    if plan.attempt:
+        lines.append(f"  attempt {plan.attempt + 1}")
     if plan.release:
         lines.append(f"  code: {code_name(plan.release, plan.commit)}")
     lines += _shares(plan)
