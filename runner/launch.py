@@ -278,7 +278,9 @@ class Launch:
         self._standstill = Standstill(plan, self._console.say, self._store.stacks_of(plan.attempt))
         watch = self._contact.watch(plan, self._log, self._happened)
         tasks = bundle.shipped_tasks() if self.spec.task.shipped else None
-        watch.start(facts, tasks, self._record(plan), secrets.token_hex(16))
+        hurries = len(self._past) < self.spec.relaunch.max
+        record, token = self._record(plan), secrets.token_hex(16)
+        watch.start(facts, tasks, record, token, hurries=hurries)
         watch.run(detach=self.spec.detach)
         verdict = fold(plan, watch.observed, time.monotonic() - began)
         if watch.refused and verdict.exit_code < NotReady.exit_code:

@@ -38,6 +38,8 @@ class Vigil:
     Attributes:
         fresh: Whether it is our own launch, and not one that was joined.
         acts: Whether anything may be stopped.
+        hurries: Whether another attempt follows if this one fails: then nobody waits for the word
+            of a host that was lost, which takes no part in it.
     """
 
     def __init__(
@@ -50,6 +52,7 @@ class Vigil:
         tell: Callbacks,
     ) -> None:
         self.fresh = self.acts = True
+        self.hurries = False
         self._spec, self._nodes, self._reopener = spec, nodes, reopener
         self._stop, self._chronicle, self._tell = stop, chronicle, tell
         self._next_ping = 0.0
@@ -123,7 +126,8 @@ class Vigil:
             limit = max(self._spec.lost_s, LAST_S)
         else:
             limit = PATIENCE_S
-        if node.away and node.away.tries and node.silence > limit:
+        given_up = self.hurries and node.lost and any(not each.lost for each in others)
+        if node.away and (node.away.tries or given_up) and node.silence > limit:
             node.settled = True
             if not node.lost:
                 why = f"it could not be reached: {node.away.reason}"

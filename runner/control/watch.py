@@ -92,7 +92,13 @@ class Watch:
         self.on_interrupt: Callable[[int], bool] | None = None
 
     def start(
-        self, facts: Mapping[str, Facts], tasks: Tasks | None, record: bytes, token: str
+        self,
+        facts: Mapping[str, Facts],
+        tasks: Tasks | None,
+        record: bytes,
+        token: str,
+        *,
+        hurries: bool = False,
     ) -> None:
         """Send every host its order.
 
@@ -101,7 +107,9 @@ class Watch:
             tasks: The shipped tasks, if the run is of one.
             record: What every host is to have on record of the whole run, packed.
             token: The secret by which the supervisors know each other.
+            hurries: Whether another attempt follows if this one fails.
         """
+        self._vigil.hurries = hurries
         secrets = {name: secret.reveal() for name, secret in self.spec.secrets.items()}
         self._meet(logs=True)
         head = Frame("record", {}, record).head()
