@@ -21,6 +21,7 @@ from pathlib import Path
 from tests.lab.lab import Lab, make_lab
 
 TIMEOUT_S = 180
+RANKS = 3
 RANK = """\
 import os, sys, time
 attempt = os.environ.get("RUNNER_ATTEMPT", "0")
@@ -56,7 +57,7 @@ def measure(node: str, lost_s: float, backoff_s: float) -> float:
             controller = start(lab, folder, lost_s, backoff_s)
             try:
                 await_steps(folder, 0)
-                time.sleep(2)
+                await_joined(folder)
                 began = time.monotonic()
                 lab[node].power_off()
                 took = await_steps(folder, 1) - began
@@ -73,7 +74,14 @@ def start(lab: Lab, folder: Path, lost_s: float, backoff_s: float) -> subprocess
     (folder / "rank.py").write_text(RANK)
     return subprocess.Popen(
         [
-            *(sys.executable, "-m", "runner", "cluster=lab", "task.nnodes=3", "relaunch.max=1"),
+            *(
+                sys.executable,
+                "-m",
+                "runner",
+                "cluster=lab",
+                f"task.nnodes={RANKS}",
+                "relaunch.max=1",
+            ),
             *(f"lost_s={lost_s}", f"relaunch.backoff_s={backoff_s}"),
             *("task.script=rank.py", "task.args_style=raw", f"task.args=[{folder}]"),
         ],
@@ -81,13 +89,22 @@ def start(lab: Lab, folder: Path, lost_s: float, backoff_s: float) -> subprocess
         env={**os.environ, "PYTHONPATH": str(Path.cwd())},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
-        stderr=None if "VERBOSE" in os.environ else subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
     )
+
+
+def await_joined(folder: Path) -> None:
+    """Return once every supervisor knows the hub."""
+    end = time.monotonic() + TIMEOUT_S
+    events = next(folder.glob("runs/*/events.jsonl"))
+    while events.read_text().count('"kind":"joined"') < RANKS - 1:
+        assert time.monotonic() < end, "the supervisors are out of touch"
+        time.sleep(0.1)
 
 
 def await_steps(folder: Path, attempt: int) -> float:
     """Return when every rank had finished its first step in an attempt."""
-    files = [folder / f"{rank}.{attempt}" for rank in range(3)]
+    files = [folder / f"{rank}.{attempt}" for rank in range(RANKS)]
     end = time.monotonic() + TIMEOUT_S
     while True:
         assert time.monotonic() < end, f"attempt {attempt} made no step"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -9,7 +10,7 @@ from runner.contact import Contact
 from runner.control.asking import Asking
 from runner.control.watch import Watch
 from runner.core import relaunch
-from runner.core.errors import NotReady, Problem
+from runner.core.errors import Interrupted, NotReady, Problem
 from runner.core.facts import Facts, FactsRequest
 from runner.core.past import Past
 from runner.core.plan import Plan
@@ -108,8 +109,14 @@ class Attempts:
         """Return the next attempt on the nodes of the spec, or which of them cannot be used.
 
         Neither where it is no single node's fault; that was said then.
+
+        Raises:
+            Interrupted: By a signal, or by a stop from elsewhere in the pause.
         """
         facts, unfit = self._contact.gather_some(self._request, again=True)
+        if stopped := [name for name, told in facts.items() if told.run_stopped]:
+            self._say(f"somebody told the run to stop on {stopped[0]}: no attempt follows")
+            raise Interrupted(128 + signal.SIGINT)
         for name in were_there & facts.keys():  # of course it has been here
             facts[name] = replace(facts[name], run_there=False)
         general = []

@@ -90,7 +90,7 @@ def reason(verdict: Verdict) -> str:
     if first.what.startswith(STALLED):
         return first.what
     if verdict.state == LOST:
-        return f"lost {first.node}: {first.what}"
+        return f"lost {first.node} ({first.what})"
     who = f"{first.node}:" if first.rank is None else f"rank {first.rank} on {first.node}"
     return f"{who} {first.what}"
 

@@ -78,11 +78,16 @@ class Starting(Duty):
         with _giving_up_with(self._in):
             known = self.wire.known = collect(request)
         own = {name: known.environ[name] for name in OUR_ENV if name in known.environ}
-        there = RunFolder(known.facts.workdir, request.run_id, request.node).root
+        folder = RunFolder(known.facts.workdir, request.run_id, request.node)
         self._receiving = Receiving(known.facts.workdir, self.wire.reply)
         whole = known.facts.release_held and self._receiving.hold(request.release)
-        there_now = os.path.isdir(there)
-        facts = replace(known.facts, own_env=own, run_there=there_now, release_held=whole)
+        facts = replace(
+            known.facts,
+            own_env=own,
+            run_there=os.path.isdir(folder.root),
+            run_stopped=os.path.lexists(folder.stopped),
+            release_held=whole,
+        )
         clocks = {"mono": time.monotonic(), "wall": time.time()}
         self.wire.reply("facts", {"id": frame.data["id"], "facts": encode(facts), **clocks})
 
@@ -120,6 +125,8 @@ class Starting(Duty):
         """
         if not order.attempt and os.path.lexists(folder.root):
             raise ValueError(f"there is a run {order.run_id} in {order.workdir} already")
+        if os.path.lexists(folder.stopped):
+            raise ValueError("somebody told the run to stop")
         if os.path.lexists(folder.work):
             prepare(folder, order, self._programs, self._record)
             return

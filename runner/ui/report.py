@@ -28,13 +28,9 @@ MARKS = re.compile(r" *[~^]+")
 
 def opening(plan: Plan) -> str:
     """Return what runs where, in a few lines."""
-    ranks = _count(plan.world_size, "rank")
-    nodes = _count(len(plan.nodes), "node")
-    address = f"[{plan.master_addr}]" if ":" in plan.master_addr else plan.master_addr
-    why = f" ({plan.meeting})" if plan.meeting and len(plan.nodes) > 1 else ""
     lines = [
-        f"run {plan.run_id}: {plan.task} on {plan.cluster}, {nodes}, {ranks}, {plan.backend}",
-        f"  meeting at {address}:{plan.master_port}{why}",
+        f"run {plan.run_id}: {plan.task} on {plan.cluster}, {_size(plan)}, {plan.backend}",
+        _meeting(plan),
     ]
     if plan.attempt:
         lines.append(f"  attempt {plan.attempt + 1}")
@@ -48,8 +44,17 @@ def opening(plan: Plan) -> str:
 
 def reopening(plan: Plan) -> str:
     """Return what runs where in a later attempt: what may be new."""
-    ranks = _count(plan.world_size, "rank")
-    return "\n".join([f"attempt {plan.attempt + 1}: {ranks}", *_shares(plan)])
+    return "\n".join([f"attempt {plan.attempt + 1}: {_size(plan)}", _meeting(plan), *_shares(plan)])
+
+
+def _size(plan: Plan) -> str:
+    return f"{_count(len(plan.nodes), 'node')}, {_count(plan.world_size, 'rank')}"
+
+
+def _meeting(plan: Plan) -> str:
+    address = f"[{plan.master_addr}]" if ":" in plan.master_addr else plan.master_addr
+    why = f" ({plan.meeting})" if plan.meeting and len(plan.nodes) > 1 else ""
+    return f"  meeting at {address}:{plan.master_port}{why}"
 
 
 def _shares(plan: Plan) -> list[str]:
@@ -190,7 +195,7 @@ def _before(verdict: Verdict, disconnect_s: float, again: str) -> list[str]:
     lines = [f"after {_count(len(verdict.past), 'relaunch', 'relaunches')}:"]
     for each in verdict.past:
         where = f"attempt {each.attempt + 1} on {fold_names(each.nodes)}"
-        lines.append(f"  {where}: {each.why}, after {_duration(each.seconds)}")
+        lines.append(f"  {where}, {_duration(each.seconds)}: {each.why}")
     names = dict.fromkeys(name for each in verdict.past for name in each.unproven)
     left = [name for name in names if name not in verdict.unproven]
     return lines + _unproven(left, disconnect_s, again)

@@ -180,6 +180,20 @@ def test_a_stop_from_elsewhere_ends_a_later_attempt(
     assert not lab.leftovers()
 
 
+def test_a_stop_from_elsewhere_in_the_pause(
+    lab: Lab, begin: Callable[..., Controller], on_lab: Launcher
+) -> None:
+    """Nothing runs at that moment, and nothing starts any more."""
+    controller = begin("relaunch.backoff_s=10", when=("fail=0:3:3",))
+    controller.until(lambda: "starting in 10 s" in controller.err, "the pause")
+    stopped = on_lab("stop", "--run", controller.run_id, "--cluster", "lab", seconds=30)
+    assert stopped.code == 0, stopped
+    done = controller.wait(30)
+    assert done.code == 130, done
+    assert "somebody told the run to stop" in done.err
+    assert not lab.leftovers()
+
+
 def test_a_broken_spare_is_passed_over(
     lab: Lab, on_lab: Launcher, begin: Callable[..., Controller], steps: Path
 ) -> None:
