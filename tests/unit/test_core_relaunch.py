@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from runner.core.events import (
@@ -18,11 +20,21 @@ from runner.core.events import (
     StopAsked,
     Stopping,
 )
-from runner.core.relaunch import LONGEST_S, Casualties, casualties, next_spec, pause_s
+from runner.core.past import Past
+from runner.core.relaunch import (
+    LONGEST_S,
+    Casualties,
+    casualties,
+    curable,
+    next_spec,
+    past,
+    pause_s,
+    reason,
+)
 from runner.core.spec import Node, Relaunch, Spec, Task
 from runner.core.stacks import STALLED
 from runner.core.states import State
-from runner.core.verdict import Observed
+from runner.core.verdict import Observed, fold
 from tests.golden.builders import plan
 
 FAILED, STOPPED = Ended(State.FAILED), Ended(State.STOPPED)
@@ -157,3 +169,49 @@ def test_a_node_that_could_not_begin_is_gone() -> None:
     end = story(("b", refused), ("a", STOPPED), ("c", STOPPED))[3:]
 
     assert casualties(plan(1, 1, 1), began + end) == Casualties({"b": refused.reason})
+
+
+LOST = story(("a", PeerLost("b", "silent")), ("a", STOPPED), ("c", STOPPED))
+STILL = story(("a", Stopping(f"{STALLED} 9 s")), *((n, STOPPED) for n in "abc"))
+
+
+@pytest.mark.parametrize(
+    ("observed", "why", "again"),
+    [
+        (story(("b", RankExited(1, 3)), *((n, FAILED) for n in "abc")), "rank 1 on b exited", True),
+        (LOST, "lost b (silent)", True),
+        (story(("", StopAsked("x", 2)), *((n, STOPPED) for n in "abc")), "stopped", False),
+        (
+            story(
+                *((n, RankExited(r, 0)) for r, n in enumerate("abc")),
+                *((n, Ended(State.SUCCEEDED)) for n in "abc"),
+            ),
+            "succeeded",
+            False,
+        ),
+        (story(("b", RankExited(1, 3)), ("b", Ended(State.STUCK, survivors=(4,)))), "rank", False),
+        (STILL, STALLED, False),
+    ],
+    ids=["failed", "lost", "stopped", "succeeded", "stuck", "still"],
+)
+def test_what_may_be_followed_by_another(observed: list[Observed], why: str, again: bool) -> None:
+    """A failure may; not what the user ended, what cannot be killed, or what only stands still."""
+    verdict = fold(plan(1, 1, 1), observed, 1.0)
+
+    assert reason(verdict).startswith(why)
+    assert curable(spec("abc"), verdict) is again
+
+
+def test_a_standstill_may_where_that_is_wanted() -> None:
+    """`watch.action=restart`."""
+    verdict = fold(plan(1, 1, 1), STILL, 1.0)
+
+    assert curable(replace(spec("abc"), stall_restarts=True), verdict)
+
+
+def test_what_stays_on_record() -> None:
+    """Where it ran, why it ended, and who did not show that nothing is left."""
+    there = plan(1, 1, 1)
+
+    found = past(there, fold(there, LOST, 7.5))
+    assert found == Past(0, ("a", "b", "c"), "lost b (silent)", 7.5, ("b",))
