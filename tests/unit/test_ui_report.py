@@ -350,8 +350,8 @@ def test_the_attempts_before_the_last_are_told() -> None:
 
     assert (
         "after 2 relaunches:\n"
-        "  attempt 1 on a, b, 20.0 s: lost b (silent)\n"
-        "  attempt 2 on a, c, 4.0 s: rank 1 on c exited with 3\n"
+        "  attempt 1 on a,b, 20.0 s: lost b (silent)\n"
+        "  attempt 2 on a,c, 4.0 s: rank 1 on c exited with 3\n"
         "  b: there is no proof that nothing is left; if it is up, its supervisor stops the run "
         "within 15 s of losing us\n"
         f"run {RUN_ID} succeeded after 1 m 05 s\n"
@@ -363,7 +363,7 @@ def test_the_attempts_before_the_last_are_told() -> None:
     [
         ("ab", "on the same nodes"),
         ("ac", "c takes the place of b"),
-        ("cd", "c, d take the place of a, b"),
+        ("cd", "c,d take the place of a,b"),
         ("a", "without b"),
     ],
 )
