@@ -90,7 +90,8 @@ class Attempts:
         unfit: dict[str, Problem] = {}
         while follows is not None:
             self._contact.turn_to(follows)
-            found, unfit = self._prepared(plan.attempt + 1, set(past[-1].nodes))
+            were_there = {name for each in past for name in each.nodes}
+            found, unfit = self._prepared(plan.attempt + 1, were_there)
             if found:
                 self.past = past
                 return found

@@ -234,6 +234,7 @@ class Launch:
         began, self._began = time.monotonic(), time.time()
         attempts = Attempts(self._contact, self._request, self._unfit, self._ready)
         watch, verdict = self._attempt(plan, facts)
+        cut_short = False
         try:
             while not watch.left and (follows := attempts.after(plan, facts, watch, verdict)):
                 plan, facts = follows
@@ -243,13 +244,14 @@ class Launch:
                 watch, verdict = self._attempt(plan, facts)
         except Interrupted as error:
             verdict = replace(verdict, state=STOPPED, exit_code=error.exit_code)
+            cut_short = True
         if watch.left:
             return self._left(plan, watch)
         verdict = replace(verdict, seconds=time.monotonic() - began, past=self._past)
         self._store.write_result(plan, verdict, self._began)
         if self._store.failed:
             self._console.say(f"{self._store.failed}; the hosts have every log, in their workdir")
-        fetched = self._fetch(plan) if not watch.interrupted else ""
+        fetched = "" if watch.interrupted or cut_short else self._fetch(plan)
         self._report(plan, verdict, fetched)
         return verdict.exit_code
 
