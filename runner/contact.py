@@ -12,13 +12,13 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from runner.control.connect import Gathering, Reach
+from runner.control.connect import PING_S, Gathered, Gathering, Reach
 from runner.control.deploy import Deployment, Receiver
 from runner.control.session import Inbox, Session
 from runner.control.snapshot import Snapshot
 from runner.control.stopping import Callbacks
 from runner.control.watch import Watch
-from runner.core.errors import Problem
+from runner.core.errors import Interrupted, Problem
 from runner.core.events import Event
 from runner.core.facts import Facts, FactsRequest
 from runner.core.plan import Plan
@@ -51,53 +51,83 @@ class Contact:
             NotReady: With every problem of every host.
             Interrupted: By a signal.
         """
-        gathering = self._gathering(request, judge)
-        self.sessions = gathering.sessions
-        return gathering.run()
+        return self.gather_enough(request, judge, len(self.spec.nodes)).facts
 
     def gather_enough(
         self,
         request: Callable[[Node], FactsRequest],
         judge: Callable[[Node, Facts], list[Problem]],
         least: int,
-    ) -> tuple[dict[str, Facts], dict[str, Problem]]:
-        """Likewise, where so many will do; also return what keeps those that are left out.
+        spares: tuple[Node, ...] = (),
+    ) -> Gathered:
+        """Likewise, where so many will do; spares are no more than looked at.
 
         Raises:
             NotReady: They are fewer, or the master is not among them.
             Interrupted: By a signal.
         """
-        gathering = self._gathering(request, judge)
-        self.sessions = gathering.sessions
-        facts, missing = gathering.enough(least)
-        for name in missing:
-            if name in self.sessions:
-                self.sessions.pop(name).close()
-        return facts, missing
-
-    def _gathering(
-        self,
-        request: Callable[[Node], FactsRequest],
-        judge: Callable[[Node, Facts], list[Problem]],
-    ) -> Gathering:
         self.console.phase("connecting")
-        return Gathering(self.spec, self.reach, self.inbox, request, judge, self.console.state)
+        asked = replace(self.spec, nodes=(*self.spec.nodes, *spares))
+        gathering = Gathering(asked, self.reach, self.inbox, request, judge, self.console.state)
+        self.sessions = gathering.sessions
+        found = gathering.enough(least, spares)
+        for node in spares:
+            self.console.state(node.name, "spare")
+        for node in asked.nodes:
+            if node.name not in found.facts:
+                self._drop(node.name)
+        return found
 
     def gather_some(
-        self, request: Callable[[Node], FactsRequest]
+        self, request: Callable[[Node], FactsRequest], *, again: bool = False
     ) -> tuple[dict[str, Facts], dict[str, Problem]]:
         """Connect to every host at once; return the facts of some, and what kept the others.
+
+        With `again`, connections that are open are used once more, and only those to hosts whose
+        facts came stay.
 
         Raises:
             Interrupted: By a signal.
         """
         self.console.phase("connecting")
+        known = self.sessions if again else {}
         gathering = Gathering(
-            self.spec, self.reach, self.inbox, request, lambda _, __: [], self.console.state
+            *(self.spec, self.reach, self.inbox, request, lambda _, __: [], self.console.state),
+            known=known,
         )
+        self.sessions = {**known, **gathering.sessions}
         facts, problems = gathering.some()
-        self.sessions = {name: gathering.sessions[name] for name in facts}
+        self.sessions = {**known, **gathering.sessions}
+        for name in [name for name in self.sessions if name not in facts]:
+            self._drop(name)
         return facts, problems
+
+    def turn_to(self, spec: Spec) -> None:
+        """Have contact with these nodes from now on, by these limits."""
+        self.spec = self.reach.spec = spec
+
+    def _drop(self, name: str) -> None:
+        session = self.sessions.pop(name, None)
+        if session is not None:
+            session.close()
+
+    def pause(self, seconds: float) -> None:
+        """Wait, and keep the hosts company meanwhile.
+
+        Raises:
+            Interrupted: By a signal.
+        """
+        end = time.monotonic() + seconds
+        next_ping = 0.0
+        while (now := time.monotonic()) < end:
+            if now >= next_ping:
+                next_ping = now + PING_S
+                for session in self.sessions.values():
+                    session.request("ping")
+            with contextlib.suppress(queue.Empty):
+                session_of, frame = self.inbox.get(timeout=min(0.1, end - now))
+                if session_of is None and frame.kind == "signal":
+                    raise Interrupted(128 + int(frame.data["signal"]))
 
     def push(
         self, snapshot: Snapshot, facts: dict[str, Facts], *, verify: bool = False

@@ -114,7 +114,8 @@ class Hosts:
     def record(self, run: Run) -> Recorded:
         """Return what is on record of a run, from the first host that has all of it.
 
-        Where nodes may join, from the one that knows of the most.
+        Those of its last attempt come first: the others know nothing of it. Where nodes may join,
+        it is the one that knows of the most.
 
         Raises:
             NotReady: No host that answers has it, or not so that it can be read.
@@ -122,7 +123,7 @@ class Hosts:
         kept: list[Problem] = []
         orders: dict[str, Order] = {}
         fullest: Recorded | None = None
-        for name in run.seen:
+        for name in sorted(run.seen, key=lambda name: -run.seen[name].info.attempt):
             answers, problems = self.asking({name}).some("run", {"run_id": run.run_id}, "run")
             kept += problems.values()
             for told in answers.values():
@@ -176,7 +177,7 @@ class Hosts:
         spec = self.contact.spec
         known = {node.name: node for node in spec.nodes}
         order = plan.nodes[0].order
-        self.contact.spec = self.contact.reach.spec = replace(
+        taken_up = replace(
             spec,
             run_id=plan.run_id,
             cluster=plan.cluster,
@@ -188,7 +189,8 @@ class Hosts:
             lost_s=order.hub.lost_s if order.hub else spec.lost_s,
             disconnect_s=order.disconnect_s,
         )
-        return self.contact.spec
+        self.contact.turn_to(taken_up)
+        return taken_up
 
     def asking(self, names: Container[str] | None = None) -> Asking:
         """Return a request to these hosts, or to all of them that answer."""

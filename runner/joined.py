@@ -21,6 +21,7 @@ from runner.core.errors import Interrupted
 from runner.core.events import Event, HostSilent
 from runner.core.fetch import LOG, OUTPUT
 from runner.core.layout import is_rank, log_name, rank_of
+from runner.core.seen import present
 from runner.core.verdict import Verdict, fold
 from runner.core.wire import Frame
 from runner.found import Hosts, Recorded
@@ -59,8 +60,9 @@ class Joined:
     @property
     def over(self) -> bool:
         """Whether nothing of it was on anywhere when we came."""
-        seen = self.run.seen
-        return len(seen) == len(self.plan.nodes) and not any(each.on for each in seen.values())
+        seen = present(self.run.seen)
+        whole = all(share.node in seen for share in self.plan.nodes)
+        return whole and not any(each.on for each in seen.values())
 
     def attach(self, tail: int | None) -> int:
         """Show it as its launch would; return the exit code."""
@@ -102,7 +104,7 @@ class Joined:
         return verdict.exit_code
 
     def stop(self) -> tuple[Verdict, dict[str, int | str]]:
-        """End it on every host, and prove that.
+        """End it on every host, and prove that: also on those of earlier attempts.
 
         Returns:
             The verdict, and for each node what is left: how many processes, or why that is not
@@ -122,9 +124,10 @@ class Joined:
             raise Interrupted(128 + signal.SIGHUP, f"run {self.plan.run_id} is being stopped")
         verdict = self._verdict(watch)
         silent = self.hosts.silent
+        shares = (share.node for share in self.plan.nodes)
         left: dict[str, int | str] = {
-            share.node: silent[share.node].what if share.node in silent else "it did not answer"
-            for share in self.plan.nodes
+            name: silent[name].what if name in silent else "it did not answer"
+            for name in (*shares, *self.recorded.info.nodes_before, *self.run.seen)
         }
         asking = self.hosts.asking(left)
         try:
@@ -183,6 +186,8 @@ class Joined:
             0, or 3 where some of it could not be had.
         """
         contact, say = self.hosts.contact, self.console.say
+        if self.plan.attempt:
+            say(f"attempt {self.plan.attempt + 1}, the last one; pull brings those before it, too")
         unreached = {
             share.node
             for share in self.plan.nodes
@@ -242,7 +247,8 @@ class Joined:
             self.hosts.contact.inbox.put((None, Frame("signal", {"signal": signal.SIGPIPE})))
 
     def _verdict(self, watch: Watch) -> Verdict:
-        return fold(self.plan, watch.observed, watch.seconds(self.recorded.info.began))
+        info = self.recorded.info
+        return fold(self.plan, watch.observed, watch.seconds(info.began), info.past)
 
     def _record(self, verdict: Verdict) -> None:
         if not (self.over and self.store.ended):

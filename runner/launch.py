@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from runner.attempts import Attempts
 from runner.checks.all import AT_LAUNCH, look
 from runner.checks.case import Case
 from runner.contact import SETTLE_S, Contact, after, signals_to, whoami
@@ -22,32 +23,30 @@ from runner.control.again import Again
 from runner.control.assume import assume
 from runner.control.connect import launch_request
 from runner.control.joining import Admission
-from runner.control.session import Inbox, Session
+from runner.control.session import Inbox
 from runner.control.snapshot import Snapshot
 from runner.control.store import RunStore
 from runner.control.watch import Watch
 from runner.core.codec import encode
 from runner.core.composed import Composed, DryRun
-from runner.core.errors import NotReady, Problem, RunnerError
+from runner.core.errors import Interrupted, NotReady, Problem, RunnerError
 from runner.core.events import Event
 from runner.core.facts import Facts, FactsRequest
 from runner.core.fetch import OUTPUT
 from runner.core.layout import is_rank, log_name, rank_of
 from runner.core.packages import Wants
+from runner.core.past import Past
 from runner.core.plan import Plan, build_plan
 from runner.core.readiness import problems_of
 from runner.core.release import Code
 from runner.core.seen import RunInfo
 from runner.core.spec import Node, Spec
-from runner.core.verdict import Verdict, fold
-from runner.core.wire import Frame
+from runner.core.verdict import STOPPED, Verdict, fold
 from runner.home import fetch
 from runner.ui import report
 from runner.ui.console import open_console
 from runner.ui.findings import errors, warnings
 from runner.ui.stacks import Standstill
-
-HOLD_S = 10.0
 
 
 def run(composed: Composed) -> int:
@@ -131,20 +130,27 @@ class Launch:
         store: RunStore,
         inbox: Inbox,
     ) -> None:
-        self.spec: Spec = composed.spec
-        if self.spec.least:
-            self.spec = replace(self.spec, most=len(self.spec.nodes))
-        self._everyone = self.spec
         self._composed = composed
         self._store = store
         self._inbox = inbox
         self._began = 0.0
         self._attempt_number = 0
+        self._past: tuple[Past, ...] = ()
         self._snapshot = snapshot
         self._wants = _wants(composed)
-        names = [node.name for node in self.spec.nodes]
+        spec = composed.spec
+        if spec.least:
+            spec = replace(spec, most=len(spec.nodes))
+        self._everyone = spec
+        self._spares = spec.spares if spec.relaunch.max else ()
+        names = [node.name for node in (*spec.nodes, *self._spares)]
         self._console = open_console(composed.ui, composed.console_ranks, names)
-        self._contact = Contact(self.spec, self._console, inbox)
+        self._contact = Contact(spec, self._console, inbox)
+
+    @property
+    def spec(self) -> Spec:
+        """What the run is asked to be: in a later attempt, perhaps on other nodes."""
+        return self._contact.spec
 
     def run(self) -> int:
         """Return the exit code.
@@ -154,11 +160,7 @@ class Launch:
         """
         try:
             facts = self._gather()
-            snapshot = self._to_push(facts)
-            plan = build_plan(self.spec, facts, code=self._code)
-            if snapshot and self._contact.push(snapshot, facts):
-                plan = build_plan(self.spec, facts, code=self._code)
-            return self._launch(plan, facts)
+            return self._launch(self._ready(facts), facts)
         finally:
             self._store.release()
             self._close()
@@ -176,6 +178,18 @@ class Launch:
         finally:
             self._close()
 
+    def _ready(self, facts: dict[str, Facts], attempt: int = 0) -> Plan:
+        """Return the plan, once the code is where it is needed.
+
+        Raises:
+            RunnerError: There is none, or not everywhere.
+        """
+        snapshot = self._to_push(facts)
+        plan = build_plan(self.spec, facts, code=self._code, attempt=attempt)
+        if snapshot and self._contact.push(snapshot, facts):
+            plan = build_plan(self.spec, facts, code=self._code, attempt=attempt)
+        return plan
+
     def _close(self) -> None:
         self._console.close(after(SETTLE_S))
         self._contact.close()
@@ -185,13 +199,16 @@ class Launch:
         left_out = self._snapshot.notes if isinstance(self._snapshot, Snapshot) else ()
         for note in (*self._composed.notes, *left_out):
             self._console.say(f"note: {note}")
-        facts, missing = self._contact.gather_enough(
+        facts, missing, unfit = self._contact.gather_enough(
             self._request,
             lambda node, told: problems_of(self.spec, node, told),
             self.spec.least or len(self.spec.nodes),
+            self._spares,
         )
         for name, problem in missing.items():
             self._console.say(f"{name} is left out for now, and tried again: {problem.what}")
+        for problem in unfit:
+            self._console.say(f"note: a spare node cannot be used as it is: {problem}")
         self._take_part(facts)
         for warning in self._looked(facts):
             self._console.say(f"note: {warning}")
@@ -211,28 +228,38 @@ class Launch:
             raise NotReady(problems)
         return warnings(found)
 
+    def _unfit(self, facts: dict[str, Facts]) -> list[Problem]:
+        """Return what keeps nodes from a later attempt, as it would keep them from a launch."""
+        asked = [node for node in self.spec.nodes if node.name in facts]
+        wrong = [each for node in asked for each in problems_of(self.spec, node, facts[node.name])]
+        try:
+            self._looked(facts)
+        except NotReady as error:
+            wrong += error.problems
+        return list(dict.fromkeys(wrong))
+
     def _take_part(self, facts: dict[str, Facts]) -> None:
         """Have the nodes of these facts be those of the run, of all that may take part."""
         nodes = tuple(node for node in self._everyone.nodes if node.name in facts)
-        self.spec = replace(self.spec, nodes=nodes, most=self._everyone.most)
+        self._contact.turn_to(replace(self.spec, nodes=nodes))
 
     def _admission(self, facts: dict[str, Facts]) -> Admission | None:
         """Return how nodes are taken in that are not there yet, or come back; None for not."""
         if not self.spec.least:
             return None
+        others = [node for node in self._everyone.nodes if node not in self.spec.nodes]
+        self._everyone = replace(self.spec, nodes=(*self.spec.nodes, *others))  # its master first
 
         def admit(told: Facts) -> tuple[Plan, bytes]:
-            spec, before = self.spec, dict(facts)
-            facts[told.node] = replace(told, run_there=False)
+            spec, known = self.spec, {**facts, told.node: replace(told, run_there=False)}
             try:
-                self._take_part(facts)
-                self._looked({told.node: facts[told.node]})
-                plan = build_plan(self.spec, facts, code=self._code, attempt=self._attempt_number)
+                self._take_part(known)
+                self._looked({told.node: known[told.node]})
+                plan = build_plan(self.spec, known, code=self._code, attempt=self._attempt_number)
             except NotReady:
-                self.spec = spec
-                facts.clear()
-                facts.update(before)
+                self._contact.turn_to(spec)
                 raise
+            facts.update(known)
             with contextlib.suppress(OSError):  # it goes on as it is on record
                 self._store.write_plan(plan)
             return plan, self._record(plan)
@@ -261,27 +288,27 @@ class Launch:
             self._store.create(self._composed.config_yaml)
             self._store.write_plan(plan)
         began, self._began = time.monotonic(), time.time()
-        watch = self._attempt(plan, facts)
-        if watch.may_retry and self.spec.rendezvous.held and not self.spec.master_port.fixed:
-            port, hub_port = self._other_ports(watch)
-            if port and not watch.interrupted:
-                self._console.say("trying once more with another port")
-                master = self.spec.master.name
-                facts = {**facts, master: replace(facts[master], held_port=port, hub_port=hub_port)}
-                plan = build_plan(self.spec, facts, code=self._code, attempt=1)
+        attempts = Attempts(self._contact, self._request, self._unfit, self._ready)
+        watch, verdict = self._attempt(plan, facts)
+        cut_short = False
+        try:
+            while not watch.left and (follows := attempts.after(facts, watch, verdict)):
+                plan, facts = follows
+                self._past = attempts.past
                 with self._writing():
                     self._store.write_plan(plan)
-                watch = self._attempt(plan, facts)
+                watch, verdict = self._attempt(plan, facts)
+        except Interrupted as error:
+            verdict = replace(verdict, state=STOPPED, exit_code=error.exit_code)
+            cut_short = True
         if watch.left:
             return self._left(plan, watch)
         plan = watch.plan  # with those that joined
-        verdict = fold(plan, watch.observed, time.monotonic() - began)
-        if watch.refused and verdict.exit_code < NotReady.exit_code:
-            verdict = replace(verdict, exit_code=NotReady.exit_code)
+        verdict = replace(verdict, seconds=time.monotonic() - began, past=self._past)
         self._store.write_result(plan, verdict, self._began)
         if self._store.failed:
             self._console.say(f"{self._store.failed}; the hosts have every log, in their workdir")
-        fetched = self._fetch(plan) if not watch.interrupted else ""
+        fetched = "" if watch.interrupted or cut_short else self._fetch(plan)
         self._report(plan, verdict, fetched)
         return verdict.exit_code
 
@@ -303,16 +330,21 @@ class Launch:
             self._contact, plan.run_id, self._store.folder, (OUTPUT,), self._composed.where
         )
 
-    def _attempt(self, plan: Plan, facts: dict[str, Facts]) -> Watch:
-        self._attempt_number = plan.attempt
-        self._console.say(report.opening(plan))
+    def _attempt(self, plan: Plan, facts: dict[str, Facts]) -> tuple[Watch, Verdict]:
+        """Carry out a plan; return how that went, and ended."""
+        began, self._attempt_number = time.monotonic(), plan.attempt
+        self._console.say(report.reopening(plan) if plan.attempt else report.opening(plan))
         self._standstill = Standstill(plan, self._console.say, self._store.stacks_of(plan.attempt))
         watch = self._contact.watch(plan, self._log, self._happened)
         tasks = bundle.shipped_tasks() if self.spec.task.shipped else None
-        token = secrets.token_hex(16)
-        watch.start(facts, tasks, self._record(plan), token, self._admission(dict(facts)))
+        hurries = len(self._past) < self.spec.relaunch.max
+        record, token = self._record(plan), secrets.token_hex(16)
+        watch.start(facts, tasks, record, token, self._admission(facts), hurries=hurries)
         watch.run(detach=self.spec.detach)
-        return watch
+        verdict = fold(watch.plan, watch.observed, time.monotonic() - began)
+        if watch.refused and verdict.exit_code < NotReady.exit_code:
+            verdict = replace(verdict, exit_code=NotReady.exit_code)
+        return watch, verdict
 
     def _happened(self, event: Event) -> None:
         self._store.append(event)
@@ -339,34 +371,10 @@ class Launch:
             world_size=plan.world_size,
             gpus={share.node: len(share.gpus) for share in plan.nodes if share.gpus},
             attempt=plan.attempt,
+            past=self._past,
         )
         told = {"info": encode(info), "plan": encode(plan), "config": self._composed.config_yaml}
         return zlib.compress(json.dumps(told).encode())
-
-    def _other_ports(self, watch: Watch) -> tuple[int, int]:
-        """Have the master reserve other ports, the store's and the hub's; 0 when it cannot."""
-        rule = self.spec.master_port
-        session = self._contact.sessions[self.spec.master.name]
-        number = session.request(
-            "hold", {"first": rule.first, "last": rule.last, "hub": len(self.spec.nodes) > 1}
-        )
-        deadline = time.monotonic() + HOLD_S
-        later: list[tuple[Session | None, Frame]] = []
-        try:
-            while time.monotonic() < deadline:
-                with contextlib.suppress(queue.Empty):
-                    sender, frame = self._inbox.get(timeout=0.1)
-                    if sender is None:
-                        watch.interrupt(int(frame.data["signal"]))
-                        return 0, 0
-                    if sender is session and frame.data.get("id") == number:
-                        told = frame.data
-                        return int(told.get("port", 0)), int(told.get("hub_port", 0))
-                    later.append((sender, frame))
-            return 0, 0
-        finally:
-            for each in later:
-                self._inbox.put(each)
 
     def _log(self, node: str, source: str, stream: str, offset: int, data: bytes) -> None:
         self._store.write_log(node, log_name(self._attempt_number, source, stream), offset, data)

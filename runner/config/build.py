@@ -57,7 +57,10 @@ def build(asked: Asked, problems: list[Problem]) -> tuple[Spec, dict[str, Any]]:
         backend=check.choice("cluster.backend", cluster["backend"], BACKENDS),
         rendezvous=rendezvous,
         torchrun=options_of_torchrun,
-        relaunch=relaunch(check, values["relaunch"], rendezvous, options_of_torchrun),
+        relaunch=relaunch(
+            *(check, values["relaunch"], rendezvous, options_of_torchrun),
+            restarts=action == "restart",
+        ),
         least=least,
         spares=spares,
         ssh=_ssh(check, cluster["ssh"], asked.cwd),

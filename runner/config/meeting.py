@@ -116,10 +116,21 @@ def _signals(check: Checker, value: object) -> tuple[str, ...]:
 
 
 def relaunch(
-    check: Checker, values: Mapping[str, Any], rendezvous: Rendezvous, torchrun: Torchrun
+    check: Checker,
+    values: Mapping[str, Any],
+    rendezvous: Rendezvous,
+    torchrun: Torchrun,
+    *,
+    restarts: bool,
 ) -> Relaunch:
-    """Return how often a run starts once more; `max_restarts` means that too where torch cannot."""
+    """Return how often a run starts once more; `max_restarts` means that too where torch cannot.
+
+    `restarts` is whether it is asked for where nothing moves any more.
+    """
     most = check.number("relaunch.max", values["max"], least=0)
     if rendezvous.backend == "static":
         most = max(most, torchrun.max_restarts)
+    if restarts and not most:
+        what = "restart needs to know how often"
+        check.wrong("watch.action", what, "set relaunch.max to 1 or more, or watch.action=stop")
     return Relaunch(most, check.seconds("relaunch.backoff_s", values["backoff_s"]))

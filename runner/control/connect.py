@@ -6,8 +6,10 @@ import posixpath
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
+from types import MappingProxyType
+from typing import NamedTuple
 
 from runner.control import bundle
 from runner.control.session import Inbox, Session
@@ -72,6 +74,20 @@ class Reach:
         return SshTransport(self.spec.ssh, notes=self._note)
 
 
+class Gathered(NamedTuple):
+    """What came of asking the hosts.
+
+    Attributes:
+        facts: Of every node that takes part.
+        missing: What keeps each of the others from it, of those that were to.
+        unfit: What is wrong with spares.
+    """
+
+    facts: dict[str, Facts]
+    missing: dict[str, Problem]
+    unfit: list[Problem]
+
+
 class Gathering:
     """Connects to every node side by side and collects their facts."""
 
@@ -83,6 +99,7 @@ class Gathering:
         request: Callable[[Node], FactsRequest],
         judge: Callable[[Node, Facts], list[Problem]],
         show: Callable[[str, str], None],
+        known: Mapping[str, Session] = MappingProxyType({}),
     ) -> None:
         """Prepare it.
 
@@ -93,15 +110,19 @@ class Gathering:
             request: Returns what to ask a node; called from threads, and may wait.
             judge: Returns what of a node's facts keeps it from what is wanted.
             show: Takes (node, state in a few words) whenever that changes.
+            known: Wires there are already; those that are still open are used.
         """
         self._spec = spec
         self._reach = reach
+        self._known = {name: each for name, each in known.items() if not each.closed}
         self._request, self._judge, self._show = request, judge, show
+        self._names = {node.name for node in spec.nodes}
         self.inbox = inbox
         self.sessions: dict[str, Session] = {}
         self._problems: dict[str, Problem] = {}
         self._facts: dict[str, Facts] = {}
         self._deadlines: dict[str, float] = {}
+        self._asked: dict[str, int] = {}
         self._next_ping = time.monotonic() + PING_S
 
     def run(self) -> dict[str, Facts]:
@@ -111,27 +132,29 @@ class Gathering:
             NotReady: With every problem of every host, if one could not be reached or asked.
             Interrupted: By a signal.
         """
-        facts, _ = self.some()
-        every = [each for node in self._spec.nodes for each in self._wrong_with(node)]
-        if every:
-            raise NotReady(list(dict.fromkeys(every)))  # our own side's stands at every node
-        return facts
+        return self.enough(len(self._spec.nodes)).facts
 
-    def enough(self, least: int) -> tuple[dict[str, Facts], dict[str, Problem]]:
-        """Return the facts of those that may take part, and what keeps each of the others.
+    def enough(self, least: int, spares: Collection[Node] = ()) -> Gathered:
+        """Return the facts of those that may take part, and what keeps the others from it.
+
+        Args:
+            least: So many will do.
+            spares: Nodes that need not be there; they take no part for now.
 
         Raises:
-            NotReady: They are fewer than `least`, or the master is not among them; with every
-                problem of every host.
+            NotReady: They are fewer, or the master is not among them; with every problem of every
+                host that is no spare.
             Interrupted: By a signal.
         """
         facts, _ = self.some()
-        wrong = {node.name: self._wrong_with(node) for node in self._spec.nodes}
+        needed = [node for node in self._spec.nodes if node not in spares]
+        wrong = {node.name: self._wrong_with(node) for node in needed}
         fit = {name: facts[name] for name, problems in wrong.items() if not problems}
         if len(fit) < least or self._spec.master.name not in fit:
             every = [each for problems in wrong.values() for each in problems]
-            raise NotReady(list(dict.fromkeys(every)))
-        return fit, {name: problems[0] for name, problems in wrong.items() if problems}
+            raise NotReady(list(dict.fromkeys(every)))  # our own side's stands at every node
+        missing = {name: problems[0] for name, problems in wrong.items() if problems}
+        return Gathered(fit, missing, [each for node in spares for each in self._wrong_with(node)])
 
     def some(self) -> tuple[dict[str, Facts], dict[str, Problem]]:
         """Return the facts of those that could be asked, and what kept the others.
@@ -139,7 +162,7 @@ class Gathering:
         Raises:
             Interrupted: By a signal.
         """
-        waiting = {node.name for node in self._spec.nodes}
+        waiting = set(self._names)
         self._connect_all()
         while waiting - self._facts.keys() - self._problems.keys():
             self._give_up_late(waiting)
@@ -186,7 +209,7 @@ class Gathering:
     def _connect(self, node: Node) -> None:
         self._show(node.name, "connecting")
         try:
-            session = self._reach.open(node, self.inbox)
+            session = self._known.get(node.name) or self._reach.open(node, self.inbox)
         except NotReady as error:
             self._fail(node, error.problems[0], "not reached")
             return
@@ -205,7 +228,7 @@ class Gathering:
             self._fail(node, Problem("deploy", what, "this is a bug of the runner"), "failed")
             return
         session.request("ping")
-        session.request("facts", {"request": encode(request)})
+        self._asked[node.name] = session.request("facts", {"request": encode(request)})
         slow = request.setup_s if request.setup else 0.0
         self._deadlines[node.name] = time.monotonic() + BOOT_S + request.deadline_s + slow
 
@@ -224,10 +247,14 @@ class Gathering:
 
     def _take(self, session: Session, frame: Frame) -> None:
         name = session.node.name
-        if frame.kind == "facts":
+        if frame.kind == "opened":  # for an attempt that is over
+            session.close()
+        elif session.dropped or name not in self._names:
+            return
+        elif frame.kind == "facts":
             self._show(name, "ready")
             self._facts[name] = replace(decode(Facts, frame.data["facts"]), node=name)
-        elif frame.kind == "refused":
+        elif frame.kind == "refused" and self._asked.get(name) in (*(None, frame.data.get("id")),):
             self._problems[name] = Problem(name, f"could not report its facts: {frame.data['why']}")
             self._show(name, "failed")
         elif frame.kind == "closed":

@@ -44,6 +44,7 @@ class Session:
         unsent: Bytes queued that it has not taken yet.
         banner: What came before the first frame.
         met: Whether our code runs at the other end.
+        dropped: Whether we ended it ourselves: what still comes over it means nothing.
     """
 
     def __init__(self, node: Node, channel: Channel, inbox: Inbox) -> None:
@@ -52,6 +53,7 @@ class Session:
         self.unsent = 0
         self.banner = b""
         self.met = False
+        self.dropped = False
         self._channel = channel
         self._inbox = inbox
         self._outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
@@ -109,6 +111,7 @@ class Session:
 
     def close(self) -> None:
         """End the wire."""
+        self.dropped = True
         self._closed.set()
         self._outbox.put(None)
         self._channel.close()

@@ -142,9 +142,15 @@ class RunStore:
     def write_plan(self, plan: Plan) -> None:
         """Record what every host will be told; before it is told.
 
+        The plan of attempt N before it stays, as `plan.N.json`.
+
         Raises:
             OSError: It cannot be written.
         """
+        if plan.attempt:
+            with contextlib.suppress(FileNotFoundError):
+                before = (self.folder / "plan.json").read_text(encoding="utf-8")
+                self._write(f"plan.{plan.attempt - 1}.json", before)
         self._write_json("plan.json", encode(plan))
 
     @property

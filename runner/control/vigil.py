@@ -41,6 +41,8 @@ class Vigil:
         tolerates: Takes a node that was lost, and why; returns whether the run goes on without it,
             and somebody else sees to its return.
         rejoins: Whether a node that was lost is left to those.
+        hurries: Whether another attempt follows if this one fails: then nobody waits for the word
+            of a host that was lost, which takes no part in it.
     """
 
     def __init__(
@@ -55,6 +57,7 @@ class Vigil:
         self.fresh = self.acts = True
         self.tolerates: Callable[[NodeWatch, str], bool] = lambda *_: False
         self.rejoins: Callable[[NodeWatch], bool] = lambda _: False
+        self.hurries = False
         self._spec, self._nodes, self._reopener = spec, nodes, reopener
         self._stop, self._chronicle, self._tell = stop, chronicle, tell
         self._next_ping = 0.0
@@ -128,8 +131,9 @@ class Vigil:
             limit = max(self._spec.lost_s, LAST_S)
         else:
             limit = PATIENCE_S
-        tried = node.away is not None and (node.away.tries > 0 or self.rejoins(node))
-        if node.away and tried and node.silence > limit:
+        given_up = self.hurries and node.lost and any(not each.lost for each in others)
+        known = given_up or self.rejoins(node) or (node.away is not None and node.away.tries > 0)
+        if node.away and known and node.silence > limit:
             node.settled = True
             if not node.lost:
                 why = f"it could not be reached: {node.away.reason}"

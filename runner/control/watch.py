@@ -107,6 +107,8 @@ class Watch:
         record: bytes,
         token: str,
         admission: Admission | None = None,
+        *,
+        hurries: bool = False,
     ) -> None:
         """Send every host its order.
 
@@ -116,7 +118,9 @@ class Watch:
             record: What every host is to have on record of the whole run, packed.
             token: The secret by which the supervisors know each other.
             admission: How nodes that are not there yet, or come back, are taken in; None for not.
+            hurries: Whether another attempt follows if this one fails.
         """
+        self._vigil.hurries = hurries
         secrets = {name: secret.reveal() for name, secret in self.spec.secrets.items()}
         self._order_data, self._tasks = {"secrets": secrets, "token": token}, tasks
         self._meet(logs=True)
@@ -239,19 +243,16 @@ class Watch:
         if session is None:
             self._told_by_user(frame)
             return
+        node = self._nodes.get(session.node.name)
         if frame.kind == "arrived":
             self._arrived(session, frame.data["facts"])
-        elif session.node.name in self._nodes:
-            self._take_of(self._nodes[session.node.name], session, frame)
+        elif frame.kind == "opened":
+            self._opened(node, session)
+        elif node is not None and session is node.session:
+            self._take_of(node, session, frame)
 
     def _take_of(self, node: NodeWatch, session: Session, frame: Frame) -> None:
-        if frame.kind == "opened":
-            self._reopened = True
-            self._sessions[node.name] = node.session = session
-            self._adopt(node, session)
-        elif session is not node.session:
-            return
-        elif frame.kind == "data":
+        if frame.kind == "data":
             self._data(node, session, frame)
         elif frame.kind == "going":
             self._going(node, session)
@@ -261,6 +262,14 @@ class Watch:
             self._refused(node, str(frame.data["why"]))
         elif frame.kind == "closed":
             self._vigil.part(node, f"the connection to it broke: {frame.data['reason']}")
+
+    def _opened(self, node: NodeWatch | None, session: Session) -> None:
+        if node is None or node.away is None:  # it was for an attempt that is over
+            session.close()
+            return
+        self._reopened = True
+        self._sessions[node.name] = node.session = session
+        self._adopt(node, session)
 
     def _adopt(self, node: NodeWatch, session: Session) -> None:
         claim = self._vigil.fresh and not node.going
@@ -363,8 +372,8 @@ class Watch:
         elif isinstance(body, Kept):
             node.kept = True
         elif isinstance(body, PeerLost):
-            peer = self._nodes[body.peer]
-            if not peer.ended:
+            peer = self._nodes.get(body.peer)
+            if peer and not peer.ended:
                 peer.lost = True
                 self._tell.state(body.peer, "lost")
             self._stop_all(f"lost {body.peer}: {body.reason}")

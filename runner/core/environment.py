@@ -28,14 +28,20 @@ def environment(
     interface: str,
     nproc: int,
     gpus: Tuple[int, ...],
+    attempt: int = 0,
 ) -> Dict[str, str]:
-    """Ours first, then the cluster's, the node's, the task's: a user's own setting wins."""
+    """Ours first, then the cluster's, the node's, the task's: a user's own setting wins.
+
+    `RUNNER_ATTEMPT` is there from the second attempt on.
+    """
     env = {
         "DIST_BACKEND": backend,
         "OMP_NUM_THREADS": str(max(1, int(facts.cores / nproc))),
         "RUNNER_RUN_ID": spec.run_id,
         "RUNNER_NODE": node.name,
     }
+    if attempt:
+        env["RUNNER_ATTEMPT"] = str(attempt)
     if interface:
         env["GLOO_SOCKET_IFNAME"] = interface
         env["TP_SOCKET_IFNAME"] = interface

@@ -194,6 +194,7 @@ class Facts:
         project_exists: Whether that folder is there.
         script_exists: Whether the script is there.
         run_there: Whether a run of this id has been here before.
+        run_stopped: Whether somebody told it here to stop.
         tasks_held: Whether the shipped tasks of that hash are there.
         release_held: Whether the release is there, whole.
         release: "absent", "intact" or "damaged", after all of it was read; "" when it was not.
@@ -233,6 +234,7 @@ class Facts:
     project_exists: bool = True
     script_exists: bool = True
     run_there: bool = False
+    run_stopped: bool = False
     tasks_held: bool = False
     release_held: bool = False
     release: str = ""

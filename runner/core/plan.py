@@ -402,7 +402,9 @@ def _node_plan(
     )
     python = facts.python.executable
     start = entry(spec, meeting.attempt, place, python=python, script=script, folder=folder)
-    env = environment(spec, node, facts, meeting.backend, interface, nproc, gpus)
+    env = environment(
+        *(spec, node, facts, meeting.backend, interface, nproc, gpus), attempt=meeting.attempt
+    )
     env = {**start.env, **env}
     if spec.elastic:
         env = {**NO_SHARED_STORE, **env}

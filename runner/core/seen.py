@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Dict, Mapping, Optional
+from typing import Dict, Mapping, Optional, Tuple
 
+from runner.core.past import Past
 from runner.core.states import State
 
 
@@ -23,6 +24,7 @@ class RunInfo:
         gpus: How many GPUs it uses on each node that uses any.
         attempt: Which start of it this is, from 0.
         least: With so many nodes it goes on, 0 for all of them.
+        past: The attempts before it.
     """
 
     run_id: str
@@ -35,6 +37,12 @@ class RunInfo:
     gpus: Optional[Dict[str, int]] = None
     attempt: int = 0
     least: int = 0
+    past: Tuple[Past, ...] = ()
+
+    @property
+    def nodes_before(self) -> Tuple[str, ...]:
+        """All nodes that took part in the attempts before it."""
+        return tuple(dict.fromkeys(name for each in self.past for name in each.nodes))
 
 
 @dataclass(frozen=True)
@@ -75,8 +83,15 @@ def elastic(info: RunInfo, seen: Mapping[str, RunSeen]) -> str:
     return f", {live} of {info.least}-{info.nodes} nodes"
 
 
+def present(seen: Mapping[str, RunSeen]) -> Dict[str, RunSeen]:
+    """Return those of a run's hosts that tell how it is: of its last attempt, or still at it."""
+    last = max((each.info.attempt for each in seen.values()), default=0)
+    return {n: each for n, each in seen.items() if each.alive or each.info.attempt == last}
+
+
 def overall(seen: Mapping[str, RunSeen]) -> str:
     """Return how far a whole run is, from what those of its hosts say that answered."""
+    seen = present(seen)
     live = [each.state for each in seen.values() if each.alive]
     for state in (State.STOPPING, State.STARTING):
         if state in live:

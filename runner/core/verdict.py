@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 from dataclasses import dataclass, field, replace
-from typing import Dict, Iterable, List, Mapping, Optional, Set, Tuple
+from typing import Dict, Iterable, List, Mapping, Optional, Sequence, Set, Tuple
 
 from runner.core.events import (
     Cause,
@@ -25,6 +25,7 @@ from runner.core.events import (
 )
 from runner.core.exits import describe_exit
 from runner.core.membership import Membership, Memberships
+from runner.core.past import Past
 from runner.core.plan import Plan
 from runner.core.states import State
 
@@ -88,7 +89,8 @@ class Verdict:
 
     `consequences` counts ranks that failed after the first; `unproven` are hosts that did not
     say that nothing is left; `still_s` is for how long nothing had moved when it ended, in seconds.
-    Where torch numbers the ranks, `ranks` are those of the last of all `memberships`.
+    Where torch numbers the ranks, `ranks` are those of the last of all `memberships`. `past` are
+    the attempts before the one of which all else tells.
     """
 
     state: str
@@ -101,14 +103,20 @@ class Verdict:
     memberships: int = 0
     nodes: Dict[str, NodeResult] = field(default_factory=dict)
     ranks: Dict[str, RankResult] = field(default_factory=dict)
+    past: Tuple[Past, ...] = ()
 
     def ranks_on(self, node: str) -> Tuple[int, ...]:
         """Return the ranks of a node; where torch numbers them, those it had in the end."""
         return tuple(sorted(int(rank) for rank, end in self.ranks.items() if end.node == node))
 
 
-def fold(plan: Plan, observed: Iterable[Observed], seconds: float) -> Verdict:
-    """Return the verdict; the first failure by corrected time wins, the rest is consequence."""
+def fold(
+    plan: Plan, observed: Iterable[Observed], seconds: float, past: Tuple[Past, ...] = ()
+) -> Verdict:
+    """Return the verdict; the first failure by corrected time wins, the rest is consequence.
+
+    A run that starts once more ends as its last attempt does; `past` are those before it.
+    """
     history = sorted(observed, key=lambda seen: seen.at)
     nodes = {share.node: NodeResult() for share in plan.nodes}
     members = _memberships(history) if plan.numbered_by_torch else None
@@ -117,7 +125,7 @@ def fold(plan: Plan, observed: Iterable[Observed], seconds: float) -> Verdict:
     failures: List[Tuple[float, Failure, int]] = []
     consequences: List[Tuple[float, Failure, int]] = []
     told = _told(history)
-    hub = plan.nodes[0].node if any(name == plan.nodes[0].node for name, _ in told) else ""
+    hub = _hub(plan, told)
     stop = _stop(history)
     away: Set[str] = set()
     for seen in history:
@@ -166,6 +174,7 @@ def fold(plan: Plan, observed: Iterable[Observed], seconds: float) -> Verdict:
         memberships=members.count if members else 0,
         nodes=nodes,
         ranks={str(rank): result for rank, result in sorted(ranks.items())},
+        past=past,
     )
 
 
@@ -205,6 +214,23 @@ def _outlived(seen: Observed, last: Optional[Membership]) -> bool:
     if isinstance(body, RankExited):
         return not last.has(seen.event.node, body.rank, body.start)
     return isinstance(body, (HostLost, PeerLost)) and seen.at < last.began
+
+
+def losses(plan: Plan, history: Sequence[Observed]) -> Dict[str, str]:
+    """Return the nodes that were lost, each with why, as far as somebody saw that."""
+    hub = _hub(plan, _told(history))
+    lost: Dict[str, str] = {}
+    for seen in history:
+        failure = _failure(seen.event, hub, plan.launcher)
+        if failure and failure[1] == _LOST_CODE:
+            lost.setdefault(failure[0].node, failure[0].what)
+    return lost
+
+
+def _hub(plan: Plan, told: Mapping[Tuple[str, int], float]) -> str:
+    """Return the node of the hub, if it lived to be stopped."""
+    hub = plan.nodes[0].node
+    return hub if any(name == hub for name, _ in told) else ""
 
 
 def _still(history: Iterable[Observed]) -> float:

@@ -50,10 +50,15 @@ class Keeping(Duty):
         self.wire.reply("run", {"id": ask["id"]}, packed)
 
     def _prove(self, frame: Frame) -> None:
-        """Kill what is left of a run whose supervisor is gone, and say what could not be."""
+        """Kill what is left of a run whose supervisor is gone, and say what could not be.
+
+        Whoever asks wants it to be over: no other attempt of it begins here.
+        """
         ask = frame.data
         folder = folder_of(self.wire.workdir, ask["run_id"], ask["node"])
         keeper.refuse_elsewhere(folder)
+        with contextlib.suppress(OSError), open(folder.stopped, "w", encoding="ascii"):
+            pass  # a full disk has no room for another attempt either
         look, home = leftovers(folder, ask["run_id"], ask["node"])
         killed, survivors = kill_all(look, reap_all, cgroup=home)
         told = {"killed": len(killed), "survivors": list(survivors)}

@@ -46,8 +46,9 @@ def prepare(
     """
     before = os.umask(0o077)  # for the folders above too; the ranks keep the user's own
     try:
-        if order.attempt == 0 and not order.again:
-            os.makedirs(os.path.dirname(folder.root), exist_ok=True)
+        os.makedirs(os.path.dirname(folder.root), exist_ok=True)
+        later = order.attempt or order.again
+        if not (later and os.path.isdir(folder.root)):
             os.mkdir(folder.root)  # a record is never written over
         os.makedirs(folder.attempt(order.attempt), exist_ok=bool(order.again))
         for place in (folder.work, folder.site):

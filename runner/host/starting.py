@@ -73,14 +73,21 @@ class Starting(Duty):
 
     def _facts(self, frame: Frame) -> None:
         request = decode(FactsRequest, frame.data["request"])
+        if self.wire.known is not None:  # those of an attempt that did not start
+            self.wire.known.held.close()
         with _giving_up_with(self._in):
             known = self.wire.known = collect(request)
         own = {name: known.environ[name] for name in OUR_ENV if name in known.environ}
-        there = RunFolder(known.facts.workdir, request.run_id, request.node).root
+        folder = RunFolder(known.facts.workdir, request.run_id, request.node)
         self._receiving = Receiving(known.facts.workdir, self.wire.reply)
         whole = known.facts.release_held and self._receiving.hold(request.release)
-        there_now = os.path.isdir(there)
-        facts = replace(known.facts, own_env=own, run_there=there_now, release_held=whole)
+        facts = replace(
+            known.facts,
+            own_env=own,
+            run_there=os.path.isdir(folder.root),
+            run_stopped=os.path.lexists(folder.stopped),
+            release_held=whole,
+        )
         clocks = {"mono": time.monotonic(), "wall": time.time()}
         self.wire.reply("facts", {"id": frame.data["id"], "facts": encode(facts), **clocks})
 
@@ -113,34 +120,30 @@ class Starting(Duty):
             os.close(lock)
 
     def _prepare(self, folder: RunFolder, order: Order) -> Steps:
-        """Make the run's folder, with its copy of the code."""
+        """Make the run's folder, with its copy of the code.
+
+        A later attempt, and one of a node that was lost and came back, go on in what an earlier
+        one left here, if one was here at all.
+        """
+        if not (order.attempt or order.again) and os.path.lexists(folder.root):
+            raise ValueError(f"there is a run {order.run_id} in {order.workdir} already")
+        if os.path.lexists(folder.stopped):
+            raise ValueError("somebody told the run to stop")
         if order.again:
-            yield from self._prepare_again(folder, order)
-            return
-        if order.attempt:  # it goes on in the same folder
+            _close_the_one_before(folder)
+        if os.path.lexists(folder.work):
             prepare(folder, order, self._programs, self._record)
             return
-        if os.path.lexists(folder.root):
-            raise ValueError(f"there is a run {order.run_id} in {order.workdir} already")
+        was_here = os.path.lexists(folder.root)
         try:
             prepare(folder, order, self._programs, self._record)
             if order.release:
                 yield from check_out(order.workdir, order.release, folder.work)
         except BaseException:
-            shutil.rmtree(folder.root, ignore_errors=True)  # nothing was started
+            left = (folder.work, folder.attempt(order.attempt)) if was_here else (folder.root,)
+            for place in left:  # nothing was started
+                shutil.rmtree(place, ignore_errors=True)
             raise
-
-    def _prepare_again(self, folder: RunFolder, order: Order) -> Steps:
-        """Close what a power cut left open here, and go on in the same folders."""
-        from runner.host import guardian  # no look at a host shall wait for this code
-
-        before = read_order(folder)
-        if before is not None and not closed(folder, before):
-            guardian.close_after_both(folder, before)
-        there = os.path.isdir(folder.work)
-        prepare(folder, order, self._programs, self._record)
-        if order.release and not there:
-            yield from check_out(order.workdir, order.release, folder.work)
 
     def _spawn(self, frame: Frame, folder: RunFolder, order: Order, lock: int) -> Steps:
         from runner.host import guardian  # no look at a host shall wait for this code
@@ -164,6 +167,15 @@ class Starting(Duty):
             self.wire.refuse(frame, why)
             return
         self.wire.reply("going", {"id": frame.data["id"]})
+
+
+def _close_the_one_before(folder: RunFolder) -> None:
+    """Write down the end of what a power cut ended here."""
+    from runner.host import guardian  # no look at a host shall wait for this code
+
+    before = read_order(folder)
+    if before is not None and not closed(folder, before):
+        guardian.close_after_both(folder, before)
 
 
 def _with_numeric_hub(order: Order) -> Order:

@@ -58,7 +58,13 @@ def parse_args() -> argparse.Namespace:
     add("--backend", help="gloo or nccl ($DIST_BACKEND, else nccl where there are GPUs)")
     add("--sync_bn", action="store_true", help="batch norm over all ranks (GPUs only)")
     add("--checkpoint", type=Path, metavar="PATH", help="rank 0 writes it after each epoch")
-    add("--resume", type=Path, metavar="PATH", help="go on from there; only rank 0 reads it")
+    add(
+        "--resume",
+        type=Path,
+        metavar="PATH",
+        help="go on from there; only rank 0 reads it; where it is "
+        "that of --checkpoint, it need not be there yet",
+    )
     add("--target_accuracy", type=float, default=0, help="exit 1 if below, in percent")
     args = parser.parse_args()
 
@@ -74,7 +80,8 @@ def parse_args() -> argparse.Namespace:
     for needs_gpu, what in ((args.backend == "nccl", "nccl"), (args.sync_bn, "--sync_bn")):
         if needs_gpu and args.device.type == "cpu":
             parser.error(f"{what} needs a GPU for local rank {LOCAL_RANK}; this host shows {gpus}")
-    if args.resume and RANK == 0 and not args.resume.is_file():
+    begins_there = args.resume == args.checkpoint  # it may be our first start, or a later one
+    if args.resume and RANK == 0 and not begins_there and not args.resume.is_file():
         parser.error(f"--resume: there is no file {args.resume}")
     return args
 
@@ -182,11 +189,14 @@ def train(args: argparse.Namespace) -> float:
     optimizer = torch.optim.SGD(model.parameters(), args.lr, **SGD)
     done = 0  # epochs
     if args.resume:
-        found: list[Any] = [torch.load(args.resume, "cpu", weights_only=True) if RANK == 0 else 0]
+        found: list[Any] = [None]
+        if RANK == 0 and args.resume.is_file():
+            found = [torch.load(args.resume, "cpu", weights_only=True)]
         dist.broadcast_object_list(found)  # the other nodes need not have the file
-        model.load_state_dict(found[0]["model"])
-        optimizer.load_state_dict(found[0]["optimizer"])
-        done = found[0]["epoch"]
+        if found[0]:
+            model.load_state_dict(found[0]["model"])
+            optimizer.load_state_dict(found[0]["optimizer"])
+            done = found[0]["epoch"]
     began = time.monotonic()
     for epoch in range(done, args.epochs):
         epoch_began = time.monotonic()

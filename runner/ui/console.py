@@ -111,12 +111,21 @@ class Console:
         """From now on drop ranks' output that would be too much; their files hold all of it."""
         self._muted = True
 
+    def begin_again(self) -> None:
+        """Write unfinished last lines of an attempt, before another one follows it."""
+        with self._lock:
+            self._put_unfinished()
+        self._muted = False
+
+    def _put_unfinished(self) -> None:
+        for descriptor, lines in self._lines.items():
+            for (node, rank), torn in lines.finish():
+                self._put_lines(node, rank, descriptor, torn)
+
     def finish_ranks(self, deadline_s: float = 0.0) -> None:
         """Write unfinished last lines, and what waits before them, for `deadline_s` at most."""
         with self._lock:
-            for descriptor, lines in self._lines.items():
-                for (node, rank), torn in lines.finish():
-                    self._put_lines(node, rank, descriptor, torn)
+            self._put_unfinished()
         end = time.monotonic() + deadline_s
         while any(w.pieces and w.alive for w in self._writers.values()) and time.monotonic() < end:
             time.sleep(0.005)

@@ -10,9 +10,9 @@ from typing import Any, Protocol
 from runner.core.codec import encode
 from runner.core.errors import Problem
 from runner.core.facts import Facts
-from runner.core.seen import RunInfo, RunSeen, elastic, overall
+from runner.core.seen import RunInfo, RunSeen, elastic, overall, present
 from runner.core.text import readable
-from runner.core.verdict import Verdict
+from runner.core.verdict import NodeResult, Verdict
 from runner.ui.names import fold_names
 
 
@@ -89,7 +89,7 @@ def rows(runs: Iterable[Seen], *, all_: bool, clocks: Mapping[str, float]) -> li
     """Return a row per run that is on, or per run; the youngest first."""
     made = []
     for run in runs:
-        info, seen = run.info, run.seen
+        info, seen = run.info, present(run.seen)
         going = any(each.on for each in seen.values())
         if not going and not all_:
             continue
@@ -209,7 +209,7 @@ def stopped(told: Stopped) -> str:
     width = max(len(name) for name in told.left)
     lines = []
     for name, left in told.left.items():
-        result = told.verdict.nodes[name]
+        result = told.verdict.nodes.get(name, NodeResult())
         killed = f", {result.killed} killed" if result.killed else ""
         # Both keepers died, and there was no cgroup: who cleared its environment is not found.
         by = "" if result.ended or left else ", by the run's mark"

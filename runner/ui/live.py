@@ -133,13 +133,14 @@ class LiveConsole(Console):
     def finish_ranks(self, deadline_s: float = 0.0) -> None:
         """Write ranks' last lines, and take the area away for good."""
         with self._lock:
-            for descriptor, lines in self._lines.items():
-                for (node, rank), torn in lines.finish():
-                    self._put_lines(node, rank, descriptor, torn)
-            self._put_held(self._folding.flush())
+            self._put_unfinished()
         self._area.end()
         self._writers[console.ERR].put(console.ERR, b"")
         super().finish_ranks(deadline_s)
+
+    def _put_unfinished(self) -> None:
+        super()._put_unfinished()
+        self._put_held(self._folding.flush())
 
     def _open_writers(self) -> dict[int, Writer]:
         frame, forget = self._screen.frame, self._screen.forget

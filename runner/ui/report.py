@@ -14,6 +14,7 @@ from runner.core.entry import args_at
 from runner.core.exits import describe_exit
 from runner.core.layout import CODE, RunFolder, release_folder
 from runner.core.plan import NodePlan, Plan
+from runner.core.spec import Spec
 from runner.core.stacks import STALLED
 from runner.core.text import bracketed, spans
 from runner.core.verdict import STUCK, Failure, NodeResult, Verdict
@@ -32,16 +33,50 @@ def opening(plan: Plan) -> str:
         f"run {plan.run_id}: {plan.task} on {plan.cluster}, {_size(plan)}, {plan.backend}",
         *_meeting(plan),
     ]
+    if plan.attempt:
+        lines.append(f"  attempt {plan.attempt + 1}")
     if plan.release:
         lines.append(f"  code: {code_name(plan.release, plan.commit)}")
+    lines += _shares(plan)
+    for note in plan.notes:
+        lines += _told("note", note)
+    return "\n".join(lines)
+
+
+def reopening(plan: Plan) -> str:
+    """Return what runs where in a later attempt: what may be new."""
+    return "\n".join(
+        [f"attempt {plan.attempt + 1}: {_size(plan)}", *_meeting(plan), *_shares(plan)]
+    )
+
+
+def _shares(plan: Plan) -> list[str]:
     rows = [
         (fold_names(share.node for share in group), _share(group)) for group in _alike(plan.nodes)
     ]
     width = max(len(names) for names, _ in rows)
-    lines += [f"  {names:{width}}  {text}" for names, text in rows]
-    for note in plan.notes:
-        lines += _told("note", note)
-    return "\n".join(lines)
+    return [f"  {names:{width}}  {text}" for names, text in rows]
+
+
+def again(number: int, of: int, why: str, before: Spec, after: Spec, pause_s: float) -> str:
+    """Return which attempt of how many follows, why, and on which nodes."""
+    left, came = (
+        [node.name for node in one.nodes if node not in other.nodes]
+        for one, other in ((before, after), (after, before))
+    )
+    where = "on the same nodes"
+    if came:
+        takes = "takes" if len(came) == 1 else "take"
+        where = f"{fold_names(came)} {takes} the place of {fold_names(left)}"
+    elif left:
+        where = f"without {fold_names(left)}"
+    return f"attempt {number} of {of}: {why}; {where}; starting in {pause_s:g} s"
+
+
+def too_few(there: Sequence[str], needed: int) -> str:
+    """Return that no attempt follows for want of nodes."""
+    names = f" ({fold_names(there)})" if there else ""
+    return f"no attempt follows: {_count(needed, 'node')} needed, {len(there)} left{names}"
 
 
 def _meeting(plan: Plan) -> list[str]:
@@ -166,6 +201,7 @@ def ending(
         for name, result in verdict.nodes.items()
         if result.survivors
     ]
+    lines += _before(verdict, disconnect_s, again)
     lines.append(f"run {plan.run_id} {_state(verdict)} after {_duration(verdict.seconds)}")
     lines.append(f"  logs: {folder}/logs")
     if plan.release:
@@ -173,6 +209,19 @@ def ending(
         work = RunFolder(order.workdir, plan.run_id, "NODE").work
         lines.append(f"  files the ranks wrote: {work} on each host")
     return "\n".join(lines)
+
+
+def _before(verdict: Verdict, disconnect_s: float, again: str) -> list[str]:
+    """Return why there was more than one attempt."""
+    if not verdict.past:
+        return []
+    lines = [f"after {_count(len(verdict.past), 'relaunch', 'relaunches')}:"]
+    for each in verdict.past:
+        where = f"attempt {each.attempt + 1} on {fold_names(each.nodes)}"
+        lines.append(f"  {where}, {_duration(each.seconds)}: {each.why}")
+    names = dict.fromkeys(name for each in verdict.past for name in each.unproven)
+    left = [name for name in names if name not in verdict.unproven]
+    return lines + _unproven(left, disconnect_s, again)
 
 
 MANY = 8
@@ -306,8 +355,8 @@ def _share(group: Sequence[NodePlan]) -> str:
     return f"{which}{each}, on {devices}{via}"
 
 
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+def _count(number: int, noun: str, many: str = "") -> str:
+    return f"{number} {noun if number == 1 else many or f'{noun}s'}"
 
 
 def _duration(seconds: float) -> str:

@@ -89,6 +89,15 @@ def assert_same(one: object, other: object, where: str = "") -> None:
         assert one == other, where
 
 
+def test_one_path_is_written_and_gone_on_from(tmp_path: Path) -> None:
+    """The same command begins a training, and after a relaunch goes on with it."""
+    flags = (FEW_STEPS, f"--checkpoint={tmp_path / 'm.pt'}", f"--resume={tmp_path / 'm.pt'}")
+    torchrun(2, *flags, "--epochs=1")
+    lines = torchrun(2, *flags, "--epochs=2")
+
+    assert [line.split("  ")[0] for line in lines[1:-1]] == ["epoch 2/2"]
+
+
 def test_only_rank_0_speaks_and_leaves_one_file(tmp_path: Path) -> None:
     """It tells where it runs, a line per epoch, and the result; the checkpoint lies alone."""
     path = tmp_path / "new" / "digits.pt"

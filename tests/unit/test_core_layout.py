@@ -21,6 +21,7 @@ def test_run_folder_is_as_documented() -> None:
         "keeper": f"{root}/keeper.json",
         "events": f"{root}/events.jsonl",
         "log": f"{root}/supervisor.log",
+        "stopped": f"{root}/stopped",
         "ballast": f"{root}/ballast",
         "last_ballast": f"{root}/ballast.last",
         "work": f"{root}/work",

@@ -2,10 +2,43 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from runner.core.relaunch import LONGEST_S, next_spec, pause_s
+from runner.core.events import (
+    Body,
+    Cause,
+    Ended,
+    Event,
+    HostLost,
+    HostSilent,
+    PeerLost,
+    PortTaken,
+    ProgramStarted,
+    RankExited,
+    StopAsked,
+    Stopping,
+)
+from runner.core.past import Past
+from runner.core.relaunch import (
+    LONGEST_S,
+    Casualties,
+    casualties,
+    curable,
+    next_spec,
+    past,
+    pause_s,
+    reason,
+)
 from runner.core.spec import Node, Relaunch, Spec, Task
+from runner.core.stacks import STALLED
+from runner.core.states import State
+from runner.core.verdict import Observed, fold
+from tests.golden.builders import plan
+
+FAILED, STOPPED = Ended(State.FAILED), Ended(State.STOPPED)
+TOLD = Stopping("it failed elsewhere", Cause.PEER)
 
 
 def spec(used: str, spares: str = "", least: int | None = None) -> Spec:
@@ -43,3 +76,142 @@ def test_each_pause_is_twice_as_long() -> None:
 
     assert [pause_s(asked, attempt) for attempt in (1, 2, 3)] == [5.0, 10.0, 20.0]
     assert pause_s(asked, 40) == LONGEST_S
+
+
+def story(*told: tuple[str, Body]) -> list[Observed]:
+    """What happened on nodes a, b and c, of which all began, in this order."""
+    began: list[tuple[str, Body]] = [(name, ProgramStarted(7)) for name in "abc"]
+    return [
+        Observed(float(at), Event("r", name, 0, at, 0.0, float(at), body))
+        for at, (name, body) in enumerate((*began, *told))
+    ]
+
+
+@pytest.mark.parametrize(
+    ("told", "gone", "suspect"),
+    [
+        pytest.param(
+            [("b", RankExited(1, 3)), ("", StopAsked("x")), *((n, FAILED) for n in "abc")],
+            {},
+            {"b"},
+            id="a rank failed",
+        ),
+        pytest.param(
+            [("c", PeerLost("b", "silent")), ("a", TOLD), ("a", STOPPED), ("c", STOPPED)],
+            {"b": "silent"},
+            set(),
+            id="a host was lost",
+        ),
+        pytest.param(
+            [("", StopAsked("x")), ("b", HostLost("silent")), ("a", STOPPED), ("c", STOPPED)],
+            {"b": "silent"},
+            set(),
+            id="the controller lost a host",
+        ),
+        pytest.param(
+            [("a", PeerLost("b", "silent")), *((n, STOPPED) for n in "acb")],
+            {},
+            {"b"},
+            id="a lost host came back, and nothing is left there",
+        ),
+        pytest.param(
+            [("b", PeerLost("a", "silent")), ("c", STOPPED), ("b", STOPPED)],
+            {"a": "silent"},
+            set(),
+            id="the hub's host was lost",
+        ),
+        pytest.param(
+            [("b", PeerLost("a", "silent")), ("a", TOLD), ("a", STOPPED), ("c", STOPPED)],
+            {"b": "out of touch with a: silent"},
+            set(),
+            id="who lost the hub, which is well, was cut off",
+        ),
+        pytest.param(
+            [("a", Stopping(f"{STALLED} 9 s")), *((n, STOPPED) for n in "abc")],
+            {},
+            set(),
+            id="a watchdog saw no progress: nobody is to blame",
+        ),
+        pytest.param(
+            [("a", PortTaken(29500)), *((n, STOPPED) for n in "abc")],
+            {},
+            set(),
+            id="a port was taken",
+        ),
+        pytest.param(
+            [("b", RankExited(1, 3)), ("b", FAILED), ("a", STOPPED), ("c", HostSilent("late"))],
+            {"c": "late"},
+            {"b"},
+            id="a host did not say that nothing is left",
+        ),
+        pytest.param(
+            [
+                *(("b", RankExited(1, 3)), ("b", FAILED), ("c", STOPPED)),
+                ("a", Ended(State.STUCK, survivors=(4,))),
+            ],
+            {"a": "something of the run may be left there"},
+            {"b"},
+            id="something cannot be killed",
+        ),
+    ],
+)
+def test_what_an_attempt_cost(
+    told: list[tuple[str, Body]], gone: dict[str, str], suspect: set[str]
+) -> None:
+    """Who cannot take part any more, and who had better not."""
+    assert casualties(plan(1, 1, 1), story(*told)) == Casualties(gone, frozenset(suspect))
+
+
+def test_a_node_that_could_not_begin_is_gone() -> None:
+    """It would not be able to the next time either."""
+    began = [seen for seen in story() if seen.event.node != "b"]
+    refused = Ended(State.FAILED, "could not start: no space left")
+    end = story(("b", refused), ("a", STOPPED), ("c", STOPPED))[3:]
+
+    assert casualties(plan(1, 1, 1), began + end) == Casualties({"b": refused.reason})
+
+
+LOST = story(("a", PeerLost("b", "silent")), ("a", STOPPED), ("c", STOPPED))
+STILL = story(("a", Stopping(f"{STALLED} 9 s")), *((n, STOPPED) for n in "abc"))
+
+
+@pytest.mark.parametrize(
+    ("observed", "why", "again"),
+    [
+        (story(("b", RankExited(1, 3)), *((n, FAILED) for n in "abc")), "rank 1 on b exited", True),
+        (LOST, "lost b (silent)", True),
+        (story(("", StopAsked("x", 2)), *((n, STOPPED) for n in "abc")), "stopped", False),
+        (
+            story(
+                *((n, RankExited(r, 0)) for r, n in enumerate("abc")),
+                *((n, Ended(State.SUCCEEDED)) for n in "abc"),
+            ),
+            "succeeded",
+            False,
+        ),
+        (story(("b", RankExited(1, 3)), ("b", Ended(State.STUCK, survivors=(4,)))), "rank", False),
+        (STILL, STALLED, False),
+    ],
+    ids=["failed", "lost", "stopped", "succeeded", "stuck", "still"],
+)
+def test_what_may_be_followed_by_another(observed: list[Observed], why: str, again: bool) -> None:
+    """A failure may; not what the user ended, what cannot be killed, or what only stands still."""
+    verdict = fold(plan(1, 1, 1), observed, 1.0)
+
+    assert reason(verdict).startswith(why)
+    assert curable(spec("abc"), verdict) is again
+
+
+def test_a_standstill_may_where_that_is_wanted() -> None:
+    """`watch.action=restart`."""
+    verdict = fold(plan(1, 1, 1), STILL, 1.0)
+
+    assert curable(replace(spec("abc"), stall_restarts=True), verdict)
+
+
+def test_what_stays_on_record() -> None:
+    """Where it ran, why it ended, and who did not show that nothing is left."""
+    there = plan(1, 1, 1)
+
+    found = past(there, fold(there, LOST, 7.5))
+    assert found == Past(0, ("a", "b", "c"), "lost b (silent)", 7.5, ("b",))

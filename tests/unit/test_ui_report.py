@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from runner.core.past import Past
 from runner.core.plan import Plan, build_plan
-from runner.core.spec import Node
+from runner.core.spec import Node, Spec, Task
 from runner.core.verdict import Failure, NodeResult, RankResult, Verdict
+from runner.ui import report
 from runner.ui.report import ending, opening
 from tests.golden.builders import RUN_ID, facts, plan, spec
 
@@ -335,3 +337,42 @@ def test_a_run_that_hung_when_it_was_stopped_says_so() -> None:
     text = told(Verdict("stopped", 130, 400.0, still_s=300.4, nodes=nodes, ranks=ends))
     assert "nothing of it had moved for 300 s; where each rank was: " in text
     assert "/logs/NODE/stacks.out" in text
+
+
+def test_the_attempts_before_the_last_are_told() -> None:
+    """Each with where, how long, and why; who did not answer is named, whatever the end was."""
+    past = (
+        Past(0, ("a", "b"), "lost b (silent)", 20.0, ("b",)),
+        Past(1, ("a", "c"), "rank 1 on c exited with 3", 4.0),
+    )
+    nodes = {"a": DONE, "b": DONE}
+    verdict = Verdict("succeeded", 0, 65.0, nodes=nodes, ranks=ranks(0, 0, 0, 0), past=past)
+
+    assert (
+        "after 2 relaunches:\n"
+        "  attempt 1 on a,b, 20.0 s: lost b (silent)\n"
+        "  attempt 2 on a,c, 4.0 s: rank 1 on c exited with 3\n"
+        "  b: there is no proof that nothing is left; if it is up, its supervisor stops the run "
+        "within 15 s of losing us\n"
+        f"run {RUN_ID} succeeded after 1 m 05 s\n"
+    ) in told(verdict)
+
+
+@pytest.mark.parametrize(
+    ("after", "where"),
+    [
+        ("ab", "on the same nodes"),
+        ("ac", "c takes the place of b"),
+        ("cd", "c,d take the place of a,b"),
+        ("a", "without b"),
+    ],
+)
+def test_where_the_next_attempt_runs(after: str, where: str) -> None:
+    """Who comes for whom."""
+    before, then = (
+        Spec("r", "c", tuple(Node(name, name) for name in names), Task("t", "script", "t.py"))
+        for names in ("ab", after)
+    )
+
+    told = report.again(2, 3, "lost b (silent)", before, then, 5.0)
+    assert told == f"attempt 2 of 3: lost b (silent); {where}; starting in 5 s"

@@ -1,0 +1,168 @@
+"""Whether another attempt follows one that failed, and all that it needs before it can start."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from dataclasses import replace
+
+from runner.contact import Contact
+from runner.control.asking import Asking
+from runner.control.watch import Watch
+from runner.core import relaunch
+from runner.core.errors import Interrupted, NotReady, Problem
+from runner.core.facts import Facts, FactsRequest
+from runner.core.past import Past
+from runner.core.plan import Plan
+from runner.core.spec import Node, Spec
+from runner.core.verdict import Verdict
+from runner.ui import report
+
+HOLD_S = 10.0
+
+Following = tuple[Plan, dict[str, Facts]]
+"""What the next attempt is, and the facts behind that."""
+
+
+class Attempts:
+    """The attempts of one launch.
+
+    A port that was taken before the start costs an attempt, but is no relaunch.
+
+    Args:
+        contact: The hosts.
+        request: Returns what to ask a node.
+        unfit: Returns what keeps some of the nodes that answered from taking part.
+        ready: Brings the code to where it is needed, and returns the plan of an attempt.
+    """
+
+    def __init__(
+        self,
+        contact: Contact,
+        request: Callable[[Node], FactsRequest],
+        unfit: Callable[[dict[str, Facts]], list[Problem]],
+        ready: Callable[[dict[str, Facts], int], Plan],
+    ) -> None:
+        self.past: tuple[Past, ...] = ()
+        self._contact, self._say = contact, contact.console.say
+        self._request, self._unfit, self._ready = request, unfit, ready
+        self._ports = 0
+        self._other_port = False
+
+    def after(self, facts: dict[str, Facts], watch: Watch, verdict: Verdict) -> Following | None:
+        """Return what follows an attempt; None where that was the last one.
+
+        Raises:
+            Interrupted: By a signal, in the pause before it.
+        """
+        if watch.interrupted:
+            return None
+        spec, plan = self._contact.spec, watch.plan
+        if (
+            watch.may_retry
+            and spec.rendezvous.held
+            and not spec.master_port.fixed
+            and not self._other_port
+        ):
+            follows = self._with_another_port(plan, facts)
+            if follows:
+                return follows
+        self._other_port = False
+        if not spec.relaunch.max or not relaunch.curable(spec, verdict):
+            return None
+        if len(self.past) >= spec.relaunch.max:
+            return None
+        return self._relaunch(spec, watch, verdict)
+
+    def _relaunch(self, spec: Spec, watch: Watch, verdict: Verdict) -> Following | None:
+        """Find the nodes of the next attempt, after the pause."""
+        plan = watch.plan
+        lost = relaunch.casualties(plan, watch.observed)
+        gone = set(lost.gone)
+        follows = relaunch.next_spec(spec, gone, lost.suspect)
+        if follows is None:
+            self._too_few(spec, gone)
+            return None
+        past = (*self.past, relaunch.past(plan, verdict))
+        pause_s = relaunch.pause_s(spec, len(past))
+        number = plan.attempt + 2
+        of = spec.relaunch.max + 1 + self._ports
+        self._contact.console.begin_again()
+        self._say(report.again(number, of, past[-1].why, spec, follows, pause_s))
+        self._contact.console.phase("waiting for the next attempt")
+        self._contact.pause(pause_s)
+        unfit: dict[str, Problem] = {}
+        while follows is not None:
+            self._contact.turn_to(follows)
+            were_there = {name for each in past for name in each.nodes}
+            found, unfit = self._prepared(plan.attempt + 1, were_there)
+            if found:
+                self.past = past
+                return found
+            for name, problem in unfit.items():
+                self._say(f"{name} cannot be used: {problem.what}")
+            gone |= unfit.keys()
+            follows = relaunch.next_spec(spec, gone, lost.suspect) if unfit else None
+        self._contact.turn_to(spec)
+        if unfit:
+            self._too_few(spec, gone)
+        return None
+
+    def _prepared(
+        self, attempt: int, were_there: set[str]
+    ) -> tuple[Following | None, dict[str, Problem]]:
+        """Return the next attempt on the nodes of the spec, or which of them cannot be used.
+
+        Neither where it is no single node's fault; that was said then.
+
+        Raises:
+            Interrupted: By a signal, or by a stop from elsewhere in the pause.
+        """
+        facts, unfit = self._contact.gather_some(self._request, again=True)
+        if stopped := [name for name, told in facts.items() if told.run_stopped]:
+            self._say(f"somebody told the run to stop on {stopped[0]}: no attempt follows")
+            raise Interrupted(128 + signal.SIGINT)
+        for name in were_there & facts.keys():  # of course it has been here
+            facts[name] = replace(facts[name], run_there=False)
+        general = []
+        for problem in self._unfit(facts):
+            if problem.where in facts:
+                unfit.setdefault(problem.where, problem)
+            else:
+                general.append(problem)
+        if unfit:
+            return None, unfit
+        try:
+            if general:
+                raise NotReady(general)
+            return (self._ready(facts, attempt), facts), {}
+        except NotReady as error:
+            lacking = {problem.where: problem for problem in error.problems}
+            unfit = {name: lacking[name] for name in lacking if name in facts}
+            if not unfit:
+                self._say(f"no attempt follows:\n{error}")
+            return None, unfit
+
+    def _too_few(self, spec: Spec, gone: set[str]) -> None:
+        there = [n.name for n in (*spec.nodes, *spec.spares) if n.name not in gone]
+        self._say(report.too_few(there, spec.least or len(spec.nodes)))
+
+    def _with_another_port(self, plan: Plan, facts: dict[str, Facts]) -> Following | None:
+        """Have the master reserve other ports, the store's and the hub's; None when it cannot."""
+        contact = self._contact
+        master, rule = contact.spec.master.name, contact.spec.master_port
+        many = len(contact.spec.nodes) > 1
+        asking = Asking(
+            *({master: contact.sessions[master]}, contact.inbox, contact.spec.lost_s),
+            contact.console.state,
+        )
+        what = {"first": rule.first, "last": rule.last, "hub": many}
+        told = asking.some("hold", what, "held", HOLD_S)[0].get(master, {})
+        if not told.get("port"):
+            return None
+        self._say("trying once more with another port")
+        self._other_port = True
+        self._ports += 1
+        held, hub = int(told["port"]), int(told["hub_port"])
+        facts = {**facts, master: replace(facts[master], held_port=held, hub_port=hub)}
+        return self._ready(facts, plan.attempt + 1), facts

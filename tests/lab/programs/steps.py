@@ -1,0 +1,43 @@
+"""A rank without torch that goes on where it was: steps.py FOLDER STEPS SECONDS [WHEN...]
+
+Each step is a line in FOLDER/rank_R, which all hosts see. WHEN is fail=RANK:STEP:CODE or
+hang=RANK:STEP: what that rank does at that step in the first attempt; with ":always" in all.
+"""
+
+import os
+import sys
+import time
+
+FOLDER, STEPS, PAUSE, *WHEN = sys.argv[1:]
+RANK, NODE = os.environ["RANK"], os.environ["RUNNER_NODE"]
+ATTEMPT = os.environ.get("RUNNER_ATTEMPT", "0")
+PATH = f"{FOLDER}/rank_{RANK}"
+
+
+def done() -> int:
+    try:
+        with open(PATH) as file:
+            return file.read().count("\n")
+    except FileNotFoundError:
+        return 0
+
+
+def act(step: int) -> None:
+    for each in WHEN:
+        name, _, rest = each.partition("=")
+        rank, at, *more = rest.split(":")
+        if rank != RANK or int(at) != step or (ATTEMPT != "0" and "always" not in more):
+            continue
+        if name == "fail":
+            sys.exit(int(more[0]))
+        print("hanging", flush=True)
+        time.sleep(600)
+
+
+print(f"attempt {ATTEMPT} from step {done()}", flush=True)
+for step in range(done(), int(STEPS)):
+    act(step)
+    time.sleep(float(PAUSE))
+    with open(PATH, "a") as file:
+        file.write(f"{step} {ATTEMPT} {NODE}\n")
+    print(f"step {step}", flush=True)

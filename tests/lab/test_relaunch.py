@@ -1,0 +1,272 @@
+"""A run that starts once more by itself: on which nodes, from where, how often, and its end."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.lab.lab import Lab
+from tests.lab.launching import PROGRAMS, Controller, Launcher, Result
+
+STEPS = 40
+QUICK = ("stop.grace_s=1", "lost_s=3", "cluster.ssh.connect_timeout=2", "relaunch.backoff_s=0.5")
+
+
+@pytest.fixture
+def steps(tmp_path: Path) -> Path:
+    """A folder that all hosts share, as they would a checkpoint's."""
+    folder = tmp_path / "steps"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
+def begin(on_lab: Launcher, steps: Path) -> Callable[..., Controller]:
+    """Start three ranks that count steps, on three of four nodes; `when` is of `steps.py`."""
+
+    def start(*overrides: str, when: tuple[str, ...] = (), nodes: int = 3) -> Controller:
+        words = ",".join(json.dumps(word) for word in (str(steps), str(STEPS), "0.1", *when))
+        return on_lab.start(
+            *("cluster=lab", f"task.nnodes={nodes}", "relaunch.max=2", *QUICK, *overrides),
+            f"task.script={PROGRAMS / 'steps.py'}",
+            *("task.args_style=raw", f"task.args=[{words}]"),
+        )
+
+    return start
+
+
+def counted(steps: Path, rank: int) -> list[tuple[int, int, str]]:
+    """What a rank did: each step, in which attempt, on which node."""
+    rows = [line.split() for line in (steps / f"rank_{rank}").read_text().splitlines()]
+    return [(int(step), int(attempt), node) for step, attempt, node in rows]
+
+
+def whole(steps: Path, ranks: int = 3) -> None:
+    """No step of any rank was left out or done twice."""
+    for rank in range(ranks):
+        assert [step for step, _, _ in counted(steps, rank)] == list(range(STEPS)), rank
+
+
+def nodes_of(steps: Path, attempt: int, ranks: int = 3) -> list[str]:
+    """Where each rank was in an attempt."""
+    return [
+        next(node for _, number, node in counted(steps, rank) if number == attempt)
+        for rank in range(ranks)
+    ]
+
+
+def past(done: Result) -> list[dict[str, object]]:
+    """The attempts before the last one, as they are on record."""
+    found: list[dict[str, object]] = done.result["past"]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("off", "then"),
+    [("node1", ["node2", "node3", "node4"]), ("node2", ["node1", "node3", "node4"])],
+    ids=["master", "other"],
+)
+def test_a_host_without_power_is_replaced(
+    lab: Lab, begin: Callable[..., Controller], steps: Path, off: str, then: list[str]
+) -> None:
+    """The spare takes its place, and every rank goes on from its last step."""
+    controller = begin()
+    controller.until_printed("step 5", 3)
+    lab[off].power_off()
+    done = controller.wait(90)
+    assert done.code == 0, done
+    whole(steps)
+    assert nodes_of(steps, 1) == then
+    assert f"attempt 2 of 3: lost {off}" in done.err, done
+    assert f"node4 takes the place of {off}; starting in 0.5 s" in done.err, done
+    assert done.result["state"] == "succeeded"
+    (first,) = past(done)
+    assert first["nodes"] == ["node1", "node2", "node3"]
+    assert first["unproven"] == [off]
+    assert f"lost {off}" in str(first["why"])
+    end = done.err[done.err.index("after 1 relaunch:") :]
+    assert f"lost {off}" in end, done
+    assert f"{off}: there is no proof that nothing is left" in end
+    plan = json.loads((done.folder / "plan.json").read_text())
+    assert [share["node"] for share in plan["nodes"]] == then
+    assert (done.folder / "plan.0.json").exists()
+
+
+def test_an_unplugged_host_is_replaced(
+    lab: Lab, begin: Callable[..., Controller], steps: Path
+) -> None:
+    """It ends its own part by itself; the run goes on without it."""
+    controller = begin()
+    controller.until_printed("step 5", 3)
+    lab["node3"].unplug()
+    done = controller.wait(90)
+    lab["node3"].plug()
+    assert done.code == 0, done
+    assert nodes_of(steps, 1) == ["node1", "node2", "node4"]
+    end = time.monotonic() + 20
+    while lab.leftovers():
+        assert time.monotonic() < end, lab.leftovers()
+        time.sleep(0.1)
+
+
+def test_a_rank_that_fails_once(begin: Callable[..., Controller], steps: Path) -> None:
+    """`torchrun.max_restarts` means a relaunch; without a spare, on the same nodes."""
+    overrides = ("relaunch.max=0", "torchrun.max_restarts=1", "task.nodes=[node1,node2]")
+    done = begin(*overrides, when=("fail=1:7:3",), nodes=2).wait(60)
+    assert done.code == 0, done
+    whole(steps, 2)
+    assert nodes_of(steps, 1, 2) == ["node1", "node2"]
+    assert "attempt 2 of 2: rank 1 on node2 exited with 3; on the same nodes" in done.err, done
+    assert past(done)[0]["why"] == "rank 1 on node2 exited with 3"
+    assert (done.folder / "logs" / "node2" / "attempt_1" / "rank_1.out").exists()
+
+
+def test_a_suspect_makes_room_for_a_spare(begin: Callable[..., Controller], steps: Path) -> None:
+    """The node whose rank failed first is used again only where there is no other."""
+    done = begin(when=("fail=0:7:3",)).wait(60)
+    assert done.code == 0, done
+    whole(steps)
+    assert nodes_of(steps, 1) == ["node2", "node3", "node4"]
+
+
+def test_a_rank_that_always_fails(begin: Callable[..., Controller]) -> None:
+    """The end is that of the last attempt, with the history of the others."""
+    overrides = ("relaunch.max=2", "task.nodes=[node1,node2]")
+    done = begin(*overrides, when=("fail=1:4:3:always",), nodes=2).wait(90)
+    assert done.code == 1, done
+    assert "first failure: rank 1 on node2 exited with 3" in done.err
+    assert [each["why"] for each in past(done)] == ["rank 1 on node2 exited with 3"] * 2
+    assert "after 2 relaunches:" in done.err
+    assert "starting in 0.5 s" in done.err
+    assert "starting in 1 s" in done.err
+    assert done.result["exit_code"] == 1
+
+
+def test_the_pause_can_be_interrupted(
+    lab: Lab, begin: Callable[..., Controller], steps: Path
+) -> None:
+    """Nothing is left, and no other attempt was begun."""
+    controller = begin("relaunch.backoff_s=60", when=("fail=0:3:3",))
+    controller.until(lambda: "starting in 60 s" in controller.err, "the pause")
+    began = time.monotonic()
+    controller.send()
+    done = controller.wait(20)
+    assert done.code == 130, done
+    assert time.monotonic() - began < 5
+    assert "first failure: rank 0 on node1 exited with 3" in done.err
+    assert done.result["state"] == "stopped"
+    assert not lab.leftovers()
+    assert {attempt for rank in range(3) for _, attempt, _ in counted(steps, rank)} == {0}
+
+
+def test_a_stop_from_elsewhere_ends_a_later_attempt(
+    lab: Lab, begin: Callable[..., Controller], on_lab: Launcher
+) -> None:
+    """It is not started again; the stop answers for the nodes of both attempts."""
+    controller = begin(when=("fail=0:3:3", "hang=2:20:always"))
+    controller.until_printed("attempt 1 from", 3)
+    stopped = on_lab("stop", "--run", controller.run_id, "--cluster", "lab", seconds=30)
+    assert stopped.code == 0, stopped
+    for name in lab.hosts:
+        assert f"  {name}  0 processes" in stopped.out, stopped
+    done = controller.wait(30)
+    assert done.code == 130, done
+    assert "attempt 3" not in done.err
+    assert not lab.leftovers()
+
+
+def test_a_stop_from_elsewhere_in_the_pause(
+    lab: Lab, begin: Callable[..., Controller], on_lab: Launcher
+) -> None:
+    """Nothing runs at that moment, and nothing starts any more."""
+    controller = begin("relaunch.backoff_s=10", when=("fail=0:3:3",))
+    controller.until(lambda: "starting in 10 s" in controller.err, "the pause")
+    stopped = on_lab("stop", "--run", controller.run_id, "--cluster", "lab", seconds=30)
+    assert stopped.code == 0, stopped
+    done = controller.wait(30)
+    assert done.code == 130, done
+    assert "somebody told the run to stop" in done.err
+    assert not lab.leftovers()
+
+
+def test_a_broken_spare_is_passed_over(
+    lab: Lab, on_lab: Launcher, begin: Callable[..., Controller], steps: Path
+) -> None:
+    """It is said at the launch already; the next spare takes the place."""
+    path = on_lab.conf / "cluster" / "lab.yaml"
+    cluster = yaml.safe_load(path.read_text())
+    cluster["setup"] = ['[ "$(hostname)" != node3 ]']
+    path.write_text(yaml.safe_dump(cluster, sort_keys=False))
+    controller = begin(nodes=2)
+    controller.until_printed("step 5", 2)
+    assert "note: a spare node cannot be used as it is: node3: cluster.setup" in controller.err
+    lab["node2"].power_off()
+    done = controller.wait(90)
+    assert done.code == 0, done
+    assert "node3 cannot be used: cluster.setup ended with 1" in done.err, done
+    assert nodes_of(steps, 1, 2) == ["node1", "node4"]
+    whole(steps, 2)
+
+
+def test_too_few_nodes_are_left(lab: Lab, begin: Callable[..., Controller]) -> None:
+    """The end is the failure, and why nothing follows is said."""
+    controller = begin("task.nodes=[node1,node2]", nodes=2)
+    controller.until_printed("step 5", 2)
+    lab["node2"].power_off()
+    done = controller.wait(60)
+    assert done.code == 4, done
+    assert "no attempt follows: 2 nodes needed, 1 left (node1)" in done.err, done
+    assert "relaunch:" not in done.err
+
+
+def test_a_standstill_starts_it_anew(begin: Callable[..., Controller], steps: Path) -> None:
+    """`watch.action=restart`: the nodes stay the same, nobody is suspect."""
+    done = begin(
+        "watch.stall_s=3", "watch.action=restart", when=tuple(f"hang={rank}:5" for rank in range(3))
+    ).wait(90)
+    assert done.code == 0, done
+    whole(steps)
+    assert nodes_of(steps, 1) == ["node1", "node2", "node3"]
+    assert "attempt 2 of 3: no rank made progress for" in done.err, done
+
+
+def test_the_verbs_know_the_attempts(begin: Callable[..., Controller], on_lab: Launcher) -> None:
+    """From a folder without the record, also where the last attempt ran on other nodes."""
+    done = begin(when=("fail=0:3:3", "fail=2:9:4:always")).wait(90)
+    assert done.code == 1, done
+    elsewhere = on_lab.beside(on_lab.folder.parent / "elsewhere")
+    elsewhere.folder.mkdir()
+    find = ("--cluster", "lab", "--config-dir", str(on_lab.conf))
+
+    def said(*words: str) -> Result:
+        return elsewhere(*words, *find, seconds=40)
+
+    listed = said("ps", "--all")
+    (row,) = (line for line in listed.out.splitlines() if line.startswith(done.folder.name))
+    assert row.split()[3] == "failed", row
+    assert row.endswith(" 2"), row  # the attempt, from 0
+    why = said("why")
+    assert why.out.count("rank 2 on node") == 2, why
+    assert "after 2 relaunches:" in why.out
+    logs = said("logs")
+    assert "attempt 3, the last one" in logs.err, logs
+    assert "attempt 2 from step" in logs.out
+    assert "attempt 1 from step" not in logs.out
+    pulled = said("pull", "--run", done.folder.name)
+    assert pulled.code == 0, pulled
+    home = elsewhere.folder / "runs" / done.folder.name / "logs"
+    assert (home / "node1" / "rank_0.out").read_text().startswith("attempt 0 from step 0")
+    assert list(home.glob("*/attempt_1/rank_0.out"))
+    attached = said("attach", "--run", done.folder.name)
+    assert attached.code == 1, attached
+    assert "  attempt 3" in attached.err
+    assert "after 2 relaunches:" in attached.err
+    stopped = said("stop", "--run", done.folder.name)
+    assert stopped.code == 0, stopped
+    again = on_lab(f"rerun={done.folder.name}", "relaunch.max=0", seconds=60)
+    assert again.code == 1, again
