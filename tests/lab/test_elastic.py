@@ -12,7 +12,7 @@ from tests.lab.lab import Lab
 from tests.lab.lab.programs import wait_until
 from tests.lab.launching import Controller, Launcher
 
-STEPS = 60
+STEPS = 100
 QUICK = [
     "torchrun.rdzv_conf={last_call_timeout: 2, keep_alive_interval: 1, keep_alive_max_attempt: 3}",
     "lost_s=3",
@@ -21,7 +21,7 @@ QUICK = [
 ETCD_PORT = 2379
 THREE = ["cluster=lab", "cluster.only=[node1,node2,node3]", "rendezvous=c10d"]
 ELASTIC = [*THREE, "task.nnodes='2:3'", "torchrun.max_restarts=5", *QUICK]
-TOY = ["task=elastic_toy", f"task.args.steps={STEPS}", "task.args.step_seconds=0.3"]
+TOY = ["task=elastic_toy", f"task.args.steps={STEPS}", "task.args.step_seconds=0.4"]
 
 
 def test_ranks_are_where_torch_puts_them(lab: Lab, on_lab: Launcher) -> None:
