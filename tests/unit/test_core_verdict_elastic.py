@@ -91,9 +91,7 @@ TERMED = [*seen(5, "a", RankExited(0, signal=15)), *seen(5, "b", RankExited(1, s
 
 def test_a_node_that_left_takes_nothing_from_a_success() -> None:
     """It is named, since nobody knows what is left there."""
-    told = folded(
-        *(member(1, 1, "abc"), LOSS, TERMED, member(8, 2, "ab", 2), ended(20, "ab", 2))
-    )
+    told = folded(*(member(1, 1, "abc"), LOSS, TERMED, member(8, 2, "ab", 2), ended(20, "ab", 2)))
     assert (told.state, told.exit_code, told.memberships) == ("succeeded", 0, 2)
     assert told.first_failure is None
     assert told.unproven == ("c",)
