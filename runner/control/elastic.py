@@ -252,9 +252,9 @@ def described(membership: Membership) -> str:
         for names, word in ((membership.left, "left"), (membership.joined, "joined"))
         if names
     ]
-    why = ", ".join(changes) or "the same nodes"
+    why = f" ({', '.join(changes) or 'the same nodes'})" if membership.compared else ""
     size = f"{nodes} node{'' if nodes == 1 else 's'}, {ranks} rank{'' if ranks == 1 else 's'}"
-    return f"membership {membership.number}: {size} ({why})"
+    return f"membership {membership.number}: {size}{why}"
 
 
 def _some(names: Sequence[str]) -> str:
