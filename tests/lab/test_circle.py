@@ -149,12 +149,14 @@ def test_those_who_are_left_go_on_while_they_are_enough(ring: Ring) -> None:
         ring.add(node, least=3)
     ring.until(lambda: all(("joined",) in ring.heard[node].said for node in "bcd"))
     vanish(ring, "d")
-    for node in "abc":
-        ring.until(
-            lambda n=node: [s[::3] for s in ring.heard[n].said if s[0] == "left"] == [("left", 3)]
-        )  # type: ignore[misc]
+    ring.until(lambda: all(_left(ring, node) == [("d", 3)] for node in "abc"))
     vanish(ring, "c")
     ring.until(lambda: ("lost", "c") in [s[:2] for s in ring.heard["a"].said])
+
+
+def _left(ring: Ring, node: str) -> list[tuple[str, int]]:
+    """Who left, and how many are left, as a supervisor heard."""
+    return [(said[1], said[3]) for said in ring.heard[node].said if said[0] == "left"]
 
 
 @pytest.mark.parametrize("vital", [True, False])
