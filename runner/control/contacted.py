@@ -64,6 +64,8 @@ class NodeWatch:
         orders: How often it was sent an order in this attempt.
         late: Whether it was, when the run was on already.
         returning: Whether what it tells is still of the time before it came back.
+        done: Whether its program succeeded.
+        idle: Whether it was told to end since the run succeeded without it.
         settled: Whether nothing more is expected of it.
         fed: When it sent something of the run last.
         heard: When it was heard last, over whatever wire.
@@ -89,6 +91,8 @@ class NodeWatch:
     orders: int = 1
     late: bool = False
     returning: bool = False
+    done: bool = False
+    idle: bool = False
     fed: float = field(default_factory=time.monotonic)
     heard: float = field(default_factory=time.monotonic)
     started: set[int] = field(default_factory=set)

@@ -14,9 +14,11 @@ from runner.core.codec import encode
 from runner.core.errors import NotReady
 from runner.core.events import (
     Body,
+    Cause,
     Ended,
     PeerLeft,
     PeerLost,
+    ProgramExited,
     ProgramStarted,
     RankExited,
     RankStarted,
@@ -85,9 +87,27 @@ class Elastic:
             return True
         if isinstance(body, PeerLost):
             return self._cut_off(node, body)
-        if isinstance(body, Ended) and node.lost:
+        alone = node.lost or node.idle  # what it does without the others is no matter of theirs
+        if isinstance(body, Ended) and alone:
             node.ended = True
-        return node.lost  # what it does without the others is no matter of theirs
+        elif isinstance(body, ProgramExited) and body.code == 0:
+            node.done = True
+            self._end_the_late()
+        return alone
+
+    def _end_the_late(self) -> None:
+        """Once all is done, nobody can join: torch would look for the others for a minute."""
+        last = self._members.last
+        if last is None or not all(self._nodes[name].done for name in last.nodes):
+            return
+        for name, node in self._nodes.items():
+            if name not in last.nodes and not node.lost and not node.ended and node.there:
+                node.idle = True
+                why = "the run had succeeded without it"
+                node.there.request(
+                    "say", {"word": "stop", "reason": why, "cause": Cause.PEER.value}
+                )
+                self._tell.say(f"{name} came too late: {why}")
 
     # Memberships
 
@@ -232,9 +252,9 @@ def described(membership: Membership) -> str:
         for names, word in ((membership.left, "left"), (membership.joined, "joined"))
         if names
     ]
-    why = ", ".join(changes) or "the same nodes"
+    why = f" ({', '.join(changes) or 'the same nodes'})" if membership.compared else ""
     size = f"{nodes} node{'' if nodes == 1 else 's'}, {ranks} rank{'' if ranks == 1 else 's'}"
-    return f"membership {membership.number}: {size} ({why})"
+    return f"membership {membership.number}: {size}{why}"
 
 
 def _some(names: Sequence[str]) -> str:

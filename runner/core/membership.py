@@ -24,6 +24,7 @@ class Membership:
         ranks: Per rank its node, and the number of its start there.
         joined: The nodes that it has, and the one before had not.
         left: The nodes that the one before had.
+        compared: Whether these are known: all of the one before was seen.
     """
 
     number: int
@@ -33,6 +34,7 @@ class Membership:
     ranks: Dict[int, Tuple[str, int]] = field(default_factory=dict)
     joined: Tuple[str, ...] = ()
     left: Tuple[str, ...] = ()
+    compared: bool = False
 
     @property
     def whole(self) -> bool:
@@ -54,7 +56,6 @@ class Memberships:
 
     def __init__(self) -> None:
         self._all: List[Membership] = []
-        self._whole: Optional[Membership] = None
 
     @property
     def last(self) -> Optional[Membership]:
@@ -76,10 +77,12 @@ class Memberships:
         found.ranks[body.rank] = (node, body.start)
         if not found.whole:
             return None
-        before = self._whole.nodes if self._whole else found.nodes
-        found.joined = tuple(name for name in found.nodes if name not in before)
-        found.left = tuple(name for name in before if name not in found.nodes)
-        self._whole = found
+        earlier = [each for each in self._all if each.began < found.began]
+        before = max(earlier, key=lambda each: each.began, default=None)
+        if before is not None and before.whole:
+            found.compared = True
+            found.joined = tuple(name for name in found.nodes if name not in before.nodes)
+            found.left = tuple(name for name in before.nodes if name not in found.nodes)
         return found
 
     def _of(self, body: RankStarted) -> Optional[Membership]:

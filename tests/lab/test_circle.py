@@ -6,6 +6,7 @@ import selectors
 import socket
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -35,6 +36,11 @@ class Heard(News):
         assert since <= time.monotonic()
         self.said.append(("lost", peer, reason))
 
+    def peer_left(self, peer: str, reason: str, since: float, nodes: int) -> None:
+        """A node is lost, and the run goes on."""
+        assert since <= time.monotonic()
+        self.said.append(("left", peer, reason, nodes))
+
     def joined(self) -> None:
         """The hub is reached."""
         self.said.append(("joined",))
@@ -61,10 +67,13 @@ class Ring:
         self.heard: dict[str, Heard] = {}
         self.controller: dict[str, float] = {}
 
-    def add(self, node: str, token: bytes = b"token", lost_s: float = 15.0) -> Circle:
-        """One more supervisor."""
-        hub = Hub("a", "127.0.0.1", self.port, 1, lost_s)
+    def add(
+        self, node: str, token: bytes = b"token", lost_s: float = 15.0, **elastic: Any
+    ) -> Circle:
+        """One more supervisor; of an `elastic` run with the `least` nodes that it takes."""
+        hub = Hub("a", "127.0.0.1", self.port, 1, lost_s, **elastic)
         order = Order("run", node, 0, "/w", (), {}, "/", (), "", "", hub=hub)
+        order = replace(order, restarts=bool(elastic))
         news = self.heard[node] = Heard()
         listener = self.listener if node == "a" else None
         circle = circle_of(order, listener, token, self._watch, self._unwatch, news)
@@ -121,6 +130,46 @@ def test_a_stop_reaches_everybody(ring: Ring) -> None:
     ring.circles["a"].stop("rank 1 on b exited with 3", Cause.PEER)
     ring.until(lambda: told in ring.heard["c"].said)
     assert ring.circles["a"].needed
+
+
+def vanish(ring: Ring, node: str) -> None:
+    """A supervisor is gone, and the kernel closes its connections."""
+    gone: Any = ring.circles.pop(node)
+    for peer in list(gone._members.values()) if node == "a" else gone._peers:
+        ring._unwatch(peer.fileno())
+        peer._connection.close()
+    if node == "a":
+        ring._unwatch(ring.listener.fileno())
+        ring.listener.close()
+
+
+def test_those_who_are_left_go_on_while_they_are_enough(ring: Ring) -> None:
+    """Each hears who left, and how many there are; the next loss is one too many."""
+    for node in "abcd":
+        ring.add(node, least=3)
+    ring.until(lambda: all(("joined",) in ring.heard[node].said for node in "bcd"))
+    vanish(ring, "d")
+    ring.until(lambda: all(_left(ring, node) == [("d", 3)] for node in "abc"))
+    vanish(ring, "c")
+    ring.until(lambda: ("lost", "c") in [s[:2] for s in ring.heard["a"].said])
+
+
+def _left(ring: Ring, node: str) -> list[tuple[str, int]]:
+    """Who left, and how many are left, as a supervisor heard."""
+    return [(said[1], said[3]) for said in ring.heard[node].said if said[0] == "left"]
+
+
+@pytest.mark.parametrize("vital", [True, False])
+def test_without_the_hub(ring: Ring, vital: bool) -> None:
+    """Where the ranks' store is with it, that is the end; else each goes on by itself."""
+    for node in "abc":
+        ring.add(node, least=2, vital=vital)
+    ring.until(lambda: all(("joined",) in ring.heard[node].said for node in "bc"))
+    vanish(ring, "a")
+    word = "lost" if vital else "left"
+    for node in "bc":
+        ring.until(lambda n=node: (word, "a") in [s[:2] for s in ring.heard[n].said])  # type: ignore[misc]
+        assert any(said[0] == "apart" for said in ring.heard[node].said) is not vital
 
 
 def test_who_comes_late_hears_of_a_stop(ring: Ring) -> None:

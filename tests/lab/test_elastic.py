@@ -12,7 +12,7 @@ from tests.lab.lab import Lab
 from tests.lab.lab.programs import wait_until
 from tests.lab.launching import Controller, Launcher
 
-STEPS = 60
+STEPS = 100
 QUICK = [
     "torchrun.rdzv_conf={last_call_timeout: 2, keep_alive_interval: 1, keep_alive_max_attempt: 3}",
     "lost_s=3",
@@ -21,7 +21,7 @@ QUICK = [
 ETCD_PORT = 2379
 THREE = ["cluster=lab", "cluster.only=[node1,node2,node3]", "rendezvous=c10d"]
 ELASTIC = [*THREE, "task.nnodes='2:3'", "torchrun.max_restarts=5", *QUICK]
-TOY = ["task=elastic_toy", f"task.args.steps={STEPS}", "task.args.step_seconds=0.3"]
+TOY = ["task=elastic_toy", f"task.args.steps={STEPS}", "task.args.step_seconds=0.4"]
 
 
 def test_ranks_are_where_torch_puts_them(lab: Lab, on_lab: Launcher) -> None:
@@ -176,3 +176,23 @@ def test_with_etcd_the_hubs_node_leaves_and_comes_back(
     told = finished(toy)
     assert sorted(told) == list(range(1, STEPS + 1))
     assert all(len(ranks) == 1 for ranks in told.values()), told
+
+
+def test_nobody_is_needed_for_a_loss(lab: Lab, on_lab: Launcher) -> None:
+    """A detached run goes on with two; ps, attach and logs tell it as it is, and stop proves it."""
+    words = on_lab.rank_words("print=up", "sleep=600")
+    run = on_lab(*ELASTIC, *words, "cluster.master=node2", "detach=true").folder.name
+    here = ["--run", run, "--cluster", "lab"]
+    lab["node3"].power_off()
+    log = f"~/.runner/runs/{run}/node1/attempt_0/rank_0.out"
+    wait_until(lambda: lab["node1"].sh(f"cat {log}") == "up\nup\n", "ranks anew", timeout=60)
+    assert "running, 2 of 2-3 nodes" in on_lab("ps", "--cluster", "lab").out
+    lab["node3"].power_on()
+    attached = on_lab.start("attach", *here)
+    attached.until(lambda: "membership 2: 2 nodes, 2 ranks" in attached.err, "it")
+    attached.until_printed("[node1:0] up", 2)
+    logs = on_lab("logs", *here, "--node", "node2")
+    assert logs.out.count("[node2:1] up") == 2, logs
+    stopped = on_lab("stop", *here)
+    assert stopped.code == 0, stopped
+    assert attached.wait(60).code == 130

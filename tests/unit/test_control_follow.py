@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from runner.control.follow import CHUNK, Follower
 from runner.control.session import Session
-from runner.core.events import Event, ProgramStarted
+from runner.core.events import Event, ProgramStarted, RankStarted
 from tests.golden.builders import RUN_ID, plan
 
 Key = tuple[str, str]
@@ -236,3 +236,18 @@ def test_all_arrives_whatever_happens(seed: int) -> None:
     assert dict(followed.logs) == {
         key: data for key, data in files.items() if data and key != EVENTS
     }
+
+
+def test_the_logs_of_a_rank_nobody_knew_of_are_followed_from_its_start() -> None:
+    """Where torch numbers the ranks, the plan knows none; a second start is in the same files."""
+    followed = Followed()
+    event = Event(RUN_ID, "a", 0, 1, 1.5, 2.5, RankStarted(5, 77))
+    again = Event(RUN_ID, "a", 0, 2, 1.5, 2.5, RankStarted(5, 78, start=2))
+    followed.answer(EVENTS, (event.line() + again.line()).encode())
+    assert followed.link.reads["rank_5", "out"]["offset"] == 0
+    assert not followed.follower.done
+    followed.answer(("rank_5", "err"), b"oh", eof=True)
+    assert followed.logs["rank_5", "err"] == b"oh"
+    followed.follower.again()
+    followed.new_link()
+    assert followed.link.reads["rank_5", "err"]["offset"] == 2

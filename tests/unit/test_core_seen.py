@@ -1,0 +1,21 @@
+"""Runs as their hosts tell of them: those that may do with fewer nodes."""
+
+from __future__ import annotations
+
+import pytest
+
+from runner.core.seen import RunInfo, RunSeen, elastic
+from runner.core.states import State
+
+
+@pytest.mark.parametrize(
+    ("least", "alive", "text"),
+    [(0, 2, ""), (2, 3, ", 3 of 2-4 nodes"), (2, 1, ", 1 of 2-4 nodes"), (4, 4, "")],
+)
+def test_how_many_nodes_an_elastic_run_has(least: int, alive: int, text: str) -> None:
+    """Those whose supervisor lives, of as few and as many as there may be."""
+    info = RunInfo("r", nodes=4, least=least)
+    seen = {
+        f"n{at}": RunSeen(info, "ada", State.RUNNING, at < alive, 1.0) for at in range(alive + 1)
+    }
+    assert elastic(info, seen) == text
