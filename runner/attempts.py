@@ -57,7 +57,7 @@ class Attempts:
         Raises:
             Interrupted: By a signal, in the pause before it.
         """
-        if watch.interrupted:
+        if watch.interrupted or watch.hosts_decide:
             return None
         spec = self._contact.spec
         if watch.may_retry and not spec.master_port.fixed and not self._other_port:
@@ -91,6 +91,7 @@ class Attempts:
         while follows is not None:
             self._contact.turn_to(follows)
             were_there = {name for each in past for name in each.nodes}
+            were_there |= self._contact.standing_by.keys()
             found, unfit = self._prepared(plan.attempt + 1, were_there)
             if found:
                 self.past = past
@@ -161,4 +162,6 @@ class Attempts:
         self._ports += 1
         held, hub = int(told["port"]), int(told["hub_port"])
         facts = {**facts, master: replace(facts[master], held_port=held, hub_port=hub)}
+        # The ports by which the hosts would start it again went with the attempt that held them.
+        facts = {name: replace(told, heir_port=0) for name, told in facts.items()}
         return self._ready(facts, plan.attempt + 1), facts

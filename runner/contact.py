@@ -40,16 +40,20 @@ class Contact:
         self.reach = Reach(spec, console.say)
         self.sessions: dict[str, Session] = {}
         self.unfit: list[Problem] = []
+        self.standing_by: dict[str, Facts] = {}
 
     def gather(
         self,
         request: Callable[[Node], FactsRequest],
         judge: Callable[[Node, Facts], list[Problem]],
         spares: tuple[Node, ...] = (),
+        *,
+        stay: bool = False,
     ) -> dict[str, Facts]:
         """Connect to every host at once, and return the facts of each.
 
-        Spares are no more than looked at: what is wrong with them is in `unfit` then.
+        Spares are no more than looked at, unless they are to `stay`: what is wrong with them is in
+        `unfit` then, and the facts of the others in `standing_by`.
 
         Raises:
             NotReady: With every problem of every host that is no spare.
@@ -63,8 +67,11 @@ class Contact:
         self.unfit = [problem for node in spares for problem in gathering.wrong_with(node)]
         for node in spares:
             self.console.state(node.name, "spare")
-            self._drop(node.name)
-            facts.pop(node.name, None)
+            told = facts.pop(node.name, None)
+            if stay and told is not None and not gathering.wrong_with(node):
+                self.standing_by[node.name] = told
+            else:
+                self._drop(node.name)
         return facts
 
     def gather_some(

@@ -66,6 +66,7 @@ class Hosts:
         self.hidden: dict[str, int] = {}
         self.clocks: dict[str, float] = {}
         spec = contact.spec
+        self._nodes = {node.name: node for node in spec.nodes}
         self.facts: dict[str, Facts]
         self.facts, self.silent = contact.gather_some(
             lambda node: FactsRequest(
@@ -168,7 +169,7 @@ class Hosts:
     def take_up(self, plan: Plan) -> Spec:
         """Have contact with the nodes of a run from now on, by the limits it was started with."""
         spec = self.contact.spec
-        known = {node.name: node for node in spec.nodes}
+        known = self._nodes
         order = plan.nodes[0].order
         taken_up = replace(
             spec,
@@ -213,11 +214,13 @@ def hosts_of(
     Raises:
         NotReady: None of them answers.
     """
-    names = [node.name for node in composed.spec.nodes]
+    spec = composed.spec
+    spec = replace(spec, nodes=(*spec.nodes, *spec.spares), spares=())  # a run may have moved
+    names = [node.name for node in spec.nodes]
     console = (
         Console(deserted=b"") if plain else open_console(composed.ui, composed.console_ranks, names)
     )
-    with contact(replace(composed.spec, run_id=verb), console) as made:
+    with contact(replace(spec, run_id=verb), console) as made:
         yield Hosts(made, gpus=gpus)
 
 

@@ -25,7 +25,7 @@ from runner.control.connect import launch_request
 from runner.control.session import Inbox
 from runner.control.snapshot import Snapshot
 from runner.control.store import RunStore
-from runner.control.watch import Watch
+from runner.control.watch import Heirs, Watch
 from runner.core.codec import encode
 from runner.core.composed import Composed, DryRun
 from runner.core.errors import Interrupted, NotReady, Problem, RunnerError
@@ -38,8 +38,8 @@ from runner.core.past import Past
 from runner.core.plan import Plan, build_plan
 from runner.core.readiness import problems_of
 from runner.core.release import Code
-from runner.core.seen import RunInfo
 from runner.core.spec import Node, Spec
+from runner.core.succession import info_of, muster, succession
 from runner.core.verdict import STOPPED, Verdict, fold
 from runner.home import fetch
 from runner.ui import report
@@ -156,6 +156,7 @@ class Launch:
         """
         try:
             facts = self._gather()
+            facts.update(self._contact.standing_by)
             return self._launch(self._ready(facts), facts)
         finally:
             self._store.release()
@@ -196,7 +197,10 @@ class Launch:
         for note in (*self._composed.notes, *left_out):
             self._console.say(f"note: {note}")
         facts = self._contact.gather(
-            self._request, lambda node, told: problems_of(self.spec, node, told), self._spares
+            self._request,
+            lambda node, told: problems_of(self.spec, node, told),
+            self._spares,
+            stay=self.spec.detach,
         )
         for problem in self._contact.unfit:
             self._console.say(f"note: a spare node cannot be used as it is: {problem}")
@@ -228,6 +232,7 @@ class Launch:
         return _code(self.spec, self._snapshot)
 
     def _launch(self, plan: Plan, facts: dict[str, Facts]) -> int:
+        plan = self._mustered(plan, facts)
         with self._writing():
             self._store.create(self._composed.config_yaml)
             self._store.write_plan(plan)
@@ -239,13 +244,14 @@ class Launch:
             while not watch.left and (follows := attempts.after(plan, facts, watch, verdict)):
                 plan, facts = follows
                 self._past = attempts.past
+                plan = self._mustered(plan, facts)
                 with self._writing():
                     self._store.write_plan(plan)
                 watch, verdict = self._attempt(plan, facts)
         except Interrupted as error:
             verdict = replace(verdict, state=STOPPED, exit_code=error.exit_code)
             cut_short = True
-        if watch.left:
+        if watch.left or watch.onward:
             return self._left(plan, watch)
         verdict = replace(verdict, seconds=time.monotonic() - began, past=self._past)
         self._store.write_result(plan, verdict, self._began)
@@ -282,12 +288,28 @@ class Launch:
         tasks = bundle.shipped_tasks() if self.spec.task.shipped else None
         hurries = len(self._past) < self.spec.relaunch.max
         record, token = self._record(plan), secrets.token_hex(16)
-        watch.start(facts, tasks, record, token, hurries=hurries)
+        heirs = self._heirs(plan)
+        watch.start(facts, tasks, record, token, heirs=heirs, hurries=hurries)
         watch.run(detach=self.spec.detach)
         verdict = fold(plan, watch.observed, time.monotonic() - began)
         if watch.refused and verdict.exit_code < NotReady.exit_code:
             verdict = replace(verdict, exit_code=NotReady.exit_code)
         return watch, verdict
+
+    def _mustered(self, plan: Plan, facts: dict[str, Facts]) -> Plan:
+        """Have the hosts able to start the run once more by themselves, if that is wanted."""
+        left = self.spec.relaunch.max - len(self._past)
+        self._muster = muster(self.spec, plan, facts, left)
+        return self._muster.plan
+
+    def _heirs(self, plan: Plan) -> Heirs | None:
+        """Return what the hosts need for that."""
+        if not self._muster.heirs:
+            return None
+        info = info_of(plan, whoami(), self._began, self._past)
+        config = self._composed.config_yaml
+        legacy = succession(self.spec, self._code, info, config, self._muster.heirs)
+        return Heirs(encode(legacy), self._muster.standby)
 
     def _happened(self, event: Event) -> None:
         self._store.append(event)
@@ -298,23 +320,13 @@ class Launch:
         if watch.hung_up:  # there is nobody to read it
             return 128 + signal.SIGHUP
         self._console.finish_ranks(SETTLE_S)
-        self._console.verdict(report.leaving(plan, self._composed.where, kept=watch.kept))
+        left = report.leaving(plan, self._composed.where, kept=watch.kept, apart=watch.apart)
+        self._console.verdict(left)
         return 0
 
     def _record(self, plan: Plan) -> bytes:
         """Return what every host is to have on record of the whole run, packed."""
-        info = RunInfo(
-            run_id=plan.run_id,
-            cluster=plan.cluster,
-            task=plan.task,
-            by=whoami(),
-            began=self._began,
-            nodes=len(plan.nodes),
-            world_size=plan.world_size,
-            gpus={share.node: len(share.gpus) for share in plan.nodes if share.gpus},
-            attempt=plan.attempt,
-            past=self._past,
-        )
+        info = info_of(plan, whoami(), self._began, self._past)
         told = {"info": encode(info), "plan": encode(plan), "config": self._composed.config_yaml}
         return zlib.compress(json.dumps(told).encode())
 

@@ -241,6 +241,7 @@ def launch_request(
     if code.release and (code.script or not posixpath.isabs(script)):
         script = ""  # it comes with the release
     master = node is spec.master
+    heir = spec.relaunch.max > 0
     return FactsRequest(
         node=node.name,
         run_id=spec.run_id,
@@ -252,9 +253,10 @@ def launch_request(
         tasks_hash=code.tasks_hash,
         release=code.release,
         hold_port=master,
-        hold_hub=master and len(spec.nodes) > 1,
-        port_first=spec.master_port.first if master else 0,
-        port_last=spec.master_port.last if master else 0,
+        hold_hub=master and len(spec.nodes) + len(spec.spares) > 1,
+        hold_heir=heir and len(spec.nodes) + len(spec.spares) > 1,
+        port_first=spec.master_port.first if master or heir else 0,
+        port_last=spec.master_port.last if master or heir else 0,
         python_path=spec.env_of(node).get("PYTHONPATH", ""),
         packages=(*NCCL, *packages),
     )

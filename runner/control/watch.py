@@ -12,7 +12,7 @@ import signal
 import time
 from collections.abc import Callable, Container, Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 from runner.control.bundle import Tasks
 from runner.control.connect import Reach
@@ -31,15 +31,19 @@ from runner.core.events import (
     HostSilent,
     Joined,
     Kept,
+    NotRelaunched,
     PeerLost,
     PortTaken,
     ProgramExited,
     RankExited,
     RankStarted,
+    Regrouping,
+    Relaunching,
     Stopping,
 )
 from runner.core.exits import describe_exit
 from runner.core.facts import Facts
+from runner.core.order import Order
 from runner.core.plan import Plan
 from runner.core.spec import Spec
 from runner.core.states import State
@@ -54,6 +58,18 @@ KEEP_S = 2.0
 """How long the hosts may take to confirm that they need nobody."""
 
 
+class Heirs(NamedTuple):
+    """What the hosts of a run need to start it once more by themselves.
+
+    Attributes:
+        succession: The run as it was asked for, encoded.
+        standby: The orders of the spares that stand by.
+    """
+
+    succession: dict[str, Any]
+    standby: Mapping[str, Order]
+
+
 class Watch:
     """One attempt of a run, from its orders to nothing left.
 
@@ -62,6 +78,7 @@ class Watch:
         on_interrupt: Says of a signal whether it shall stop the run; None for any.
         left: Whether the user left, and the run goes on.
         hung_up: Whether it was the user's terminal that left.
+        onward: The attempt by which the hosts follow up this one themselves; 0 for none.
     """
 
     def __init__(
@@ -89,6 +106,9 @@ class Watch:
         self._leave_at = float("inf")
         self._started_at = 0.0
         self._began = time.monotonic()
+        self._coming: set[str] = set()
+        self._decided = False
+        self.onward = 0
         self.on_interrupt: Callable[[int], bool] | None = None
 
     def start(
@@ -98,6 +118,7 @@ class Watch:
         record: bytes,
         token: str,
         *,
+        heirs: Heirs | None = None,
         hurries: bool = False,
     ) -> None:
         """Send every host its order.
@@ -107,17 +128,22 @@ class Watch:
             tasks: The shipped tasks, if the run is of one.
             record: What every host is to have on record of the whole run, packed.
             token: The secret by which the supervisors know each other.
+            heirs: What they need to start the run once more by themselves; None if they do not.
             hurries: Whether another attempt follows if this one fails.
         """
         self._vigil.hurries = hurries
         secrets = {name: secret.reveal() for name, secret in self.spec.secrets.items()}
         self._meet(logs=True)
         head = Frame("record", {}, record).head()
-        for name, node in self._nodes.items():
+        orders = {name: node.share.order for name, node in self._nodes.items()}
+        more = {"succession": heirs.succession} if heirs else {}
+        standby = heirs.standby if heirs else {}
+        self._coming = set(standby)
+        for name, order in {**orders, **standby}.items():
             session = self._sessions[name]
             session.share(head, record)
             missing = tasks if tasks and not facts[name].tasks_held else None
-            data = {"order": encode(node.share.order), "secrets": secrets, "token": token}
+            data = {"order": encode(order), "secrets": secrets, "token": token, **more}
             if missing:
                 data["tasks"] = missing.header()
             session.request("go", data, missing.payload if missing else b"")
@@ -192,8 +218,20 @@ class Watch:
         if not self.started:
             return False
         settled = all(node.joined or node.apart for node in self._nodes.values())
+        settled = settled and not self._coming
         waited = time.monotonic() - self._started_at > JOIN_S
         return settled or waited or len(self._nodes) == 1
+
+    @property
+    def hosts_decide(self) -> bool:
+        """Whether it is up to the hosts whether the run starts once more, and not to us."""
+        order = self.plan.nodes[0].order
+        return order.heirs > 0 and (not order.disconnect_s or self.kept_by_any)
+
+    @property
+    def apart(self) -> bool:
+        """Whether a host cannot reach the hub."""
+        return any(node.apart and not node.joined for node in self._nodes.values())
 
     @property
     def kept_by_any(self) -> bool:
@@ -222,6 +260,9 @@ class Watch:
             self._told_by_user(frame)
             return
         node = self._nodes.get(session.node.name)
+        if node is None and frame.kind != "opened":
+            self._of_spare(session, frame)
+            return
         if frame.kind == "opened":
             self._opened(node, session)
         elif node is None or session is not node.session:
@@ -244,6 +285,15 @@ class Watch:
         self._reopened = True
         self._sessions[node.name] = node.session = session
         self._adopt(node, session)
+
+    def _of_spare(self, session: Session, frame: Frame) -> None:
+        name = session.node.name
+        if name not in self._coming or frame.kind not in ("going", "refused", "closed"):
+            return
+        self._coming.discard(name)
+        if frame.kind != "going":
+            why = frame.data["why" if frame.kind == "refused" else "reason"]
+            self._tell.say(f"{name} does not stand by: {why}")
 
     def _adopt(self, node: NodeWatch, session: Session) -> None:
         claim = self._vigil.fresh and not node.going
@@ -339,12 +389,30 @@ class Watch:
             )
         elif isinstance(body, Kept):
             node.kept = True
+        elif isinstance(body, (Regrouping, Relaunching, NotRelaunched)):
+            self._goes_on(node, body)
         elif isinstance(body, PeerLost):
             peer = self._nodes.get(body.peer)
             if peer and not peer.ended:
                 peer.lost = True
                 self._tell.state(body.peer, "lost")
             self._stop_all(f"lost {body.peer}: {body.reason}")
+
+    def _goes_on(self, node: NodeWatch, body: Regrouping | Relaunching | NotRelaunched) -> None:
+        """Wait for what the hosts decide, and say it once."""
+        if isinstance(body, Regrouping):
+            self._stop.wait_for_hosts()
+            self._tell.phase("waiting for what the hosts decide")
+            return
+        told, self._decided = self._decided, True
+        if isinstance(body, Relaunching):
+            self.onward = body.number
+            nodes = ", ".join(body.nodes)
+            what = f"the hosts start it once more: attempt {body.number + 1}, on {nodes}"
+        else:
+            what = f"{node.name}: it does not start once more: {body.reason}"
+        if not told:
+            self._tell.say(what)
 
     def _ended(self, node: NodeWatch, body: Ended) -> None:
         node.ended = True

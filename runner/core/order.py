@@ -16,6 +16,7 @@ class Hub:
         port: Its TCP port.
         members: How many other nodes there are.
         lost_s: Seconds of silence after which a node counts as lost.
+        spares: Nodes that only stand by: nobody waits for them, and their loss ends nothing.
     """
 
     node: str
@@ -23,6 +24,7 @@ class Hub:
     port: int
     members: int = 0
     lost_s: float = 15.0
+    spares: Tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -34,7 +36,7 @@ class Order:
         node: The node's name in the YAML.
         attempt: The run's n-th start, from 0.
         workdir: Where runs are kept on this host, absolute.
-        argv: The program, ready for exec.
+        argv: The program, ready for exec; () for a spare, which starts nothing and stands by.
         env: Its environment, over the host's own (after `setup`).
         cwd: Its working directory; created when it lies in the run folder.
         ranks: The global ranks it will start here, by local rank.
@@ -51,6 +53,9 @@ class Order:
         stall_stops: Whether the run is stopped then.
         metrics: Files below `cwd` that grow with each step; where there are any, only they count.
         stacks: Whether the ranks are prepared to tell their Python stacks.
+        relaunches: How often the run may start once more after this attempt.
+        heirs: How many supervisors decide about that once no controller is needed, those that
+            stand by included; 0 where they cannot.
     """
 
     run_id: str
@@ -74,3 +79,10 @@ class Order:
     stall_stops: bool = False
     metrics: Tuple[str, ...] = ()
     stacks: bool = False
+    relaunches: int = 0
+    heirs: int = 0
+
+    @property
+    def stands_by(self) -> bool:
+        """Whether there is nothing to start."""
+        return not self.argv

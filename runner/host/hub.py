@@ -53,7 +53,7 @@ class Host(Connected):
 
     def _still_s(self, now: float, own_s: float) -> Optional[float]:
         """Return for how long nothing has moved anywhere; who said farewell moves no more."""
-        if self._awaited > 0 or self._absent:
+        if self._awaited > 0 or self._absent.keys() - set(self._hub.spares):
             return None
         return min(own_s, now - max(self._moved.values(), default=0.0))
 
@@ -63,7 +63,11 @@ class Host(Connected):
         if peer is not None:
             peer.say(say="stop", reason=f"lost {name}: {reason}", cause=Cause.PEER.value)
             self._forget(peer)
-        self._news.peer_lost(name, reason, since)
+        self._tell_lost(name, reason, since)
+
+    def _tell_lost(self, name: str, reason: str, since: float) -> None:
+        if name not in self._hub.spares:  # who only stands by ends nothing
+            self._news.peer_lost(name, reason, since)
 
     def stop(self, reason: str, cause: Cause) -> None:
         """Tell every member, and whoever comes later."""
@@ -75,7 +79,8 @@ class Host(Connected):
     def needed(self) -> bool:
         """Whether a member is still at it, or may be about to come."""
         late = time.monotonic() - self._began > APART_S
-        return bool(self._members or self._absent) or (self._awaited > 0 and not late)
+        members = {*self._members, *self._absent}.difference(self._hub.spares)
+        return bool(members) or (self._awaited > 0 and not late)
 
     def leave(self) -> None:
         """Say farewell, and let the members take it in."""
@@ -125,7 +130,7 @@ class Host(Connected):
                 self._absent[peer.name] = peer.heard  # it may not have heard that it came through
             elif known and not quiet:
                 reason = f"its supervisor ended without a word ({gone})"
-                self._news.peer_lost(peer.name, reason, time.monotonic())
+                self._tell_lost(peer.name, reason, time.monotonic())
 
     def _know(self, peer: Peer) -> None:
         if peer in self._strangers:
@@ -134,7 +139,7 @@ class Host(Connected):
             if before is not None:
                 self._renewed = {each for each in self._renewed if each is not before} | {peer}
                 self._forget(before)
-            elif self._absent.pop(peer.name, None) is None:
+            elif self._absent.pop(peer.name, None) is None and peer.name not in self._hub.spares:
                 self._awaited -= 1
             self._members[peer.name] = peer
             peer.say(**self._beat)  # at once: now it knows that it has joined

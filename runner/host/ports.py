@@ -21,10 +21,11 @@ _NAMED = 3
 
 
 class Held(NamedTuple):
-    """The ports reserved for one attempt: torch's store, and the supervisors' own hub."""
+    """The ports reserved for one attempt: torch's store, the supervisors' own hub, an heir's."""
 
     store: Optional[socket.socket] = None
     hub: Optional[socket.socket] = None
+    heir: Optional[socket.socket] = None
 
     @property
     def port(self) -> int:
@@ -35,6 +36,11 @@ class Held(NamedTuple):
     def hub_port(self) -> int:
         """The hub's port, 0 for none."""
         return _number(self.hub)
+
+    @property
+    def heir_port(self) -> int:
+        """The heir's port, 0 for none."""
+        return _number(self.heir)
 
     @property
     def descriptors(self) -> Set[int]:
@@ -65,8 +71,12 @@ def hold(first: int, last: int, hub: bool) -> Tuple[Held, str]:
     store, why = reserve(first, last)
     if store is None or not hub:
         return Held(store), why
-    other = reserve(first, last)[0] or reserve(0, 0)[0]
-    return Held(store, other), ""
+    return Held(store, hold_beside(first, last)), ""
+
+
+def hold_beside(first: int, last: int) -> Optional[socket.socket]:
+    """Reserve a port of our own: of that range, or else any; None if there is none."""
+    return reserve(first, last)[0] or reserve(0, 0)[0]
 
 
 def reserve(first: int, last: int) -> Tuple[Optional[socket.socket], str]:
