@@ -337,8 +337,8 @@ def _kept(held: ports.Held, order: Order) -> ports.Held:
     kept = ports.Held(
         held.store if store else None, held.hub if hub else None, held.heir if order.heirs else None
     )
-    for each, stays in zip(held, kept):
-        if each is not None and stays is None:
+    for each in held:
+        if each is not None and each not in kept:
             each.close()
     return kept
 

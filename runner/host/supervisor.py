@@ -6,13 +6,10 @@ when nothing of the run is left, or when what is left has outlived SIGKILL.
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import json
 import os
 import selectors
 import signal
-import socket
 import subprocess
 import time
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Set, Tuple
@@ -42,6 +39,7 @@ from runner.core.stacks import STALLED
 from runner.core.states import State
 from runner.host import cgroup, deaths, keeper, ports, proc
 from runner.host.circle import circle_of
+from runner.host.door import Door
 from runner.host.doorway import Doorway
 from runner.host.election import Election, Means
 from runner.host.ending import confirmed, kill_all, reap_all
@@ -116,7 +114,6 @@ class Supervisor(News):
         self._stop_later = ""
         self._lookout = ports.Lookout(order.hold_port)
         self._cgroup = cgroup.Cgroup()
-        self._links: Set[socket.socket] = set()
         self._wakeup: Tuple[int, ...] = ()
         self._lost: Set[str] = set()
         self._met = False
@@ -221,22 +218,7 @@ class Supervisor(News):
             signal.signal(signum, signal.SIG_IGN)
         self._wakeup = (reading, writing)
         self._watch(reading, lambda: os.read(reading, 4096))
-        self._open_door()
-
-    def _open_door(self) -> None:
-        self._door = self._doorway.listen()
-        self._watch(self._door.fileno(), self._admit)
-
-    def _keep_door(self) -> None:
-        """Open it anew where somebody emptied /tmp; if that fails, later."""
-        if os.path.exists(self._doorway.socket_path):
-            return
-        with contextlib.suppress(OSError):
-            self._doorway.make()
-            before = self._door
-            self._open_door()
-            self._unwatch(before.fileno())
-            before.close()
+        self._door = Door(self._doorway, self._watch, self._unwatch, self._told)
 
     def _note_signal(self, *_: Any) -> None:
         self._signalled = True
@@ -246,31 +228,6 @@ class Supervisor(News):
 
     def _unwatch(self, descriptor: int) -> None:
         self._selector.unregister(descriptor)
-
-    def _admit(self) -> None:
-        link, _ = self._door.accept()
-        link.setblocking(False)
-        self._links.add(link)
-        unread = bytearray()
-        self._watch(link.fileno(), lambda: self._listen_to(link, unread))
-
-    def _listen_to(self, link: socket.socket, unread: bytearray) -> None:
-        try:
-            said = link.recv(65536)
-        except BlockingIOError:
-            return
-        except OSError:
-            said = b""
-        if not said:
-            self._selector.unregister(link.fileno())
-            self._links.discard(link)
-            link.close()
-            return
-        unread += said
-        *lines, unread[:] = unread.split(b"\n")
-        for line in lines:
-            with contextlib.suppress(ValueError, KeyError, TypeError):
-                self._told(json.loads(line))
 
     def _told(self, message: Dict[str, Any]) -> None:
         """Do what a link says: heard, keep, stop or kill."""
@@ -331,7 +288,7 @@ class Supervisor(News):
             self._next_sample = time.monotonic() + self._sample_s
             self._look_for_progress()
             keeper.touch(self._folder)
-            self._keep_door()
+            self._door.keep()
         self._reap()
         if self._signalled or os.getppid() != self._guardian:
             self.stop("its supervisor was told to end, or lost its guardian")
@@ -520,7 +477,7 @@ class Supervisor(News):
             if time.monotonic() >= self._next_sample:
                 self._next_sample = time.monotonic() + self._sample_s
                 keeper.touch(self._folder)
-                self._keep_door()
+                self._door.keep()
         reason, order, succession, _ = election.decision
         if order is None or succession is None:
             self._journal.append(NotRelaunched(reason))
@@ -533,8 +490,7 @@ class Supervisor(News):
         if self._election is not None:
             self._election.close()
         signal.set_wakeup_fd(-1)
-        for each in (*self._links, self._door):
-            each.close()
+        self._door.close()
         for descriptor in self._wakeup:
             os.close(descriptor)
         self._selector.close()

@@ -18,12 +18,15 @@ from runner.core.events import (
     Joined,
     Kept,
     Moving,
+    NotRelaunched,
     PeerLost,
     PortTaken,
     ProgramExited,
     ProgramStarted,
     RankExited,
     RankStarted,
+    Regrouping,
+    Relaunching,
     Stalled,
     StopAsked,
     Stopping,
@@ -48,6 +51,9 @@ BODIES: list[Body] = [
     Kept(),
     Stalled(601.5, stops=True, problem="no answer within 20 s"),
     Moving(),
+    Regrouping(),
+    Relaunching(1, ("gpu1", "gpu3"), "lost gpu2: nothing was heard from it for 15 s"),
+    NotRelaunched("only 1 of 3 supervisors are in touch"),
 ]
 
 
