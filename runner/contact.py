@@ -64,11 +64,12 @@ class Contact:
         gathering = Gathering(asked, self.reach, self.inbox, request, judge, self.console.state)
         self.sessions = gathering.sessions
         facts = gathering.run(spares)
-        self.unfit = [problem for node in spares for problem in gathering.wrong_with(node)]
+        wrong = {node.name: gathering.wrong_with(node) for node in spares}
+        self.unfit = [problem for problems in wrong.values() for problem in problems]
         for node in spares:
             self.console.state(node.name, "spare")
             told = facts.pop(node.name, None)
-            if stay and told is not None and not gathering.wrong_with(node):
+            if stay and told is not None and not wrong[node.name]:
                 self.standing_by[node.name] = told
             else:
                 self._drop(node.name)

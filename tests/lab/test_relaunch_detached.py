@@ -138,14 +138,29 @@ def test_a_stop_during_the_pause_leaves_nothing(
     assert len(counted(steps, 1)) == 1
 
 
-def test_without_a_port_for_the_hub_that_is_said(
+def test_who_attached_before_follows_into_the_next_attempt(
     lab: Lab, on_lab: Launcher, detached: Callable[..., tuple[str, str]], steps: Path
 ) -> None:
+    """Its console says what the hosts decide, and its exit code is that of the last attempt."""
+    run_id, _ = detached("fail=1:14:7", count=24)
+    attached = on_lab("attach", "--run", run_id, "--cluster", "lab", seconds=80)
+    assert attached.code == 0, attached
+    assert "rank 1 on node2 exited with 7" in attached.err, attached
+    assert "the hosts start it once more: attempt 2, on node1, node3, node4" in attached.err
+    assert attached.out.count("] step 23") == 3, attached
+    whole(steps, 24)
+    gone(lab)
+
+
+def test_without_a_port_for_the_hub_that_is_said(
+    lab: Lab, detached: Callable[..., tuple[str, str]], steps: Path
+) -> None:
     """A hub that nobody reaches: the launch says at its leave that nothing follows a failure."""
-    lab["node1"].popen([sys.executable, str(PROGRAMS / "thief.py"), "1"])
+    blocked = lab["node1"].popen([sys.executable, str(PROGRAMS / "thief.py"), "1"])
     run_id, said = detached("fail=1:50:7", count=60)
     assert "it does not start once more by itself" in said, said
-    until(lambda: not any("1:" in str(kinds(lab, run_id, node)) for node in lab.hosts), "", 1)
     until(lambda: len(counted(steps, 0)) == 60, "the end", 60)
     assert len(counted(steps, 1)) == 50
-    lab.clear()
+    assert not any("regrouping" in str(kinds(lab, run_id, node)) for node in lab.hosts)
+    blocked.kill()
+    blocked.wait()
