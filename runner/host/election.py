@@ -21,6 +21,7 @@ from typing import Any, Collection, Dict, FrozenSet, Mapping, NamedTuple, Option
 from runner.core.codec import decode, encode
 from runner.core.errors import NotReady
 from runner.core.facts import OUR_ENV, Facts, FactsRequest
+from runner.core.layout import RunFolder
 from runner.core.order import Order
 from runner.core.past import Past
 from runner.core.relaunch import pause_s
@@ -221,7 +222,9 @@ class Election:
             self.held = self.held._replace(heir=ports.hold_beside(first, last))
         environ = self._environ
         limit_s = request.deadline_s + MARGIN_S
-        self._look = probes.Child(lambda: _report(request, environ), limit_s)
+        order = self._order
+        stopped = RunFolder(order.workdir, order.run_id, order.node).stopped
+        self._look = probes.Child(lambda: _report(request, environ, stopped), limit_s)
 
     def _take_look(self) -> None:
         if self._look is None:
@@ -299,6 +302,9 @@ class Election:
         if not majority(self._heirs, facts):
             self.end(f"only {_few(facts, self._heirs)}: it takes more than half of them")
             return
+        if stopped := [name for name, told in facts.items() if told.run_stopped]:
+            self.end(f"somebody told the run to stop on {stopped[0]}")
+            return
         order, now = self._order, self._means.succession
         nodes = tuple(node.name for node in now.spec.nodes)
         unproven = tuple(name for name in nodes if name not in facts)
@@ -343,14 +349,15 @@ def _kept(held: ports.Held, order: Order) -> ports.Held:
     return kept
 
 
-def _report(request: FactsRequest, environ: Dict[str, str]) -> None:
+def _report(request: FactsRequest, environ: Dict[str, str], stopped: str) -> None:
     """Tell what this host is, as seen from the environment that its setup left at the launch."""
     os.environ.clear()
     os.environ.update(environ)
     asked = replace(request, setup=(), hold_port=False, hold_hub=False, hold_heir=False)
     facts = collect(asked).facts
     own = {name: environ[name] for name in OUR_ENV if name in environ}
-    probes.tell(facts=encode(replace(facts, own_env=own)))
+    told_to_stop = os.path.lexists(stopped)
+    probes.tell(facts=encode(replace(facts, own_env=own, run_stopped=told_to_stop)))
 
 
 def packed(data: Any) -> str:
