@@ -214,13 +214,11 @@ def hosts_of(
     Raises:
         NotReady: None of them answers.
     """
-    spec = composed.spec
-    spec = replace(spec, nodes=(*spec.nodes, *spec.spares), spares=())  # a run may have moved
-    names = [node.name for node in spec.nodes]
+    names = [node.name for node in composed.spec.nodes]
     console = (
         Console(deserted=b"") if plain else open_console(composed.ui, composed.console_ranks, names)
     )
-    with contact(replace(spec, run_id=verb), console) as made:
+    with contact(replace(composed.spec, run_id=verb), console) as made:
         yield Hosts(made, gpus=gpus)
 
 

@@ -152,8 +152,21 @@ def test_who_attached_before_follows_into_the_next_attempt(
     gone(lab)
 
 
-def test_without_a_port_for_the_hub_that_is_said(
+def test_a_node_alone_starts_again(
     lab: Lab, detached: Callable[..., tuple[str, str]], steps: Path
+) -> None:
+    """There is nobody to ask, and no port is needed."""
+    alone = ("cluster.only=[node2]", "task.nnodes=1")
+    run_id, said = detached("fail=0:8:7", overrides=alone)
+    assert "if it fails, its host starts it once more" in said, said
+    until(lambda: len(counted(steps, 0)) == STEPS, "the end", 40)
+    assert [line[1] for line in counted(steps, 0)] == ["0"] * 8 + ["1"] * 4
+    gone(lab)
+    assert dict(records(lab, run_id))["node2"][-1]["state"] == "succeeded"
+
+
+def test_without_a_port_for_the_hub_that_is_said(
+    lab: Lab, on_lab: Launcher, detached: Callable[..., tuple[str, str]], steps: Path
 ) -> None:
     """A hub that nobody reaches: the launch says at its leave that nothing follows a failure."""
     blocked = lab["node1"].popen([sys.executable, str(PROGRAMS / "thief.py"), "1"])
@@ -161,6 +174,7 @@ def test_without_a_port_for_the_hub_that_is_said(
     assert "it does not start once more by itself" in said, said
     until(lambda: len(counted(steps, 0)) == 60, "the end", 60)
     assert len(counted(steps, 1)) == 50
+    on_lab("stop", "--run", run_id, "--cluster", "lab")
     assert not any("regrouping" in str(kinds(lab, run_id, node)) for node in lab.hosts)
     blocked.kill()
     blocked.wait()
