@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 
 from runner.contact import Contact
@@ -55,7 +55,7 @@ class Attempts:
         Raises:
             Interrupted: By a signal, in the pause before it.
         """
-        if watch.interrupted:
+        if watch.interrupted or watch.hosts_decide:
             return None
         spec, plan = self._contact.spec, watch.plan
         if (
@@ -72,10 +72,12 @@ class Attempts:
             return None
         if len(self.past) >= spec.relaunch.max:
             return None
-        return self._relaunch(spec, watch, verdict)
+        return self._relaunch(spec, watch, verdict, facts.keys())
 
-    def _relaunch(self, spec: Spec, watch: Watch, verdict: Verdict) -> Following | None:
-        """Find the nodes of the next attempt, after the pause."""
+    def _relaunch(
+        self, spec: Spec, watch: Watch, verdict: Verdict, known: Collection[str]
+    ) -> Following | None:
+        """Find the nodes of the next attempt, after the pause; those `known` were there before."""
         plan = watch.plan
         lost = relaunch.casualties(plan, watch.observed)
         gone = set(lost.gone)
@@ -94,7 +96,7 @@ class Attempts:
         unfit: dict[str, Problem] = {}
         while follows is not None:
             self._contact.turn_to(follows)
-            were_there = {name for each in past for name in each.nodes}
+            were_there = {name for each in past for name in each.nodes} | {*known}
             found, unfit = self._prepared(plan.attempt + 1, were_there)
             if found:
                 self.past = past
@@ -165,4 +167,6 @@ class Attempts:
         self._ports += 1
         held, hub = int(told["port"]), int(told["hub_port"])
         facts = {**facts, master: replace(facts[master], held_port=held, hub_port=hub)}
+        # The ports by which the hosts would start it again went with the attempt that held them.
+        facts = {name: replace(told, heir_port=0) for name, told in facts.items()}
         return self._ready(facts, plan.attempt + 1), facts

@@ -59,8 +59,10 @@ class Contact:
         judge: Callable[[Node, Facts], list[Problem]],
         least: int,
         spares: tuple[Node, ...] = (),
+        *,
+        keep_spares: bool = False,
     ) -> Gathered:
-        """Likewise, where so many will do; spares are no more than looked at.
+        """Likewise, where so many will do; spares are no more than looked at, unless kept.
 
         Raises:
             NotReady: They are fewer, or the master is not among them.
@@ -73,8 +75,9 @@ class Contact:
         found = gathering.enough(least, spares)
         for node in spares:
             self.console.state(node.name, "spare")
+        stay = {*found.facts, *(found.spares if keep_spares else ())}
         for node in asked.nodes:
-            if node.name not in found.facts:
+            if node.name not in stay:
                 self._drop(node.name)
         return found
 

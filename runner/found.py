@@ -66,6 +66,7 @@ class Hosts:
         self.hidden: dict[str, int] = {}
         self.clocks: dict[str, float] = {}
         spec = contact.spec
+        self._nodes = {node.name: node for node in spec.nodes}
         self.facts: dict[str, Facts]
         self.facts, self.silent = contact.gather_some(
             lambda node: FactsRequest(
@@ -175,7 +176,7 @@ class Hosts:
     def take_up(self, plan: Plan) -> Spec:
         """Have contact with the nodes of a run from now on, by the limits it was started with."""
         spec = self.contact.spec
-        known = {node.name: node for node in spec.nodes}
+        known = self._nodes
         order = plan.nodes[0].order
         taken_up = replace(
             spec,

@@ -17,7 +17,7 @@ from runner.control.session import Inbox
 from runner.control.store import RunStore
 from runner.control.watch import Watch
 from runner.core.composed import Composed
-from runner.core.errors import Interrupted
+from runner.core.errors import Interrupted, NotReady
 from runner.core.events import Event, HostSilent
 from runner.core.fetch import LOG, OUTPUT
 from runner.core.layout import is_rank, log_name, rank_of
@@ -33,6 +33,9 @@ from runner.ui.stacks import Standstill
 
 ASK = "Ctrl-C: detach, and the run goes on, or stop it? Type d or s, and Enter (d)"
 
+BEGIN_S = 30.0
+"""How long hosts may take to begin the attempt that they have decided on."""
+
 
 class Joined:
     """One run on the hosts of a cluster, with its console, and its record on this machine.
@@ -47,15 +50,33 @@ class Joined:
         self.hosts = hosts
         self.where = composed.where
         self.wrote = False
+        self.console = hosts.contact.console
         self.run = hosts.one(run_id)
         self.recorded: Recorded = hosts.record(self.run)
+        self.store = RunStore(composed.run_dir.parent / self.recorded.plan.run_id)
+        self._take_up()
+
+    def _take_up(self) -> None:
+        """Turn to the attempt on record."""
         self.plan = self.recorded.plan
-        self.spec = hosts.take_up(self.plan)
-        self.console = hosts.contact.console
-        self.store = RunStore(composed.run_dir.parent / self.plan.run_id)
+        self.spec = self.hosts.take_up(self.plan)
         self._standstill = Standstill(
             self.plan, self.console.say, self.store.stacks_of(self.plan.attempt)
         )
+
+    def _goes_on(self, attempt: int) -> bool:
+        """Turn to the attempt that the hosts begin themselves; False if it is not to be found."""
+        self.store.release()
+        until = time.monotonic() + BEGIN_S
+        while time.monotonic() < until:
+            with contextlib.suppress(NotReady):
+                self.run = self.hosts.one(self.plan.run_id)
+                self.recorded = self.hosts.record(self.run)
+                if self.recorded.plan.attempt >= attempt:
+                    self._take_up()
+                    return True
+            time.sleep(0.2)
+        return False
 
     @property
     def over(self) -> bool:
@@ -82,10 +103,16 @@ class Joined:
         self.console.finish_ranks(SETTLE_S)
         if watch.left:
             leaving = report.leaving(
-                self.plan, self.where, kept=watch.kept, stopping=watch.stopping
+                *(self.plan, self.where),
+                kept=watch.kept,
+                stopping=watch.stopping,
+                apart=watch.apart,
             )
             self.console.verdict(leaving)
             return 0
+        if watch.onward and self._goes_on(watch.onward):
+            self.console.begin_again()
+            return self.attach(None)
         verdict = self._verdict(watch)
         if writes:
             self._record(verdict)
@@ -120,6 +147,8 @@ class Joined:
         else:
             watch.stop_for(f"told to stop by {whoami()}")
         watch.run()
+        if watch.onward and self._goes_on(watch.onward):  # it had been decided before
+            return self.stop()
         if watch.left:  # the hosts go on with it by themselves, and politely
             raise Interrupted(128 + signal.SIGHUP, f"run {self.plan.run_id} is being stopped")
         verdict = self._verdict(watch)

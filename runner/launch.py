@@ -26,7 +26,7 @@ from runner.control.joining import Admission
 from runner.control.session import Inbox
 from runner.control.snapshot import Snapshot
 from runner.control.store import RunStore
-from runner.control.watch import Watch
+from runner.control.watch import Heirs, Watch
 from runner.core.codec import encode
 from runner.core.composed import Composed, DryRun
 from runner.core.errors import Interrupted, NotReady, Problem, RunnerError
@@ -39,8 +39,8 @@ from runner.core.past import Past
 from runner.core.plan import Plan, build_plan
 from runner.core.readiness import problems_of
 from runner.core.release import Code
-from runner.core.seen import RunInfo
 from runner.core.spec import Node, Spec
+from runner.core.succession import info_of, muster, succession
 from runner.core.verdict import STOPPED, Verdict, fold
 from runner.home import fetch
 from runner.ui import report
@@ -199,11 +199,12 @@ class Launch:
         left_out = self._snapshot.notes if isinstance(self._snapshot, Snapshot) else ()
         for note in (*self._composed.notes, *left_out):
             self._console.say(f"note: {note}")
-        facts, missing, unfit = self._contact.gather_enough(
+        facts, missing, standing_by, unfit = self._contact.gather_enough(
             self._request,
             lambda node, told: problems_of(self.spec, node, told),
             self.spec.least or len(self.spec.nodes),
             self._spares,
+            keep_spares=self.spec.detach,
         )
         for name, problem in missing.items():
             self._console.say(f"{name} is left out for now, and tried again: {problem.what}")
@@ -212,7 +213,7 @@ class Launch:
         self._take_part(facts)
         for warning in self._looked(facts):
             self._console.say(f"note: {warning}")
-        return facts
+        return {**facts, **standing_by} if self.spec.detach else facts
 
     def _request(self, node: Node) -> FactsRequest:
         return launch_request(self.spec, node, self._code, self._wants.names)
@@ -284,6 +285,7 @@ class Launch:
         return _code(self.spec, self._snapshot)
 
     def _launch(self, plan: Plan, facts: dict[str, Facts]) -> int:
+        plan = self._mustered(plan, facts)
         with self._writing():
             self._store.create(self._composed.config_yaml)
             self._store.write_plan(plan)
@@ -295,13 +297,14 @@ class Launch:
             while not watch.left and (follows := attempts.after(facts, watch, verdict)):
                 plan, facts = follows
                 self._past = attempts.past
+                plan = self._mustered(plan, facts)
                 with self._writing():
                     self._store.write_plan(plan)
                 watch, verdict = self._attempt(plan, facts)
         except Interrupted as error:
             verdict = replace(verdict, state=STOPPED, exit_code=error.exit_code)
             cut_short = True
-        if watch.left:
+        if watch.left or watch.onward:
             return self._left(plan, watch)
         plan = watch.plan  # with those that joined
         verdict = replace(verdict, seconds=time.monotonic() - began, past=self._past)
@@ -339,12 +342,31 @@ class Launch:
         tasks = bundle.shipped_tasks() if self.spec.task.shipped else None
         hurries = len(self._past) < self.spec.relaunch.max
         record, token = self._record(plan), secrets.token_hex(16)
-        watch.start(facts, tasks, record, token, self._admission(facts), hurries=hurries)
+        watch.start(
+            *(facts, tasks, record, token, self._admission(facts)),
+            heirs=self._heirs(plan),
+            hurries=hurries,
+        )
         watch.run(detach=self.spec.detach)
         verdict = fold(watch.plan, watch.observed, time.monotonic() - began)
         if watch.refused and verdict.exit_code < NotReady.exit_code:
             verdict = replace(verdict, exit_code=NotReady.exit_code)
         return watch, verdict
+
+    def _mustered(self, plan: Plan, facts: dict[str, Facts]) -> Plan:
+        """Have the hosts able to start the run once more by themselves, if that is wanted."""
+        left = self.spec.relaunch.max - len(self._past)
+        self._muster = muster(self.spec, plan, facts, left)
+        return self._muster.plan
+
+    def _heirs(self, plan: Plan) -> Heirs | None:
+        """Return what the hosts need for that."""
+        if not self._muster.heirs:
+            return None
+        info = info_of(plan, whoami(), self._began, self._past)
+        config = self._composed.config_yaml
+        legacy = succession(self.spec, self._code, info, config, self._muster.heirs)
+        return Heirs(encode(legacy), self._muster.standby)
 
     def _happened(self, event: Event) -> None:
         self._store.append(event)
@@ -355,24 +377,13 @@ class Launch:
         if watch.hung_up:  # there is nobody to read it
             return 128 + signal.SIGHUP
         self._console.finish_ranks(SETTLE_S)
-        self._console.verdict(report.leaving(plan, self._composed.where, kept=watch.kept))
+        left = report.leaving(plan, self._composed.where, kept=watch.kept, apart=watch.apart)
+        self._console.verdict(left)
         return 0
 
     def _record(self, plan: Plan) -> bytes:
         """Return what every host is to have on record of the whole run, packed."""
-        info = RunInfo(
-            run_id=plan.run_id,
-            cluster=plan.cluster,
-            task=plan.task,
-            by=whoami(),
-            began=self._began,
-            nodes=plan.most or len(plan.nodes),
-            least=plan.least,
-            world_size=plan.world_size,
-            gpus={share.node: len(share.gpus) for share in plan.nodes if share.gpus},
-            attempt=plan.attempt,
-            past=self._past,
-        )
+        info = info_of(plan, whoami(), self._began, self._past)
         told = {"info": encode(info), "plan": encode(plan), "config": self._composed.config_yaml}
         return zlib.compress(json.dumps(told).encode())
 

@@ -80,11 +80,13 @@ class Gathered(NamedTuple):
     Attributes:
         facts: Of every node that takes part.
         missing: What keeps each of the others from it, of those that were to.
-        unfit: What is wrong with spares.
+        spares: The facts of spares that could take part.
+        unfit: What is wrong with the others.
     """
 
     facts: dict[str, Facts]
     missing: dict[str, Problem]
+    spares: dict[str, Facts]
     unfit: list[Problem]
 
 
@@ -154,7 +156,9 @@ class Gathering:
             every = [each for problems in wrong.values() for each in problems]
             raise NotReady(list(dict.fromkeys(every)))  # our own side's stands at every node
         missing = {name: problems[0] for name, problems in wrong.items() if problems}
-        return Gathered(fit, missing, [each for node in spares for each in self._wrong_with(node)])
+        unfit = {node.name: self._wrong_with(node) for node in spares}
+        standing_by = {name: facts[name] for name, problems in unfit.items() if not problems}
+        return Gathered(fit, missing, standing_by, [p for each in unfit.values() for p in each])
 
     def some(self) -> tuple[dict[str, Facts], dict[str, Problem]]:
         """Return the facts of those that could be asked, and what kept the others.
@@ -272,6 +276,8 @@ def launch_request(
         script = ""  # it comes with the release
     master = node is spec.master
     holds = spec.rendezvous.holds(node.name, spec.master.name)
+    heir = spec.relaunch.max > 0
+    many = len(spec.nodes) + len(spec.spares) > 1
     return FactsRequest(
         node=node.name,
         run_id=spec.run_id,
@@ -283,9 +289,10 @@ def launch_request(
         tasks_hash=code.tasks_hash,
         release=code.release,
         hold_port=holds,
-        hold_hub=master and len(spec.nodes) > 1,
-        port_first=spec.master_port.first if master or holds else 0,
-        port_last=spec.master_port.last if master or holds else 0,
+        hold_hub=master and many,
+        hold_heir=heir and many,
+        port_first=spec.master_port.first if master or holds or heir else 0,
+        port_last=spec.master_port.last if master or holds or heir else 0,
         python_path=spec.env_of(node).get("PYTHONPATH", ""),
         packages=(*NCCL, *(CLIENT if spec.rendezvous.etcd else ()), *packages),
         serves=node.name == spec.rendezvous.serve,

@@ -10,6 +10,7 @@ from typing import Protocol
 from runner.control.contacted import NodeWatch
 from runner.control.session import Session
 from runner.core.events import Body, Cause, Event, StopAsked, Stopping
+from runner.core.relaunch import LONGEST_S
 from runner.core.spec import Spec
 from runner.core.verdict import Observed
 
@@ -18,6 +19,9 @@ ENOUGH = 2
 
 LADDER_S = 16.0
 """What the hosts' own ladder may take beyond the grace (`host.following.DEAF_S`, and a margin)."""
+
+DECIDE_S = 90.0
+"""How long hosts may look at themselves before the next attempt (see `host.election`)."""
 
 
 class Phase(Protocol):
@@ -84,6 +88,9 @@ class Stop:
         if signum:
             self._chronicle.note("", StopAsked(reason, signum))
         if self.wanted is not None:
+            if cause is Cause.USER and self.wanted.cause is not Cause.USER:
+                self.wanted = Stopping(reason, cause)  # nor shall it start once more
+                self._say_to_all()
             return
         self.wanted = Stopping(reason, Cause.USER if cause is Cause.USER else Cause.PEER)
         self._tell.phase("stopping")
@@ -98,6 +105,11 @@ class Stop:
             self._tell.say(f"{reason}{rest}")
         self.deadline = time.monotonic() + self._spec.grace_s + LADDER_S
         self._say_to_all()
+
+    def wait_for_hosts(self) -> None:
+        """Nothing is left on a host; it may take the others a while to decide what follows."""
+        longest = LONGEST_S + self._spec.lost_s + self._spec.grace_s + DECIDE_S
+        self.deadline = time.monotonic() + longest
 
     def by_signal(self, signum: int) -> None:
         """Stop for the user; a second time at once, a third without the rest of the logs."""

@@ -106,7 +106,7 @@ class RunStore:
             self.logs.mkdir(mode=0o700, exist_ok=True)
             if not (self.folder / "config.yaml").exists():
                 self._write("config.yaml", config_yaml)
-            if not (self.folder / "plan.json").exists():
+            if plan.attempt > self._planned():
                 self.write_plan(plan)
         except (OSError, ConfigError) as error:
             why = error.strerror if isinstance(error, OSError) else error
@@ -114,6 +114,14 @@ class RunStore:
             return False
         self._known = {_name(parsed) for parsed in self._events()}
         return True
+
+    def _planned(self) -> int:
+        """Return the last attempt whose plan is on record, -1 for none."""
+        try:
+            data = json.loads((self.folder / "plan.json").read_text(encoding="utf-8"))
+            return int(data["attempt"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return -1
 
     def _events(self) -> Iterator[Event]:
         with contextlib.suppress(OSError):

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Container, Mapping
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 from runner.control.bundle import Tasks
 from runner.control.connect import Reach
@@ -34,15 +34,19 @@ from runner.core.events import (
     HostSilent,
     Joined,
     Kept,
+    NotRelaunched,
     PeerLost,
     PortTaken,
     ProgramExited,
     RankExited,
     RankStarted,
+    Regrouping,
+    Relaunching,
     Stopping,
 )
 from runner.core.exits import describe_exit
 from runner.core.facts import Facts
+from runner.core.order import Order
 from runner.core.plan import Plan
 from runner.core.spec import Spec
 from runner.core.states import State
@@ -57,6 +61,18 @@ KEEP_S = 2.0
 """How long the hosts may take to confirm that they need nobody."""
 
 
+class Heirs(NamedTuple):
+    """What the hosts of a run need to start it once more by themselves.
+
+    Attributes:
+        succession: The run as it was asked for, encoded.
+        standby: The orders of the spares that stand by.
+    """
+
+    succession: dict[str, Any]
+    standby: Mapping[str, Order]
+
+
 class Watch:
     """One attempt of a run, from its orders to nothing left.
 
@@ -65,6 +81,7 @@ class Watch:
         on_interrupt: Says of a signal whether it shall stop the run; None for any.
         left: Whether the user left, and the run goes on.
         hung_up: Whether it was the user's terminal that left.
+        onward: The attempt by which the hosts follow up this one themselves; 0 for none.
     """
 
     def __init__(
@@ -98,6 +115,9 @@ class Watch:
         self._leave_at = float("inf")
         self._started_at = 0.0
         self._began = time.monotonic()
+        self._coming: set[str] = set()
+        self._decided = False
+        self.onward = 0
         self.on_interrupt: Callable[[int], bool] | None = None
 
     def start(
@@ -108,6 +128,7 @@ class Watch:
         token: str,
         admission: Admission | None = None,
         *,
+        heirs: Heirs | None = None,
         hurries: bool = False,
     ) -> None:
         """Send every host its order.
@@ -118,11 +139,16 @@ class Watch:
             record: What every host is to have on record of the whole run, packed.
             token: The secret by which the supervisors know each other.
             admission: How nodes that are not there yet, or come back, are taken in; None for not.
+            heirs: What they need to start the run once more by themselves; None if they do not.
             hurries: Whether another attempt follows if this one fails.
         """
         self._vigil.hurries = hurries
         secrets = {name: secret.reveal() for name, secret in self.spec.secrets.items()}
         self._order_data, self._tasks = {"secrets": secrets, "token": token}, tasks
+        if heirs is not None:
+            self._order_data["succession"] = heirs.succession
+        standby = heirs.standby if heirs else {}
+        self._coming = set(standby)
         self._meet(logs=True)
         if admission is not None:
             joining = Joining(admission, self._reach, self._inbox, self._tell.state)
@@ -131,17 +157,19 @@ class Watch:
             self._elastic.joining = joining
         head = Frame("record", {}, record).head()
         for name, node in self._nodes.items():
-            self._send_order(node, self._sessions[name], facts[name], (head, record))
+            self._send_order(node.share.order, self._sessions[name], facts[name], (head, record))
+        for name, order in standby.items():
+            self._send_order(order, self._sessions[name], facts[name], (head, record))
         self._tell.phase("starting")
         for name in self._nodes:
             self._tell.state(name, "starting")
 
     def _send_order(
-        self, node: NodeWatch, session: Session, facts: Facts, record: tuple[bytes, bytes]
+        self, order: Order, session: Session, facts: Facts, record: tuple[bytes, bytes]
     ) -> None:
         session.share(*record)
         missing = self._tasks if self._tasks and not facts.tasks_held else None
-        data = {"order": encode(node.share.order), **self._order_data}
+        data = {"order": encode(order), **self._order_data}
         if missing:
             data["tasks"] = missing.header()
         session.request("go", data, missing.payload if missing else b"")
@@ -214,8 +242,20 @@ class Watch:
         if not self.started:
             return False
         settled = all(node.joined or node.apart for node in self._nodes.values())
+        settled = settled and not self._coming
         waited = time.monotonic() - self._started_at > JOIN_S
         return settled or waited or len(self._nodes) == 1
+
+    @property
+    def hosts_decide(self) -> bool:
+        """Whether it is up to the hosts whether the run starts once more, and not to us."""
+        order = self.plan.nodes[0].order
+        return order.heirs > 0 and (not order.disconnect_s or self.kept_by_any)
+
+    @property
+    def apart(self) -> bool:
+        """Whether a host cannot reach the hub."""
+        return any(node.apart and not node.joined for node in self._nodes.values())
 
     @property
     def kept_by_any(self) -> bool:
@@ -248,7 +288,9 @@ class Watch:
             self._arrived(session, frame.data["facts"])
         elif frame.kind == "opened":
             self._opened(node, session)
-        elif node is not None and session is node.session:
+        elif node is None:
+            self._of_spare(session, frame)
+        elif session is node.session:
             self._take_of(node, session, frame)
 
     def _take_of(self, node: NodeWatch, session: Session, frame: Frame) -> None:
@@ -270,6 +312,15 @@ class Watch:
         self._reopened = True
         self._sessions[node.name] = node.session = session
         self._adopt(node, session)
+
+    def _of_spare(self, session: Session, frame: Frame) -> None:
+        name = session.node.name
+        if name not in self._coming or frame.kind not in ("going", "refused", "closed"):
+            return
+        self._coming.discard(name)
+        if frame.kind != "going":
+            why = frame.data["why" if frame.kind == "refused" else "reason"]
+            self._tell.say(f"{name} does not stand by: {why}")
 
     def _adopt(self, node: NodeWatch, session: Session) -> None:
         claim = self._vigil.fresh and not node.going
@@ -371,6 +422,8 @@ class Watch:
             node.apart = True
         elif isinstance(body, Kept):
             node.kept = True
+        elif isinstance(body, (Regrouping, Relaunching, NotRelaunched)):
+            self._goes_on(node, body)
         elif isinstance(body, PeerLost):
             peer = self._nodes.get(body.peer)
             if peer and not peer.ended:
@@ -394,9 +447,26 @@ class Watch:
             share = replace(share, order=replace(share.order, again=node.orders))
             node.come_back(share, session)
         self._sessions[name] = session
-        self._send_order(node, session, facts, (Frame("record", {}, record).head(), record))
+        head = Frame("record", {}, record).head()
+        self._send_order(node.share.order, session, facts, (head, record))
         self._tell.state(name, "starting")
         self._tell.say(f"{name} is there; torch takes it in")
+
+    def _goes_on(self, node: NodeWatch, body: Regrouping | Relaunching | NotRelaunched) -> None:
+        """Wait for what the hosts decide, and say it once."""
+        if isinstance(body, Regrouping):
+            self._stop.wait_for_hosts()
+            self._tell.phase("waiting for what the hosts decide")
+            return
+        told, self._decided = self._decided, True
+        if isinstance(body, Relaunching):
+            self.onward = body.number
+            nodes = ", ".join(body.nodes)
+            what = f"the hosts start it once more: attempt {body.number + 1}, on {nodes}"
+        else:
+            what = f"{node.name}: it does not start once more: {body.reason}"
+        if not told:
+            self._tell.say(what)
 
     def _ended(self, node: NodeWatch, body: Ended) -> None:
         node.ended = True

@@ -192,6 +192,27 @@ class HostSilent:
     reason: str
 
 
+@dataclass(frozen=True)
+class Regrouping:
+    """Nothing of the attempt is left here; the hosts see whether the run starts once more."""
+
+
+@dataclass(frozen=True)
+class Relaunching:
+    """The hosts start the run once more: as the attempt `number`, on `nodes` in rank order."""
+
+    number: int
+    nodes: Tuple[str, ...]
+    reason: str
+
+
+@dataclass(frozen=True)
+class NotRelaunched:
+    """The hosts do not start the run once more."""
+
+    reason: str
+
+
 Body = Union[
     ProgramStarted,
     RankStarted,
@@ -210,6 +231,9 @@ Body = Union[
     StopAsked,
     HostLost,
     HostSilent,
+    Regrouping,
+    Relaunching,
+    NotRelaunched,
 ]
 
 KINDS: Dict[str, Type[Any]] = {
@@ -230,6 +254,9 @@ KINDS: Dict[str, Type[Any]] = {
     "stop_asked": StopAsked,
     "host_lost": HostLost,
     "host_silent": HostSilent,
+    "regrouping": Regrouping,
+    "relaunching": Relaunching,
+    "not_relaunched": NotRelaunched,
 }
 _NAMES = {cls: name for name, cls in KINDS.items()}
 

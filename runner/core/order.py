@@ -18,6 +18,7 @@ class Hub:
         lost_s: Seconds of silence after which a node counts as lost.
         least: With so many nodes the run goes on; 0 for all of them.
         vital: Whether the run cannot go on without `node`: the ranks' store is there.
+        spares: Nodes that only stand by: nobody waits for them, and their loss ends nothing.
     """
 
     node: str
@@ -27,6 +28,7 @@ class Hub:
     lost_s: float = 15.0
     least: int = 0
     vital: bool = True
+    spares: Tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,7 @@ class Order:
         node: The node's name in the YAML.
         attempt: The run's n-th start, from 0.
         workdir: Where runs are kept on this host, absolute.
-        argv: The program, ready for exec.
+        argv: The program, ready for exec; () for a spare, which starts nothing and stands by.
         env: Its environment, over the host's own (after `setup`).
         cwd: Its working directory; created when it lies in the run folder.
         ranks: The global ranks it will start here, by local rank; () where torch numbers them.
@@ -81,6 +83,9 @@ class Order:
         restarts: Whether the program starts ranks that failed anew by itself, and nobody else
             is to act on it.
         again: How often this attempt began here before: a node that was lost came back.
+        relaunches: How often the run may start once more after this attempt.
+        heirs: How many supervisors decide about that once no controller is needed, those that
+            stand by included; 0 where they cannot.
     """
 
     run_id: str
@@ -109,3 +114,10 @@ class Order:
     nproc: int = 0
     restarts: bool = False
     again: int = 0
+    relaunches: int = 0
+    heirs: int = 0
+
+    @property
+    def stands_by(self) -> bool:
+        """Whether there is nothing to start."""
+        return not self.argv

@@ -116,9 +116,14 @@ def next_spec(spec: Spec, gone: Collection[str], suspect: Collection[str] = ()) 
     chosen = {node.name for node in ranked[: len(spec.nodes)]}
     if len(chosen) < (spec.least or len(spec.nodes)):
         return None
+    nodes = tuple(node for node in there if node.name in chosen)
+    meet = spec.rendezvous
+    if meet.serve and meet.serve not in chosen:
+        meet = replace(meet, serve=nodes[0].name)
     return replace(
         spec,
-        nodes=tuple(node for node in there if node.name in chosen),
+        nodes=nodes,
+        rendezvous=meet,
         spares=tuple(node for node in there if node.name not in chosen),
     )
 

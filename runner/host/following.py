@@ -19,7 +19,7 @@ from runner.host.doorway import Doorway
 from runner.host.duty import Duty, Handlers, Wire
 from runner.host.ending import KILL_S
 from runner.host.reading import Reader
-from runner.host.records import claim, closed, read_format
+from runner.host.records import claim, closed, read_format, read_order, regrouping
 
 OLD_WORDS = {"heard": b"h", "stop": b"s", "kill": b"k"}
 """What supervisors of format 1 understand, a byte each."""
@@ -53,16 +53,20 @@ class Followed:
         self._next_knock = 0.0
         self._old = read_format(folder) == 1
         self._deaf_at: Optional[float] = None
+        self._wished = False
+        self.over = self._passed  # whoever is at the door hears of a stop all the same
         self._untold: List[bytes] = []
 
     def tell(self, word: str, **more: Any) -> None:
         """Say something to the supervisor: that we are here, if it is; all else until it hears."""
         now = time.monotonic()
+        self._wished = self._wished or more.get("cause") == Cause.USER.value
         if word == "stop" and self._deaf_at is None:
             self._deaf_at = now + self._order.grace_s + DEAF_S
         elif word == "kill":
             self._deaf_at = min(self._deaf_at or now + DEAF_S, now + DEAF_S)
-        line = json.dumps({"say": word, **more}).encode() + b"\n"
+        about = {"say": word, "attempt": self._order.attempt}
+        line = json.dumps({**about, **more}).encode() + b"\n"
         said = OLD_WORDS.get(word, b"") if self._old else line
         if word != "heard":
             self._untold.append(said)
@@ -102,6 +106,9 @@ class Followed:
             return
         self._door = None
         lock = self._doorway.lock()
+        if lock is None and self._passed and not self._untold:
+            self.over = True
+            return
         if lock is None:  # its guardian may be at it, or its door was too full
             self._end_the_deaf()
             self.knock()
@@ -118,6 +125,14 @@ class Followed:
         self._doorway.remove()
         os.close(lock)
         self.over = True
+
+    @property
+    def _passed(self) -> bool:
+        """Whether this attempt is over, and another one on in its place."""
+        if not self._order.relaunches:
+            return False
+        now = read_order(self._folder)
+        return now is not None and now.attempt > self._order.attempt
 
     def knock(self, *, at_once: bool = False) -> None:
         """Try the door now and then, or `at_once`."""
@@ -136,6 +151,8 @@ class Followed:
         if self._deaf_at is None or time.monotonic() < self._deaf_at:
             return
         self._deaf_at = time.monotonic() + DEAF_S
+        if not self._wished and regrouping(self._folder, self._order):
+            return  # its part is ended; it waits for the others
         holders = self._doorway.holders() or keeper.keepers(self._folder)
         processes = proc.table()
         youngest = [

@@ -74,6 +74,11 @@ def _guard(start: Start, report: _Report) -> NoReturn:
             if os.getppid() == guardian:
                 supervisor = Supervisor(start, doorway, guardian)
                 supervisor.run(ready=lambda: report.say(READY))
+                onward = supervisor.onward()
+                while onward is not None:
+                    supervisor = Supervisor(onward, doorway, guardian)
+                    supervisor.run(ready=lambda: None)
+                    onward = supervisor.onward()
                 os._exit(0)
         except BaseException as error:  # noqa: BLE001 (the guardian ends the run, with this on record)
             traceback.print_exc()
@@ -82,6 +87,7 @@ def _guard(start: Start, report: _Report) -> NoReturn:
     report.drop()
     start.held.close()
     status = _wait_for(child)
+    order = read_order(folder) or order  # that of its last attempt
     if not closed(folder, order):
         how = f"signal {status & 0x7F}" if status & 0x7F else f"exit code {status >> 8}"
         reason = f"its supervisor ended by {how}"

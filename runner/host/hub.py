@@ -53,7 +53,7 @@ class Host(Connected):
 
     def _still_s(self, now: float, own_s: float) -> Optional[float]:
         """Return for how long nothing has moved anywhere; who said farewell moves no more."""
-        if self._awaited > 0 or self._absent:
+        if self._awaited > 0 or self._absent.keys() - set(self._hub.spares):
             return None
         return min(own_s, now - max(self._moved.values(), default=0.0))
 
@@ -66,8 +66,10 @@ class Host(Connected):
         self._gone(name, reason, since)
 
     def _gone(self, name: str, reason: str, since: float) -> None:
-        """A member is gone: the end, unless the run may go on with those who are left."""
-        nodes = 1 + len({*self._members, *self._absent})
+        """A member is gone: the end, unless it stood by, or the run may go on with the others."""
+        if name in self._hub.spares:
+            return
+        nodes = 1 + len({*self._members, *self._absent} - {*self._hub.spares})
         needed = self._hub.least or 1 + self._hub.members
         if self._stopping or not self._order.restarts or nodes < needed:
             self._news.peer_lost(name, reason, since)
@@ -88,7 +90,8 @@ class Host(Connected):
     def needed(self) -> bool:
         """Whether a member is still at it, or may be about to come."""
         late = time.monotonic() - self._began > APART_S
-        return bool(self._members or self._absent) or (self._awaited > 0 and not late)
+        members = {*self._members, *self._absent}.difference(self._hub.spares)
+        return bool(members) or (self._awaited > 0 and not late)
 
     def leave(self) -> None:
         """Say farewell, and let the members take it in."""
@@ -147,7 +150,7 @@ class Host(Connected):
             if before is not None:
                 self._renewed = {each for each in self._renewed if each is not before} | {peer}
                 self._forget(before)
-            elif self._absent.pop(peer.name, None) is None:
+            elif self._absent.pop(peer.name, None) is None and peer.name not in self._hub.spares:
                 self._awaited -= 1
             self._members[peer.name] = peer
             peer.say(**self._beat)  # at once: now it knows that it has joined

@@ -99,6 +99,11 @@ class Member(Connected):
         for peer in self._peers:
             peer.say(**self._stopping)
 
+    @property
+    def over(self) -> bool:
+        """Whether the hub has said farewell."""
+        return self._left
+
     def leave(self) -> None:
         """Say farewell; what the others must know is brought to them first, if that can be."""
         if self._left:

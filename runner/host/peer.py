@@ -40,7 +40,13 @@ class Peer:
     """
 
     def __init__(
-        self, connection: socket.socket, token: bytes, subject: str, node: str, role: bytes
+        self,
+        connection: socket.socket,
+        token: bytes,
+        subject: str,
+        node: str,
+        role: bytes,
+        most: int = MAX_LINE,
     ) -> None:
         """Greet the other side.
 
@@ -50,12 +56,14 @@ class Peer:
             subject: What the conversation is about; it has to be the same at both ends.
             node: Our own node.
             role: `CLIENT` or `SERVER`, whichever we are.
+            most: How long a proven line may be, in bytes.
         """
         connection.setblocking(False)
         self.name = ""
         self.heard = self.since = time.monotonic()
         self._connection = connection
         self._token, self._subject, self._role = token, subject, role
+        self._most = most
         self._key = b""
         self._claimed = ""
         self._sent = self._received = 0
@@ -92,7 +100,7 @@ class Peer:
         if not chunk:
             raise PeerGone("it closed the connection")
         *lines, self._unread = (self._unread + chunk).split(b"\n")
-        most = MAX_LINE if self.name else MAX_HELLO
+        most = self._most if self.name else MAX_HELLO
         if any(len(line) > most for line in (*lines, self._unread)):
             raise PeerGone("it sent a line without an end")
         return [message for line in lines for message in self._understood(line)]

@@ -21,13 +21,14 @@ _NAMED = 3
 
 
 class Held(NamedTuple):
-    """The ports reserved for one attempt: the nodes' meeting, and the supervisors' own hub.
+    """The ports reserved for one attempt: the nodes' meeting, the supervisors' hub, an heir's.
 
     They meet at torch's store, or at an etcd of the run's own.
     """
 
     store: Optional[socket.socket] = None
     hub: Optional[socket.socket] = None
+    heir: Optional[socket.socket] = None
 
     @property
     def port(self) -> int:
@@ -38,6 +39,11 @@ class Held(NamedTuple):
     def hub_port(self) -> int:
         """The hub's port, 0 for none."""
         return _number(self.hub)
+
+    @property
+    def heir_port(self) -> int:
+        """The heir's port, 0 for none."""
+        return _number(self.heir)
 
     @property
     def descriptors(self) -> Set[int]:
@@ -68,8 +74,12 @@ def hold(first: int, last: int, *, store: bool, hub: bool) -> Tuple[Held, str]:
     meeting, why = reserve(first, last) if store else (None, "")
     if why or not hub:
         return Held(meeting), why
-    other = reserve(first, last)[0] or reserve(0, 0)[0]
-    return Held(meeting, other), ""
+    return Held(meeting, hold_beside(first, last)), ""
+
+
+def hold_beside(first: int, last: int) -> Optional[socket.socket]:
+    """Reserve a port of our own: of that range, or else any; None if there is none."""
+    return reserve(first, last)[0] or reserve(0, 0)[0]
 
 
 def reserve(first: int, last: int) -> Tuple[Optional[socket.socket], str]:

@@ -11,7 +11,15 @@ from typing import Any, Dict, List, Mapping, Optional, Set, Tuple
 
 from runner.core import shell
 from runner.core.codec import decode, encode
-from runner.core.events import Body, Ended, Event, ProgramStarted, RankExited, parse
+from runner.core.events import (
+    Body,
+    Ended,
+    Event,
+    ProgramStarted,
+    RankExited,
+    Regrouping,
+    parse,
+)
 from runner.core.layout import FORMAT, RunFolder
 from runner.core.order import Order
 from runner.core.states import LEGAL, State
@@ -229,6 +237,12 @@ def closed(folder: RunFolder, order: Order) -> bool:
     The events tell, not the state: on a full disk only they may have had room.
     """
     return last_end(folder, order.attempt) is not None
+
+
+def regrouping(folder: RunFolder, order: Order) -> bool:
+    """Whether nothing of this attempt is left, and the hosts see whether another one follows."""
+    events = (event for event in read_events(folder) if event.attempt == order.attempt)
+    return any(isinstance(event.body, Regrouping) for event in events)
 
 
 def last_end(folder: RunFolder, attempt: Optional[int] = None) -> Optional[State]:

@@ -46,6 +46,7 @@ class Starting(Duty):
         self._following = following
         self._receiving: Optional[Receiving] = None
         self._record: Dict[str, Any] = {}
+        self._request = FactsRequest("")
 
     def handlers(self) -> Handlers:
         """Return what answers each kind of request."""
@@ -72,7 +73,7 @@ class Starting(Duty):
         return self._receiving
 
     def _facts(self, frame: Frame) -> None:
-        request = decode(FactsRequest, frame.data["request"])
+        request = self._request = decode(FactsRequest, frame.data["request"])
         if self.wire.known is not None:  # those of an attempt that did not start
             self.wire.known.held.close()
         with _giving_up_with(self._in):
@@ -146,7 +147,9 @@ class Starting(Duty):
             raise
 
     def _spawn(self, frame: Frame, folder: RunFolder, order: Order, lock: int) -> Steps:
-        from runner.host import guardian  # no look at a host shall wait for this code
+        from runner.core.succession import Succession  # no look at a host shall wait for this code
+        from runner.host import guardian
+        from runner.host.election import Means
         from runner.host.supervisor import Start
 
         known = self.wire.asked()
@@ -154,7 +157,12 @@ class Starting(Duty):
         own = {name: value for name, value in known.environ.items() if name[:4] != "PET_"}
         environ = {**own, **frame.data.get("secrets", {})}
         token = str(frame.data.get("token", "")).encode()
-        pipe = guardian.spawn(Start(folder, order, environ, known.held, token), lock)
+        means = None
+        if frame.data.get("succession"):
+            means = Means(
+                decode(Succession, frame.data["succession"]), self._request, self._programs
+            )
+        pipe = guardian.spawn(Start(folder, order, environ, known.held, token, means), lock)
         known.held.close()
         self.wire.known = replace(known, held=ports.NOTHING_HELD)
         self._following.follow(folder, order)  # from now on it can be stopped

@@ -6,13 +6,10 @@ when nothing of the run is left, or when what is left has outlived SIGKILL.
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import json
 import os
 import selectors
 import signal
-import socket
 import subprocess
 import time
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Set, Tuple
@@ -25,6 +22,7 @@ from runner.core.events import (
     Ended,
     Joined,
     Kept,
+    NotRelaunched,
     PeerLeft,
     PeerLost,
     PortTaken,
@@ -32,17 +30,23 @@ from runner.core.events import (
     ProgramStarted,
     RankExited,
     RankStarted,
+    Regrouping,
+    Relaunching,
     Stopping,
 )
 from runner.core.exits import describe_exit
 from runner.core.layout import PROGRAM, RunFolder
 from runner.core.order import Order
+from runner.core.stacks import STALLED
 from runner.core.states import State
 from runner.host import cgroup, deaths, keeper, ports, proc
 from runner.host.circle import circle_of
+from runner.host.door import Door
 from runner.host.doorway import Doorway
+from runner.host.election import Election, Means
 from runner.host.ending import confirmed, kill_all, reap_all
-from runner.host.records import Journal, rank_records, record_sizes
+from runner.host.heirs import Ring
+from runner.host.records import Journal, prepare, rank_records, record_sizes
 from runner.host.serving import Serving
 from runner.host.touch import Circle, News
 from runner.host.watchdog import Watchdog
@@ -71,6 +75,7 @@ class Start(NamedTuple):
         environ: What its program's environment is built on.
         held: The ports that are reserved for the run here.
         token: The secret that the supervisors of the run share.
+        means: What the hosts need to start the run once more by themselves; None where they do not.
     """
 
     folder: RunFolder
@@ -78,6 +83,7 @@ class Start(NamedTuple):
     environ: Dict[str, str]
     held: ports.Held
     token: bytes
+    means: Optional[Means] = None
 
 
 class Supervisor(News):
@@ -85,6 +91,7 @@ class Supervisor(News):
 
     def __init__(self, start: Start, doorway: Doorway, guardian: int) -> None:
         self._guardian = guardian
+        self._begin = start
         self.order = order = start.order
         self._folder = start.folder
         self._environ = start.environ
@@ -122,17 +129,23 @@ class Supervisor(News):
         self._lookout = ports.Lookout(order.hold_port)
         self._cgroup = cgroup.Cgroup()
         self._serving = Serving(start.folder, order)
+        self._wakeup: Tuple[int, ...] = ()
+        self._lost: Set[str] = set()
+        self._met = False
+        self._election: Optional[Election] = None
 
     def run(self, ready: Callable[[], None]) -> State:
         """Carry out the order; `ready` is called once it can be spoken to; return how it ended."""
         proc.become_subreaper()
         self._listen()
-        self._cgroup = cgroup.make(self.order.run_id, self.order.node, self.order.attempt)
+        if not self.order.stands_by:
+            self._cgroup = cgroup.make(self.order.run_id, self.order.node, self.order.attempt)
         self._serving.start(self._environ, functools.partial(_before_exec, self._cgroup))
         self._start_when_served()
         self._circle = circle_of(
             self.order, self._hub, self._token, self._watch, self._unwatch, self
         )
+        self._prepare_election()
         if self._failed:
             self.stop(f"the program on {self.order.node} could not be started")
         ready()
@@ -142,8 +155,27 @@ class Supervisor(News):
             self._tick()
         return self._end()
 
+    def onward(self) -> Optional[Start]:
+        """Return what is to be done here next, if the hosts start the run once more.
+
+        Raises:
+            OSError: It cannot be written down.
+        """
+        election, means = self._election, self._begin.means
+        if election is None or election.decision is None or means is None:
+            return None
+        _, order, succession, record = election.decision
+        if order is None or succession is None:
+            return None
+        prepare(self._folder, order, means.programs, record)
+        return self._begin._replace(
+            order=order, held=election.held, means=means._replace(succession=succession)
+        )
+
     def stop(self, reason: str, cause: Cause = Cause.OWN) -> None:
         """Begin the ladder: TERM to the program, KILL after the grace."""
+        if cause is Cause.USER and self._election is not None:
+            self._election.end(reason)
         if self._stop_reason:
             return
         if cause is Cause.PEER and self._watchdog.dumping:  # where our ranks are, is wanted too
@@ -177,6 +209,7 @@ class Supervisor(News):
 
     def peer_lost(self, peer: str, reason: str, since: float) -> None:
         """End, since one of us is gone."""
+        self._lost.add(peer)
         now = time.monotonic()
         wall = time.time() - (now - since)
         self._journal.append(PeerLost(peer, reason), mono=since, wall=wall)
@@ -200,11 +233,14 @@ class Supervisor(News):
 
     def joined(self) -> None:
         """Record it: from now on the controller need not watch for us."""
+        self._met = True
         self._journal.append(Joined())
 
     def apart(self, reason: str) -> None:
-        """Record that it has to."""
+        """Record that it has to; who only stands by would not hear of the end."""
         self._journal.append(Apart(reason))
+        if self.order.stands_by:
+            self.stop(f"cannot reach {reason}")
 
     def controller_heard(self, when: float, *, keep: bool) -> None:
         """Count what the others hear as well."""
@@ -226,23 +262,9 @@ class Supervisor(News):
         signal.signal(signal.SIGTERM, self._note_signal)
         for signum in (signal.SIGINT, signal.SIGHUP):
             signal.signal(signum, signal.SIG_IGN)
+        self._wakeup = (reading, writing)
         self._watch(reading, lambda: os.read(reading, 4096))
-        self._open_door()
-
-    def _open_door(self) -> None:
-        self._door = self._doorway.listen()
-        self._watch(self._door.fileno(), self._admit)
-
-    def _keep_door(self) -> None:
-        """Open it anew where somebody emptied /tmp; if that fails, later."""
-        if os.path.exists(self._doorway.socket_path):
-            return
-        with contextlib.suppress(OSError):
-            self._doorway.make()
-            before = self._door
-            self._open_door()
-            self._unwatch(before.fileno())
-            before.close()
+        self._door = Door(self._doorway, self._watch, self._unwatch, self._told)
 
     def _note_signal(self, *_: Any) -> None:
         self._signalled = True
@@ -252,29 +274,6 @@ class Supervisor(News):
 
     def _unwatch(self, descriptor: int) -> None:
         self._selector.unregister(descriptor)
-
-    def _admit(self) -> None:
-        link, _ = self._door.accept()
-        link.setblocking(False)
-        unread = bytearray()
-        self._watch(link.fileno(), lambda: self._listen_to(link, unread))
-
-    def _listen_to(self, link: socket.socket, unread: bytearray) -> None:
-        try:
-            said = link.recv(65536)
-        except BlockingIOError:
-            return
-        except OSError:
-            said = b""
-        if not said:
-            self._selector.unregister(link.fileno())
-            link.close()
-            return
-        unread += said
-        *lines, unread[:] = unread.split(b"\n")
-        for line in lines:
-            with contextlib.suppress(ValueError, KeyError, TypeError):
-                self._told(json.loads(line))
 
     def _told(self, message: Dict[str, Any]) -> None:
         """Do what a link says: heard, keep, stop or kill."""
@@ -286,15 +285,20 @@ class Supervisor(News):
         if word == "keep":
             self._keep()
         elif word in ("stop", "kill"):
-            self.stop(
-                str(message.get("reason", "told to stop")), Cause(message.get("cause", "user"))
-            )
+            cause = Cause(message.get("cause", "user"))
+            attempt = message.get("attempt", self.order.attempt)
+            if cause is Cause.PEER and attempt != self.order.attempt:
+                return  # what failed there is over
+            self.stop(str(message.get("reason", "told to stop")), cause)
             if word == "kill":
                 self._kill_at = time.monotonic()
 
     def _start_when_served(self) -> None:
-        """Start the program, once what it needs is there."""
-        if self._program is None and self._program_end is None and self._serving.open():
+        """Start the program, if there is one, once what it needs is there."""
+        if self.order.stands_by:
+            if self._journal.state is State.STARTING:
+                self._journal.enter(State.RUNNING)
+        elif self._program is None and self._program_end is None and self._serving.open():
             self._start()
 
     def _start(self) -> None:
@@ -339,7 +343,7 @@ class Supervisor(News):
             self._next_sample = time.monotonic() + self._sample_s
             self._look_for_progress()
             keeper.touch(self._folder)
-            self._keep_door()
+            self._door.keep()
         self._reap()
         self._end_the_renewed()
         if self._signalled or os.getppid() != self._guardian:
@@ -347,9 +351,10 @@ class Supervisor(News):
         if self._journal.failed:
             self.stop(self._journal.failed)
         now = time.monotonic()
-        still_s = self._circle.tick(
-            self._heard, keep=not self._disconnect_s, still_s=self._watchdog.still_s
-        )
+        own_s = float("inf") if self.order.stands_by else self._watchdog.still_s
+        still_s = self._circle.tick(self._heard, keep=not self._disconnect_s, still_s=own_s)
+        if self._election is not None:
+            self._election.tick()
         self._judge_progress(still_s)
         silence = now - max(self._heard, self._heard_elsewhere)
         if self._awake.look(now) and 0 < self._disconnect_s < silence:
@@ -476,6 +481,8 @@ class Supervisor(News):
     def _over(self) -> bool:
         if self._kill_at is not None and time.monotonic() >= self._kill_at:
             return True
+        if self.order.stands_by:
+            return bool(self._stop_reason) or self._circle.over
         if self._program_end is None:
             return False
         if not proc.childless() and self._living():
@@ -494,9 +501,13 @@ class Supervisor(News):
         record_sizes(self._folder, self.order.attempt, self._sizes)
         self._note_ranks()
         self._note_unseen()
+        proven = confirmed(self._cgroup, survivors)
+        stood_by = self.order.stands_by and not self._stop_reason
+        if proven and not survivors and self._may_go_on:
+            self._elect()
         if survivors:
             state = State.STUCK
-        elif self._program_end == (0, None) and not self._failed:
+        elif (stood_by or self._program_end == (0, None)) and not self._failed:
             state = State.SUCCEEDED
         elif self._stop_reason and not self._failed:
             state = State.STOPPED
@@ -504,11 +515,69 @@ class Supervisor(News):
             state = State.FAILED
         own = self._stop_cause is Cause.OWN and not self._failed
         reason = self._journal.failed or (self._stop_reason if own else "")
-        proven = confirmed(self._cgroup, survivors)
         self._journal.end(Ended(state, reason, len(killed), survivors, proven))
         self._cgroup.remove()
         self._circle.leave()
+        self._close()
         return state
+
+    # Whether the run starts once more
+
+    def _prepare_election(self) -> None:
+        order, begin = self.order, self._begin
+        if begin.means is None or not order.heirs:
+            return
+        about = f"{order.run_id}/{order.attempt}/heirs"
+        ring = Ring(order.node, about, begin.token, self._watch, self._unwatch)
+        self._election = Election(order, begin.means, self._environ, begin.held.heir, ring)
+
+    @property
+    def _may_go_on(self) -> bool:
+        """Whether the hosts are to decide about it: while a controller is needed, that does."""
+        election, order = self._election, self.order
+        if election is None or election.decision is not None or self._disconnect_s:
+            return False
+        if self._stop_cause is Cause.USER or not self._stop_reason:
+            return False
+        if self._signalled or self._journal.failed or os.getppid() != self._guardian:
+            return False
+        if self._stop_reason.startswith(STALLED) and not election.restarts_stalled:
+            return False
+        return order.hub is None or order.hub.node == order.node or self._met
+
+    def _elect(self) -> None:
+        election = self._election
+        assert election is not None  # noqa: S101 (asked before)
+        self._circle.leave()
+        self._circle = Circle()
+        self._journal.append(Regrouping())
+        election.begin(self._stop_reason, suspect=self._failed, lost=self._lost)
+        while election.decision is None:
+            for key, _ in self._selector.select(TICK_S):
+                key.data()
+            election.tick()
+            if self._signalled or os.getppid() != self._guardian:
+                election.end(f"the supervisor on {self.order.node} was told to end")
+            if time.monotonic() >= self._next_sample:
+                self._next_sample = time.monotonic() + self._sample_s
+                keeper.touch(self._folder)
+                self._door.keep()
+        reason, order, succession, _ = election.decision
+        if order is None or succession is None:
+            self._journal.append(NotRelaunched(reason))
+        else:
+            nodes = tuple(node.name for node in succession.spec.nodes)
+            self._journal.append(Relaunching(order.attempt, nodes, reason))
+
+    def _close(self) -> None:
+        """Leave nothing open: another attempt may follow in this process."""
+        if self._election is not None:
+            self._election.close()
+        signal.set_wakeup_fd(-1)
+        self._door.close()
+        for descriptor in self._wakeup:
+            os.close(descriptor)
+        self._selector.close()
 
 
 _APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND

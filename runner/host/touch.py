@@ -69,6 +69,11 @@ class Circle:
         """Whether others depend on us."""
         return False
 
+    @property
+    def over(self) -> bool:
+        """Whether the others have said farewell."""
+        return False
+
     def leave(self) -> None:
         """Say farewell; returns soon."""
 

@@ -149,10 +149,13 @@ def _served(share: NodePlan) -> str:
     return f'(cd "$(mktemp -d)" && exec {shell.line(service.argv, paths=1)}) &'
 
 
-def leaving(plan: Plan, where: str, *, kept: bool, stopping: bool = False) -> str:
+def leaving(
+    plan: Plan, where: str, *, kept: bool, stopping: bool = False, apart: bool = False
+) -> str:
     """Return what a user should know of a run that goes on without us, for ever if it is `kept`.
 
-    `where` are the words by which a verb finds its hosts.
+    `where` are the words by which a verb finds its hosts; `apart` is whether a host cannot reach
+    the hub.
     """
     rest = f"--run {plan.run_id} {where}"
     lines = [f"run {plan.run_id} {'is being stopped' if stopping else 'goes on'}"]
@@ -160,11 +163,33 @@ def leaving(plan: Plan, where: str, *, kept: bool, stopping: bool = False) -> st
     if not kept and not stopping:
         some_time = _duration(plan.nodes[0].order.disconnect_s)
         lines[0] += f", for {some_time} unless somebody attaches"
+    if kept and not stopping and plan.nodes[0].order.relaunches:
+        lines.append(f"  {_by_itself(plan, apart=apart)}")
     lines += [
         f"  python -m runner {verb:7}{rest}{more}"
         for verb, more in (("attach", ""), ("logs", " --follow"), ("stop", ""), ("pull", ""))
     ]
     return "\n".join(lines)
+
+
+def _by_itself(plan: Plan, *, apart: bool) -> str:
+    """Return what comes of a failure while nobody is attached."""
+    heirs, nodes = plan.nodes[0].order.heirs, len(plan.nodes)
+    if not heirs or (apart and nodes > 1):
+        return (
+            "if it fails, it does not start once more by itself: the hosts have no port for that "
+            "between them (see cluster.master_port)"
+        )
+    if heirs == 1:
+        return "if it fails, its host starts it once more"
+    spares = _count(heirs - nodes, "spare")
+    where = f"{spares} standing by" if heirs > nodes else "no spare stands by"
+    needed = heirs // 2 + 1
+    lost = "" if needed < heirs else ": not when one of them is lost"
+    return (
+        f"if it fails, the hosts start it once more ({where}), while {needed} of {heirs} "
+        f"are in touch{lost}"
+    )
 
 
 def ending(

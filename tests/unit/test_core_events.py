@@ -18,6 +18,7 @@ from runner.core.events import (
     Joined,
     Kept,
     Moving,
+    NotRelaunched,
     PeerLeft,
     PeerLost,
     PortTaken,
@@ -25,6 +26,8 @@ from runner.core.events import (
     ProgramStarted,
     RankExited,
     RankStarted,
+    Regrouping,
+    Relaunching,
     Stalled,
     StopAsked,
     Stopping,
@@ -50,6 +53,9 @@ BODIES: list[Body] = [
     Kept(),
     Stalled(601.5, stops=True, problem="no answer within 20 s"),
     Moving(),
+    Regrouping(),
+    Relaunching(1, ("gpu1", "gpu3"), "lost gpu2: nothing was heard from it for 15 s"),
+    NotRelaunched("only 1 of 3 supervisors are in touch"),
 ]
 
 

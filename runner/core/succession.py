@@ -1,0 +1,225 @@
+"""What the hosts of a run need to start it once more by themselves, and what they make of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Collection, Dict, List, Mapping, NamedTuple, Tuple
+
+from runner.core import network
+from runner.core.errors import NotReady, Problem
+from runner.core.facts import Facts
+from runner.core.layout import RunFolder
+from runner.core.order import Hub, Order
+from runner.core.past import Past
+from runner.core.plan import Plan, build_plan
+from runner.core.readiness import problems_of
+from runner.core.relaunch import next_spec
+from runner.core.release import Code
+from runner.core.secret import Secret
+from runner.core.seen import RunInfo
+from runner.core.spec import Node, Spec
+
+
+@dataclass(frozen=True)
+class Heir:
+    """A node that takes part when the hosts decide by themselves how a run goes on.
+
+    Attributes:
+        node: Its name.
+        addr: Its address on the training network, numeric.
+        port: Its TCP port for that; 0 where it is alone.
+    """
+
+    node: str
+    addr: str = ""
+    port: int = 0
+
+
+@dataclass(frozen=True)
+class Succession:
+    """A run as it was asked for, and who may take it over.
+
+    Attributes:
+        spec: What this attempt was asked to be; its secrets are named below, and have no values.
+        secrets: Their names.
+        code: What travelled with the run.
+        info: What is on record of the whole run.
+        config: Its configuration, as YAML.
+        heirs: Those who decide, in the order in which they lead: by rank, then the spares.
+    """
+
+    spec: Spec
+    secrets: Tuple[str, ...]
+    code: Code
+    info: RunInfo
+    config: str
+    heirs: Tuple[Heir, ...]
+
+
+class Muster(NamedTuple):
+    """The plan of an attempt, with all who take part in its end.
+
+    Attributes:
+        plan: With orders that say so.
+        standby: The orders of the spares.
+        heirs: See `Succession`; () where the hosts cannot decide by themselves.
+    """
+
+    plan: Plan
+    standby: Dict[str, Order]
+    heirs: Tuple[Heir, ...]
+
+    @property
+    def orders(self) -> Dict[str, Order]:
+        """What every supervisor is told."""
+        return {**{share.node: share.order for share in self.plan.nodes}, **self.standby}
+
+
+def muster(spec: Spec, plan: Plan, facts: Mapping[str, Facts], left: int) -> Muster:
+    """Have the supervisors of a planned attempt able to start the run once more.
+
+    Spares of whom nothing is known do not stand by.
+
+    Args:
+        spec: What was asked.
+        plan: The attempt.
+        facts: Of every node, and of the spares that are to stand by.
+        left: How often the run may start once more.
+    """
+    if not left:
+        return Muster(plan, {}, ())
+    spares = [node for node in spec.spares if node.name in facts]
+    heirs = _heirs(spec, [*spec.nodes, *spares], facts)
+    spares = spares if heirs else []
+    hub = plan.nodes[0].order.hub
+    if hub is None and spares:
+        port = facts[spec.master.name].hub_port
+        hub = Hub(spec.master.name, heirs[0].addr, port, 0, spec.lost_s) if port else None
+    if hub is None and len(heirs) > 1:  # they would not hear of each other's end
+        heirs, spares = (), []
+    if hub is not None:
+        hub = replace(hub, spares=tuple(node.name for node in spares))
+    common = {"hub": hub, "relaunches": left, "heirs": len(heirs)}
+    shares = tuple(
+        replace(share, order=replace(share.order, **common))  # type: ignore[arg-type]
+        for share in plan.nodes
+    )
+    pattern = shares[0].order
+    standby = {node.name: _standby(pattern, node, facts[node.name]) for node in spares}
+    return Muster(replace(plan, nodes=shares), standby, heirs)
+
+
+def _heirs(spec: Spec, nodes: List[Node], facts: Mapping[str, Facts]) -> Tuple[Heir, ...]:
+    """Return all of them, or none: where one has no port or address, no majority is sure."""
+    if len(nodes) == 1:
+        return (Heir(nodes[0].name),)
+    found = network.endpoints(spec, nodes, facts)
+    heirs = []
+    for node in nodes:
+        own = node.addr if node.addr and network.is_numeric(node.addr) else ""
+        addr = own or (found[node.name].address if node.name in found else "")
+        port = facts[node.name].heir_port
+        if not addr or not port:
+            return ()
+        heirs.append(Heir(node.name, addr, port))
+    return tuple(heirs)
+
+
+def _standby(pattern: Order, node: Node, facts: Facts) -> Order:
+    folder = RunFolder(facts.workdir, pattern.run_id, node.name)
+    return replace(
+        pattern,
+        node=node.name,
+        workdir=facts.workdir,
+        argv=(),
+        env={},
+        cwd=folder.work,
+        ranks=(),
+        shim=folder.shim,
+        hold_port=0,
+        stall_s=0.0,
+        stall_stops=False,
+        metrics=(),
+    )
+
+
+def succession(
+    spec: Spec, code: Code, info: RunInfo, config: str, heirs: Tuple[Heir, ...]
+) -> Succession:
+    """Return what every host is to know, without the values of the secrets."""
+    names = tuple(spec.secrets)
+    return Succession(replace(spec, secrets={}), names, code, info, config, heirs)
+
+
+def info_of(plan: Plan, by: str, began: float, past: Tuple[Past, ...] = ()) -> RunInfo:
+    """Return what every host has on record of the whole run."""
+    return RunInfo(
+        run_id=plan.run_id,
+        cluster=plan.cluster,
+        task=plan.task,
+        by=by,
+        began=began,
+        nodes=plan.most or len(plan.nodes),
+        least=plan.least,
+        world_size=plan.world_size,
+        gpus={share.node: len(share.gpus) for share in plan.nodes if share.gpus},
+        attempt=plan.attempt,
+        past=past,
+    )
+
+
+class Next(NamedTuple):
+    """The next attempt: what everybody is told, and what they need for the one after it."""
+
+    muster: Muster
+    succession: Succession
+
+
+def next_attempt(
+    now: Succession,
+    ended: Past,
+    left: int,
+    facts: Mapping[str, Facts],
+    suspect: Collection[str] = (),
+) -> Next:
+    """Plan the next attempt of a run by what those say of themselves who are left.
+
+    Args:
+        now: What the last one was.
+        ended: How that ended.
+        left: How often the run may start once more after that.
+        facts: Of every node that can take part.
+        suspect: Nodes on which it failed: they do so where there is nobody else.
+
+    Raises:
+        NotReady: There are too few, or they cannot.
+    """
+    secrets = {name: Secret("") for name in now.secrets}
+    asked = replace(now.spec, secrets=secrets)
+    there = {node.name for node in (*asked.nodes, *asked.spares)}
+    unfit: List[Problem] = []
+    gone = there - facts.keys()
+    while True:
+        spec = next_spec(asked, gone, suspect)
+        if spec is None:
+            few = f"{len(there - gone)} of {len(there)} nodes are left for {len(asked.nodes)}"
+            raise NotReady([Problem("", few), *unfit])
+        wrong = _unfit(spec, facts)
+        if not wrong:
+            break
+        unfit += [problem for problems in wrong.values() for problem in problems]
+        gone |= wrong.keys()
+    plan = build_plan(spec, facts, code=now.code, attempt=ended.attempt + 1)
+    made = muster(spec, plan, facts, left)
+    info = info_of(made.plan, now.info.by, now.info.began, (*now.info.past, ended))
+    return Next(made, succession(spec, now.code, info, now.config, made.heirs))
+
+
+def _unfit(spec: Spec, facts: Mapping[str, Facts]) -> Dict[str, List[Problem]]:
+    wrong = {node.name: problems_of(spec, node, facts[node.name]) for node in spec.nodes}
+    return {name: problems for name, problems in wrong.items() if problems}
+
+
+def majority(heirs: Collection[Heir], present: Collection[str]) -> bool:
+    """Whether more than half of all are present, so that nobody else can be of the same mind."""
+    return 2 * len({heir.node for heir in heirs} & set(present)) > len(heirs)

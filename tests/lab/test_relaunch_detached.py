@@ -1,0 +1,180 @@
+"""A run that nobody stays with starts once more by itself, on the nodes that are left."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.lab.lab import Lab
+from tests.lab.launching import PROGRAMS, Launcher
+from tests.lab.test_reconnect import gone, records
+
+STEPS = 12
+
+
+@pytest.fixture
+def steps(tmp_path: Path) -> Path:
+    """A folder on a disk that all hosts share."""
+    folder = tmp_path / "steps"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
+def detached(on_lab: Launcher, steps: Path) -> Callable[..., tuple[str, str]]:
+    """Start a detached run of ranks that count; return its id, and what its launch said."""
+
+    def start(*words: str, overrides: tuple[str, ...] = (), count: int = STEPS) -> tuple[str, str]:
+        arguments = [str(steps), str(count), "0.5", *words]
+        done = on_lab(
+            *("cluster=lab", "detach=true", "stop.grace_s=1"),
+            *("relaunch.max=2", "relaunch.backoff_s=0.5", "task.nnodes=3"),
+            *(f"task.script={PROGRAMS / 'steps.py'}", "task.args_style=raw"),
+            *(f"task.args={json.dumps(arguments)}", *overrides),
+        )
+        assert done.code == 0, done
+        return done.folder.name, done.err
+
+    return start
+
+
+def counted(steps: Path, rank: int) -> list[list[str]]:
+    """What a rank has counted: the step, the attempt, the node."""
+    path = steps / f"rank_{rank}"
+    return [line.split() for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def until(condition: Callable[[], object], what: str, seconds: float) -> None:
+    """Wait for a condition."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, what
+        time.sleep(0.1)
+
+
+def kinds(lab: Lab, run_id: str, node: str) -> list[str]:
+    """What happened on a node."""
+    record = dict(records(lab, run_id))[node]
+    return [f"{event['attempt']}:{event['kind']}" for event in record]
+
+
+def whole(steps: Path, count: int = STEPS) -> None:
+    """Check that no rank has skipped or repeated a step."""
+    for rank in range(3):
+        done = [int(line[0]) for line in counted(steps, rank)]
+        assert done == list(range(count)), (rank, done)
+
+
+def test_the_hub_is_powered_off_and_the_run_goes_on_on_the_spare(
+    lab: Lab, on_lab: Launcher, detached: Callable[..., tuple[str, str]], steps: Path
+) -> None:
+    """No controller is there: the second node leads, the spare takes part, and all is counted."""
+    run_id, said = detached(count=40, overrides=("lost_s=4",))
+    assert "the hosts start it once more (1 spare standing by)" in said, said
+    until(lambda: len(counted(steps, 2)) > 1, "the first steps", 30)
+    lab["node1"].power_off()
+    until(lambda: counted(steps, 2) and counted(steps, 2)[-1][2] == "node4", "the spare", 60)
+    listed = on_lab("ps", "--all", "--cluster", "lab")
+    assert re.search(rf"^{run_id} .*running", listed.out, re.MULTILINE), listed
+    attached = on_lab("attach", "--run", run_id, "--cluster", "lab", seconds=60)
+    assert attached.code == 0, attached
+    assert "attempt_1" in str([*attached.folder.parent.glob("*/logs/*/*")]), attached
+    left = [name for name in lab.hosts if name != "node1"]
+    until(lambda: not any(lab[name].leftovers() for name in left), "the end", 30)
+    whole(steps, 40)
+    assert {line[2] for line in counted(steps, 0)} == {"node1", "node2"}
+    for node in ("node2", "node3"):
+        assert "0:relaunching" in kinds(lab, run_id, node)
+    assert "succeeded" in on_lab("ps", "--all", "--cluster", "lab").out
+
+
+def test_a_rank_that_fails_once(
+    lab: Lab, detached: Callable[..., tuple[str, str]], steps: Path
+) -> None:
+    """Its node is left out for the spare; the attempt after that ends well."""
+    run_id, _ = detached("fail=1:3:7")
+    until(lambda: not lab.leftovers() and len(counted(steps, 1)) == STEPS, "the end", 60)
+    whole(steps)
+    assert counted(steps, 1)[-1][2] == "node3", list(records(lab, run_id))
+    assert "0:relaunching" in kinds(lab, run_id, "node1")
+    record = dict(records(lab, run_id))
+    assert record["node4"][-1]["state"] == record["node2"][-1]["state"] == "succeeded"
+
+
+def test_without_a_majority_nothing_starts_again(
+    lab: Lab, detached: Callable[..., tuple[str, str]], steps: Path
+) -> None:
+    """Two of four are in touch with nobody else: neither half goes on."""
+    run_id, _ = detached(count=200, overrides=("lost_s=4",))
+    until(lambda: len(counted(steps, 2)) > 1, "the first steps", 30)
+    for name in ("node3", "node4"):
+        lab[name].unplug()
+    gone(lab, 60)
+    for name in ("node3", "node4"):
+        lab[name].plug()
+    for node in lab.hosts:
+        assert "0:relaunching" not in kinds(lab, run_id, node), node
+    assert "0:not_relaunched" in kinds(lab, run_id, "node1")
+
+
+def test_a_stop_during_the_pause_leaves_nothing(
+    lab: Lab, on_lab: Launcher, detached: Callable[..., tuple[str, str]], steps: Path
+) -> None:
+    """The hosts wait before they start it again; a stop ends that, and is proven."""
+    run_id, _ = detached("fail=1:1:7", overrides=("relaunch.backoff_s=60",))
+    until(lambda: "0:regrouping" in kinds(lab, run_id, "node3"), "the pause", 30)
+    time.sleep(1)
+    stopped = on_lab("stop", "--run", run_id, "--cluster", "lab", seconds=40)
+    assert stopped.code in (0, 1), stopped
+    assert "nothing of it is left" in stopped.out, stopped
+    gone(lab, 15)
+    assert not any("1:" in str(kinds(lab, run_id, node)) for node in lab.hosts)
+    assert len(counted(steps, 1)) == 1
+
+
+def test_who_attached_before_follows_into_the_next_attempt(
+    lab: Lab, on_lab: Launcher, detached: Callable[..., tuple[str, str]], steps: Path
+) -> None:
+    """Its console says what the hosts decide, and its exit code is that of the last attempt."""
+    run_id, _ = detached("fail=1:14:7", count=24)
+    attached = on_lab("attach", "--run", run_id, "--cluster", "lab", seconds=80)
+    assert attached.code == 0, attached
+    assert "rank 1 on node2 exited with 7" in attached.err, attached
+    assert "the hosts start it once more: attempt 2, on node1, node3, node4" in attached.err
+    assert attached.out.count("] step 23") == 3, attached
+    whole(steps, 24)
+    gone(lab)
+
+
+def test_a_node_alone_starts_again(
+    lab: Lab, detached: Callable[..., tuple[str, str]], steps: Path
+) -> None:
+    """There is nobody to ask, and no port is needed."""
+    alone = ("cluster.only=[node2]", "task.nnodes=1")
+    run_id, said = detached("fail=0:8:7", overrides=alone)
+    assert "if it fails, its host starts it once more" in said, said
+    until(lambda: len(counted(steps, 0)) == STEPS, "the end", 40)
+    assert [line[1] for line in counted(steps, 0)] == ["0"] * 8 + ["1"] * 4
+    gone(lab)
+    assert dict(records(lab, run_id))["node2"][-1]["state"] == "succeeded"
+
+
+def test_without_a_port_for_the_hub_that_is_said(
+    lab: Lab, on_lab: Launcher, detached: Callable[..., tuple[str, str]], steps: Path
+) -> None:
+    """A hub that nobody reaches: the launch says at its leave that nothing follows a failure."""
+    blocked = lab["node1"].popen([sys.executable, str(PROGRAMS / "thief.py"), "1"])
+    run_id, said = detached("fail=1:50:7", count=60)
+    assert "it does not start once more by itself" in said, said
+    until(lambda: len(counted(steps, 0)) == 60, "the end", 60)
+    assert len(counted(steps, 1)) == 50
+    on_lab("stop", "--run", run_id, "--cluster", "lab")
+    assert not any("regrouping" in str(kinds(lab, run_id, node)) for node in lab.hosts)
+    blocked.kill()
+    blocked.wait()

@@ -1,0 +1,158 @@
+"""What hosts need, and make of it, when they start a run once more by themselves."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from runner.core.codec import decode, encode
+from runner.core.errors import NotReady
+from runner.core.facts import Facts
+from runner.core.past import Past
+from runner.core.plan import build_plan
+from runner.core.release import Code
+from runner.core.secret import Secret
+from runner.core.spec import Node, Relaunch, Spec
+from runner.core.succession import (
+    Heir,
+    Muster,
+    Succession,
+    info_of,
+    majority,
+    muster,
+    next_attempt,
+    succession,
+)
+from tests.golden.builders import facts, spec
+
+HUB = 29513
+
+
+def told(names: str, **others: object) -> dict[str, Facts]:
+    """Facts of hosts a, b, …, each with a port for the hub and one as an heir."""
+    return {
+        name: facts(
+            name,
+            f"eth0 10.0.0.{number}/24",
+            hub_port=HUB,
+            heir_port=40000 + number,
+            **others,  # type: ignore[arg-type]
+        )
+        for number, name in ((1 + "abcdefgh".index(name), name) for name in names)
+    }
+
+
+def asked(used: str, spares: str = "", **others: object) -> Spec:
+    """A spec of nodes a, b, …, of which some are spare."""
+    nodes, more = (tuple(Node(n, n, nproc=1) for n in names) for names in (used, spares))
+    return replace(spec(*nodes, relaunch=Relaunch(2, 1.0)), spares=more, **others)  # type: ignore[arg-type]
+
+
+def mustered(wanted: Spec, known: dict[str, Facts], left: int = 2) -> Muster:
+    """Its first attempt."""
+    return muster(wanted, build_plan(wanted, known), known, left)
+
+
+def test_spares_stand_by_and_are_heirs() -> None:
+    """They have an order that starts nothing; the hub waits for none of them."""
+    made = mustered(asked("abc", "d"), told("abcd"))
+    assert made.heirs[0] == Heir("a", "10.0.0.1", 40001)
+    assert [heir.node for heir in made.heirs] == ["a", "b", "c", "d"]
+    assert list(made.standby) == ["d"]
+    assert made.standby["d"].stands_by
+    assert not made.orders["a"].stands_by
+    for order in made.orders.values():
+        assert order.hub is not None
+        assert (order.hub.members, order.hub.spares) == (2, ("d",))
+        assert (order.relaunches, order.heirs) == (2, 4)
+
+
+def test_a_lone_node_has_a_hub_for_its_spare() -> None:
+    """It could not hear of its end otherwise."""
+    made = mustered(asked("a", "b"), told("ab"))
+    assert made.orders["a"].hub == made.orders["b"].hub
+    assert made.orders["b"].hub is not None
+    assert made.orders["b"].hub.port == HUB
+
+
+@pytest.mark.parametrize("lacking", ["heir_port", "hub_port"])
+def test_without_a_port_nobody_is_an_heir(lacking: str) -> None:
+    """Then the run does not start again, and no spare stands by in vain."""
+    known = told("abc")
+    known["a"] = replace(known["a"], **{lacking: 0})  # type: ignore[arg-type]
+    made = mustered(asked("ab", "c"), known)
+    assert not made.heirs
+    assert not made.standby
+    assert (made.orders["a"].relaunches, made.orders["a"].heirs) == (2, 0)
+
+
+def test_nothing_of_it_where_no_relaunch_is_left() -> None:
+    """The plan is as it was."""
+    wanted, known = asked("ab", "c"), told("abc")
+    plan = build_plan(wanted, known)
+    assert muster(wanted, plan, known, 0) == Muster(plan, {}, ())
+
+
+def begun(wanted: Spec, known: dict[str, Facts]) -> Succession:
+    """What its hosts know, after it crossed the wire."""
+    made = mustered(wanted, known)
+    info = info_of(made.plan, "ada@desk", 1700000000.0)
+    sent = json.dumps(encode(succession(wanted, Code(), info, "a: 1\n", made.heirs)))
+    return decode(Succession, json.loads(sent))
+
+
+def test_the_master_is_gone() -> None:
+    """The next one leads, the spare takes part, and both attempts are on record."""
+    now = begun(asked("abc", "d"), told("abcd"))
+    ended = Past(0, ("a", "b", "c"), "lost a", 9.0, ("a",))
+    made = next_attempt(now, ended, 1, told("bcd"))
+    assert [share.node for share in made.muster.plan.nodes] == ["b", "c", "d"]
+    assert made.muster.plan.attempt == 1
+    assert made.muster.orders["b"].hold_port
+    assert made.muster.orders["d"].hub == made.muster.orders["b"].hub
+    assert made.succession.info.past == (ended,)
+    assert [heir.node for heir in made.succession.heirs] == ["b", "c", "d"]
+
+
+def test_who_failed_stands_by_from_now_on() -> None:
+    """A suspect makes room, and is there in case."""
+    now = begun(asked("ab", "c"), told("abc"))
+    made = next_attempt(now, Past(0, ("a", "b"), "rank 1"), 1, told("abc"), {"b"})
+    assert [share.node for share in made.muster.plan.nodes] == ["a", "c"]
+    assert list(made.muster.standby) == ["b"]
+
+
+def test_who_cannot_is_passed_over() -> None:
+    """A spare whose host has no disk left: the node that failed is better."""
+    now = begun(asked("ab", "c"), told("abc"))
+    known = {**told("ab"), **told("c", workdir_error="No space left on device")}
+    made = next_attempt(now, Past(0, ("a", "b"), "rank 1"), 1, known, {"b"})
+    assert [share.node for share in made.muster.plan.nodes] == ["a", "b"]
+
+
+def test_too_few_are_left() -> None:
+    """That is said with numbers."""
+    now = begun(asked("abc"), told("abc"))
+    with pytest.raises(NotReady, match="2 of 3 nodes are left for 3"):
+        next_attempt(now, Past(0, ("a", "b", "c"), "lost a"), 1, told("bc"))
+
+
+def test_secrets_have_no_values_there() -> None:
+    """Only their names reach the others."""
+    now = begun(asked("ab", secrets={"TOKEN": Secret("hunter2")}), told("ab"))
+    assert now.secrets == ("TOKEN",)
+    assert "hunter2" not in json.dumps(encode(now))
+    made = next_attempt(now, Past(0, ("a", "b"), "rank 1"), 1, told("ab"))
+    assert made.muster.plan.secrets == ("TOKEN",)
+    assert made.succession.secrets == ("TOKEN",)
+
+
+@pytest.mark.parametrize(
+    ("heirs", "present", "enough"),
+    [("a", "a", True), ("ab", "a", False), ("abc", "bc", True), ("abcd", "ab", False)],
+)
+def test_more_than_half(heirs: str, present: str, *, enough: bool) -> None:
+    """Half of them is not enough: the other half may think the same."""
+    assert majority([Heir(name) for name in heirs], present) is enough
