@@ -103,6 +103,7 @@ class Supervisor(News):
         self._stop_reason = ""
         self._stop_cause = Cause.USER
         self._failed = False
+        self._failed_at: Optional[float] = None
         self._kill_at: Optional[float] = None
         self._termed: Set[int] = set()
         self._signalled = False
@@ -339,12 +340,13 @@ class Supervisor(News):
                 self._journal.append_exit(rank, data, error)
                 if data["code"] != 0:
                     how = error or describe_exit(data["code"], data["signal"])
-                    self._fail(f"rank {rank} on {self.order.node} {how}")
+                    self._fail(f"rank {rank} on {self.order.node} {how}", float(data["mono"]))
 
-    def _fail(self, what: str) -> None:
+    def _fail(self, what: str, when: Optional[float] = None) -> None:
         """Something of the task failed: unless we stop already, that ends it everywhere."""
         if not self._stop_reason:
             self._failed = True
+            self._failed_at = time.monotonic() if when is None else when
             self.stop(what)
 
     def _reap(self) -> None:
@@ -467,13 +469,14 @@ class Supervisor(News):
         self._circle.leave()
         self._circle = Circle()
         self._journal.append(Regrouping())
-        election.begin(self._stop_reason, suspect=self._failed, lost=self._lost)
+        stalled = self._stop_reason.startswith(STALLED)  # who saw that says nothing
+        election.begin(self._stop_reason, None if stalled else self._failed_at, self._lost)
         while election.decision is None:
             for key, _ in self._selector.select(TICK_S):
                 key.data()
             election.tick()
             if self._signalled or os.getppid() != self._guardian:
-                election.end(f"the supervisor on {self.order.node} was told to end")
+                election.give_up(f"the supervisor on {self.order.node} was told to end")
             if time.monotonic() >= self._next_sample:
                 self._next_sample = time.monotonic() + self._sample_s
                 keeper.touch(self._folder)
