@@ -270,7 +270,7 @@ class Supervisor(News):
             what = f"cannot start {order.argv[0]} in {order.cwd}: {error.strerror}"
             self._journal.append(ProgramExited(error=what))
             self._program_end = (None, None)
-            self._failed = True
+            self._failed, self._failed_at = True, time.monotonic()
             return
         os.close(out)
         os.close(err)
