@@ -16,7 +16,7 @@ import socket
 import time
 import zlib
 from dataclasses import replace
-from typing import Any, Collection, Dict, FrozenSet, Mapping, NamedTuple, Optional, Set
+from typing import Any, Collection, Dict, Mapping, NamedTuple, Optional, Set, Tuple
 
 from runner.core.codec import decode, encode
 from runner.core.errors import NotReady
@@ -62,7 +62,6 @@ class Decision(NamedTuple):
         order: What this supervisor is to do in the next attempt; None for nothing.
         succession: For the attempt after it.
         record: What is on record of the whole run (see `records.prepare`).
-        nodes: Those of the next attempt.
     """
 
     reason: str
@@ -99,7 +98,8 @@ class Election:
         self._began: Optional[float] = None
         self._reason = ""
         self._lost: Set[str] = set()
-        self._suspect: Set[str] = set()
+        self._lost_to_others: Set[str] = set()
+        self._failed: Dict[str, float] = {}  # when, by node
         self._promised = self._led = False
         self._look: Optional[probes.Child] = None
         self._asked: Dict[str, Peer] = {}
@@ -107,26 +107,27 @@ class Election:
         self._facts: Dict[str, Facts] = {}
 
     @property
-    def pids(self) -> FrozenSet[int]:
-        """Children of ours, which are none of the run's."""
-        return frozenset([self._look.pid] if self._look is not None else [])
-
-    @property
     def restarts_stalled(self) -> bool:
         """Whether a run that was stopped because nothing moved is to start once more."""
         return self._means.succession.spec.stall_restarts
 
-    def begin(self, reason: str, *, suspect: bool, lost: Set[str]) -> None:
+    def begin(self, reason: str, failed: Optional[float], lost: Set[str]) -> None:
         """Nothing of the attempt is left here, which failed for that reason.
 
         Args:
             reason: Why it failed.
-            suspect: Whether it failed here.
+            failed: When something failed here, monotonic; None for never.
             lost: The nodes that were lost.
         """
         self._began, self._reason, self._lost = time.monotonic(), reason, set(lost)
         self._seconds = self._began - self._since
-        self._suspect = {self._order.node} if suspect else set()
+        if failed is not None:  # others may have told of theirs already
+            self._failed[self._order.node] = failed
+
+    def give_up(self, reason: str) -> None:
+        """Take no part any more; the others may go on."""
+        if self.decision is None:
+            self.decision = Decision(reason)
 
     def end(self, reason: str) -> None:
         """Have the run not start once more; tell the others."""
@@ -152,13 +153,13 @@ class Election:
             self._next_beat = 0.0
             self._led = False
             if self._promised:
-                self.end("who decided about it was lost meanwhile")
+                self.give_up("who decided about it was lost meanwhile")
                 return
         self._take_look()
         if self._search.over:
             self._lead(now, self._began)
         elif not self._led and now > self._began + self._wait_s:
-            self.end("nobody decided about it in time")
+            self.give_up("nobody decided about it in time")
 
     def close(self) -> None:
         """Part with the others."""
@@ -172,7 +173,9 @@ class Election:
     @property
     def _beat(self) -> Dict[str, Any]:
         lost = sorted(self._lost)[:NAMED]
-        return {"say": "here", "suspect": self._order.node in self._suspect, "lost": lost}
+        failed = self._failed.get(self._order.node)
+        age = None if failed is None else time.monotonic() - failed
+        return {"say": "here", "failed": age, "lost": lost}
 
     @property
     def _lost_s(self) -> float:
@@ -252,12 +255,12 @@ class Election:
     def _called(self, peer: Peer, message: Dict[str, Any]) -> None:
         word = message["say"]
         if word == "here":
-            self._lost |= set(message["lost"]) - {self._order.node}
-            if message["suspect"]:
-                self._suspect.add(peer.name)
+            self._lost_to_others |= set(message["lost"]) - {self._order.node}
+            if message["failed"] is not None:
+                self._failed[peer.name] = time.monotonic() - float(message["failed"])
         elif word == "facts":
             self._facts[peer.name] = decode(Facts, unpacked(message["facts"]))
-        elif word == "end" and self._began is not None:
+        elif word == "end":
             self.end(str(message["reason"]))
 
     def _lead(self, now: float, began: float) -> None:
@@ -267,7 +270,9 @@ class Election:
                 self._plan()
             return
         present = {self._order.node, *self._callers.known}
-        everybody = {heir.node for heir in self._heirs} <= present | self._lost
+        everybody = {
+            heir.node for heir in self._heirs
+        } <= present | self._lost | self._lost_to_others
         late = now > began + self._wait_s
         if not everybody and not late:
             return
@@ -275,6 +280,11 @@ class Election:
             self.end(f"only {_few(present, self._heirs)}: it takes more than half of them")
         elif now >= began + self._pause_s:
             self._ask(now)
+
+    @property
+    def _suspect(self) -> Tuple[str, ...]:
+        """The node on which it failed first: what failed elsewhere after that may be its fault."""
+        return tuple(sorted(self._failed, key=lambda name: self._failed[name])[:1])
 
     @property
     def _pause_s(self) -> float:

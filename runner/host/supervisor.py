@@ -117,6 +117,7 @@ class Supervisor(News):
         self._stop_reason = ""
         self._stop_cause = Cause.USER
         self._failed = False
+        self._failed_at: Optional[float] = None
         self._kill_at: Optional[float] = None
         self._termed: Set[int] = set()
         self._signalled = False
@@ -322,7 +323,7 @@ class Supervisor(News):
             what = f"cannot start {order.argv[0]} in {order.cwd}: {error.strerror}"
             self._journal.append(ProgramExited(error=what))
             self._program_end = (None, None)
-            self._failed = True
+            self._failed, self._failed_at = True, time.monotonic()
             return
         os.close(out)
         os.close(err)
@@ -406,12 +407,14 @@ class Supervisor(News):
                 self._journal.append_exit(rank, data, error)
                 if data["code"] != 0:
                     how = error or describe_exit(data["code"], data["signal"])
-                    self._rank_failed(f"rank {rank} on {self.order.node} {how}")
+                    self._rank_failed(
+                        f"rank {rank} on {self.order.node} {how}", float(data["mono"])
+                    )
 
-    def _rank_failed(self, what: str) -> None:
+    def _rank_failed(self, what: str, when: float) -> None:
         """A rank failed: that ends the run, unless torchrun may start it anew; it ends if not."""
         if not self.order.restarts:
-            self._fail(what)
+            self._fail(what, when)
 
     def _end_the_renewed(self) -> None:
         """Kill ranks that were to end for a new membership, and take longer than the grace."""
@@ -420,10 +423,11 @@ class Supervisor(News):
             living = self._rank_pids()
             proc.send(self._renewed & living, signal.SIGKILL)
 
-    def _fail(self, what: str) -> None:
+    def _fail(self, what: str, when: Optional[float] = None) -> None:
         """Something of the task failed: unless we stop already, that ends it everywhere."""
         if not self._stop_reason:
             self._failed = True
+            self._failed_at = time.monotonic() if when is None else when
             self.stop(what)
 
     def _reap(self) -> None:
@@ -551,13 +555,14 @@ class Supervisor(News):
         self._circle.leave()
         self._circle = Circle()
         self._journal.append(Regrouping())
-        election.begin(self._stop_reason, suspect=self._failed, lost=self._lost)
+        stalled = self._stop_reason.startswith(STALLED)  # who saw that says nothing
+        election.begin(self._stop_reason, None if stalled else self._failed_at, self._lost)
         while election.decision is None:
             for key, _ in self._selector.select(TICK_S):
                 key.data()
             election.tick()
             if self._signalled or os.getppid() != self._guardian:
-                election.end(f"the supervisor on {self.order.node} was told to end")
+                election.give_up(f"the supervisor on {self.order.node} was told to end")
             if time.monotonic() >= self._next_sample:
                 self._next_sample = time.monotonic() + self._sample_s
                 keeper.touch(self._folder)
