@@ -456,7 +456,9 @@ class Supervisor(News):
                 self._exited.add((rank, start))
                 error = deaths.unseen(self._folder.root)
                 self._journal.append(RankExited(rank, error=error, start=start))
-                self._rank_failed(f"rank {rank} on {self.order.node} ended unseen")
+                self._rank_failed(
+                    f"rank {rank} on {self.order.node} ended unseen", time.monotonic()
+                )
 
     def _hand_over_port(self) -> None:
         """Let go of the port once the program listens on it, or once somebody else does."""
