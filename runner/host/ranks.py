@@ -1,0 +1,110 @@
+"""The ranks on this host, as their shims' records tell of them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from typing import Callable, Dict, NamedTuple, Set, Tuple
+
+from runner.core.codec import decode
+from runner.core.events import RankExited, RankStarted
+from runner.core.exits import describe_exit
+from runner.core.layout import RunFolder
+from runner.core.order import Order
+from runner.host import deaths, proc
+from runner.host.records import Journal, rank_records
+
+
+class RankProcess(NamedTuple):
+    """One start of a rank: its own program, and the shim above it."""
+
+    pid: int
+    shim: int
+
+
+class Ranks:
+    """Every start of every rank of an attempt here, put on record as it is found.
+
+    Args:
+        folder: Of the run on this host.
+        order: What its program was told to start.
+        journal: Where that is put on record.
+        failed: Told of a rank that failed, in words, and when by our monotonic clock; not where
+            torchrun may start it anew, since it ends itself if it does not.
+    """
+
+    def __init__(
+        self,
+        folder: RunFolder,
+        order: Order,
+        journal: Journal,
+        failed: Callable[[str, float], None],
+    ) -> None:
+        self._folder, self._order, self._journal = folder, order, journal
+        self._tell = failed
+        self._seen: Set[str] = set()
+        self._started: Dict[Tuple[int, int], RankProcess] = {}
+        self._exited: Set[Tuple[int, int]] = set()
+        self._member_of = 0
+        self._renewed: Set[int] = set()
+        self._renewed_by = float("inf")
+        if order.again:  # what was recorded before was told before
+            rank_records(folder.attempt(order.attempt), self._seen)
+
+    @property
+    def pids(self) -> Set[int]:
+        """Those that live, as far as nobody recorded their end."""
+        return {each.pid for key, each in self._started.items() if key not in self._exited}
+
+    @property
+    def shims(self) -> Set[int]:
+        """The shims of all there were."""
+        return {each.shim for each in self._started.values()}
+
+    def note(self, *, stopping: bool) -> None:
+        """Record who started and who ended; in a stop nobody asks what they died of."""
+        for kind, rank, data in rank_records(self._folder.attempt(self._order.attempt), self._seen):
+            key = (rank, int(data["start"]))
+            if kind == "start":
+                body = decode(RankStarted, {**data, "rank": rank})
+                self._started[key] = RankProcess(body.pid, int(data["shim"]))
+                self._member_of = body.nodes
+                self._journal.append(body, mono=float(data["mono"]), wall=float(data["wall"]))
+                continue
+            self._exited.add(key)
+            pid = self._started[key].pid if key in self._started else 0
+            error = "" if stopping else deaths.seen(pid, data)
+            self._journal.append_exit(rank, data, error)
+            if data["code"] != 0:
+                how = error or describe_exit(data["code"], data["signal"])
+                self._failed(rank, how, float(data["mono"]))
+
+    def note_unseen(self) -> None:
+        """Record those whose shim is gone without a word: nobody saw how they ended."""
+        alive = proc.descendants(os.getpid())
+        for (rank, start), process in sorted(self._started.items()):
+            if (rank, start) not in self._exited and process.shim not in alive:
+                self._exited.add((rank, start))
+                error = deaths.unseen(self._folder.root)
+                self._journal.append(RankExited(rank, error=error, start=start))
+                self._failed(rank, "ended unseen", time.monotonic())
+
+    def _failed(self, rank: int, how: str, when: float) -> None:
+        if not self._order.restarts:
+            self._tell(f"rank {rank} on {self._order.node} {how}", when)
+
+    def renew(self, nodes: int) -> None:
+        """End those of a membership of more nodes than are left: torch starts them anew.
+
+        They may wait for the others for long; those of a later membership are left alone.
+        """
+        if not nodes or self._member_of > nodes:
+            self._renewed = proc.send(self.pids, signal.SIGTERM)
+            self._renewed_by = time.monotonic() + self._order.grace_s
+
+    def end_the_renewed(self) -> None:
+        """Kill those of them that take longer than the grace."""
+        if time.monotonic() >= self._renewed_by:
+            self._renewed_by = float("inf")
+            proc.send(self._renewed & self.pids, signal.SIGKILL)

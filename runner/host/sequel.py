@@ -1,0 +1,132 @@
+"""Whether a run that failed here starts once more by the will of its hosts, and what is done then.
+
+While a controller is needed, that decides instead: exactly one of both does, at any time.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Dict, NamedTuple, Optional, Set
+
+from runner.core.events import Cause, NotRelaunched, Regrouping, Relaunching
+from runner.core.layout import RunFolder
+from runner.core.order import Order
+from runner.core.stacks import STALLED
+from runner.host import ports
+from runner.host.election import Election, Means
+from runner.host.heirs import Ring
+from runner.host.records import Journal, prepare
+
+
+class Last(NamedTuple):
+    """How an attempt ended on this host.
+
+    Attributes:
+        reason: Why it was stopped, "" if it was not.
+        cause: Whose wish that was.
+        failed_at: When something of it failed here, by our monotonic clock; None if nothing did.
+        lost: The nodes it lost.
+        met: Whether this host was in touch with the others.
+        kept: Whether the run goes on without a controller.
+    """
+
+    reason: str
+    cause: Cause
+    failed_at: Optional[float]
+    lost: Set[str]
+    met: bool
+    kept: bool
+
+
+class Onward(NamedTuple):
+    """The next attempt, on this host."""
+
+    order: Order
+    held: ports.Held
+    means: Means
+
+
+class Sequel:
+    """The election of one attempt, if its hosts can hold one."""
+
+    def __init__(
+        self, order: Order, means: Optional[Means], environ: Dict[str, str], journal: Journal
+    ) -> None:
+        self._order, self._means, self._environ = order, means, environ
+        self._journal = journal
+        self._election: Optional[Election] = None
+
+    def prepare(
+        self, held: ports.Held, token: bytes, watch: Callable[..., Any], unwatch: Callable[..., Any]
+    ) -> None:
+        """Listen to the other hosts from now on, where they may decide."""
+        order = self._order
+        if self._means is None or not order.heirs:
+            return
+        about = f"{order.run_id}/{order.attempt}/heirs"
+        ring = Ring(order.node, about, token, watch, unwatch)
+        self._election = Election(order, self._means, self._environ, held.heir, ring)
+
+    def tick(self) -> None:
+        """Go on with what others ask of us."""
+        if self._election is not None:
+            self._election.tick()
+
+    def end(self, reason: str) -> None:
+        """The user wants no other attempt."""
+        if self._election is not None:
+            self._election.end(reason)
+
+    def may_follow(self, last: Last) -> bool:
+        """Whether the hosts are to decide about it."""
+        election, order = self._election, self._order
+        if election is None or election.decision is not None or not last.kept:
+            return False
+        if last.cause is Cause.USER or not last.reason:
+            return False
+        if last.reason.startswith(STALLED) and not election.restarts_stalled:
+            return False
+        return order.hub is None or order.hub.node == order.node or last.met
+
+    def decide(self, last: Last, wait: Callable[[], str]) -> None:
+        """Have the hosts decide.
+
+        Args:
+            last: How this attempt ended here.
+            wait: Waits for a moment, and returns why to give up, "" for no reason.
+        """
+        election = self._election
+        assert election is not None  # noqa: S101 (asked before)
+        self._journal.append(Regrouping())
+        stalled = last.reason.startswith(STALLED)  # who saw that says nothing
+        election.begin(last.reason, None if stalled else last.failed_at, last.lost)
+        while election.decision is None:
+            why = wait()
+            election.tick()
+            if why:
+                election.give_up(why)
+        reason, order, succession, _ = election.decision
+        if order is None or succession is None:
+            self._journal.append(NotRelaunched(reason))
+        else:
+            nodes = tuple(node.name for node in succession.spec.nodes)
+            self._journal.append(Relaunching(order.attempt, nodes, reason))
+
+    def onward(self, folder: RunFolder) -> Optional[Onward]:
+        """Return what is to be done here next, written down; None where nothing is.
+
+        Raises:
+            OSError: It cannot be written down.
+        """
+        election, means = self._election, self._means
+        if election is None or election.decision is None or means is None:
+            return None
+        _, order, succession, record = election.decision
+        if order is None or succession is None:
+            return None
+        prepare(folder, order, means.programs, record)
+        return Onward(order, election.held, means._replace(succession=succession))
+
+    def close(self) -> None:
+        """Leave nothing open."""
+        if self._election is not None:
+            self._election.close()
