@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from runner.core.etcd import NAME, Etcd
-from runner.core.facts import Facts, Gpu, Python
-from runner.core.plan import ASSUMED
+from runner.core.facts import ASSUMED, Facts, Gpu, Python
 from runner.core.spec import Node, Spec
 
 PORT = 29500

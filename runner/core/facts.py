@@ -18,6 +18,9 @@ OUR_ENV = (
 )
 """Variables the plan sets, but never over a setting of the user's."""
 
+ASSUMED = "assumed"
+"""The `gpu_source` of a host that was not asked."""
+
 
 @dataclass(frozen=True)
 class FactsRequest:

@@ -10,20 +10,16 @@ from runner.core import network
 from runner.core.entry import PLUMBING, entry
 from runner.core.environment import environment, flight_recorder
 from runner.core.errors import NotReady, Problem
-from runner.core.etcd import served
-from runner.core.facts import Facts
+from runner.core.facts import ASSUMED, Facts
 from runner.core.layout import RunFolder, tasks_folder
-from runner.core.order import Hub, Order, Service
+from runner.core.meeting import Meeting, alone, meet
+from runner.core.order import Order
 from runner.core.readiness import problems_of, visible_gpus
 from runner.core.release import Code
 from runner.core.rendezvous import NO_SHARED_STORE, Place
 from runner.core.spec import Node, Spec
-from runner.core.text import bracketed
 
 NO_CODE = Code()
-
-ASSUMED = "assumed"
-"""The `gpu_source` of a host that was not asked."""
 
 NAMED = 3
 """So many nodes a note names one by one."""
@@ -142,11 +138,7 @@ def build_plan(
         problems += problems_of(spec, node, facts[node.name])
     if problems:
         raise NotReady(problems)
-    alone = (spec.most or 1) == 1
-    addr, why, problem = network.training_address(spec.nodes, facts, alone=alone)
-    if problem:
-        raise NotReady([problem])
-
+    meeting = meet(spec, facts)
     gpus = {node.name: chosen_gpus(node, facts[node.name]) for node in spec.nodes}
     nproc = {node.name: _nproc(spec, node, gpus[node.name]) for node in spec.nodes}
     pythons = {name: facts[name].python for name in gpus if gpus[name]}
@@ -155,18 +147,7 @@ def build_plan(
     if problem:
         raise NotReady([problem])
     ranks = _ranks(spec, nproc)
-    port = facts[spec.master.name].held_port if spec.rendezvous.held else 0
-    route = network.derived_address(spec.nodes, facts) if addr == spec.master.addr else addr
-    numeric = addr if network.is_numeric(addr) else route
-    hub = _hub(spec, numeric or addr, facts[spec.master.name].hub_port)
-    locals_ = _local_addrs(spec, facts)
-    service = _service(spec, facts, locals_)
-    endpoint, why = _endpoint(spec, service, locals_, why)
-    meeting = _Meeting(
-        *(addr, route, port, spec.most or len(spec.nodes), backend, code, attempt, hub, locals_),
-        service,
-        endpoint,
-    )
+    these = _Attempt(attempt, meeting, backend, code)
     return Plan(
         run_id=spec.run_id,
         cluster=spec.cluster,
@@ -174,17 +155,17 @@ def build_plan(
         attempt=attempt,
         nodes=tuple(
             _node_plan(
-                *(spec, index, facts[node.name], meeting),
+                *(spec, index, facts[node.name], these),
                 *(nproc[node.name], ranks[node.name], gpus[node.name]),
             )
             for index, node in enumerate(spec.nodes)
         ),
         world_size=sum(nproc.values()),
         backend=backend,
-        master_addr=addr,
-        master_port=port,
-        meeting=why,
-        endpoint=endpoint,
+        master_addr=meeting.addr,
+        master_port=meeting.port,
+        meeting=meeting.why,
+        endpoint=meeting.endpoint,
         setup=spec.setup,
         secrets=tuple(spec.secrets),
         release=code.release,
@@ -212,70 +193,13 @@ def chosen_gpus(node: Node, facts: Facts) -> Tuple[int, ...]:
 
 
 @dataclass(frozen=True)
-class _Meeting:
-    """What all nodes of one attempt agree on."""
+class _Attempt:
+    """What holds for all nodes of one attempt."""
 
-    addr: str
-    route: str
-    port: int
-    nnodes: int
+    number: int
+    meeting: Meeting
     backend: str
     code: Code
-    attempt: int
-    hub: Optional[Hub]
-    local_addrs: Mapping[str, str]
-    service: Optional[Service]
-    endpoint: str
-
-
-def _local_addrs(spec: Spec, facts: Mapping[str, Facts]) -> Dict[str, str]:
-    """Return where each node's ranks are reached; torch would publish a name nobody may resolve."""
-    if (spec.most or len(spec.nodes)) == 1:
-        return {spec.master.name: network.LOOPBACK}
-    found = network.endpoints(spec, spec.nodes, facts)
-    return {node.name: node.addr or found[node.name].address for node in spec.nodes}
-
-
-def _service(
-    spec: Spec, facts: Mapping[str, Facts], local_addrs: Mapping[str, str]
-) -> Optional[Service]:
-    """Return the etcd that a node is to run, at the address by which the others reach that node."""
-    name = spec.rendezvous.serve
-    if not name:
-        return None
-    addr = local_addrs[name]
-    if not network.is_numeric(addr):
-        addr = network.endpoints(spec, spec.nodes, facts)[name].address or addr
-    if not network.is_numeric(addr) and facts[name].gpu_source != ASSUMED:
-        what = "rendezvous.serve: no address is known at which the others reach this node"
-        raise NotReady([Problem(name, what, f"set cluster.nodes.{name}.addr")])
-    return served(name, addr, facts[name].held_port, facts[name].etcd.program)
-
-
-def _endpoint(
-    spec: Spec, service: Optional[Service], local_addrs: Mapping[str, str], why: str
-) -> Tuple[str, str]:
-    """Return the etcd where the nodes meet, "" for none, and why they meet where they do."""
-    if service is not None:
-        addr = bracketed(local_addrs[service.node])
-        return f"{addr}:{service.port}", f"rendezvous.serve: {service.node}"
-    if spec.rendezvous.endpoint:
-        return spec.rendezvous.endpoint, "rendezvous.endpoint"
-    return "", why
-
-
-def _hub(spec: Spec, addr: str, port: int) -> Optional[Hub]:
-    if (spec.most or len(spec.nodes)) == 1 or not port:
-        return None
-    return Hub(
-        node=spec.master.name,
-        addr=addr,
-        port=port,
-        members=len(spec.nodes) - 1,
-        lost_s=spec.lost_s,
-        least=spec.least or 0,
-        vital=spec.rendezvous.held or spec.rendezvous.serve == spec.master.name,
-    )
 
 
 def _ranks(spec: Spec, nproc: Mapping[str, int]) -> Dict[str, Tuple[int, ...]]:
@@ -383,15 +307,15 @@ def _node_plan(
     spec: Spec,
     index: int,
     facts: Facts,
-    meeting: _Meeting,
+    these: _Attempt,
     nproc: int,
     ranks: Tuple[int, ...],
     gpus: Tuple[int, ...],
 ) -> NodePlan:
-    node = spec.nodes[index]
+    node, meeting = spec.nodes[index], these.meeting
     folder = RunFolder(facts.workdir, spec.run_id, node.name)
-    script = _script(spec, facts, meeting.code)
-    interface = _interface(node, facts, meeting)
+    script = _script(spec, facts, these.code)
+    interface = _interface(spec, node, facts, meeting.route)
     place = Place(
         index=index,
         nproc=nproc,
@@ -401,15 +325,15 @@ def _node_plan(
         endpoint=meeting.endpoint,
     )
     python = facts.python.executable
-    start = entry(spec, meeting.attempt, place, python=python, script=script, folder=folder)
+    start = entry(spec, these.number, place, python=python, script=script, folder=folder)
     env = environment(
-        *(spec, node, facts, meeting.backend, interface, nproc, gpus), attempt=meeting.attempt
+        *(spec, node, facts, these.backend, interface, nproc, gpus), attempt=these.number
     )
     env = {**start.env, **env}
     if spec.elastic:
         env = {**NO_SHARED_STORE, **env}
-    env = {**flight_recorder(env, folder.flights(meeting.attempt)), **env}
-    cwd = _cwd(spec, folder, facts, meeting.code)
+    env = {**flight_recorder(env, folder.flights(these.number)), **env}
+    cwd = _cwd(spec, folder, facts, these.code)
     return NodePlan(
         node=node.name,
         host=node.host,
@@ -422,7 +346,7 @@ def _node_plan(
         order=Order(
             run_id=spec.run_id,
             node=node.name,
-            attempt=meeting.attempt,
+            attempt=these.number,
             workdir=facts.workdir,
             argv=start.argv,
             env={**env, **start.plumbing},
@@ -433,8 +357,8 @@ def _node_plan(
             rank_prefix=start.rank_prefix,
             hide=PLUMBING if start.launcher else (),
             launcher=start.launcher,
-            release=meeting.code.release,
-            hold_port=_hold_port(spec, node, meeting),
+            release=these.code.release,
+            hold_port=meeting.held_port(node, spec),
             grace_s=spec.grace_s,
             disconnect_s=spec.disconnect_s,
             hub=meeting.hub,
@@ -448,13 +372,6 @@ def _node_plan(
         ),
         nproc=nproc,
     )
-
-
-def _hold_port(spec: Spec, node: Node, meeting: _Meeting) -> int:
-    """Return the port that is kept on this node until somebody of the run's listens on it."""
-    if meeting.service is not None and meeting.service.node == node.name:
-        return meeting.service.port
-    return meeting.port if node is spec.master else 0
 
 
 def _cwd(spec: Spec, folder: RunFolder, facts: Facts, code: Code) -> str:
@@ -471,7 +388,7 @@ def _script(spec: Spec, facts: Facts, code: Code) -> str:
     return (code.script or spec.task.target) if spec.task.kind == "script" else ""
 
 
-def _interface(node: Node, facts: Facts, meeting: _Meeting) -> str:
-    if meeting.nnodes == 1 and not node.interface:
+def _interface(spec: Spec, node: Node, facts: Facts, route: str) -> str:
+    if alone(spec) and not node.interface:
         return next((i.name for i in facts.interfaces if i.loopback), "lo")
-    return network.interface_of(node, facts, meeting.route)
+    return network.interface_of(node, facts, route)
