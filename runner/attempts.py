@@ -55,7 +55,7 @@ class Attempts:
         Raises:
             Interrupted: By a signal, in the pause before it.
         """
-        if watch.interrupted or watch.hosts_decide:
+        if watch.interrupted or watch.accord.decides:
             return None
         spec, plan = self._contact.spec, watch.plan
         if (

@@ -104,13 +104,13 @@ class Joined:
         if watch.left:
             leaving = report.leaving(
                 *(self.plan, self.where),
-                kept=watch.kept,
+                kept=watch.accord.kept,
                 stopping=watch.stopping,
-                apart=watch.apart,
+                apart=watch.accord.apart,
             )
             self.console.verdict(leaving)
             return 0
-        if watch.onward and self._goes_on(watch.onward):
+        if watch.accord.onward and self._goes_on(watch.accord.onward):
             self.console.begin_again()
             return self.attach(None)
         verdict = self._verdict(watch)
@@ -127,7 +127,7 @@ class Joined:
             )
         if self.store.failed:
             self.console.say(f"{self.store.failed}; the hosts have every log, in their workdir")
-        self._report(verdict, fetched, kept=watch.kept_by_any)
+        self._report(verdict, fetched, kept=watch.accord.kept_by_any)
         return verdict.exit_code
 
     def stop(self) -> tuple[Verdict, dict[str, int | str]]:
@@ -147,7 +147,7 @@ class Joined:
         else:
             watch.stop_for(f"told to stop by {whoami()}")
         watch.run()
-        if watch.onward and self._goes_on(watch.onward):  # it had been decided before
+        if watch.accord.onward and self._goes_on(watch.accord.onward):  # it had been decided before
             return self.stop()
         if watch.left:  # the hosts go on with it by themselves, and politely
             raise Interrupted(128 + signal.SIGHUP, f"run {self.plan.run_id} is being stopped")

@@ -304,7 +304,7 @@ class Launch:
         except Interrupted as error:
             verdict = replace(verdict, state=STOPPED, exit_code=error.exit_code)
             cut_short = True
-        if watch.left or watch.onward:
+        if watch.left or watch.accord.onward:
             return self._left(plan, watch)
         plan = watch.plan  # with those that joined
         verdict = replace(verdict, seconds=time.monotonic() - began, past=self._past)
@@ -377,7 +377,9 @@ class Launch:
         if watch.hung_up:  # there is nobody to read it
             return 128 + signal.SIGHUP
         self._console.finish_ranks(SETTLE_S)
-        left = report.leaving(plan, self._composed.where, kept=watch.kept, apart=watch.apart)
+        left = report.leaving(
+            plan, self._composed.where, kept=watch.accord.kept, apart=watch.accord.apart
+        )
         self._console.verdict(left)
         return 0
 

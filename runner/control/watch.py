@@ -15,6 +15,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from runner.control.accord import Accord
 from runner.control.bundle import Tasks
 from runner.control.connect import Reach
 from runner.control.contacted import Away, NodeWatch, Reopener
@@ -26,22 +27,14 @@ from runner.control.stopping import Callbacks, Chronicle, Stop
 from runner.control.vigil import Vigil
 from runner.core.codec import encode
 from runner.core.events import (
-    Apart,
-    Body,
     Cause,
     Ended,
     Event,
     HostSilent,
-    Joined,
-    Kept,
-    NotRelaunched,
-    PeerLost,
     PortTaken,
     ProgramExited,
     RankExited,
     RankStarted,
-    Regrouping,
-    Relaunching,
     Stopping,
 )
 from runner.core.exits import describe_exit
@@ -81,7 +74,7 @@ class Watch:
         on_interrupt: Says of a signal whether it shall stop the run; None for any.
         left: Whether the user left, and the run goes on.
         hung_up: Whether it was the user's terminal that left.
-        onward: The attempt by which the hosts follow up this one themselves; 0 for none.
+        accord: What the hosts have settled among themselves.
     """
 
     def __init__(
@@ -115,9 +108,7 @@ class Watch:
         self._leave_at = float("inf")
         self._started_at = 0.0
         self._began = time.monotonic()
-        self._coming: set[str] = set()
-        self._decided = False
-        self.onward = 0
+        self.accord = Accord(plan, self._nodes, self._stop, callbacks)
         self.on_interrupt: Callable[[int], bool] | None = None
 
     def start(
@@ -148,7 +139,7 @@ class Watch:
         if heirs is not None:
             self._order_data["succession"] = heirs.succession
         standby = heirs.standby if heirs else {}
-        self._coming = set(standby)
+        self.accord.expect(standby)
         self._meet(logs=True)
         if admission is not None:
             joining = Joining(admission, self._reach, self._inbox, self._tell.state)
@@ -217,7 +208,7 @@ class Watch:
                 self._leave_at = float("inf")
             elif detach and not leaving and self._in_touch_all:
                 self.detach()
-            elif leaving and (self.kept or time.monotonic() >= self._leave_at):
+            elif leaving and (self.accord.kept or time.monotonic() >= self._leave_at):
                 self.leave()
 
     @property
@@ -241,32 +232,7 @@ class Watch:
         """Whether every rank runs, and every host has reached the hub, or said that it cannot."""
         if not self.started:
             return False
-        settled = all(node.joined or node.apart for node in self._nodes.values())
-        settled = settled and not self._coming
-        waited = time.monotonic() - self._started_at > JOIN_S
-        return settled or waited or len(self._nodes) == 1
-
-    @property
-    def hosts_decide(self) -> bool:
-        """Whether it is up to the hosts whether the run starts once more, and not to us."""
-        order = self.plan.nodes[0].order
-        return order.heirs > 0 and (not order.disconnect_s or self.kept_by_any)
-
-    @property
-    def apart(self) -> bool:
-        """Whether a host cannot reach the hub."""
-        return any(node.apart and not node.joined for node in self._nodes.values())
-
-    @property
-    def kept_by_any(self) -> bool:
-        """Whether a host said that the run goes on without any controller; they tell each other."""
-        return any(node.kept for node in self._nodes.values())
-
-    @property
-    def kept(self) -> bool:
-        """Whether the run goes on wherever we go."""
-        keeps = (not node.share.order.disconnect_s for node in self._nodes.values())
-        return all(keeps) or all(node.kept or node.ended for node in self._nodes.values())
+        return self.accord.settled or time.monotonic() - self._started_at > JOIN_S
 
     def _meet(self, *, logs: bool, **chosen: Any) -> None:
         by_name = {node.name: node for node in self.spec.nodes}
@@ -289,7 +255,7 @@ class Watch:
         elif frame.kind == "opened":
             self._opened(node, session)
         elif node is None:
-            self._of_spare(session, frame)
+            self.accord.of_spare(session, frame)
         elif session is node.session:
             self._take_of(node, session, frame)
 
@@ -312,15 +278,6 @@ class Watch:
         self._reopened = True
         self._sessions[node.name] = node.session = session
         self._adopt(node, session)
-
-    def _of_spare(self, session: Session, frame: Frame) -> None:
-        name = session.node.name
-        if name not in self._coming or frame.kind not in ("going", "refused", "closed"):
-            return
-        self._coming.discard(name)
-        if frame.kind != "going":
-            why = frame.data["why" if frame.kind == "refused" else "reason"]
-            self._tell.say(f"{name} does not stand by: {why}")
 
     def _adopt(self, node: NodeWatch, session: Session) -> None:
         claim = self._vigil.fresh and not node.going
@@ -405,31 +362,8 @@ class Watch:
             self._stop_all(body.reason, cause=body.cause)
         elif isinstance(body, Ended):
             self._ended(node, body)
-        else:
-            self._in_touch(node, body)
-
-    def _in_touch(self, node: NodeWatch, body: Body) -> None:
-        """Take in what supervisors say of each other."""
-        if isinstance(body, Joined):
-            node.joined = True
-            self._nodes[self.plan.nodes[0].node].joined = True
-        elif isinstance(body, Apart):
-            cure = ": open that port between the nodes, or set cluster.master_port"
-            self._tell.say(
-                f"{node.name} cannot reach {body.reason}; if it fails, only this process can stop "
-                f"the others{'' if node.joined else cure}"
-            )
-            node.apart = True
-        elif isinstance(body, Kept):
-            node.kept = True
-        elif isinstance(body, (Regrouping, Relaunching, NotRelaunched)):
-            self._goes_on(node, body)
-        elif isinstance(body, PeerLost):
-            peer = self._nodes.get(body.peer)
-            if peer and not peer.ended:
-                peer.lost = True
-                self._tell.state(body.peer, "lost")
-            self._stop_all(f"lost {body.peer}: {body.reason}")
+        elif why := self.accord.heed(node, body):
+            self._stop_all(why)
 
     def _arrived(self, session: Session, facts: Facts) -> None:
         """Take in a node that is there now, if the run is to go on."""
@@ -451,22 +385,6 @@ class Watch:
         self._send_order(node.share.order, session, facts, (head, record))
         self._tell.state(name, "starting")
         self._tell.say(f"{name} is there; torch takes it in")
-
-    def _goes_on(self, node: NodeWatch, body: Regrouping | Relaunching | NotRelaunched) -> None:
-        """Wait for what the hosts decide, and say it once."""
-        if isinstance(body, Regrouping):
-            self._stop.wait_for_hosts()
-            self._tell.phase("waiting for what the hosts decide")
-            return
-        told, self._decided = self._decided, True
-        if isinstance(body, Relaunching):
-            self.onward = body.number
-            nodes = ", ".join(body.nodes)
-            what = f"the hosts start it once more: attempt {body.number + 1}, on {nodes}"
-        else:
-            what = f"{node.name}: it does not start once more: {body.reason}"
-        if not told:
-            self._tell.say(what)
 
     def _ended(self, node: NodeWatch, body: Ended) -> None:
         node.ended = True
