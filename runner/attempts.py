@@ -55,7 +55,7 @@ class Attempts:
         Raises:
             Interrupted: By a signal, in the pause before it.
         """
-        if watch.interrupted or watch.accord.decides:
+        if watch.interrupted or watch.accord.decides or watch.accord.onward:
             return None
         spec, plan = self._contact.spec, watch.plan
         if (
@@ -146,6 +146,9 @@ class Attempts:
             return None, unfit
 
     def _too_few(self, spec: Spec, gone: set[str]) -> None:
+        if spec.rendezvous.serve in gone:
+            self._say(f"no attempt follows: {spec.rendezvous.serve} ran the etcd of the run")
+            return
         there = [n.name for n in (*spec.nodes, *spec.spares) if n.name not in gone]
         self._say(report.too_few(there, spec.least or len(spec.nodes)))
 

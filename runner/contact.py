@@ -131,6 +131,8 @@ class Contact:
                 session_of, frame = self.inbox.get(timeout=min(0.1, end - now))
                 if session_of is None and frame.kind == "signal":
                     raise Interrupted(128 + int(frame.data["signal"]))
+                if session_of is not None and frame.kind in ("opened", "arrived"):
+                    session_of.close()  # for an attempt that is over
 
     def push(
         self, snapshot: Snapshot, facts: dict[str, Facts], *, verify: bool = False

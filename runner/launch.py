@@ -29,7 +29,7 @@ from runner.control.store import RunStore
 from runner.control.watch import Heirs, Watch
 from runner.core.codec import encode
 from runner.core.composed import Composed, DryRun
-from runner.core.errors import Interrupted, NotReady, Problem, RunnerError
+from runner.core.errors import Interrupted, NotReady, Problem, RunnerError, Unproven
 from runner.core.events import Event
 from runner.core.facts import Facts, FactsRequest
 from runner.core.fetch import OUTPUT
@@ -248,8 +248,11 @@ class Launch:
         """Return how nodes are taken in that are not there yet, or come back; None for not."""
         if not self.spec.least:
             return None
-        others = [node for node in self._everyone.nodes if node not in self.spec.nodes]
-        self._everyone = replace(self.spec, nodes=(*self.spec.nodes, *others))  # its master first
+        taken = {node.name for node in (*self.spec.nodes, *self.spec.spares)}
+        others = [node for node in self._everyone.nodes if node.name not in taken]
+        room = (self.spec.most or 0) - len(self.spec.nodes)
+        nodes = (*self.spec.nodes, *others[:room])  # its master first
+        self._everyone = replace(self.spec, nodes=nodes)
 
         def admit(told: Facts) -> tuple[Plan, bytes]:
             spec, known = self.spec, {**facts, told.node: replace(told, run_there=False)}
@@ -301,11 +304,13 @@ class Launch:
                 with self._writing():
                     self._store.write_plan(plan)
                 watch, verdict = self._attempt(plan, facts)
+        except NotReady as error:
+            self._console.say(f"no attempt follows:\n{error}")
         except Interrupted as error:
             verdict = replace(verdict, state=STOPPED, exit_code=error.exit_code)
             cut_short = True
         if watch.left or watch.accord.onward:
-            return self._left(plan, watch)
+            return self._left(watch.plan, watch)
         plan = watch.plan  # with those that joined
         verdict = replace(verdict, seconds=time.monotonic() - began, past=self._past)
         self._store.write_result(plan, verdict, self._began)
@@ -356,6 +361,8 @@ class Launch:
     def _mustered(self, plan: Plan, facts: dict[str, Facts]) -> Plan:
         """Have the hosts able to start the run once more by themselves, if that is wanted."""
         left = self.spec.relaunch.max - len(self._past)
+        if not self.spec.detach and not self.spec.disconnect_s:  # it goes on with us while we live
+            left = 0
         self._muster = muster(self.spec, plan, facts, left)
         return self._muster.plan
 
@@ -377,6 +384,9 @@ class Launch:
         if watch.hung_up:  # there is nobody to read it
             return 128 + signal.SIGHUP
         self._console.finish_ranks(SETTLE_S)
+        if watch.interrupted:
+            self._console.verdict(report.begun_anew(plan, self._composed.where))
+            return Unproven.exit_code
         left = report.leaving(
             plan, self._composed.where, kept=watch.accord.kept, apart=watch.accord.apart
         )

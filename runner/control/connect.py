@@ -152,7 +152,8 @@ class Gathering:
         needed = [node for node in self._spec.nodes if node not in spares]
         wrong = {node.name: self._wrong_with(node) for node in needed}
         fit = {name: facts[name] for name, problems in wrong.items() if not problems}
-        if len(fit) < least or self._spec.master.name not in fit:
+        vital = {self._spec.master.name, self._spec.rendezvous.serve} - {""}
+        if len(fit) < least or vital - fit.keys():
             every = [each for problems in wrong.values() for each in problems]
             raise NotReady(list(dict.fromkeys(every)))  # our own side's stands at every node
         missing = {name: problems[0] for name, problems in wrong.items() if problems}
@@ -251,7 +252,7 @@ class Gathering:
 
     def _take(self, session: Session, frame: Frame) -> None:
         name = session.node.name
-        if frame.kind == "opened":  # for an attempt that is over
+        if frame.kind in ("opened", "arrived"):  # for an attempt that is over
             session.close()
         elif session.dropped or name not in self._names:
             return

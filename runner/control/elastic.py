@@ -147,7 +147,9 @@ class Elastic:
     def _left_without(self, node: NodeWatch) -> int:
         """Return with how many nodes the run goes on when this one is lost; 0 if that ends it."""
         plan, hub = self._plan(), node.share.order.hub
-        if not plan.restarts or hub is None or (hub.vital and hub.node == node.name):
+        service = node.share.order.service
+        serves = service is not None and service.node == node.name
+        if not plan.restarts or hub is None or serves or (hub.vital and hub.node == node.name):
             return 0
         left = sum(1 for each in self._nodes.values() if each is not node and not each.lost)
         return left if left >= (plan.least or len(plan.nodes)) else 0
@@ -238,6 +240,8 @@ class Elastic:
         if self.joining is None or not node.late or self._stop.wanted:
             return False
         node.lost = True
+        left = sum(1 for each in self._nodes.values() if not each.lost)
+        self._chronicle.note("", PeerLeft(node.name, why, left))
         self._expect(node, why)
         self.joining.failed(node.name, why)
         self.unfit(node.name, why)

@@ -155,10 +155,11 @@ class RunStore:
         Raises:
             OSError: It cannot be written.
         """
-        if plan.attempt:
-            with contextlib.suppress(FileNotFoundError):
-                before = (self.folder / "plan.json").read_text(encoding="utf-8")
-                self._write(f"plan.{plan.attempt - 1}.json", before)
+        with contextlib.suppress(FileNotFoundError, ValueError):
+            before = (self.folder / "plan.json").read_text(encoding="utf-8")
+            number = int(json.loads(before)["attempt"])
+            if number < plan.attempt:
+                self._write(f"plan.{number}.json", before)
         self._write_json("plan.json", encode(plan))
 
     @property

@@ -19,6 +19,7 @@ class Hub:
         least: With so many nodes the run goes on; 0 for all of them.
         vital: Whether the run cannot go on without `node`: the ranks' store is there.
         spares: Nodes that only stand by: nobody waits for them, and their loss ends nothing.
+        expected: Nodes that are lost if they do not come; () where a controller watches for that.
     """
 
     node: str
@@ -29,6 +30,7 @@ class Hub:
     least: int = 0
     vital: bool = True
     spares: Tuple[str, ...] = ()
+    expected: Tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Collection, Dict, FrozenSet, Iterable, List, NamedTuple, Optional, Tuple
 
-from runner.core.events import Ended, HostSilent, PortTaken, ProgramStarted
+from runner.core.events import Ended, HostSilent, PeerLeft, PortTaken, ProgramStarted
 from runner.core.past import Past
 from runner.core.plan import Plan
 from runner.core.spec import Spec
@@ -43,11 +43,18 @@ def casualties(plan: Plan, observed: Iterable[Observed]) -> Casualties:
     history = sorted(observed, key=lambda seen: seen.at)
     lost = losses(plan, history)
     gone: Dict[str, str] = {}
+    left: Dict[str, str] = {}  # a run that went on without them
     clean = set()
     began = {seen.event.node for seen in history if isinstance(seen.event.body, ProgramStarted)}
     for seen in history:
         name, body = seen.event.node, seen.event.body
-        if isinstance(body, HostSilent):
+        if isinstance(body, PeerLeft):
+            left[body.peer] = body.reason
+            clean.discard(body.peer)
+        elif isinstance(body, ProgramStarted):  # perhaps once more
+            for each in (gone, left):
+                each.pop(name, None)
+        elif isinstance(body, HostSilent):
             gone[name] = body.reason
         elif isinstance(body, Ended) and body.state is State.FAILED and name not in began:
             gone[name] = body.reason or "its program could not be started"
@@ -55,7 +62,8 @@ def casualties(plan: Plan, observed: Iterable[Observed]) -> Casualties:
             gone[name] = "something of the run may be left there"
         elif isinstance(body, Ended):
             clean.add(name)
-    gone = {**gone, **{name: why for name, why in lost.items() if name not in clean}}
+            left.pop(name, None)
+    gone = {**left, **gone, **{name: why for name, why in lost.items() if name not in clean}}
     suspect = {*lost, *_first_to_fail(plan, history)} - gone.keys()
     return Casualties(gone, frozenset(suspect))
 
@@ -102,28 +110,30 @@ def past(plan: Plan, verdict: Verdict) -> Past:
 
 
 def next_spec(spec: Spec, gone: Collection[str], suspect: Collection[str] = ()) -> Optional[Spec]:
-    """Return what the next attempt is asked to be, None where too few nodes are left for it.
+    """Return what the next attempt is asked to be; None where there can be none.
+
+    That is where too few nodes are left for it, or the one that is to run its etcd is not.
 
     As many nodes as before, in the order of the YAML as far as that goes.
 
     Args:
         spec: What this attempt was asked to be.
         gone: Nodes that were lost, or cannot be used: they take no part any more.
-        suspect: Nodes whose ranks failed: they do where there is no spare for them.
+        suspect: Nodes whose ranks failed: they do where there is no spare for them, or where they
+            run the etcd of the run.
     """
+    serve = spec.rendezvous.serve
+    if serve and serve in gone:
+        return None
     there = [node for node in (*spec.nodes, *spec.spares) if node.name not in gone]
-    ranked = sorted(there, key=lambda node: node.name in suspect)  # stable: spares before suspects
+    others = {*suspect} - {serve}
+    ranked = sorted(there, key=lambda node: node.name in others)  # stable: spares before suspects
     chosen = {node.name for node in ranked[: len(spec.nodes)]}
     if len(chosen) < (spec.least or len(spec.nodes)):
         return None
-    nodes = tuple(node for node in there if node.name in chosen)
-    meet = spec.rendezvous
-    if meet.serve and meet.serve not in chosen:
-        meet = replace(meet, serve=nodes[0].name)
     return replace(
         spec,
-        nodes=nodes,
-        rendezvous=meet,
+        nodes=tuple(node for node in there if node.name in chosen),
         spares=tuple(node for node in there if node.name not in chosen),
     )
 

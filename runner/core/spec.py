@@ -123,7 +123,7 @@ class Rendezvous:
     @property
     def assigns(self) -> bool:
         """Whether torch decides which node has which ranks, anew at every membership."""
-        return self.backend in ("c10d", "etcd", "etcd-v2")
+        return self.backend != "static"
 
 
 @dataclass(frozen=True)
@@ -271,7 +271,8 @@ class Spec:
     def elastic(self) -> bool:
         """Whether nodes may come and go, or torchrun starts ranks anew, while the run is on."""
         fewer = self.least is not None and self.least < (self.most or len(self.nodes))
-        return self.rendezvous.assigns and (fewer or self.torchrun.max_restarts > 0)
+        alone = self.rendezvous.backend == "standalone"
+        return self.rendezvous.assigns and not alone and (fewer or self.torchrun.max_restarts > 0)
 
     @property
     def master(self) -> Node:

@@ -209,10 +209,20 @@ def next_attempt(
             break
         unfit += [problem for problems in wrong.values() for problem in problems]
         gone |= wrong.keys()
-    plan = build_plan(spec, facts, code=now.code, attempt=ended.attempt + 1)
+    plan = _expecting(build_plan(spec, facts, code=now.code, attempt=ended.attempt + 1))
     made = muster(spec, plan, facts, left)
     info = info_of(made.plan, now.info.by, now.info.began, (*now.info.past, ended))
     return Next(made, succession(spec, now.code, info, now.config, made.heirs))
+
+
+def _expecting(plan: Plan) -> Plan:
+    """Have the hub notice who does not come: no controller watches over the start."""
+    hub = plan.nodes[0].order.hub
+    if hub is None:
+        return plan
+    hub = replace(hub, expected=tuple(share.node for share in plan.nodes[1:]))
+    shares = [replace(share, order=replace(share.order, hub=hub)) for share in plan.nodes]
+    return replace(plan, nodes=tuple(shares))
 
 
 def _unfit(spec: Spec, facts: Mapping[str, Facts]) -> Dict[str, List[Problem]]:

@@ -157,8 +157,7 @@ class Search:
             if beat is not None:
                 peer.say(**beat)
             peer.flush()
-            late = now - peer.heard > (patience_s if peer.name else PROVE_S)
-            if late:
+            if now - peer.heard > patience_s:  # it may still be ending its part
                 self.lose()
         elif self._left and self._left[0].node in lost:
             self._next()

@@ -13,6 +13,9 @@ from runner.host.touch import APART_S, FAREWELL_S, PROVE_S, Connected, beat
 
 STRANGERS = 64
 
+COME_S = 60.0
+"""How long a node may take to begin an attempt that the hosts start by themselves."""
+
 
 class Host(Connected):
     """The hub's end: the master's supervisor."""
@@ -22,6 +25,7 @@ class Host(Connected):
         self._listener = listener
         self._began = time.monotonic()
         self._awaited = self._hub.members
+        self._missing = {*self._hub.expected}
         self._beat = beat(time.monotonic(), keep=False, still_s=0.0)
         self._moved: Dict[str, float] = {}
         self._members: Dict[str, Peer] = {}
@@ -47,6 +51,9 @@ class Host(Connected):
         for name, since in heard_of.items():
             if judge and now - since > self._hub.lost_s:
                 self._lose(name, f"nothing was heard from it for {now - since:.0f} s", since)
+        for name in [*self._missing] if judge and now > self._began + COME_S else ():
+            self._missing.discard(name)
+            self._news.peer_lost(name, f"it did not begin within {COME_S:g} s", now)
         for peer in [each for each in self._strangers if now > each.since + PROVE_S]:
             self._forget(peer)
         return all_still_s
@@ -71,6 +78,9 @@ class Host(Connected):
             return
         nodes = 1 + len({*self._members, *self._absent} - {*self._hub.spares})
         needed = self._hub.least or 1 + self._hub.members
+        service = self._order.service
+        if service is not None and service.node == name:  # without its etcd no torchrun goes on
+            needed = nodes + 1
         if self._stopping or not self._order.restarts or nodes < needed:
             self._news.peer_lost(name, reason, since)
             return
@@ -146,6 +156,7 @@ class Host(Connected):
     def _know(self, peer: Peer) -> None:
         if peer in self._strangers:
             self._strangers.remove(peer)
+            self._missing.discard(peer.name)
             before = self._members.get(peer.name)
             if before is not None:
                 self._renewed = {each for each in self._renewed if each is not before} | {peer}

@@ -130,7 +130,7 @@ class Starting(Duty):
             raise ValueError(f"there is a run {order.run_id} in {order.workdir} already")
         if os.path.lexists(folder.stopped):
             raise ValueError("somebody told the run to stop")
-        if order.again:
+        if order.attempt or order.again:
             _close_the_one_before(folder)
         if os.path.lexists(folder.work):
             prepare(folder, order, self._programs, self._record)

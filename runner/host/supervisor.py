@@ -148,6 +148,8 @@ class Supervisor(News):
         """Begin the ladder: TERM to the program, KILL after the grace."""
         if cause is Cause.USER:
             self._sequel.end(reason)
+            if self._stop_reason:  # the others are not to start it once more either
+                self._circle.stop(reason, cause)
         if self._stop_reason:
             return
         if cause is Cause.PEER and self._watchdog.dumping:  # where our ranks are, is wanted too
@@ -155,7 +157,8 @@ class Supervisor(News):
             return
         self._stop_reason, self._stop_cause = reason, cause
         mono, wall = time.monotonic(), time.time()  # before anything ends by it
-        self._circle.stop(reason, Cause.PEER if cause is Cause.OWN else cause)
+        if cause is Cause.USER or not self.order.stands_by:  # a spare's trouble is its own
+            self._circle.stop(reason, Cause.PEER if cause is Cause.OWN else cause)
         self._kill_at = time.monotonic() + self.order.grace_s
         if self._program.runs:
             hearers = self._program.hearers([*self._ranks.pids])
@@ -181,6 +184,7 @@ class Supervisor(News):
         """Go on without it: ranks that may wait for it are ended, and torch starts them anew."""
         if self._stop_reason:
             return
+        self._lost.add(peer)
         wall = time.time() - (time.monotonic() - since)
         self._journal.append(PeerLeft(peer, reason, nodes), mono=since, wall=wall)
         self._note_ranks()
@@ -352,11 +356,15 @@ class Supervisor(News):
         owners = self._lookout.owners(list(proc.table()))
         if owners is None:
             return
-        self._held.close()
-        self._held = None
+        self._let_go_of_port()
         if not owners.intersection(proc.descendants(os.getpid())):
             self._journal.append(PortTaken(self.order.hold_port, tuple(sorted(owners))))
             self.stop("the master's port was taken")
+
+    def _let_go_of_port(self) -> None:
+        if self._held is not None:
+            self._held.close()
+            self._held = None
 
     def _end_leftovers(self, now: float) -> None:
         """The program is gone: what it left behind gets TERM once, and the rest of the grace."""
@@ -396,6 +404,7 @@ class Supervisor(News):
         if proven and not survivors and not self._must_end and self._sequel.may_follow(self._last):
             self._circle.leave()
             self._circle = Circle()
+            self._let_go_of_port()
             self._sequel.decide(self._last, self._wait)
         if survivors:
             state = State.STUCK

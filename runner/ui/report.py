@@ -149,6 +149,14 @@ def _served(share: NodePlan) -> str:
     return f'(cd "$(mktemp -d)" && exec {shell.line(service.argv, paths=1)}) &'
 
 
+def begun_anew(plan: Plan, where: str) -> str:
+    """Return that a stop came too late: its hosts had begun the run once more."""
+    return (
+        f"run {plan.run_id}: the hosts had started it once more before they heard of the stop\n"
+        f"  python -m runner stop --run {plan.run_id} {where}"
+    )
+
+
 def leaving(
     plan: Plan, where: str, *, kept: bool, stopping: bool = False, apart: bool = False
 ) -> str:

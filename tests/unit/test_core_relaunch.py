@@ -13,6 +13,7 @@ from runner.core.events import (
     Event,
     HostLost,
     HostSilent,
+    PeerLeft,
     PeerLost,
     PortTaken,
     ProgramStarted,
@@ -31,7 +32,7 @@ from runner.core.relaunch import (
     pause_s,
     reason,
 )
-from runner.core.spec import Node, Relaunch, Spec, Task
+from runner.core.spec import Node, Relaunch, Rendezvous, Spec, Task
 from runner.core.stacks import STALLED
 from runner.core.states import State
 from runner.core.verdict import Observed, fold
@@ -47,6 +48,11 @@ def spec(used: str, spares: str = "", least: int | None = None) -> Spec:
     return Spec("r", "c", nodes, Task("t", "script", "t.py"), spares=more, least=least)
 
 
+def served(used: str, spares: str) -> Spec:
+    """Likewise, with an etcd on b."""
+    return replace(spec(used, spares), rendezvous=Rendezvous("etcd", serve="b"))
+
+
 @pytest.mark.parametrize(
     ("before", "gone", "suspect", "after"),
     [
@@ -58,6 +64,8 @@ def spec(used: str, spares: str = "", least: int | None = None) -> Spec:
         pytest.param(spec("abc", "de"), "bd", "a", ("ace", ""), id="a suspect is better than none"),
         pytest.param(spec("abc", least=2), "b", "", ("ac", ""), id="elastic: fewer will do"),
         pytest.param(spec("abc", least=2), "bc", "", None, id="elastic: too few"),
+        pytest.param(served("abc", "d"), "b", "", None, id="the one that runs its etcd"),
+        pytest.param(served("abc", "d"), "", "b", ("abc", "d"), id="which is no suspect"),
     ],
 )
 def test_who_takes_part(
@@ -160,6 +168,17 @@ def test_what_an_attempt_cost(
 ) -> None:
     """Who cannot take part any more, and who had better not."""
     assert casualties(plan(1, 1, 1), story(*told)) == Casualties(gone, frozenset(suspect))
+
+
+def test_a_node_without_which_a_run_went_on_is_gone() -> None:
+    """Unless it came back, or showed that nothing is left there."""
+    began = [ProgramStarted(pid) for pid in (1, 2, 3)]
+    left = ("a", PeerLeft("c", "no power", 2))
+    start = [(name, body) for name, body in zip("abc", began, strict=True)]
+
+    assert casualties(plan(1, 1, 1), story(*start, left)).gone == {"c": "no power"}
+    assert casualties(plan(1, 1, 1), story(*start, left, ("c", STOPPED))).gone == {}
+    assert casualties(plan(1, 1, 1), story(*start, left, ("c", began[2]))).gone == {}
 
 
 def test_a_node_that_could_not_begin_is_gone() -> None:
