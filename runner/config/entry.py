@@ -40,9 +40,10 @@ def check_plain(
     check: Checker, values: Mapping[str, Any], nodes: Sequence[Node], rendezvous: Rendezvous
 ) -> None:
     """Report what makes no sense where one process per node is started without torchrun."""
-    for key in dict.fromkeys(_too_many(values, nodes)):
+    for name in _too_many(values, nodes):
         what = "entry plain starts one process per node, which may start its own workers"
-        check.wrong(key, what, "set it to 1 or auto, or task.entry=torchrun")
+        hint = "set it to 1 or auto, or task.entry=torchrun"
+        check.wrong(f"cluster.nodes.{name}.nproc_per_node", what, hint)
     if rendezvous.backend != "static":
         what = f"{rendezvous.backend} is torchrun's, and entry plain starts none"
         check.wrong("rendezvous.backend", what, "choose rendezvous=static, or task.entry=torchrun")
@@ -54,12 +55,7 @@ def check_plain(
 
 
 def _too_many(values: Mapping[str, Any], nodes: Sequence[Node]) -> list[str]:
-    """Return the keys by which nodes have more than one rank."""
+    """Return the nodes that are said to have more than one rank, but for the cluster's number."""
     everywhere = str(values["cluster"]["nproc_per_node"])
-    return [
-        "cluster.nproc_per_node"
-        if str(node.nproc) == everywhere
-        else f"cluster.nodes.{node.name}.nproc_per_node"
-        for node in nodes
-        if node.nproc not in (None, 1)
-    ]
+    ranked = [node for node in nodes if node.nproc not in (None, 1)]
+    return [node.name for node in ranked if str(node.nproc) != everywhere]

@@ -15,6 +15,7 @@ NODE_KEYS = (
     *("env", "transport", "interface"),
 )
 TRANSPORTS = ("ssh", "local")
+SIXTY = 60
 
 
 def expand(entry: str) -> list[str]:
@@ -184,7 +185,11 @@ def chosen(
         kept.sort(key=lambda name: name != master)
     least, count = check.nnodes("task.nnodes", task["nnodes"])
     if count is not None and kept and count > len(kept):
-        check.wrong("task.nnodes", f"{count} nodes asked, {len(kept)} there: {_folded(kept)}")
+        hint = f"a range may go up to {len(kept)}" if least else ""
+        if count >= SIXTY and task["nnodes"] == count:  # YAML 1.1 reads 2:4 in base 60
+            hint = f"if {count // SIXTY}:{count % SIXTY} is meant, put it in quotes"
+        what = f"{count} nodes asked, {len(kept)} there: {_folded(kept)}"
+        check.wrong("task.nnodes", what, hint)
     left = [nodes[name] for name in kept]
     _check_distinct(check, left, cluster["ssh"])
     used = len(kept) if count is None else count

@@ -60,9 +60,10 @@ KNOWN: Tuple[Known, ...] = (
     _known(
         "local_rank_wanted",
         r"error: the following arguments are required:.*--local[-_]rank",
-        "the program wants --local_rank, which torchrun does not pass by itself",
-        "task.local_rank_arg=--local_rank (as the program spells it) passes it, or have the "
-        "program read LOCAL_RANK from its environment",
+        "the program wants --local_rank, or --local-rank, and was not given it by that name",
+        "task.local_rank_arg=--local_rank (as the program spells it; with task.entry=torchrun, "
+        "since torch's own launch spells it --local-rank) passes it, or have the program read "
+        "LOCAL_RANK from its environment",
     ),
     _known(
         "port_taken",

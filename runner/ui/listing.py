@@ -158,7 +158,7 @@ def _cells(row: Row) -> tuple[str, ...]:
     nodes = names if len(row.nodes) == row.of else f"{names} of {row.of}"
     age = f"{ago(row.age)} ago" if row.ended else ago(row.age)
     gpus = str(row.gpus) if row.gpus else "-"
-    cells = (row.run_id, row.task, row.owner, row.state, age, nodes, gpus, str(row.attempt))
+    cells = (row.run_id, row.task, row.owner, row.state, age, nodes, gpus, str(row.attempt + 1))
     return tuple(map(readable, cells))
 
 

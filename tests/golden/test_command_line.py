@@ -368,7 +368,17 @@ WORDS = {
     ),
     "more nodes than listed": (
         ["cluster=pair", 'task.nnodes="2:5"', "rendezvous=c10d"],
-        "task.nnodes: 5 nodes asked, 4 there: gpu1, gpu02, gpu03, gpu04",
+        (
+            "task.nnodes: 5 nodes asked, 4 there: gpu1, gpu02, gpu03, gpu04\n"
+            "    a range may go up to 4"
+        ),
+    ),
+    "a range that YAML takes for a number": (
+        ["cluster=pair", "task.nnodes=124", "rendezvous=c10d"],
+        (
+            "task.nnodes: 124 nodes asked, 4 there: gpu1, gpu02, gpu03, gpu04\n"
+            "    if 2:4 is meant, put it in quotes"
+        ),
     ),
     "elastic and static": (
         ["cluster=pair", 'task.nnodes="2:4"'],

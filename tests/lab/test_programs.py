@@ -116,9 +116,12 @@ def test_every_verb_knows_a_plain_run(on_lab: Launcher) -> None:
     hanging = (f"task.script={PROGRAMS / 'hanging.py'}", "task.args_style=raw", args)
     begun = on_lab(*TWO, PLAIN, *hanging, "detach=true")
     assert begun.code == 0, begun
-    wait_until(
-        lambda: "waiting" in on_lab("logs", "--cluster", "lab", "--rank", "0").out, "its output"
-    )
+
+    def printed(rank: int, said: str) -> bool:
+        return said in on_lab("logs", "--cluster", "lab", "--rank", f"{rank}").out
+
+    wait_until(lambda: printed(0, "waiting"), "rank 0")
+    wait_until(lambda: printed(1, "loading"), "rank 1")
     stacks = on_lab("stacks", "--cluster", "lab")
     assert "rank 1 on node2, innermost first:\n    load_batch" in stacks.out, stacks
     assert "rank 0 on node1, innermost first:\n    wait  " in stacks.out, stacks

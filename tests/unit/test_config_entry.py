@@ -62,13 +62,6 @@ def test_the_local_rank_comes_before_the_other_arguments(
             ),
         ),
         (
-            {"cluster.nproc_per_node": 2, **PLAIN, "cluster.nodes": {"a": {}, "b": {}}},
-            (
-                "cluster.nproc_per_node: entry plain starts one process per node, which may "
-                "start its own workers\n    set it to 1 or auto, or task.entry=torchrun"
-            ),
-        ),
-        (
             {"cluster.nodes": {"gpu[1-2]": {}, "gpu2": {"nproc_per_node": 3}}, **PLAIN},
             (
                 "cluster.nodes.gpu2.nproc_per_node: entry plain starts one process per node, which "
@@ -109,6 +102,6 @@ def test_what_an_entry_cannot_do_is_one_problem(changes: dict[str, Any], problem
 
 def test_a_plain_program_can_be_relaunched() -> None:
     """`max_restarts` of a static rendezvous is ours, and needs no torchrun."""
-    spec = spec_of({"torchrun.max_restarts": 2, "cluster.nproc_per_node": 1, **PLAIN})
+    spec = spec_of({"torchrun.max_restarts": 2, "cluster.nproc_per_node": 2, **PLAIN})
     assert spec.task.plain
     assert spec.relaunch.max == 2
