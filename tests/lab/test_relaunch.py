@@ -13,7 +13,7 @@ import yaml
 from tests.lab.lab import Lab
 from tests.lab.launching import PROGRAMS, Controller, Launcher, Result
 
-STEPS = 40
+STEPS = 80
 QUICK = ("stop.grace_s=1", "lost_s=3", "cluster.ssh.connect_timeout=2", "relaunch.backoff_s=0.5")
 
 
@@ -67,15 +67,25 @@ def past(done: Result) -> list[dict[str, object]]:
 
 
 @pytest.mark.parametrize(
-    ("off", "then"),
-    [("node1", ["node2", "node3", "node4"]), ("node2", ["node1", "node3", "node4"])],
-    ids=["master", "other"],
+    ("rendezvous", "off", "then"),
+    [
+        ("static", "node1", ["node2", "node3", "node4"]),
+        ("static", "node2", ["node1", "node3", "node4"]),
+        ("c10d", "node1", ["node2", "node3", "node4"]),
+    ],
+    ids=["master", "other", "host of the c10d store"],
 )
 def test_a_host_without_power_is_replaced(
-    lab: Lab, begin: Callable[..., Controller], steps: Path, off: str, then: list[str]
+    *,
+    lab: Lab,
+    begin: Callable[..., Controller],
+    steps: Path,
+    rendezvous: str,
+    off: str,
+    then: list[str],
 ) -> None:
     """The spare takes its place, and every rank goes on from its last step."""
-    controller = begin()
+    controller = begin(f"rendezvous={rendezvous}")
     controller.until_printed("step 5", 3)
     lab[off].power_off()
     done = controller.wait(90)

@@ -71,11 +71,17 @@ def whole(steps: Path, count: int = STEPS) -> None:
         assert done == list(range(count)), (rank, done)
 
 
+@pytest.mark.parametrize("rendezvous", ["static", "c10d"])
 def test_the_hub_is_powered_off_and_the_run_goes_on_on_the_spare(
-    lab: Lab, on_lab: Launcher, detached: Callable[..., tuple[str, str]], steps: Path
+    *,
+    lab: Lab,
+    on_lab: Launcher,
+    detached: Callable[..., tuple[str, str]],
+    steps: Path,
+    rendezvous: str,
 ) -> None:
     """No controller is there: the second node leads, the spare takes part, and all is counted."""
-    run_id, said = detached(count=40, overrides=("lost_s=4",))
+    run_id, said = detached(count=40, overrides=("lost_s=4", f"rendezvous={rendezvous}"))
     assert "the hosts start it once more (1 spare standing by)" in said, said
     until(lambda: len(counted(steps, 2)) > 1, "the first steps", 30)
     lab["node1"].power_off()
