@@ -6,7 +6,8 @@ import contextlib
 import ctypes
 import os
 import signal
-from typing import AbstractSet, Dict, Iterable, List, NamedTuple, Optional, Set
+import subprocess
+from typing import AbstractSet, Dict, Iterable, List, NamedTuple, Optional, Set, Tuple
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
@@ -162,6 +163,18 @@ def send(pids: Iterable[int], signum: int) -> Set[int]:
         except (ProcessLookupError, PermissionError):
             continue
     return reached
+
+
+def note_end(process: subprocess.Popen[bytes], status: int) -> Tuple[Optional[int], Optional[int]]:
+    """Take it that somebody else reaped a child, which would read as success later.
+
+    Returns:
+        Its exit code, or the signal that ended it.
+    """
+    signum = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
+    code = None if signum else os.WEXITSTATUS(status)
+    process.returncode = -signum if signum else code
+    return code, signum
 
 
 def close_all_but(keep: AbstractSet[int]) -> None:

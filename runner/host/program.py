@@ -81,10 +81,7 @@ class Program:
         """Whether it was this process that was reaped with that status."""
         if self._process is None or pid != self.pid:
             return False
-        signum = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
-        code = None if signum else os.WEXITSTATUS(status)
-        self._process.returncode = -signum if signum else code
-        self.end = (code, signum)
+        self.end = proc.note_end(self._process, status)
         return True
 
     def never(self) -> None:

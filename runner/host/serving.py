@@ -126,9 +126,7 @@ class Serving:
         """Take note of the end of a child; whether it was the service."""
         if self._process is None or pid != self.pid:
             return False
-        signum = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
-        code = None if signum else os.WEXITSTATUS(status)
-        self._process.returncode = -signum if signum else code
+        code, signum = proc.note_end(self._process, status)
         self.pid = 0
         if not self._ending and self._service is not None:
             how = describe_exit(code, signum)

@@ -73,6 +73,14 @@ def lab_as_found(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 @pytest.fixture
+def steps(tmp_path: Path) -> Path:
+    """A folder that all hosts share, as they would a checkpoint's (see `programs/steps.py`)."""
+    folder = tmp_path / "steps"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
 def launcher(tmp_path: Path) -> Iterator[Launcher]:
     """Starts `python -m runner` as a user with a folder and a conf/ of their own."""
     folder = tmp_path / "project"

@@ -18,14 +18,6 @@ QUICK = ("stop.grace_s=1", "lost_s=3", "cluster.ssh.connect_timeout=2", "relaunc
 
 
 @pytest.fixture
-def steps(tmp_path: Path) -> Path:
-    """A folder that all hosts share, as they would a checkpoint's."""
-    folder = tmp_path / "steps"
-    folder.mkdir()
-    return folder
-
-
-@pytest.fixture
 def begin(on_lab: Launcher, steps: Path) -> Callable[..., Controller]:
     """Start three ranks that count steps, on three of four nodes; `when` is of `steps.py`."""
 

@@ -19,14 +19,6 @@ STEPS = 12
 
 
 @pytest.fixture
-def steps(tmp_path: Path) -> Path:
-    """A folder on a disk that all hosts share."""
-    folder = tmp_path / "steps"
-    folder.mkdir()
-    return folder
-
-
-@pytest.fixture
 def detached(on_lab: Launcher, steps: Path) -> Callable[..., tuple[str, str]]:
     """Start a detached run of ranks that count; return its id, and what its launch said."""
 
