@@ -25,6 +25,7 @@ class RunInfo:
         attempt: Which start of it this is, from 0.
         least: With so many nodes it goes on, 0 for all of them.
         past: The attempts before it.
+        standby: Spare nodes that stand by; their hosts have a record of it, too.
     """
 
     run_id: str
@@ -38,6 +39,7 @@ class RunInfo:
     attempt: int = 0
     least: int = 0
     past: Tuple[Past, ...] = ()
+    standby: Tuple[str, ...] = ()
 
     @property
     def nodes_before(self) -> Tuple[str, ...]:
@@ -84,9 +86,13 @@ def elastic(info: RunInfo, seen: Mapping[str, RunSeen]) -> str:
 
 
 def present(seen: Mapping[str, RunSeen]) -> Dict[str, RunSeen]:
-    """Return those of a run's hosts that tell how it is: of its last attempt, or still at it."""
+    """Return those of a run's hosts that tell how it is: of its last attempt, or still at it.
+
+    Who only stands by does so where no other is left.
+    """
     last = max((each.info.attempt for each in seen.values()), default=0)
-    return {n: each for n, each in seen.items() if each.alive or each.info.attempt == last}
+    there = {n: each for n, each in seen.items() if each.alive or each.info.attempt == last}
+    return {n: each for n, each in there.items() if n not in each.info.standby} or there
 
 
 def overall(seen: Mapping[str, RunSeen]) -> str:

@@ -153,6 +153,7 @@ def succession(
 
 def info_of(plan: Plan, by: str, began: float, past: Tuple[Past, ...] = ()) -> RunInfo:
     """Return what every host has on record of the whole run."""
+    hub = plan.nodes[0].order.hub
     return RunInfo(
         run_id=plan.run_id,
         cluster=plan.cluster,
@@ -165,6 +166,7 @@ def info_of(plan: Plan, by: str, began: float, past: Tuple[Past, ...] = ()) -> R
         gpus={share.node: len(share.gpus) for share in plan.nodes if share.gpus},
         attempt=plan.attempt,
         past=past,
+        standby=hub.spares if hub else (),
     )
 
 
