@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
 from runner.contact import Contact
@@ -92,7 +92,7 @@ class Attempts:
         self._contact.console.begin_again()
         self._say(report.again(number, of, past[-1].why, spec, follows, pause_s))
         self._contact.console.phase("waiting for the next attempt")
-        self._contact.pause(pause_s)
+        self._heed_stop([self._contact.pause(pause_s, plan.run_id)])
         unfit: dict[str, Problem] = {}
         while follows is not None:
             self._contact.turn_to(follows)
@@ -121,9 +121,7 @@ class Attempts:
             Interrupted: By a signal, or by a stop from elsewhere in the pause.
         """
         facts, unfit = self._contact.gather_some(self._request, again=True)
-        if stopped := [name for name, told in facts.items() if told.run_stopped]:
-            self._say(f"somebody told the run to stop on {stopped[0]}: no attempt follows")
-            raise Interrupted(128 + signal.SIGINT)
+        self._heed_stop([name for name, told in facts.items() if told.run_stopped])
         for name in were_there & facts.keys():  # of course it has been here
             facts[name] = replace(facts[name], run_there=False)
         general = []
@@ -144,6 +142,12 @@ class Attempts:
             if not unfit:
                 self._say(f"no attempt follows:\n{error}")
             return None, unfit
+
+    def _heed_stop(self, nodes: Sequence[str]) -> None:
+        """End it where somebody elsewhere wants no other attempt."""
+        for name in filter(None, nodes):
+            self._say(f"somebody told the run to stop on {name}: no attempt follows")
+            raise Interrupted(128 + signal.SIGINT)
 
     def _too_few(self, spec: Spec, gone: set[str]) -> None:
         if spec.rendezvous.serve in gone:

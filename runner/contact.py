@@ -114,8 +114,11 @@ class Contact:
         if session is not None:
             session.close()
 
-    def pause(self, seconds: float) -> None:
-        """Wait, and keep the hosts company meanwhile.
+    def pause(self, seconds: float, run_id: str) -> str:
+        """Wait before another attempt of a run, and keep its hosts company meanwhile.
+
+        Returns:
+            A node where somebody said that there shall be none; "" for no such.
 
         Raises:
             Interrupted: By a signal.
@@ -125,14 +128,17 @@ class Contact:
         while (now := time.monotonic()) < end:
             if now >= next_ping:
                 next_ping = now + PING_S
-                for session in self.sessions.values():
-                    session.request("ping")
+                for name, session in self.sessions.items():
+                    session.request("wait", {"run_id": run_id, "node": name})
             with contextlib.suppress(queue.Empty):
                 session_of, frame = self.inbox.get(timeout=min(0.1, end - now))
                 if session_of is None and frame.kind == "signal":
                     raise Interrupted(128 + int(frame.data["signal"]))
                 if session_of is not None and frame.kind in ("opened", "arrived"):
                     session_of.close()  # for an attempt that is over
+                if session_of is not None and frame.data.get("stopped"):
+                    return session_of.node.name
+        return ""
 
     def push(
         self, snapshot: Snapshot, facts: dict[str, Facts], *, verify: bool = False

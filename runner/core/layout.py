@@ -54,6 +54,7 @@ class RunFolder:
         self.events = posixpath.join(self.root, "events.jsonl")
         self.log = posixpath.join(self.root, "supervisor.log")
         self.stopped = posixpath.join(self.root, "stopped")
+        self.waiting = posixpath.join(self.root, "waiting")
         self.ballast = posixpath.join(self.root, "ballast")
         self.last_ballast = posixpath.join(self.root, "ballast.last")
         self.work = posixpath.join(self.root, "work")

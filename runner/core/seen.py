@@ -57,6 +57,7 @@ class RunSeen:
         state: How far it is there; None when the record cannot be read.
         alive: Whether its supervisor or guardian lives.
         changed: When its state changed last, in seconds since 1970 on that host.
+        waits: Whether its controller is about to start it once more.
     """
 
     info: RunInfo
@@ -64,6 +65,7 @@ class RunSeen:
     state: Optional[State]
     alive: bool
     changed: float
+    waits: bool = False
 
     @property
     def on(self) -> bool:
@@ -75,6 +77,10 @@ ENDS = (State.SUCCEEDED, State.FAILED, State.STOPPED, State.STUCK, None)
 
 BROKEN = "broken"
 """The state of a run whose supervisors are gone, while its record has no end."""
+
+
+RESTARTING = "restarting"
+"""The state of a run between two attempts."""
 
 
 def elastic(info: RunInfo, seen: Mapping[str, RunSeen]) -> str:
@@ -104,6 +110,8 @@ def overall(seen: Mapping[str, RunSeen]) -> str:
             return str(state.value)
     if live:
         return "running"
+    if any(each.waits for each in seen.values()):
+        return RESTARTING
     states = {each.state for each in seen.values()}
     for state in (State.STUCK, State.FAILED):
         if state in states:

@@ -29,6 +29,7 @@ class Keeping(Duty):
             "runs": lambda frame: work.add(frame, self._runs(frame)),
             "run": self._run,
             "prove": self._prove,
+            "wait": self._wait,
         }
 
     def _runs(self, frame: Frame) -> Steps:
@@ -48,6 +49,14 @@ class Keeping(Duty):
                 told[name] = file.read()
         packed = zlib.compress(json.dumps(told).encode(), 1)
         self.wire.reply("run", {"id": ask["id"]}, packed)
+
+    def _wait(self, frame: Frame) -> None:
+        """Take it that another attempt follows soon; say whether somebody wants none."""
+        ask = frame.data
+        folder = folder_of(self.wire.workdir, ask["run_id"], ask["node"])
+        with open(folder.waiting, "w", encoding="ascii"):
+            pass
+        self.wire.reply("waits", {"id": ask["id"], "stopped": os.path.lexists(folder.stopped)})
 
     def _prove(self, frame: Frame) -> None:
         """Kill what is left of a run whose supervisor is gone, and say what could not be.

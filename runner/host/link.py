@@ -27,7 +27,7 @@ MAX_UNSENT = 4 << 20
 LATER = {
     **dict.fromkeys(("exec", "kill"), "commands"),
     **dict.fromkeys(("inventory", "fetch"), "fetching"),
-    **dict.fromkeys(("clean", "runs", "run", "prove"), "keeping"),
+    **dict.fromkeys(("clean", "runs", "run", "prove", "wait"), "keeping"),
     "dump": "dumping",
     **dict.fromkeys(("listen", "probe"), "probing"),
 }

@@ -130,6 +130,8 @@ class Starting(Duty):
             raise ValueError(f"there is a run {order.run_id} in {order.workdir} already")
         if os.path.lexists(folder.stopped):
             raise ValueError("somebody told the run to stop")
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(folder.waiting)
         if order.attempt or order.again:
             _close_the_one_before(folder)
         if os.path.lexists(folder.work):

@@ -90,7 +90,7 @@ def rows(runs: Iterable[Seen], *, all_: bool, clocks: Mapping[str, float]) -> li
     made = []
     for run in runs:
         info, seen = run.info, present(run.seen)
-        going = any(each.on for each in seen.values())
+        going = any(each.on or each.waits for each in seen.values())
         if not going and not all_:
             continue
         last = max(clocks[name] - each.changed for name, each in seen.items())

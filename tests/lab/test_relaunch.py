@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 import yaml
 
 from tests.lab.lab import Lab
+from tests.lab.lab.programs import wait_until
 from tests.lab.launching import PROGRAMS, Controller, Launcher, Result
 
 STEPS = 80
@@ -186,8 +188,10 @@ def test_a_stop_from_elsewhere_in_the_pause(
     lab: Lab, begin: Callable[..., Controller], on_lab: Launcher
 ) -> None:
     """Nothing runs at that moment, and nothing starts any more."""
-    controller = begin("relaunch.backoff_s=10", when=("fail=0:3:3",))
-    controller.until(lambda: "starting in 10 s" in controller.err, "the pause")
+    controller = begin("relaunch.backoff_s=60", when=("fail=0:3:3",))
+    controller.until(lambda: "starting in 60 s" in controller.err, "the pause")
+    listed = f"{controller.run_id} .*restarting"
+    wait_until(lambda: re.search(listed, on_lab("ps", "--cluster", "lab").out), "ps", timeout=20)
     stopped = on_lab("stop", "--run", controller.run_id, "--cluster", "lab", seconds=30)
     assert stopped.code == 0, stopped
     done = controller.wait(30)
