@@ -94,6 +94,7 @@ class Supervisor(News):
         self._disconnect_s = order.disconnect_s
         self._stop_reason = ""
         self._stop_cause = Cause.USER
+        self._user_stops = False
         self._failed = False
         self._failed_at: Optional[float] = None
         self._kill_at: Optional[float] = None
@@ -148,7 +149,8 @@ class Supervisor(News):
         """Begin the ladder: TERM to the program, KILL after the grace."""
         if cause is Cause.USER:
             self._sequel.end(reason)
-            if self._stop_reason:  # the others are not to start it once more either
+            known, self._user_stops = self._user_stops, True
+            if self._stop_reason and not known:  # nor are the others to start it once more
                 self._circle.stop(reason, cause)
         if self._stop_reason:
             return
