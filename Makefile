@@ -34,12 +34,13 @@ unit: $(VENV)/.test  ## the fast tests only
 lab: $(VENV)/.test system  ## the tests on real hosts only
 	$(BIN)/python -m pytest $(BESIDE) tests/lab $(ARGS)
 
-bench: $(VENV)/.test system  ## launch, check, deploy, logs, ends and cost, against ssh, rsync, tar and torchrun
+bench: $(VENV)/.test system  ## launch, check, deploy, logs, ends, relaunch and cost, against ssh, rsync, tar and torchrun
 	$(BIN)/python -m benchmarks.launch $(ARGS)
 	$(BIN)/python -m benchmarks.check
 	$(BIN)/python -m benchmarks.deploy
 	$(BIN)/python -m benchmarks.logs
 	$(BIN)/python -m benchmarks.ends
+	$(BIN)/python -m benchmarks.relaunch
 	$(BIN)/python -m benchmarks.cost
 
 chaos: $(VENV)/.test system  ## 1,000 random kills, cuts and power failures of runs on real hosts
