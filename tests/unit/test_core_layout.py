@@ -22,6 +22,7 @@ def test_run_folder_is_as_documented() -> None:
         "events": f"{root}/events.jsonl",
         "log": f"{root}/supervisor.log",
         "stopped": f"{root}/stopped",
+        "waiting": f"{root}/waiting",
         "ballast": f"{root}/ballast",
         "last_ballast": f"{root}/ballast.last",
         "work": f"{root}/work",
