@@ -89,12 +89,15 @@ class Program:
         if not self.begun:
             self.end = (None, None)
 
-    def hearers(self, ranks: List[int]) -> List[int]:
-        """Return who gets TERM: a launcher alone, since it forwards; else the whole session."""
+    def hearers(self) -> List[int]:
+        """Return who gets TERM: a launcher alone, since it forwards; else the whole session.
+
+        And the rank, which is the child of its shim, where it has a session of its own.
+        """
         if self._order.launcher:
             return [self.pid]
-        session = {pid for pid, each in proc.table().items() if each.session == self.pid}
-        return sorted(session | {*ranks})
+        table = proc.table()
+        return [pid for pid, each in table.items() if self.pid in (each.session, each.ppid)]
 
 
 def before_exec(home: Cgroup, dies_by: signal.Signals) -> None:

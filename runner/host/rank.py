@@ -18,7 +18,7 @@ import resource
 import signal
 import sys
 import time
-from typing import Any, Dict, List, Mapping, NoReturn
+from typing import Any, Collection, Dict, List, Mapping, NoReturn
 
 PR_SET_PDEATHSIG, PR_SET_PTRACER = 1, 0x59616D61
 TRACEBACK = 8 << 10
@@ -45,11 +45,14 @@ def main(argv: List[str]) -> NoReturn:
         os.environ["PYTHONPATH"] = f"{site}{os.pathsep}{own}" if own else site
     # torchrun signals the whole process group, so the rank gets its own copy: the shim stays to
     # see the end. Handlers, not SIG_IGN, because the rank would inherit the latter.
+    # Blocked over the fork, so that none is lost on a rank that still has the handlers.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED)
     for forwarded in FORWARDED:
         signal.signal(forwarded, lambda *_: None)
     child = os.fork()
     if child == 0:
-        _become(program, base, traced=bool(site))
+        _become(program, base, before, traced=bool(site))
+    signal.pthread_sigmask(signal.SIG_SETMASK, before)
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     record(f"{numbered}.start", {"pid": child, "shim": os.getpid(), **told})
     _, status, usage = os.wait4(child, 0)
@@ -91,7 +94,7 @@ def membership(environ: Mapping[str, str]) -> Dict[str, Any]:
     return told
 
 
-def _become(program: List[str], base: str, *, traced: bool) -> NoReturn:
+def _become(program: List[str], base: str, mask: Collection[int], *, traced: bool) -> NoReturn:
     """Turn this process into the rank's own program; it dies with its shim (prctl(2)).
 
     Where Yama restricts ptrace to a process's parents, one that is to be `traced` lets py-spy of
@@ -106,6 +109,7 @@ def _become(program: List[str], base: str, *, traced: bool) -> NoReturn:
         os._exit(1)
     for signum in FORWARDED:
         signal.signal(signum, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     _offer_to_oom_killer()
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
     try:

@@ -163,8 +163,7 @@ class Supervisor(News):
             self._circle.stop(reason, Cause.PEER if cause is Cause.OWN else cause)
         self._kill_at = time.monotonic() + self.order.grace_s
         if self._program.runs:
-            hearers = self._program.hearers([*self._ranks.pids])
-            self._termed |= proc.send(hearers, signal.SIGTERM)
+            self._termed |= proc.send(self._program.hearers(), signal.SIGTERM)
         self._program.never()
         self._journal.append(Stopping(reason, cause), mono=mono, wall=wall)
         if self._journal.state is not State.STOPPING:
@@ -244,7 +243,7 @@ class Supervisor(News):
         if word == "left":
             known = (str(message["peer"]), str(message["reason"]))
             self.peer_left(*known, self._heard, int(message["nodes"]))
-        if word == "keep":
+        elif word == "keep":
             self._keep()
         elif word in ("stop", "kill"):
             cause = Cause(message.get("cause", "user"))

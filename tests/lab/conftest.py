@@ -69,6 +69,7 @@ def lab_as_found(request: pytest.FixtureRequest) -> Iterator[None]:
     except LabError:
         left = lab.leftovers()
         lab.clear()
+        lab.forget_runs()  # what was killed here must not be found by the next test
         pytest.fail(f"left running: {left}")
 
 

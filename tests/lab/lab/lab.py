@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from tests.lab.lab.files import HOMES
 from tests.lab.lab.programs import run
 
 if TYPE_CHECKING:
@@ -136,6 +137,11 @@ class Lab:
         """Kills all that runs on the hosts but their sshd."""
         for host in self.hosts.values():
             host.clear()
+
+    def forget_runs(self) -> None:
+        """Removes the run folders of all runs there were on the hosts."""
+        for host in self.hosts.values():
+            host.sh(f"rm -rf {' '.join(f'{home}/.runner/runs' for home in HOMES.values())}")
 
 
 def _node(host: Host) -> dict[str, Any]:
