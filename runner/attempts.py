@@ -175,5 +175,5 @@ class Attempts:
         held, hub = int(told["port"]), int(told["hub_port"])
         facts = {**facts, master: replace(facts[master], held_port=held, hub_port=hub)}
         # The ports by which the hosts would start it again went with the attempt that held them.
-        facts = {name: replace(told, heir_port=0) for name, told in facts.items()}
+        facts = {name: replace(told, vote_port=0) for name, told in facts.items()}
         return self._ready(facts, plan.attempt + 1), facts

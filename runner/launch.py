@@ -26,13 +26,14 @@ from runner.control.joining import Admission
 from runner.control.session import Inbox
 from runner.control.snapshot import Snapshot
 from runner.control.store import RunStore
-from runner.control.watch import Heirs, Watch
+from runner.control.watch import Voters, Watch
 from runner.core.codec import encode
 from runner.core.composed import Composed, DryRun
 from runner.core.errors import Interrupted, NotReady, Problem, RunnerError, Unproven
 from runner.core.events import Event
 from runner.core.facts import Facts, FactsRequest
 from runner.core.fetch import OUTPUT
+from runner.core.handover import handover, info_of, roster
 from runner.core.layout import is_rank, log_name, rank_of
 from runner.core.packages import Wants
 from runner.core.past import Past
@@ -40,7 +41,6 @@ from runner.core.plan import Plan, build_plan
 from runner.core.readiness import problems_of
 from runner.core.release import Code
 from runner.core.spec import Node, Spec
-from runner.core.succession import info_of, muster, succession
 from runner.core.verdict import STOPPED, Verdict, fold
 from runner.home import fetch
 from runner.ui import report
@@ -288,7 +288,7 @@ class Launch:
         return _code(self.spec, self._snapshot)
 
     def _launch(self, plan: Plan, facts: dict[str, Facts]) -> int:
-        plan = self._mustered(plan, facts)
+        plan = self._enrolled(plan, facts)
         with self._writing():
             self._store.create(self._composed.config_yaml)
             self._store.write_plan(plan)
@@ -300,7 +300,7 @@ class Launch:
             while not watch.left and (follows := attempts.after(facts, watch, verdict)):
                 plan, facts = follows
                 self._past = attempts.past
-                plan = self._mustered(plan, facts)
+                plan = self._enrolled(plan, facts)
                 with self._writing():
                     self._store.write_plan(plan)
                 watch, verdict = self._attempt(plan, facts)
@@ -349,7 +349,7 @@ class Launch:
         record, token = self._record(plan), secrets.token_hex(16)
         watch.start(
             *(facts, tasks, record, token, self._admission(facts)),
-            heirs=self._heirs(plan),
+            voters=self._voters(plan),
             hurries=hurries,
         )
         watch.run(detach=self.spec.detach)
@@ -358,22 +358,22 @@ class Launch:
             verdict = replace(verdict, exit_code=NotReady.exit_code)
         return watch, verdict
 
-    def _mustered(self, plan: Plan, facts: dict[str, Facts]) -> Plan:
+    def _enrolled(self, plan: Plan, facts: dict[str, Facts]) -> Plan:
         """Have the hosts able to start the run once more by themselves, if that is wanted."""
         left = self.spec.relaunch.max - len(self._past)
         if not self.spec.detach and not self.spec.disconnect_s:  # it goes on with us while we live
             left = 0
-        self._muster = muster(self.spec, plan, facts, left)
-        return self._muster.plan
+        self._roster = roster(self.spec, plan, facts, left)
+        return self._roster.plan
 
-    def _heirs(self, plan: Plan) -> Heirs | None:
+    def _voters(self, plan: Plan) -> Voters | None:
         """Return what the hosts need for that."""
-        if not self._muster.heirs:
+        if not self._roster.voters:
             return None
         info = info_of(plan, whoami(), self._began, self._past)
         config = self._composed.config_yaml
-        legacy = succession(self.spec, self._code, info, config, self._muster.heirs)
-        return Heirs(encode(legacy), self._muster.standby)
+        legacy = handover(self.spec, self._code, info, config, self._roster.voters)
+        return Voters(encode(legacy), self._roster.standby)
 
     def _happened(self, event: Event) -> None:
         self._store.append(event)

@@ -32,7 +32,7 @@ class Accord:
         self, plan: Plan, nodes: Mapping[str, NodeWatch], stop: Stop, tell: Callbacks
     ) -> None:
         self.onward = 0
-        self._hub, self._heirs = plan.nodes[0].node, plan.nodes[0].order.heirs
+        self._hub, self._voters = plan.nodes[0].node, plan.nodes[0].order.voters
         self._nodes, self._stop, self._tell = nodes, stop, tell
         self._coming: set[str] = set()
         self._decided = False
@@ -101,7 +101,7 @@ class Accord:
     def decides(self) -> bool:
         """Whether it is up to them whether the run starts once more, and not to us."""
         needless = all(not node.share.order.disconnect_s for node in self._nodes.values())
-        return self._heirs > 0 and (needless or self.kept_by_any)
+        return self._voters > 0 and (needless or self.kept_by_any)
 
     @property
     def apart(self) -> bool:

@@ -277,7 +277,7 @@ def launch_request(
         script = ""  # it comes with the release
     master = node is spec.master
     holds = spec.rendezvous.holds(node.name, spec.master.name)
-    heir = spec.relaunch.max > 0
+    voter = spec.relaunch.max > 0
     many = len(spec.nodes) + len(spec.spares) > 1
     return FactsRequest(
         node=node.name,
@@ -291,9 +291,9 @@ def launch_request(
         release=code.release,
         hold_port=holds,
         hold_hub=master and many,
-        hold_heir=heir and many,
-        port_first=spec.master_port.first if master or holds or heir else 0,
-        port_last=spec.master_port.last if master or holds or heir else 0,
+        hold_vote=voter and many,
+        port_first=spec.master_port.first if master or holds or voter else 0,
+        port_last=spec.master_port.last if master or holds or voter else 0,
         python_path=spec.env_of(node).get("PYTHONPATH", ""),
         packages=(*NCCL, *(CLIENT if spec.rendezvous.etcd else ()), *packages),
         serves=node.name == spec.rendezvous.serve,

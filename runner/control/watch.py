@@ -54,15 +54,15 @@ KEEP_S = 2.0
 """How long the hosts may take to confirm that they need nobody."""
 
 
-class Heirs(NamedTuple):
+class Voters(NamedTuple):
     """What the hosts of a run need to start it once more by themselves.
 
     Attributes:
-        succession: The run as it was asked for, encoded.
+        handover: The run as it was asked for, encoded.
         standby: The orders of the spares that stand by.
     """
 
-    succession: dict[str, Any]
+    handover: dict[str, Any]
     standby: Mapping[str, Order]
 
 
@@ -119,7 +119,7 @@ class Watch:
         token: str,
         admission: Admission | None = None,
         *,
-        heirs: Heirs | None = None,
+        voters: Voters | None = None,
         hurries: bool = False,
     ) -> None:
         """Send every host its order.
@@ -130,15 +130,15 @@ class Watch:
             record: What every host is to have on record of the whole run, packed.
             token: The secret by which the supervisors know each other.
             admission: How nodes that are not there yet, or come back, are taken in; None for not.
-            heirs: What they need to start the run once more by themselves; None if they do not.
+            voters: What they need to start the run once more by themselves; None if they do not.
             hurries: Whether another attempt follows if this one fails.
         """
         self._vigil.hurries = hurries
         secrets = {name: secret.reveal() for name, secret in self.spec.secrets.items()}
         self._order_data, self._tasks = {"secrets": secrets, "token": token}, tasks
-        if heirs is not None:
-            self._order_data["succession"] = heirs.succession
-        standby = heirs.standby if heirs else {}
+        if voters is not None:
+            self._order_data["handover"] = voters.handover
+        standby = voters.standby if voters else {}
         self.accord.expect(standby)
         self._meet(logs=True)
         if admission is not None:

@@ -38,7 +38,7 @@ class FactsRequest:
         release: The hash of the release the run is to work in; "" for none.
         hold_port: Whether to reserve the port where the nodes meet here.
         hold_hub: Whether to reserve a port for the supervisors' hub.
-        hold_heir: Whether to reserve a port by which the hosts relaunch the run themselves.
+        hold_vote: Whether to reserve a port by which the hosts relaunch the run themselves.
         port_first: The first port allowed; 0 for any.
         port_last: The last port allowed.
         deadline_s: How long one slow tool may take before it is left out.
@@ -64,7 +64,7 @@ class FactsRequest:
     release: str = ""
     hold_port: bool = False
     hold_hub: bool = False
-    hold_heir: bool = False
+    hold_vote: bool = False
     port_first: int = 0
     port_last: int = 0
     hosts_only: bool = False
@@ -191,7 +191,7 @@ class Facts:
         cores: CPU cores a process of ours may use (affinity and cgroup quota).
         held_port: The port reserved for the meeting, 0 when none was asked for or free.
         hub_port: The one reserved for the supervisors' hub, likewise.
-        heir_port: The one reserved for a relaunch by the hosts, likewise.
+        vote_port: The one reserved for a relaunch by the hosts, likewise.
         port_error: Why no port could be reserved.
         workdir: Absolute.
         workdir_error: Why no file can be written below it.
@@ -232,7 +232,7 @@ class Facts:
     cores: int = 1
     held_port: int = 0
     hub_port: int = 0
-    heir_port: int = 0
+    vote_port: int = 0
     port_error: str = ""
     workdir: str = ""
     workdir_error: str = ""

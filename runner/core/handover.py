@@ -21,7 +21,7 @@ from runner.core.spec import Node, Spec
 
 
 @dataclass(frozen=True)
-class Heir:
+class Voter:
     """A node that takes part when the hosts decide by themselves how a run goes on.
 
     Attributes:
@@ -36,7 +36,7 @@ class Heir:
 
 
 @dataclass(frozen=True)
-class Succession:
+class Handover:
     """A run as it was asked for, and who may take it over.
 
     Attributes:
@@ -45,7 +45,7 @@ class Succession:
         code: What travelled with the run.
         info: What is on record of the whole run.
         config: Its configuration, as YAML.
-        heirs: Those who decide, in the order in which they lead: by rank, then the spares.
+        voters: Those who decide, in the order in which they lead: by rank, then the spares.
     """
 
     spec: Spec
@@ -53,21 +53,21 @@ class Succession:
     code: Code
     info: RunInfo
     config: str
-    heirs: Tuple[Heir, ...]
+    voters: Tuple[Voter, ...]
 
 
-class Muster(NamedTuple):
+class Roster(NamedTuple):
     """The plan of an attempt, with all who take part in its end.
 
     Attributes:
         plan: With orders that say so.
         standby: The orders of the spares.
-        heirs: See `Succession`; () where the hosts cannot decide by themselves.
+        voters: See `Handover`; () where the hosts cannot decide by themselves.
     """
 
     plan: Plan
     standby: Dict[str, Order]
-    heirs: Tuple[Heir, ...]
+    voters: Tuple[Voter, ...]
 
     @property
     def orders(self) -> Dict[str, Order]:
@@ -75,7 +75,7 @@ class Muster(NamedTuple):
         return {**{share.node: share.order for share in self.plan.nodes}, **self.standby}
 
 
-def muster(spec: Spec, plan: Plan, facts: Mapping[str, Facts], left: int) -> Muster:
+def roster(spec: Spec, plan: Plan, facts: Mapping[str, Facts], left: int) -> Roster:
     """Have the supervisors of a planned attempt able to start the run once more.
 
     Spares of whom nothing is known do not stand by.
@@ -87,42 +87,42 @@ def muster(spec: Spec, plan: Plan, facts: Mapping[str, Facts], left: int) -> Mus
         left: How often the run may start once more.
     """
     if not left:
-        return Muster(plan, {}, ())
+        return Roster(plan, {}, ())
     spares = [node for node in spec.spares if node.name in facts]
-    heirs = _heirs(spec, [*spec.nodes, *spares], facts)
-    spares = spares if heirs else []
+    voters = _voters(spec, [*spec.nodes, *spares], facts)
+    spares = spares if voters else []
     hub = plan.nodes[0].order.hub
     if hub is None and spares:
         port = facts[spec.master.name].hub_port
-        hub = Hub(spec.master.name, heirs[0].addr, port, 0, spec.lost_s) if port else None
-    if hub is None and len(heirs) > 1:  # they would not hear of each other's end
-        heirs, spares = (), []
+        hub = Hub(spec.master.name, voters[0].addr, port, 0, spec.lost_s) if port else None
+    if hub is None and len(voters) > 1:  # they would not hear of each other's end
+        voters, spares = (), []
     if hub is not None:
         hub = replace(hub, spares=tuple(node.name for node in spares))
-    common = {"hub": hub, "relaunches": left, "heirs": len(heirs)}
+    common = {"hub": hub, "relaunches": left, "voters": len(voters)}
     shares = tuple(
         replace(share, order=replace(share.order, **common))  # type: ignore[arg-type]
         for share in plan.nodes
     )
     pattern = shares[0].order
     standby = {node.name: _standby(pattern, node, facts[node.name]) for node in spares}
-    return Muster(replace(plan, nodes=shares), standby, heirs)
+    return Roster(replace(plan, nodes=shares), standby, voters)
 
 
-def _heirs(spec: Spec, nodes: List[Node], facts: Mapping[str, Facts]) -> Tuple[Heir, ...]:
+def _voters(spec: Spec, nodes: List[Node], facts: Mapping[str, Facts]) -> Tuple[Voter, ...]:
     """Return all of them, or none: where one has no port or address, no majority is sure."""
     if len(nodes) == 1:
-        return (Heir(nodes[0].name),)
+        return (Voter(nodes[0].name),)
     found = network.endpoints(spec, nodes, facts)
-    heirs = []
+    voters = []
     for node in nodes:
         own = node.addr if node.addr and network.is_numeric(node.addr) else ""
         addr = own or (found[node.name].address if node.name in found else "")
-        port = facts[node.name].heir_port
+        port = facts[node.name].vote_port
         if not addr or not port:
             return ()
-        heirs.append(Heir(node.name, addr, port))
-    return tuple(heirs)
+        voters.append(Voter(node.name, addr, port))
+    return tuple(voters)
 
 
 def _standby(pattern: Order, node: Node, facts: Facts) -> Order:
@@ -143,12 +143,12 @@ def _standby(pattern: Order, node: Node, facts: Facts) -> Order:
     )
 
 
-def succession(
-    spec: Spec, code: Code, info: RunInfo, config: str, heirs: Tuple[Heir, ...]
-) -> Succession:
+def handover(
+    spec: Spec, code: Code, info: RunInfo, config: str, voters: Tuple[Voter, ...]
+) -> Handover:
     """Return what every host is to know, without the values of the secrets."""
     names = tuple(spec.secrets)
-    return Succession(replace(spec, secrets={}), names, code, info, config, heirs)
+    return Handover(replace(spec, secrets={}), names, code, info, config, voters)
 
 
 def info_of(plan: Plan, by: str, began: float, past: Tuple[Past, ...] = ()) -> RunInfo:
@@ -173,12 +173,12 @@ def info_of(plan: Plan, by: str, began: float, past: Tuple[Past, ...] = ()) -> R
 class Next(NamedTuple):
     """The next attempt: what everybody is told, and what they need for the one after it."""
 
-    muster: Muster
-    succession: Succession
+    roster: Roster
+    handover: Handover
 
 
 def next_attempt(
-    now: Succession,
+    now: Handover,
     ended: Past,
     left: int,
     facts: Mapping[str, Facts],
@@ -212,9 +212,9 @@ def next_attempt(
         unfit += [problem for problems in wrong.values() for problem in problems]
         gone |= wrong.keys()
     plan = _expecting(build_plan(spec, facts, code=now.code, attempt=ended.attempt + 1))
-    made = muster(spec, plan, facts, left)
+    made = roster(spec, plan, facts, left)
     info = info_of(made.plan, now.info.by, now.info.began, (*now.info.past, ended))
-    return Next(made, succession(spec, now.code, info, now.config, made.heirs))
+    return Next(made, handover(spec, now.code, info, now.config, made.voters))
 
 
 def _expecting(plan: Plan) -> Plan:
@@ -232,6 +232,6 @@ def _unfit(spec: Spec, facts: Mapping[str, Facts]) -> Dict[str, List[Problem]]:
     return {name: problems for name, problems in wrong.items() if problems}
 
 
-def majority(heirs: Collection[Heir], present: Collection[str]) -> bool:
+def majority(voters: Collection[Voter], present: Collection[str]) -> bool:
     """Whether more than half of all are present, so that nobody else can be of the same mind."""
-    return 2 * len({heir.node for heir in heirs} & set(present)) > len(heirs)
+    return 2 * len({voter.node for voter in voters} & set(present)) > len(voters)

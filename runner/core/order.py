@@ -86,7 +86,7 @@ class Order:
             is to act on it.
         again: How often this attempt began here before: a node that was lost came back.
         relaunches: How often the run may start once more after this attempt.
-        heirs: How many supervisors decide about that once no controller is needed, those that
+        voters: How many supervisors decide about that once no controller is needed, those that
             stand by included; 0 where they cannot.
     """
 
@@ -117,7 +117,7 @@ class Order:
     restarts: bool = False
     again: int = 0
     relaunches: int = 0
-    heirs: int = 0
+    voters: int = 0
 
     @property
     def stands_by(self) -> bool:

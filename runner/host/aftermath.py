@@ -13,8 +13,8 @@ from runner.core.order import Order
 from runner.core.stacks import STALLED
 from runner.host import ports
 from runner.host.election import Election, Means
-from runner.host.heirs import Ring
 from runner.host.records import Journal, prepare
+from runner.host.voters import Ring
 
 
 class Last(NamedTuple):
@@ -45,7 +45,7 @@ class Onward(NamedTuple):
     means: Means
 
 
-class Sequel:
+class Aftermath:
     """The election of one attempt, if its hosts can hold one."""
 
     def __init__(
@@ -60,11 +60,11 @@ class Sequel:
     ) -> None:
         """Listen to the other hosts from now on, where they may decide."""
         order = self._order
-        if self._means is None or not order.heirs:
+        if self._means is None or not order.voters:
             return
-        about = f"{order.run_id}/{order.attempt}/heirs"
+        about = f"{order.run_id}/{order.attempt}/voters"
         ring = Ring(order.node, about, token, watch, unwatch)
-        self._election = Election(order, self._means, self._environ, held.heir, ring)
+        self._election = Election(order, self._means, self._environ, held.voter, ring)
 
     def tick(self) -> None:
         """Go on with what others ask of us."""
@@ -104,11 +104,11 @@ class Sequel:
             election.tick()
             if why:
                 election.give_up(why)
-        reason, order, succession, _ = election.decision
-        if order is None or succession is None:
+        reason, order, handover, _ = election.decision
+        if order is None or handover is None:
             self._journal.append(NotRelaunched(reason))
         else:
-            nodes = tuple(node.name for node in succession.spec.nodes)
+            nodes = tuple(node.name for node in handover.spec.nodes)
             self._journal.append(Relaunching(order.attempt, nodes, reason))
 
     def onward(self, folder: RunFolder) -> Optional[Onward]:
@@ -120,11 +120,11 @@ class Sequel:
         election, means = self._election, self._means
         if election is None or election.decision is None or means is None:
             return None
-        _, order, succession, record = election.decision
-        if order is None or succession is None:
+        _, order, handover, record = election.decision
+        if order is None or handover is None:
             return None
         prepare(folder, order, means.programs, record)
-        return Onward(order, election.held, means._replace(succession=succession))
+        return Onward(order, election.held, means._replace(handover=handover))
 
     def close(self) -> None:
         """Leave nothing open."""

@@ -1,6 +1,6 @@
 """How the hosts start a run once more by themselves, once no controller is needed any more.
 
-Each supervisor that has ended its part of a failed attempt follows the first heir that lives; who
+Each supervisor that has ended its part of a failed attempt follows the first voter that lives; who
 finds none before it leads. The leader needs more than half of all supervisors, waits out the
 pause, asks each what its host is now, plans the next attempt, and hands out the orders. With what
 its host is, a supervisor gives its word: it follows nobody else in this attempt, so that no two
@@ -21,17 +21,17 @@ from typing import Any, Collection, Dict, Mapping, NamedTuple, Optional, Set, Tu
 from runner.core.codec import decode, encode
 from runner.core.errors import NotReady
 from runner.core.facts import OUR_ENV, Facts, FactsRequest
+from runner.core.handover import Handover, Voter, majority, next_attempt
 from runner.core.layout import RunFolder
 from runner.core.order import Order
 from runner.core.past import Past
 from runner.core.relaunch import pause_s
-from runner.core.succession import Heir, Succession, majority, next_attempt
 from runner.host import ports, probes
 from runner.host.ending import KILL_S
 from runner.host.facts import collect
-from runner.host.heirs import Callers, Ring, Search
 from runner.host.peer import Peer
 from runner.host.touch import BEAT_S
+from runner.host.voters import Callers, Ring, Search
 
 MARGIN_S = 10.0
 """What a look at a host, or the end of its part, may take beyond its own deadlines."""
@@ -44,12 +44,12 @@ class Means(NamedTuple):
     """What a supervisor needs to take part.
 
     Attributes:
-        succession: The run as it was asked for.
+        handover: The run as it was asked for.
         request: What is to be known of this host.
         programs: The texts of what becomes a file in a run folder (see `records.prepare`).
     """
 
-    succession: Succession
+    handover: Handover
     request: FactsRequest
     programs: Mapping[str, str]
 
@@ -60,13 +60,13 @@ class Decision(NamedTuple):
     Attributes:
         reason: Why the run starts once more, or why it does not.
         order: What this supervisor is to do in the next attempt; None for nothing.
-        succession: For the attempt after it.
+        handover: For the attempt after it.
         record: What is on record of the whole run (see `records.prepare`).
     """
 
     reason: str
     order: Optional[Order] = None
-    succession: Optional[Succession] = None
+    handover: Optional[Handover] = None
     record: Mapping[str, Any] = {}
 
 
@@ -89,10 +89,10 @@ class Election:
         self.decision: Optional[Decision] = None
         self.held = ports.NOTHING_HELD
         self._order, self._means, self._environ = order, means, environ
-        self._heirs = means.succession.heirs
-        names = [heir.node for heir in self._heirs]
+        self._voters = means.handover.voters
+        names = [voter.node for voter in self._voters]
         self._callers = Callers(ring, listener, self._called)
-        self._search = Search(ring, self._heirs[: names.index(order.node)], self._told)
+        self._search = Search(ring, self._voters[: names.index(order.node)], self._told)
         self._next_beat = 0.0
         self._since, self._seconds = time.monotonic(), 0.0
         self._began: Optional[float] = None
@@ -109,7 +109,7 @@ class Election:
     @property
     def restarts_stalled(self) -> bool:
         """Whether a run that was stopped because nothing moved is to start once more."""
-        return self._means.succession.spec.stall_restarts
+        return self._means.handover.spec.stall_restarts
 
     def begin(self, reason: str, failed: Optional[float], lost: Set[str]) -> None:
         """Nothing of the attempt is left here, which failed for that reason.
@@ -179,7 +179,7 @@ class Election:
 
     @property
     def _lost_s(self) -> float:
-        return self._means.succession.spec.lost_s
+        return self._means.handover.spec.lost_s
 
     @property
     def _patience_s(self) -> float:
@@ -210,8 +210,8 @@ class Election:
 
     def _decide(self, reason: str, told: Dict[str, Any]) -> None:
         order = decode(Order, told["order"])
-        succession = decode(Succession, told["succession"])
-        self.decision = Decision(reason, order, succession, told["record"])
+        handover = decode(Handover, told["handover"])
+        self.decision = Decision(reason, order, handover, told["record"])
         self.held = _kept(self.held, order)
 
     # What this host is now
@@ -221,8 +221,8 @@ class Election:
         request = self._means.request
         first, last = request.port_first, request.port_last
         self.held, self._port_error = ports.hold(first, last, store=True, hub=True)
-        if len(self._heirs) > 1:
-            self.held = self.held._replace(heir=ports.hold_beside(first, last))
+        if len(self._voters) > 1:
+            self.held = self.held._replace(voter=ports.hold_beside(first, last))
         environ = self._environ
         limit_s = request.deadline_s + MARGIN_S
         order = self._order
@@ -242,7 +242,7 @@ class Election:
             decode(Facts, told["facts"]),
             held_port=self.held.port,
             hub_port=self.held.hub_port,
-            heir_port=self.held.heir_port,
+            vote_port=self.held.vote_port,
             port_error=self._port_error,
         )
         if self._search.found is not None:
@@ -271,13 +271,13 @@ class Election:
             return
         present = {self._order.node, *self._callers.known}
         everybody = {
-            heir.node for heir in self._heirs
+            voter.node for voter in self._voters
         } <= present | self._lost | self._lost_to_others
         late = now > began + self._wait_s
         if not everybody and not late:
             return
-        if not majority(self._heirs, present):
-            self.end(f"only {_few(present, self._heirs)}: it takes more than half of them")
+        if not majority(self._voters, present):
+            self.end(f"only {_few(present, self._voters)}: it takes more than half of them")
         elif now >= began + self._pause_s:
             self._ask(now)
 
@@ -288,7 +288,7 @@ class Election:
 
     @property
     def _pause_s(self) -> float:
-        spec = self._means.succession.spec
+        spec = self._means.handover.spec
         return pause_s(spec, max(1, spec.relaunch.max - self._order.relaunches + 1))
 
     @property
@@ -309,13 +309,13 @@ class Election:
         """Decide, and tell everybody."""
         there = {self._order.node, *self._there}
         facts = {name: told for name, told in self._facts.items() if name in there}
-        if not majority(self._heirs, facts):
-            self.end(f"only {_few(facts, self._heirs)}: it takes more than half of them")
+        if not majority(self._voters, facts):
+            self.end(f"only {_few(facts, self._voters)}: it takes more than half of them")
             return
         if stopped := [name for name, told in facts.items() if told.run_stopped]:
             self.end(f"somebody told the run to stop on {stopped[0]}")
             return
-        order, now = self._order, self._means.succession
+        order, now = self._order, self._means.handover
         nodes = tuple(node.name for node in now.spec.nodes)
         unproven = tuple(name for name in nodes if name not in facts)
         ended = Past(order.attempt, nodes, self._reason, self._seconds, unproven)
@@ -324,14 +324,14 @@ class Election:
         except NotReady as error:
             self.end("; ".join(str(problem) for problem in error.problems))
             return
-        plan, succession = made.muster.plan, made.succession
+        plan, handover = made.roster.plan, made.handover
         record = {
-            "info": encode(succession.info),
+            "info": encode(handover.info),
             "plan": encode(plan),
-            "config": succession.config,
+            "config": handover.config,
         }
-        told = {"record": record, "succession": encode(succession)}
-        for name, each in made.muster.orders.items():
+        told = {"record": record, "handover": encode(handover)}
+        for name, each in made.roster.orders.items():
             if name == order.node:
                 self._decide(self._reason, {**told, "order": encode(each)})
             else:
@@ -342,8 +342,8 @@ class Election:
             self.decision = Decision("it goes on without this node")
 
 
-def _few(present: Collection[str], heirs: Collection[Heir]) -> str:
-    return f"{len(present)} of {len(heirs)} supervisors are in touch"
+def _few(present: Collection[str], voters: Collection[Voter]) -> str:
+    return f"{len(present)} of {len(voters)} supervisors are in touch"
 
 
 def _kept(held: ports.Held, order: Order) -> ports.Held:
@@ -351,7 +351,9 @@ def _kept(held: ports.Held, order: Order) -> ports.Held:
     hub = order.hub is not None and order.hub.node == order.node
     store = order.hold_port != 0 and order.hold_port == held.port
     kept = ports.Held(
-        held.store if store else None, held.hub if hub else None, held.heir if order.heirs else None
+        held.store if store else None,
+        held.hub if hub else None,
+        held.voter if order.voters else None,
     )
     for each in held:
         if each is not None and each not in kept:
@@ -363,7 +365,7 @@ def _report(request: FactsRequest, environ: Dict[str, str], stopped: str) -> Non
     """Tell what this host is, as seen from the environment that its setup left at the launch."""
     os.environ.clear()
     os.environ.update(environ)
-    asked = replace(request, setup=(), hold_port=False, hold_hub=False, hold_heir=False)
+    asked = replace(request, setup=(), hold_port=False, hold_hub=False, hold_vote=False)
     facts = collect(asked).facts
     own = {name: environ[name] for name in OUR_ENV if name in environ}
     told_to_stop = os.path.lexists(stopped)

@@ -165,11 +165,11 @@ def _look(request: FactsRequest, seconds: Dict[str, float]) -> Tuple[Dict[str, A
                 hub=request.hold_hub,
             )
             found.update(held_port=held.port, hub_port=held.hub_port)
-    if request.hold_heir:
-        with _part("heir", seconds):
-            heir = ports.hold_beside(request.port_first, request.port_last)
-            held = held._replace(heir=heir)
-            found["heir_port"] = held.heir_port
+    if request.hold_vote:
+        with _part("voter", seconds):
+            voter = ports.hold_beside(request.port_first, request.port_last)
+            held = held._replace(voter=voter)
+            found["vote_port"] = held.vote_port
     return found, held
 
 

@@ -21,14 +21,14 @@ _NAMED = 3
 
 
 class Held(NamedTuple):
-    """The ports reserved for one attempt: the nodes' meeting, the supervisors' hub, an heir's.
+    """The ports reserved for one attempt: the nodes' meeting, the supervisors' hub, a voter's.
 
     They meet at torch's store, or at an etcd of the run's own.
     """
 
     store: Optional[socket.socket] = None
     hub: Optional[socket.socket] = None
-    heir: Optional[socket.socket] = None
+    voter: Optional[socket.socket] = None
 
     @property
     def port(self) -> int:
@@ -41,9 +41,9 @@ class Held(NamedTuple):
         return _number(self.hub)
 
     @property
-    def heir_port(self) -> int:
-        """The heir's port, 0 for none."""
-        return _number(self.heir)
+    def vote_port(self) -> int:
+        """The voter's port, 0 for none."""
+        return _number(self.voter)
 
     @property
     def descriptors(self) -> Set[int]:

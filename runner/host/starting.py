@@ -149,7 +149,7 @@ class Starting(Duty):
             raise
 
     def _spawn(self, frame: Frame, folder: RunFolder, order: Order, lock: int) -> Steps:
-        from runner.core.succession import Succession  # no look at a host shall wait for this code
+        from runner.core.handover import Handover  # no look at a host shall wait for this code
         from runner.host import guardian
         from runner.host.election import Means
         from runner.host.supervisor import Start
@@ -160,10 +160,8 @@ class Starting(Duty):
         environ = {**own, **frame.data.get("secrets", {})}
         token = str(frame.data.get("token", "")).encode()
         means = None
-        if frame.data.get("succession"):
-            means = Means(
-                decode(Succession, frame.data["succession"]), self._request, self._programs
-            )
+        if frame.data.get("handover"):
+            means = Means(decode(Handover, frame.data["handover"]), self._request, self._programs)
         pipe = guardian.spawn(Start(folder, order, environ, known.held, token, means), lock)
         known.held.close()
         self.wire.known = replace(known, held=ports.NOTHING_HELD)

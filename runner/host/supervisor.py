@@ -31,6 +31,7 @@ from runner.core.layout import RunFolder
 from runner.core.order import Order
 from runner.core.states import State
 from runner.host import cgroup, keeper, ports, proc
+from runner.host.aftermath import Aftermath, Last
 from runner.host.circle import circle_of
 from runner.host.door import Door
 from runner.host.doorway import Doorway
@@ -39,7 +40,6 @@ from runner.host.ending import confirmed, kill_all, reap_all
 from runner.host.program import Program, before_exec
 from runner.host.ranks import Ranks
 from runner.host.records import Journal, record_sizes
-from runner.host.sequel import Last, Sequel
 from runner.host.serving import Serving
 from runner.host.touch import Circle, News
 from runner.host.watchdog import Watchdog
@@ -112,7 +112,7 @@ class Supervisor(News):
         self._wakeup: Tuple[int, ...] = ()
         self._lost: Set[str] = set()
         self._met = False
-        self._sequel = Sequel(order, start.means, start.environ, self._journal)
+        self._aftermath = Aftermath(order, start.means, start.environ, self._journal)
 
     def run(self, ready: Callable[[], None]) -> State:
         """Carry out the order; `ready` is called once it can be spoken to; return how it ended."""
@@ -126,7 +126,7 @@ class Supervisor(News):
         self._circle = circle_of(
             self.order, self._hub, self._token, self._watch, self._unwatch, self
         )
-        self._sequel.prepare(self._begin.held, self._token, self._watch, self._unwatch)
+        self._aftermath.prepare(self._begin.held, self._token, self._watch, self._unwatch)
         if self._failed:
             self.stop(f"the program on {self.order.node} could not be started")
         ready()
@@ -142,13 +142,13 @@ class Supervisor(News):
         Raises:
             OSError: It cannot be written down.
         """
-        follows = self._sequel.onward(self._folder)
+        follows = self._aftermath.onward(self._folder)
         return self._begin._replace(**follows._asdict()) if follows else None
 
     def stop(self, reason: str, cause: Cause = Cause.OWN) -> None:
         """Begin the ladder: TERM to the program, KILL after the grace."""
         if cause is Cause.USER:
-            self._sequel.end(reason)
+            self._aftermath.end(reason)
             known, self._user_stops = self._user_stops, True
             if self._stop_reason and not known:  # nor are the others to start it once more
                 self._circle.stop(reason, cause)
@@ -289,7 +289,7 @@ class Supervisor(News):
         now = time.monotonic()
         own_s = float("inf") if self.order.stands_by else self._watchdog.still_s
         still_s = self._circle.tick(self._heard, keep=not self._disconnect_s, still_s=own_s)
-        self._sequel.tick()
+        self._aftermath.tick()
         self._judge_progress(still_s)
         silence = now - max(self._heard, self._heard_elsewhere)
         if self._awake.look(now) and 0 < self._disconnect_s < silence:
@@ -402,11 +402,16 @@ class Supervisor(News):
         self._ranks.note_unseen()
         proven = confirmed(self._cgroup, survivors)
         stood_by = self.order.stands_by and not self._stop_reason
-        if proven and not survivors and not self._must_end and self._sequel.may_follow(self._last):
+        if (
+            proven
+            and not survivors
+            and not self._must_end
+            and self._aftermath.may_follow(self._last)
+        ):
             self._circle.leave()
             self._circle = Circle()
             self._let_go_of_port()
-            self._sequel.decide(self._last, self._wait)
+            self._aftermath.decide(self._last, self._wait)
         if survivors:
             state = State.STUCK
         elif (stood_by or self._program.end == (0, None)) and not self._failed:
@@ -445,7 +450,7 @@ class Supervisor(News):
 
     def _close(self) -> None:
         """Leave nothing open: another attempt may follow in this process."""
-        self._sequel.close()
+        self._aftermath.close()
         signal.set_wakeup_fd(-1)
         self._door.close()
         for descriptor in self._wakeup:

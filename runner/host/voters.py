@@ -1,4 +1,4 @@
-"""The connections by which supervisors find who of them decides: to the first heir that lives.
+"""The connections by which supervisors find who of them decides: to the first voter that lives.
 
 Every supervisor listens from its start, so that one which is still ending its part is told from
 one that is gone: the latter refuses, or is silent.
@@ -12,16 +12,16 @@ import socket
 import time
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Set, Tuple
 
-from runner.core.succession import Heir
+from runner.core.handover import Voter
 from runner.host.peer import CLIENT, SERVER, Peer, PeerGone
 from runner.host.touch import FAREWELL_S, PROVE_S, Watch
 
 CONNECT_S = 5.0
-"""How long an heir may take to take a connection."""
+"""How long a voter may take to take a connection."""
 
 STRANGERS = 64
 BIG = 64 << 20
-"""A message of an heir may be so long: it holds a plan."""
+"""A message of a voter may be so long: it holds a plan."""
 
 Said = Callable[[Peer, Dict[str, Any]], None]
 
@@ -131,14 +131,14 @@ class Callers:
 
 
 class Search:
-    """The way to the first heir before us that lives.
+    """The way to the first voter before us that lives.
 
     Attributes:
         found: The connection to it.
         over: Whether all of them are gone, so that we are the first.
     """
 
-    def __init__(self, ring: Ring, before: Tuple[Heir, ...], said: Said) -> None:
+    def __init__(self, ring: Ring, before: Tuple[Voter, ...], said: Said) -> None:
         self._ring, self._said = ring, said
         self._left = list(before)
         self._connecting: Optional[socket.socket] = None
@@ -190,11 +190,11 @@ class Search:
             self._connecting.close()
             self._connecting = None
 
-    def _connect(self, heir: Heir) -> None:
+    def _connect(self, voter: Voter) -> None:
         self._began = time.monotonic()
         try:
             info = socket.getaddrinfo(
-                *(heir.addr, heir.port, 0, socket.SOCK_STREAM), flags=socket.AI_NUMERICHOST
+                *(voter.addr, voter.port, 0, socket.SOCK_STREAM), flags=socket.AI_NUMERICHOST
             )
             family, _, _, _, address = info[0]
             self._connecting = socket.socket(family, socket.SOCK_STREAM)

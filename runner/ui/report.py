@@ -182,20 +182,20 @@ def leaving(
 
 def _by_itself(plan: Plan, *, apart: bool) -> str:
     """Return what comes of a failure while nobody is attached."""
-    heirs, nodes = plan.nodes[0].order.heirs, len(plan.nodes)
-    if not heirs or (apart and nodes > 1):
+    voters, nodes = plan.nodes[0].order.voters, len(plan.nodes)
+    if not voters or (apart and nodes > 1):
         return (
             "if it fails, it does not start once more by itself: the hosts have no port for that "
             "between them (see cluster.master_port)"
         )
-    if heirs == 1:
+    if voters == 1:
         return "if it fails, its host starts it once more"
-    spares = _count(heirs - nodes, "spare")
-    where = f"{spares} standing by" if heirs > nodes else "no spare stands by"
-    needed = heirs // 2 + 1
-    lost = "" if needed < heirs else ": not when one of them is lost"
+    spares = _count(voters - nodes, "spare")
+    where = f"{spares} standing by" if voters > nodes else "no spare stands by"
+    needed = voters // 2 + 1
+    lost = "" if needed < voters else ": not when one of them is lost"
     return (
-        f"if it fails, the hosts start it once more ({where}), while {needed} of {heirs} "
+        f"if it fails, the hosts start it once more ({where}), while {needed} of {voters} "
         f"are in touch{lost}"
     )
 

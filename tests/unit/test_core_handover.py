@@ -10,34 +10,34 @@ import pytest
 from runner.core.codec import decode, encode
 from runner.core.errors import NotReady
 from runner.core.facts import Facts
+from runner.core.handover import (
+    Handover,
+    Roster,
+    Voter,
+    handover,
+    info_of,
+    majority,
+    next_attempt,
+    roster,
+)
 from runner.core.past import Past
 from runner.core.plan import build_plan
 from runner.core.release import Code
 from runner.core.secret import Secret
 from runner.core.spec import Node, Relaunch, Spec
-from runner.core.succession import (
-    Heir,
-    Muster,
-    Succession,
-    info_of,
-    majority,
-    muster,
-    next_attempt,
-    succession,
-)
 from tests.golden.builders import facts, spec
 
 HUB = 29513
 
 
 def told(names: str, **others: object) -> dict[str, Facts]:
-    """Facts of hosts a, b, …, each with a port for the hub and one as an heir."""
+    """Facts of hosts a, b, …, each with a port for the hub and one as a voter."""
     return {
         name: facts(
             name,
             f"eth0 10.0.0.{number}/24",
             hub_port=HUB,
-            heir_port=40000 + number,
+            vote_port=40000 + number,
             **others,  # type: ignore[arg-type]
         )
         for number, name in ((1 + "abcdefgh".index(name), name) for name in names)
@@ -50,57 +50,57 @@ def asked(used: str, spares: str = "", **others: object) -> Spec:
     return replace(spec(*nodes, relaunch=Relaunch(2, 1.0)), spares=more, **others)  # type: ignore[arg-type]
 
 
-def mustered(wanted: Spec, known: dict[str, Facts], left: int = 2) -> Muster:
+def enrolled(wanted: Spec, known: dict[str, Facts], left: int = 2) -> Roster:
     """Its first attempt."""
-    return muster(wanted, build_plan(wanted, known), known, left)
+    return roster(wanted, build_plan(wanted, known), known, left)
 
 
-def test_spares_stand_by_and_are_heirs() -> None:
+def test_spares_stand_by_and_are_voters() -> None:
     """They have an order that starts nothing; the hub waits for none of them."""
-    made = mustered(asked("abc", "d"), told("abcd"))
-    assert made.heirs[0] == Heir("a", "10.0.0.1", 40001)
-    assert [heir.node for heir in made.heirs] == ["a", "b", "c", "d"]
+    made = enrolled(asked("abc", "d"), told("abcd"))
+    assert made.voters[0] == Voter("a", "10.0.0.1", 40001)
+    assert [voter.node for voter in made.voters] == ["a", "b", "c", "d"]
     assert list(made.standby) == ["d"]
     assert made.standby["d"].stands_by
     assert not made.orders["a"].stands_by
     for order in made.orders.values():
         assert order.hub is not None
         assert (order.hub.members, order.hub.spares) == (2, ("d",))
-        assert (order.relaunches, order.heirs) == (2, 4)
+        assert (order.relaunches, order.voters) == (2, 4)
 
 
 def test_a_lone_node_has_a_hub_for_its_spare() -> None:
     """It could not hear of its end otherwise."""
-    made = mustered(asked("a", "b"), told("ab"))
+    made = enrolled(asked("a", "b"), told("ab"))
     assert made.orders["a"].hub == made.orders["b"].hub
     assert made.orders["b"].hub is not None
     assert made.orders["b"].hub.port == HUB
 
 
-@pytest.mark.parametrize("lacking", ["heir_port", "hub_port"])
-def test_without_a_port_nobody_is_an_heir(lacking: str) -> None:
+@pytest.mark.parametrize("lacking", ["vote_port", "hub_port"])
+def test_without_a_port_nobody_is_an_voter(lacking: str) -> None:
     """Then the run does not start again, and no spare stands by in vain."""
     known = told("abc")
     known["a"] = replace(known["a"], **{lacking: 0})  # type: ignore[arg-type]
-    made = mustered(asked("ab", "c"), known)
-    assert not made.heirs
+    made = enrolled(asked("ab", "c"), known)
+    assert not made.voters
     assert not made.standby
-    assert (made.orders["a"].relaunches, made.orders["a"].heirs) == (2, 0)
+    assert (made.orders["a"].relaunches, made.orders["a"].voters) == (2, 0)
 
 
 def test_nothing_of_it_where_no_relaunch_is_left() -> None:
     """The plan is as it was."""
     wanted, known = asked("ab", "c"), told("abc")
     plan = build_plan(wanted, known)
-    assert muster(wanted, plan, known, 0) == Muster(plan, {}, ())
+    assert roster(wanted, plan, known, 0) == Roster(plan, {}, ())
 
 
-def begun(wanted: Spec, known: dict[str, Facts]) -> Succession:
+def begun(wanted: Spec, known: dict[str, Facts]) -> Handover:
     """What its hosts know, after it crossed the wire."""
-    made = mustered(wanted, known)
+    made = enrolled(wanted, known)
     info = info_of(made.plan, "ada@desk", 1700000000.0)
-    sent = json.dumps(encode(succession(wanted, Code(), info, "a: 1\n", made.heirs)))
-    return decode(Succession, json.loads(sent))
+    sent = json.dumps(encode(handover(wanted, Code(), info, "a: 1\n", made.voters)))
+    return decode(Handover, json.loads(sent))
 
 
 def test_the_master_is_gone() -> None:
@@ -108,20 +108,20 @@ def test_the_master_is_gone() -> None:
     now = begun(asked("abc", "d"), told("abcd"))
     ended = Past(0, ("a", "b", "c"), "lost a", 9.0, ("a",))
     made = next_attempt(now, ended, 1, told("bcd"))
-    assert [share.node for share in made.muster.plan.nodes] == ["b", "c", "d"]
-    assert made.muster.plan.attempt == 1
-    assert made.muster.orders["b"].hold_port
-    assert made.muster.orders["d"].hub == made.muster.orders["b"].hub
-    assert made.succession.info.past == (ended,)
-    assert [heir.node for heir in made.succession.heirs] == ["b", "c", "d"]
+    assert [share.node for share in made.roster.plan.nodes] == ["b", "c", "d"]
+    assert made.roster.plan.attempt == 1
+    assert made.roster.orders["b"].hold_port
+    assert made.roster.orders["d"].hub == made.roster.orders["b"].hub
+    assert made.handover.info.past == (ended,)
+    assert [voter.node for voter in made.handover.voters] == ["b", "c", "d"]
 
 
 def test_who_failed_stands_by_from_now_on() -> None:
     """A suspect makes room, and is there in case."""
     now = begun(asked("ab", "c"), told("abc"))
     made = next_attempt(now, Past(0, ("a", "b"), "rank 1"), 1, told("abc"), {"b"})
-    assert [share.node for share in made.muster.plan.nodes] == ["a", "c"]
-    assert list(made.muster.standby) == ["b"]
+    assert [share.node for share in made.roster.plan.nodes] == ["a", "c"]
+    assert list(made.roster.standby) == ["b"]
 
 
 def test_who_cannot_is_passed_over() -> None:
@@ -129,7 +129,7 @@ def test_who_cannot_is_passed_over() -> None:
     now = begun(asked("ab", "c"), told("abc"))
     known = {**told("ab"), **told("c", workdir_error="No space left on device")}
     made = next_attempt(now, Past(0, ("a", "b"), "rank 1"), 1, known, {"b"})
-    assert [share.node for share in made.muster.plan.nodes] == ["a", "b"]
+    assert [share.node for share in made.roster.plan.nodes] == ["a", "b"]
 
 
 def test_too_few_are_left() -> None:
@@ -145,14 +145,14 @@ def test_secrets_have_no_values_there() -> None:
     assert now.secrets == ("TOKEN",)
     assert "hunter2" not in json.dumps(encode(now))
     made = next_attempt(now, Past(0, ("a", "b"), "rank 1"), 1, told("ab"))
-    assert made.muster.plan.secrets == ("TOKEN",)
-    assert made.succession.secrets == ("TOKEN",)
+    assert made.roster.plan.secrets == ("TOKEN",)
+    assert made.handover.secrets == ("TOKEN",)
 
 
 @pytest.mark.parametrize(
-    ("heirs", "present", "enough"),
+    ("voters", "present", "enough"),
     [("a", "a", True), ("ab", "a", False), ("abc", "bc", True), ("abcd", "ab", False)],
 )
-def test_more_than_half(heirs: str, present: str, *, enough: bool) -> None:
+def test_more_than_half(voters: str, present: str, *, enough: bool) -> None:
     """Half of them is not enough: the other half may think the same."""
-    assert majority([Heir(name) for name in heirs], present) is enough
+    assert majority([Voter(name) for name in voters], present) is enough
