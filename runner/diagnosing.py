@@ -173,8 +173,9 @@ def _fetched(composed: Composed, run: str) -> RunStore:
 
     with hosts_of(composed, "why") as hosts:
         joined = Joined(composed, hosts, run)
-        if not joined.over:
-            what = f"run {joined.plan.run_id} has not ended, as far as the hosts say"
+        if joined.waits or not joined.over:
+            how = "is about to start once more" if joined.waits else "has not ended"
+            what = f"run {joined.plan.run_id} {how}, as far as the hosts say"
             words = f"--run {joined.plan.run_id} {composed.where}"
             hint = f"python -m runner attach {words}\npython -m runner stacks {words}"
             raise NotReady([Problem("--run", what, hint)])

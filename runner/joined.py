@@ -19,6 +19,7 @@ from runner.control.watch import Watch
 from runner.core.composed import Composed
 from runner.core.errors import Interrupted, NotReady
 from runner.core.events import Event, HostSilent
+from runner.core.exits import SIGNALLED
 from runner.core.fetch import LOG, OUTPUT
 from runner.core.layout import is_rank, log_name, rank_of
 from runner.core.seen import present
@@ -34,7 +35,10 @@ from runner.ui.stacks import Standstill
 ASK = "Ctrl-C: detach, and the run goes on, or stop it? Type d or s, and Enter (d)"
 
 BEGIN_S = 30.0
-"""How long hosts may take to begin the attempt that they have decided on."""
+"""How long the next attempt may take to begin, from the last word of it."""
+
+ANNOUNCE_S = 5.0
+"""How long a launch may take to say that another attempt follows one that failed."""
 
 
 class Joined:
@@ -64,8 +68,11 @@ class Joined:
             self.plan, self.console.say, self.store.stacks_of(self.plan.attempt)
         )
 
-    def _goes_on(self, attempt: int) -> bool:
-        """Turn to the attempt that the hosts begin themselves; False if it is not to be found."""
+    def _goes_on(self, watch: Watch) -> bool:
+        """Turn to the attempt that follows; False if there is none, or it is not to be found."""
+        attempt = watch.accord.onward or self._announced(watch)
+        if not attempt:
+            return False
         self.store.release()
         until = time.monotonic() + BEGIN_S
         while time.monotonic() < until:
@@ -74,9 +81,39 @@ class Joined:
                 self.recorded = self.hosts.record(self.run)
                 if self.recorded.plan.attempt >= attempt:
                     self._take_up()
+                    self._await_all(until)
                     return True
+                if self.waits:
+                    until = time.monotonic() + BEGIN_S
             time.sleep(0.2)
+        self.console.say("no other attempt began")
         return False
+
+    def _await_all(self, until: float) -> None:
+        """Give every host of the attempt time to learn of it: until then it denies the run."""
+        wanted = {share.node for share in self.plan.nodes}
+        while time.monotonic() < until:
+            with contextlib.suppress(NotReady):
+                seen = self.hosts.one(self.plan.run_id).seen
+                if wanted <= {n for n, s in seen.items() if s.info.attempt >= self.plan.attempt}:
+                    return
+            time.sleep(0.2)
+
+    def _announced(self, watch: Watch) -> int:
+        """Return the attempt by which the run's launch follows up this one; 0 for none."""
+        if watch.interrupted or not self.plan.nodes[0].order.relaunches:
+            return 0
+        if self._verdict(watch).exit_code in (0, *range(SIGNALLED, 256)):
+            return 0
+        until = time.monotonic() + (0.0 if self.over and not self.waits else ANNOUNCE_S)
+        while not self.waits and self.run.info.attempt == self.plan.attempt:
+            if time.monotonic() >= until:
+                return 0
+            time.sleep(0.2)
+            self.run = self.hosts.one(self.plan.run_id)
+        self.console.phase("waiting for the next attempt")
+        self.console.say(f"its launch, {self.run.info.by}, is about to start it once more")
+        return self.plan.attempt + 1
 
     @property
     def over(self) -> bool:
@@ -84,6 +121,11 @@ class Joined:
         seen = present(self.run.seen)
         whole = all(share.node in seen for share in self.plan.nodes)
         return whole and not any(each.on for each in seen.values())
+
+    @property
+    def waits(self) -> bool:
+        """Whether its launch is about to start it once more."""
+        return any(each.waits for each in present(self.run.seen).values())
 
     def attach(self, tail: int | None) -> int:
         """Show it as its launch would; return the exit code."""
@@ -110,7 +152,7 @@ class Joined:
             )
             self.console.verdict(leaving)
             return 0
-        if watch.accord.onward and self._goes_on(watch.accord.onward):
+        if self._goes_on(watch):
             self.console.begin_again()
             return self.attach(None)
         verdict = self._verdict(watch)
@@ -147,7 +189,7 @@ class Joined:
         else:
             watch.stop_for(f"told to stop by {whoami()}")
         watch.run()
-        if watch.accord.onward and self._goes_on(watch.accord.onward):  # it had been decided before
+        if watch.accord.onward and self._goes_on(watch):  # it had been decided before
             return self.stop()
         if watch.left:  # the hosts go on with it by themselves, and politely
             raise Interrupted(128 + signal.SIGHUP, f"run {self.plan.run_id} is being stopped")
@@ -177,7 +219,7 @@ class Joined:
         """
         writes = self.store.join(self.recorded.config_yaml, self.plan)
         verdict: Verdict | None = None
-        if writes and self.over and not self.store.ended:
+        if writes and self.over and not self.waits and not self.store.ended:
             watch = self.hosts.contact.watch(self.plan, record=self.store.append_once)
             interrupted = _leaving(watch)
             watch.join(logs=False, observe=True)
@@ -252,6 +294,8 @@ class Joined:
         interrupted = _leaving(watch)
         watch.join(begin=begin, ranks=ranks, observe=True)
         watch.run()
+        if not interrupted and self._goes_on(watch):
+            return self.logs(show, ranks, {}, follow=True)
         missing = any(
             isinstance(seen.event.body, HostSilent)
             and set(self.plan.of(seen.event.node).ranks) & set(ranks)

@@ -372,8 +372,8 @@ class Launch:
             return None
         info = info_of(plan, whoami(), self._began, self._past)
         config = self._composed.config_yaml
-        legacy = handover(self.spec, self._code, info, config, self._roster.voters)
-        return Voters(encode(legacy), self._roster.standby)
+        handed = handover(self.spec, self._code, info, config, self._roster.voters)
+        return Voters(encode(handed), self._roster.standby)
 
     def _happened(self, event: Event) -> None:
         self._store.append(event)

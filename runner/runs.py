@@ -13,6 +13,7 @@ from invoke.context import Context
 from invoke.tasks import Task
 
 from runner.core.errors import ConfigError, NotReady, Problem, Unproven
+from runner.core.exits import SIGNALLED
 from runner.core.plan import Plan
 from runner.ui.problems import render
 from runner.verb import composed_for, span, verb
@@ -20,9 +21,6 @@ from runner.verb import composed_for, span, verb
 if TYPE_CHECKING:
     from runner.found import Hosts
     from runner.ui.grep import Show
-
-SIGNALLED = 128
-"""Exit codes from here on are those of signals."""
 
 
 @verb("ps", all_="ended runs as well")

@@ -5,6 +5,9 @@ from __future__ import annotations
 import signal
 from typing import Optional
 
+SIGNALLED = 128
+"""Exit codes from here on are those of signals."""
+
 
 def describe_exit(code: Optional[int], signum: Optional[int]) -> str:
     """Say an exit in words: "exited with 3", "was killed by SIGKILL"."""

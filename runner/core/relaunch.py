@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Collection, Dict, FrozenSet, Iterable, List, NamedTuple, Optional, Tuple
 
 from runner.core.events import Ended, HostSilent, PeerLeft, PortTaken, ProgramStarted
+from runner.core.exits import SIGNALLED
 from runner.core.past import Past
 from runner.core.plan import Plan
 from runner.core.spec import Spec
@@ -15,9 +16,6 @@ from runner.core.verdict import LOST, Observed, Verdict, fold, losses
 
 LONGEST_S = 300.0
 """No pause is longer."""
-
-SIGNALLED = 128
-"""Exit codes from here on are those of a user's signals."""
 
 
 class Casualties(NamedTuple):

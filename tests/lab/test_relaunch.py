@@ -276,3 +276,37 @@ def test_the_verbs_know_the_attempts(begin: Callable[..., Controller], on_lab: L
     assert stopped.code == 0, stopped
     again = on_lab(f"rerun={done.folder.name}", "relaunch.max=0", seconds=60)
     assert again.code == 1, again
+
+
+def test_others_follow_over_the_pause(
+    begin: Callable[..., Controller], on_lab: Launcher, steps: Path
+) -> None:
+    """An `attach` and a `logs --follow` from before go on in the next attempt; a `why` waits."""
+    elsewhere = on_lab.beside(on_lab.folder.parent / "elsewhere")
+    elsewhere.folder.mkdir()
+    controller = begin("relaunch.backoff_s=8", when=("fail=0:30:3",))
+    controller.until_printed("step 2", 3)
+    find = ("--run", controller.run_id, "--cluster", "lab", "--config-dir", str(on_lab.conf))
+    attached = elsewhere.start("attach", *find)
+    followed = elsewhere.start("logs", "--follow", *find)
+    controller.until(lambda: "starting in 8 s" in controller.err, "the pause")
+    late = on_lab.beside(on_lab.folder.parent / "late")
+    late.folder.mkdir()
+    came_late = late.start("attach", *find)
+    why = elsewhere("why", *find)
+    assert why.code == 3, why
+    assert "is about to start once more" in why.err, why
+    assert controller.wait().code == 0
+    whole(steps)
+    for follower in (attached, came_late):
+        done = follower.wait(20)
+        assert done.code == 0, done
+        assert "is about to start it once more" in done.err, done
+        assert "after 1 relaunch:" in done.err, done
+        assert done.out.count(f"step {STEPS - 1}") == 3, done
+    done = followed.wait(20)
+    assert done.code == 0, done
+    assert done.out.count(f"step {STEPS - 1}") == 3, done
+    for folder in (elsewhere.folder, late.folder):
+        result = json.loads((folder / "runs" / controller.run_id / "result.json").read_text())
+        assert result["state"] == "succeeded"
