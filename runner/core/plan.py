@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import posixpath
-from dataclasses import dataclass
-from typing import Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
+from dataclasses import dataclass, replace
+from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 
 from runner.core import network
-from runner.core.entry import PLUMBING, entry
+from runner.core.entry import PLUMBING, Entry, entry
 from runner.core.environment import environment, flight_recorder
 from runner.core.errors import NotReady, Problem
-from runner.core.facts import ASSUMED, Facts
+from runner.core.facts import Facts
 from runner.core.layout import RunFolder, tasks_folder
 from runner.core.meeting import Meeting, alone, meet
+from runner.core.notes import notes
 from runner.core.order import Order
 from runner.core.readiness import problems_of, visible_gpus
 from runner.core.release import Code
@@ -20,9 +21,6 @@ from runner.core.rendezvous import NO_SHARED_STORE, Place
 from runner.core.spec import Node, Spec
 
 NO_CODE = Code()
-
-NAMED = 3
-"""So many nodes a note names one by one."""
 
 
 @dataclass(frozen=True)
@@ -174,7 +172,7 @@ def build_plan(
         script=code.script,
         tasks_hash=code.tasks_hash,
         outputs=spec.task.outputs,
-        notes=_notes(spec, facts, gpus, deaf) + _unpushed(spec, facts, code),
+        notes=tuple(notes(spec, facts, gpus, deaf, code)),
         least=spec.least or 0,
         most=(spec.most or len(spec.nodes)) if spec.least else 0,
     )
@@ -245,64 +243,6 @@ def _backend(
     return spec.backend, None
 
 
-def _notes(
-    spec: Spec,
-    facts: Mapping[str, Facts],
-    gpus: Mapping[str, Tuple[int, ...]],
-    deaf: Sequence[str],
-) -> Tuple[str, ...]:
-    single = [node.name for node in spec.nodes if not gpus[node.name] and node.nproc is None]
-    notes = []
-    if single:
-        each = "1 rank" if len(single) == 1 else "1 rank each"
-        more = "" if spec.task.plain else " (cluster.nproc_per_node sets more)"
-        if facts[single[0]].gpu_source == ASSUMED:
-            notes.append(f"the GPUs of {_some(single)} are found at launch: {each} is shown here")
-        else:
-            notes.append(f"no GPU on {_some(single)}: {each} on the CPU{more}")
-    if (
-        spec.least
-        and spec.least < (spec.most or len(spec.nodes))
-        and not spec.torchrun.max_restarts
-    ):
-        notes.append(
-            "torchrun.max_restarts is 0: nodes may join, and one that leaves ends the run "
-            "(each one that leaves takes a restart of every node's)"
-        )
-    if deaf:
-        notes.append(f"GPUs, but a torch built without CUDA, on {_some(deaf)}: gloo is used")
-    return (*notes, *_logind(spec, facts))
-
-
-def _logind(spec: Spec, facts: Mapping[str, Facts]) -> Iterator[str]:
-    """Name the hosts where a run dies with the connection that started it."""
-    ways: Dict[Tuple[str, str], List[str]] = {}
-    for node in spec.nodes:
-        found = facts[node.name]
-        if found.logind_kills:
-            ways.setdefault((found.logind_kills, found.user), []).append(node.name)
-    for (setting, user), names in ways.items():
-        there = "there" if len(names) == 1 else "on them"
-        yield (
-            f"logind on {_some(names)} kills what you leave running when you log out ({setting}): "
-            f"a run that outlives its connection would die {there}; an administrator can set "
-            f"KillUserProcesses=no, or KillExcludeUsers={user}"
-        )
-
-
-def _unpushed(spec: Spec, facts: Mapping[str, Facts], code: Code) -> Tuple[str, ...]:
-    names = [node.name for node in spec.nodes]
-    lacking = [name for name in names if code.release and not facts[name].release_held]
-    if not lacking:
-        return ()
-    return (f"release {code.release} is not on {_some(lacking)} yet: a launch pushes it first",)
-
-
-def _some(names: Sequence[str]) -> str:
-    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-    return ", ".join(names[:NAMED]) + more
-
-
 def _node_plan(
     spec: Spec,
     index: int,
@@ -343,34 +283,45 @@ def _node_plan(
         ranks=ranks,
         gpus=gpus,
         interface=interface,
-        order=Order(
-            run_id=spec.run_id,
-            node=node.name,
-            attempt=these.number,
-            workdir=facts.workdir,
-            argv=start.argv,
+        order=replace(
+            _order(spec, node, facts.workdir, these, start),
             env={**env, **start.plumbing},
             cwd=cwd,
             ranks=ranks,
-            shim=folder.shim,
-            shim_python=spec.host_python,
-            rank_prefix=start.rank_prefix,
-            hide=PLUMBING if start.launcher else (),
-            launcher=start.launcher,
-            release=these.code.release,
-            hold_port=meeting.held_port(node, spec),
-            grace_s=spec.grace_s,
-            disconnect_s=spec.disconnect_s,
-            hub=meeting.hub,
-            service=meeting.service,
-            stall_s=spec.stall_s,
-            stall_stops=spec.stall_stops,
-            metrics=spec.metrics,
-            stacks=spec.stacks,
             nproc=nproc,
-            restarts=spec.rendezvous.assigns and spec.torchrun.max_restarts > 0,
         ),
         nproc=nproc,
+    )
+
+
+def _order(spec: Spec, node: Node, workdir: str, these: _Attempt, start: Entry) -> Order:
+    """Return what a supervisor is told, but for what the plan of its node says."""
+    meeting = these.meeting
+    return Order(
+        run_id=spec.run_id,
+        node=node.name,
+        attempt=these.number,
+        workdir=workdir,
+        argv=start.argv,
+        env={},
+        cwd="",
+        ranks=(),
+        shim=RunFolder(workdir, spec.run_id, node.name).shim,
+        shim_python=spec.host_python,
+        rank_prefix=start.rank_prefix,
+        hide=PLUMBING if start.launcher else (),
+        launcher=start.launcher,
+        release=these.code.release,
+        hold_port=meeting.held_port(node, spec),
+        grace_s=spec.grace_s,
+        disconnect_s=spec.disconnect_s,
+        hub=meeting.hub,
+        service=meeting.service,
+        stall_s=spec.stall_s,
+        stall_stops=spec.stall_stops,
+        metrics=spec.metrics,
+        stacks=spec.stacks,
+        restarts=spec.rendezvous.assigns and spec.torchrun.max_restarts > 0,
     )
 
 

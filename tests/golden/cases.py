@@ -11,7 +11,7 @@ from runner.core.facts import Facts, Python
 from runner.core.plan import Plan, build_plan
 from runner.core.release import Code
 from runner.core.secret import Secret
-from runner.core.spec import Deploy, Node, PortRule, Rendezvous, Spec, Task, Torchrun
+from runner.core.spec import Deploy, Node, PortRule, Relaunch, Rendezvous, Spec, Task, Torchrun
 from runner.ui.report import rehearsal
 from tests.golden.builders import SHIPPED, TASKS_HASH, facts, interface, spec
 
@@ -394,6 +394,12 @@ STANDALONE = case(
         torchrun=Torchrun(max_restarts=2),
     ),
     replace(_shared_rack(1, gpu_count=2)[0], held_port=0),
+)
+
+RELAUNCH = case(
+    "relaunch",
+    spec(*_rack_nodes(3)[:2], spares=_rack_nodes(3)[2:], relaunch=Relaunch(max=2)),
+    *_shared_rack(2, gpu_count=2),
 )
 
 CASES = [value for value in globals().values() if isinstance(value, Case)]
