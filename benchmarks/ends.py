@@ -84,10 +84,7 @@ class Bench:
             controller.wait(TIMEOUT_S)
             for descriptor in ranks:
                 os.close(descriptor)
-            end = time.monotonic() + TIMEOUT_S
-            while self.lab.leftovers():
-                assert time.monotonic() < end, self.lab.leftovers()
-                time.sleep(0.1)
+            assert self.lab.still_on(TIMEOUT_S) == {}
             for host in self.lab.hosts.values():
                 host.sh("rm -rf ~/.runner/runs")
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from runner.host.cgroup import Cgroup, own_folders
-from tests.lab.lab import Lab, LabError, LabFactory, make_lab, missing, wait_until
+from tests.lab.lab import Lab, LabFactory, make_lab, missing
 from tests.lab.launching import Launcher
 from tests.lab.supervising import Starter
 
@@ -63,11 +63,7 @@ def lab_as_found(request: pytest.FixtureRequest) -> Iterator[None]:
     if lab is None:
         return
     lab.repair()
-    try:
-        # A shell whose connection was closed a moment ago may need that moment.
-        wait_until(lambda: not lab.leftovers(), "the hosts to be idle", timeout=3)
-    except LabError:
-        left = lab.leftovers()
+    if left := lab.still_on():
         lab.clear()
         lab.forget_runs()  # what was killed here must not be found by the next test
         pytest.fail(f"left running: {left}")
@@ -96,6 +92,13 @@ def on_lab(lab: Lab, launcher: Launcher) -> Launcher:
     """A user whose conf/ names the shared lab."""
     lab.write_cluster(launcher.conf)
     return launcher
+
+
+@pytest.fixture
+def plainly(on_lab: Launcher) -> Launcher:
+    """The same, for what is not about torch: its ranks are started by the supervisors."""
+    on_lab.entry = "plain"
+    return on_lab
 
 
 @pytest.fixture

@@ -40,9 +40,11 @@ from tests.lab.causing import (
     unplugged,
     without_v2,
 )
-from tests.lab.launching import PROGRAMS, Launcher
+from tests.lab.launching import PROGRAMS, rank_words
 
 SERVED = ("rendezvous=etcd-v2", "rendezvous.serve=node3")
+PLAINLY = ("task.entry=plain",)
+"""Where torchrun has no part in it: a host imports no torch."""
 STALL = ("watch.stall_s=2", "watch.action=stop")
 
 
@@ -65,7 +67,7 @@ class Fault:
     words: tuple[str, ...]
     says: tuple[str, ...]
     code: int = 1
-    within: float = 20.0
+    within: float = 30.0
     cause: str = ""
     bring: Bring = nothing
     during: During | None = None
@@ -79,10 +81,12 @@ def program(name: str, *args: str) -> tuple[str, ...]:
     )
 
 
-def rank(name: str, args: tuple[str, ...], says: tuple[str, ...], cause: str = "") -> Fault:
+def rank(
+    name: str, args: tuple[str, ...], says: tuple[str, ...], cause: str = "", *, plain: bool = True
+) -> Fault:
     """A fault of rank 2 while the others sleep."""
-    first = "first failure: rank 2 on node3"
-    return Fault(name, program("faulty.py", "2", *args), (first, *says), cause=cause)
+    words = (*program("faulty.py", "2", *args), *PLAINLY * plain)
+    return Fault(name, words, ("first failure: rank 2 on node3", *says), cause=cause)
 
 
 def hang(name: str, how: str, says: tuple[str, ...], within: float = 40.0) -> Fault:
@@ -96,7 +100,7 @@ def refused(
     name: str, words: tuple[str, ...], says: tuple[str, ...], bring: Bring = nothing
 ) -> Fault:
     """What keeps a launch from starting anything."""
-    ranks = Launcher.rank_words("print=up")
+    ranks = rank_words("print=up")
     return Fault(name, ("cluster=lab", *ranks, *words), says, code=3, bring=bring)
 
 
@@ -106,7 +110,7 @@ def checked(
     says: tuple[str, ...],
     bring: Bring,
     code: int = 3,
-    within: float = 20.0,
+    within: float = 30.0,
 ) -> Fault:
     """What `check` sees."""
     skip = [word for each in ("limits", "storage", "system") for word in ("--skip", each)]
@@ -117,7 +121,12 @@ def checked(
 
 
 FAULTS = (
-    rank("a rank raises", ("raise",), ("exited with 1", "ValueError: lr must be positive")),
+    rank(
+        "a rank raises",
+        ("raise",),
+        ("exited with 1", "ValueError: lr must be positive"),
+        plain=False,
+    ),
     rank(
         "a rank raises from another exception",
         ("chain",),
@@ -128,12 +137,14 @@ FAULTS = (
         "a rank writes its end into torchrun's error file alone",
         ("error_file",),
         ("exited with 1", "ValueError: told nobody but torchrun"),
+        plain=False,
     ),
     rank(
         "compiled code crashes",
         ("segfault",),
         ("was killed by SIGSEGV", "why: compiled code crashed", "PYTHONFAULTHANDLER=1"),
         "sigsegv",
+        plain=False,
     ),
     rank(
         "a bus error",
@@ -160,7 +171,7 @@ FAULTS = (
     ),
     Fault(
         "data are missing on one host",
-        program("faulty.py", "2", "data", f"{SHM}/train.bin"),
+        (*program("faulty.py", "2", "data", f"{SHM}/train.bin"), *PLAINLY),
         ("first failure: rank 2 on node3", f"there is no {SHM}/train.bin on that host"),
         cause="file_missing",
         bring=elsewhere("touch train.bin"),

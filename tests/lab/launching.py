@@ -141,12 +141,20 @@ class Controller:
 
 
 class Launcher:
-    """Starts controllers in one user's folder, with that user's own conf/."""
+    """Starts controllers in one user's folder, with that user's own conf/.
+
+    Attributes:
+        folder: Where that user stands.
+        conf: Their configuration.
+        entry: What starts the ranks of `rank_words`; "plain" costs each host no import of torch.
+        env: The environment.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.conf = folder / "conf"
         (self.conf / "cluster").mkdir(parents=True)
+        self.entry = "torchrun"
         home = folder.parent / "home"
         home.mkdir(exist_ok=True)
         self.env = {
@@ -173,11 +181,9 @@ class Launcher:
         """Run ranks without torch (`programs/rank.py`) that do `words`, one after the other."""
         return self(*self.rank_words(*words.split()), *overrides, **more)
 
-    @staticmethod
-    def rank_words(*words: str) -> list[str]:
-        """The overrides for ranks without torch."""
-        quoted = ",".join(json.dumps(word) for word in words)
-        return [f"task.script={RANK}", "task.args_style=raw", f"task.args=[{quoted}]"]
+    def rank_words(self, *words: str) -> list[str]:
+        """The overrides for ranks without torch, started as `entry` says."""
+        return rank_words(*words, entry=self.entry)
 
     def beside(self, folder: Path) -> Launcher:
         """The same user, standing in another folder."""
@@ -189,6 +195,13 @@ class Launcher:
         """Kill what still runs."""
         for controller in self._started:
             controller.close()
+
+
+def rank_words(*words: str, entry: str = "torchrun") -> list[str]:
+    """The overrides for ranks without torch (`programs/rank.py`) that do `words`."""
+    quoted = ",".join(json.dumps(word) for word in words)
+    ranks = [f"task.script={RANK}", "task.args_style=raw", f"task.args=[{quoted}]"]
+    return [*ranks, f"task.entry={entry}"]
 
 
 def _text(file: IO[bytes]) -> str:

@@ -36,7 +36,7 @@ def test_a_cluster_that_is_well(lab: Lab, on_lab: Launcher) -> None:
     assert shown.code == 0, shown
     assert "torch    fine  node[1-4]  2." in shown.out, shown
     assert shown.out.endswith("lab: all is well\n"), shown
-    assert lab.leftovers() == {}
+    assert lab.still_on() == {}
 
 
 def test_a_host_that_does_not_answer(lab: Lab, on_lab: Launcher) -> None:
@@ -69,7 +69,7 @@ def test_another_torch_on_one_host(lab: Lab, on_lab: Launcher) -> None:
         assert on_lab(*launch, "check.skip=[torch]", "dry_run=true").code == 0
     finally:
         lab["node3"].sh("rm -rf /dev/shm/other")
-    assert lab.leftovers() == {}
+    assert lab.still_on() == {}
 
 
 def test_a_host_whose_memory_is_limited(lab: Lab, on_lab: Launcher) -> None:
@@ -131,7 +131,7 @@ def test_a_package_that_is_missing_on_one_host(lab: Lab, on_lab: Launcher) -> No
     finally:
         for name in ("node1", "node2", "node4"):
             lab[name].sh("rm -rf /dev/shm/other")
-    assert lab.leftovers() == {}
+    assert lab.still_on() == {}
 
 
 def test_another_python_in_the_login_shell_of_one_host(lab: Lab, on_lab: Launcher) -> None:
@@ -152,7 +152,7 @@ def test_another_python_in_the_login_shell_of_one_host(lab: Lab, on_lab: Launche
     finally:
         for name in ("node2", "node4"):
             (lab[name].home / ".bash_profile").unlink()
-    assert lab.leftovers() == {}
+    assert lab.still_on() == {}
 
 
 def test_the_release_that_a_launch_would_push(lab: Lab, on_lab: Launcher) -> None:
@@ -181,7 +181,7 @@ def test_the_release_that_a_launch_would_push(lab: Lab, on_lab: Launcher) -> Non
     assert levels()[1].endswith("a launch sends them again")
     assert on_lab("deploy", "--cluster", "lab").code == 0
     assert levels() == (fine, mock.ANY)
-    assert lab.leftovers() == {}
+    assert lab.still_on() == {}
 
 
 @pytest.mark.torch
@@ -199,4 +199,4 @@ def test_smoke_and_bandwidth_are_real_runs(lab: Lab, on_lab: Launcher) -> None:
     assert refused.code == 3, refused
     assert "run " not in refused.err
     assert on_lab("check", "--cluster", "lab", "--smoke", "--json").code == 2
-    assert lab.leftovers() == {}
+    assert lab.still_on() == {}

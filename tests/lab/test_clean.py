@@ -26,11 +26,11 @@ def clean(launcher: Launcher, *words: str) -> Result:
 
 
 @pytest.fixture
-def on_bare_lab(lab: Lab, on_lab: Launcher) -> Iterator[Launcher]:
+def on_bare_lab(lab: Lab, plainly: Launcher) -> Iterator[Launcher]:
     """A user on hosts where nothing was run before."""
     for host in lab.hosts.values():
         host.sh("rm -rf ~/.runner")
-    yield on_lab
+    yield plainly
     for host in lab.hosts.values():
         host.sh("chmod -R u+w ~/.runner 2>/dev/null; rm -rf ~/.runner")
 

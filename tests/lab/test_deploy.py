@@ -353,7 +353,7 @@ def test_a_stop_while_the_code_is_copied_ends_it(project: Launcher) -> None:
     """Ctrl-C at any moment before the ranks: exit 130, and nothing is left of the run."""
     (project.folder / "big").write_bytes(os.urandom(100_000_000))
     assert project("deploy", "--cluster", "lab", seconds=120).code == 0
-    run = project.start("cluster=lab", *Launcher.rank_words("sleep=60"))
+    run = project.start("cluster=lab", *project.rank_words("sleep=60"))
     run.until(lambda: "meeting at" in run.err, "the opening")
     run.send()
     done = run.wait(40)

@@ -47,4 +47,4 @@ def test_one_rank_raises_while_the_others_wait(
     ended = [e["wall"] for e in done.events if e["kind"] == "ended"]
     assert len(ended) == 8
     assert max(ended) - raised["wall"] < LATER_S
-    assert eight.leftovers() == {}
+    assert eight.still_on() == {}

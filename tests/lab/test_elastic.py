@@ -40,7 +40,7 @@ def test_ranks_are_where_torch_puts_them(lab: Lab, on_lab: Launcher) -> None:
     assert "[node1:0] up" in again.out, again
     assert "[node3:3] up" in again.out, again
     assert ":1]" not in again.out
-    assert not lab.leftovers()
+    assert lab.still_on() == {}
 
 
 def test_the_first_failure_is_where_its_rank_was(on_lab: Launcher) -> None:
@@ -103,7 +103,7 @@ def test_the_node_of_rank_0_leaves_and_comes_back(lab: Lab, toy: Controller) -> 
             path = f"~/.runner/runs/{toy.run_id}/{node}/attempt_0/rank_{rank}.out"
             assert done.log(node, rank) == lab[node].sh(f"cat {path} 2>/dev/null || true")
     assert done.log("node1", 0).count("begins after step") == 2
-    assert not lab.leftovers()
+    assert lab.still_on() == {}
 
 
 def test_a_node_that_leaves_for_good(lab: Lab, toy: Controller) -> None:

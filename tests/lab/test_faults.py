@@ -46,7 +46,7 @@ def test_a_fault_is_named(lab: Lab, on_lab: Launcher, fault: Fault) -> None:
             assert again.code == 0, again
             assert again.out.strip() in done.err
     lab.repair()
-    assert lab.leftovers() == {}
+    assert lab.still_on() == {}
 
 
 def test_a_rank_that_the_kernel_kills(lab: Lab, on_lab: Launcher) -> None:

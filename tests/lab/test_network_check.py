@@ -58,7 +58,7 @@ def test_a_pair_that_cannot_reach_each_other(lab: Lab, on_lab: Launcher) -> None
         f"{lab['node1'].address}; both reach the others"
     )
     assert "sudo ufw allow from 10.77." in row["hint"]
-    assert lab.leftovers() == {}
+    assert lab.still_on() == {}
 
 
 def test_a_host_that_is_cut_off(lab: Lab, on_lab: Launcher) -> None:

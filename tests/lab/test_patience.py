@@ -75,7 +75,7 @@ def test_a_console_nobody_reads_keeps_no_verdict_back(
         with contextlib.suppress(ProcessLookupError):
             process.kill()
         process.communicate()
-    assert lab.leftovers() == {}
+    assert lab.still_on() == {}
 
 
 def test_output_that_is_cut_off_is_no_traceback(launcher: Launcher) -> None:

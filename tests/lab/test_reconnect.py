@@ -22,18 +22,22 @@ LINES = 3000
 
 
 @pytest.fixture
-def begin(on_lab: Launcher) -> Callable[..., Controller]:
+def begin(plainly: Launcher) -> Callable[..., Controller]:
     """Start ranks that print numbered lines for some seconds, and wait for the first ones."""
 
     def start(*overrides: str, words: tuple[str, ...] = ()) -> Controller:
-        controller = on_lab.start(
+        controller = plainly.start(
             "cluster=lab",
             "stop.grace_s=2",
             *overrides,
-            *on_lab.rank_words("print=up", *words, f"count={LINES}/0.003", "print=done"),
+            *plainly.rank_words("print=up", *words, f"count={LINES}/0.003", "print=done"),
         )
         controller.until_printed("] up", 4)
         controller.until(lambda: "every rank started" in controller.err, "the controller to see it")
+        happened = controller.folder / "events.jsonl"
+        controller.until(
+            lambda: happened.read_text().count('"kind":"joined"') == 3, "the hosts to be in touch"
+        )
         return controller
 
     return start
@@ -122,10 +126,7 @@ def test_a_host_out_of_reach_of_the_controller_alone(
 
 def gone(lab: Lab, seconds: float = 20) -> None:
     """Wait until nothing of the run is on any host."""
-    end = time.monotonic() + seconds
-    while lab.leftovers():
-        assert time.monotonic() < end, lab.leftovers()
-        time.sleep(0.1)
+    assert lab.still_on(seconds) == {}
 
 
 @pytest.mark.parametrize("how", ["killed", "terminal closed"])

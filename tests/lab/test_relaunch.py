@@ -23,11 +23,13 @@ QUICK = ("stop.grace_s=1", "lost_s=3", "cluster.ssh.connect_timeout=2", "relaunc
 def begin(on_lab: Launcher, steps: Path) -> Callable[..., Controller]:
     """Start three ranks that count steps, on three of four nodes; `when` is of `steps.py`."""
 
-    def start(*overrides: str, when: tuple[str, ...] = (), nodes: int = 3) -> Controller:
+    def start(
+        *overrides: str, when: tuple[str, ...] = (), nodes: int = 3, entry: str = "plain"
+    ) -> Controller:
         words = ",".join(json.dumps(word) for word in (str(steps), str(STEPS), "0.1", *when))
         return on_lab.start(
             *("cluster=lab", f"task.nnodes={nodes}", "relaunch.max=2", *QUICK, *overrides),
-            f"task.script={PROGRAMS / 'steps.py'}",
+            *(f"task.script={PROGRAMS / 'steps.py'}", f"task.entry={entry}"),
             *("task.args_style=raw", f"task.args=[{words}]"),
         )
 
@@ -79,7 +81,7 @@ def test_a_host_without_power_is_replaced(
     then: list[str],
 ) -> None:
     """The spare takes its place, and every rank goes on from its last step."""
-    controller = begin(f"rendezvous={rendezvous}")
+    controller = begin(f"rendezvous={rendezvous}", entry="torchrun")
     controller.until_printed("step 5", 3)
     lab[off].power_off()
     done = controller.wait(90)
@@ -112,16 +114,13 @@ def test_an_unplugged_host_is_replaced(
     lab["node3"].plug()
     assert done.code == 0, done
     assert nodes_of(steps, 1) == ["node1", "node2", "node4"]
-    end = time.monotonic() + 20
-    while lab.leftovers():
-        assert time.monotonic() < end, lab.leftovers()
-        time.sleep(0.1)
+    assert lab.still_on(20) == {}
 
 
 def test_a_rank_that_fails_once(begin: Callable[..., Controller], steps: Path) -> None:
     """`torchrun.max_restarts` means a relaunch; without a spare, on the same nodes."""
     overrides = ("relaunch.max=0", "torchrun.max_restarts=1", "task.nodes=[node1,node2]")
-    done = begin(*overrides, when=("fail=1:7:3",), nodes=2).wait(60)
+    done = begin(*overrides, when=("fail=1:7:3",), nodes=2, entry="torchrun").wait(60)
     assert done.code == 0, done
     whole(steps, 2)
     assert nodes_of(steps, 1, 2) == ["node1", "node2"]
@@ -164,7 +163,7 @@ def test_the_pause_can_be_interrupted(
     assert time.monotonic() - began < 5
     assert "first failure: rank 0 on node1 exited with 3" in done.err
     assert done.result["state"] == "stopped"
-    assert not lab.leftovers()
+    assert lab.still_on() == {}
     assert {attempt for rank in range(3) for _, attempt, _ in counted(steps, rank)} == {0}
 
 
@@ -181,7 +180,7 @@ def test_a_stop_from_elsewhere_ends_a_later_attempt(
     done = controller.wait(30)
     assert done.code == 130, done
     assert "attempt 3" not in done.err
-    assert not lab.leftovers()
+    assert lab.still_on() == {}
 
 
 def test_a_stop_from_elsewhere_in_the_pause(
@@ -197,7 +196,7 @@ def test_a_stop_from_elsewhere_in_the_pause(
     done = controller.wait(30)
     assert done.code == 130, done
     assert "somebody told the run to stop" in done.err
-    assert not lab.leftovers()
+    assert lab.still_on() == {}
 
 
 def test_a_broken_spare_is_passed_over(

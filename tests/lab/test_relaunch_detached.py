@@ -22,12 +22,15 @@ STEPS = 12
 def detached(on_lab: Launcher, steps: Path) -> Callable[..., tuple[str, str]]:
     """Start a detached run of ranks that count; return its id, and what its launch said."""
 
-    def start(*words: str, overrides: tuple[str, ...] = (), count: int = STEPS) -> tuple[str, str]:
+    def start(
+        *words: str, overrides: tuple[str, ...] = (), count: int = STEPS, entry: str = "plain"
+    ) -> tuple[str, str]:
         arguments = [str(steps), str(count), "0.5", *words]
         done = on_lab(
             *("cluster=lab", "detach=true", "stop.grace_s=1"),
             *("relaunch.max=2", "relaunch.backoff_s=0.5", "task.nnodes=3"),
-            *(f"task.script={PROGRAMS / 'steps.py'}", "task.args_style=raw"),
+            *(f"task.script={PROGRAMS / 'steps.py'}", f"task.entry={entry}"),
+            "task.args_style=raw",
             *(f"task.args={json.dumps(arguments)}", *overrides),
         )
         assert done.code == 0, done
@@ -73,7 +76,8 @@ def test_the_hub_is_powered_off_and_the_run_goes_on_on_the_spare(
     rendezvous: str,
 ) -> None:
     """No controller is there: the second node leads, the spare takes part, and all is counted."""
-    run_id, said = detached(count=40, overrides=("lost_s=4", f"rendezvous={rendezvous}"))
+    overrides = ("lost_s=4", f"rendezvous={rendezvous}")
+    run_id, said = detached(count=40, overrides=overrides, entry="torchrun")
     assert "the hosts start it once more (1 spare standing by)" in said, said
     until(lambda: len(counted(steps, 2)) > 1, "the first steps", 30)
     lab["node1"].power_off()

@@ -33,7 +33,7 @@ def test_a_run_ends_as_it_should(lab: Lab, on_lab: Launcher, way: Way, ending: E
     assert done.result["state"] == ending.state, done
     assert ending.says in done.err, done
     assert done.result["unproven"] == []
-    assert lab.leftovers() == {}
+    assert lab.still_on() == {}
 
 
 def test_options_of_torchruns_reach_torchrun(lab: Lab, on_lab: Launcher) -> None:
@@ -83,4 +83,4 @@ def test_an_etcd_of_the_run_lives_as_long_as_the_run(lab: Lab, on_lab: Launcher)
     left = lab["node3"].sh(f"ls {place} {place}/attempt_0").split()
     assert "etcd" not in left
     assert "etcd.err" in left
-    assert lab.leftovers() == {}
+    assert lab.still_on() == {}

@@ -60,7 +60,7 @@ def test_ctrl_c_ends_deaf_ranks_and_their_daemons(
     took = time.monotonic() - began
     assert done.code == 130, done
     assert took < 2 + 3, done
-    assert lab.leftovers() == {}
+    assert lab.still_on() == {}
     assert done.err.count("0 processes left") == 4
     assert "stopped" in done.err
 
@@ -85,7 +85,7 @@ def test_a_second_ctrl_c_hurries(lab: Lab, begin: Callable[..., Controller]) -> 
     done = controller.wait(30)
     assert done.code == 130, done
     assert time.monotonic() - began < 5
-    assert lab.leftovers() == {}
+    assert lab.still_on() == {}
 
 
 def test_stopping_one_run_leaves_another_alone(
@@ -112,10 +112,7 @@ def test_a_killed_controller_leaves_nothing(lab: Lab, begin: Callable[..., Contr
     """Supervisors that hear no controller any more stop the run by themselves."""
     controller = begin("daemon", "deaf", overrides=("disconnect_s=2",))
     controller.kill()
-    end = time.monotonic() + 20
-    while lab.leftovers():
-        assert time.monotonic() < end, lab.leftovers()
-        time.sleep(0.1)
+    assert lab.still_on(20) == {}
 
 
 def test_a_killed_supervisor_ends_the_run(lab: Lab, begin: Callable[..., Controller]) -> None:
@@ -126,7 +123,7 @@ def test_a_killed_supervisor_ends_the_run(lab: Lab, begin: Callable[..., Control
     done = controller.wait(40)
     assert done.code == 1, done
     assert "its supervisor ended by signal 9" in done.err
-    assert lab.leftovers() == {}
+    assert lab.still_on() == {}
 
 
 def test_a_killed_torchrun_ends_the_run(lab: Lab, begin: Callable[..., Controller]) -> None:
@@ -136,7 +133,7 @@ def test_a_killed_torchrun_ends_the_run(lab: Lab, begin: Callable[..., Controlle
     done = controller.wait(40)
     assert done.code == 1, done
     assert "first failure: node3: torchrun was killed by SIGKILL" in done.err
-    assert lab.leftovers() == {}
+    assert lab.still_on() == {}
 
 
 def test_a_killed_rank_ends_the_run(lab: Lab, begin: Callable[..., Controller]) -> None:
@@ -146,7 +143,7 @@ def test_a_killed_rank_ends_the_run(lab: Lab, begin: Callable[..., Controller]) 
     done = controller.wait(40)
     assert done.code == 1, done
     assert "first failure: rank 3 on node4 was killed by SIGKILL" in done.err
-    assert lab.leftovers() == {}
+    assert lab.still_on() == {}
 
 
 def test_one_failing_rank_stops_everybody(lab: Lab, on_lab: Launcher) -> None:
@@ -157,7 +154,7 @@ def test_one_failing_rank_stops_everybody(lab: Lab, on_lab: Launcher) -> None:
     assert "first failure: rank 1 on node2 exited with 3" in done.err
     assert "  | the reason" in done.err
     assert done.result["first_failure"] == {"node": "node2", "rank": 1, "what": "exited with 3"}
-    assert lab.leftovers() == {}
+    assert lab.still_on() == {}
 
 
 def test_an_unplugged_host_is_named_and_the_others_are_stopped(
@@ -173,10 +170,7 @@ def test_an_unplugged_host_is_named_and_the_others_are_stopped(
     assert "first failure: node2: nothing was heard from it for" in done.err
     assert "node2: there is no proof" in done.err
     assert done.err.count("0 processes left") == 3
-    end = time.monotonic() + 20
-    while lab.leftovers():
-        assert time.monotonic() < end, lab.leftovers()
-        time.sleep(0.1)
+    assert lab.still_on(20) == {}
 
 
 def test_a_power_cut_ends_the_run(lab: Lab, begin: Callable[..., Controller]) -> None:
@@ -196,10 +190,7 @@ def test_ctrl_c_with_a_silent_host_is_5(lab: Lab, begin: Callable[..., Controlle
     done = controller.wait(60)
     assert done.code == 5, done
     assert "node2: there is no proof" in done.err
-    end = time.monotonic() + 20
-    while lab.leftovers():
-        assert time.monotonic() < end, lab.leftovers()
-        time.sleep(0.1)
+    assert lab.still_on(20) == {}
 
 
 def test_a_short_stall_is_no_loss(lab: Lab, begin: Callable[..., Controller]) -> None:
@@ -286,7 +277,7 @@ def test_a_host_that_refuses_its_order_stops_the_others(lab: Lab, on_lab: Launch
     assert done.code == 3, done
     assert "first failure: node3: could not start: " in done.err
     assert done.result["exit_code"] == 3
-    assert lab.leftovers() == {}
+    assert lab.still_on() == {}
 
 
 def test_a_disk_that_fills_up_ends_that_run_with_that_message(
@@ -301,4 +292,4 @@ def test_a_disk_that_fills_up_ends_that_run_with_that_message(
     assert "node2" in done.err.partition("first failure: ")[2]
     assert done.err.count("0 processes left") == 4
     assert "No space left" in done.err, done
-    assert lab.leftovers() == {}
+    assert lab.still_on() == {}

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from tests.lab.lab.files import HOMES
-from tests.lab.lab.programs import run
+from tests.lab.lab.programs import LabError, run, wait_until
 
 if TYPE_CHECKING:
     from contextlib import ExitStack
@@ -132,6 +132,15 @@ class Lab:
         """Returns what runs besides sshd, by host; hosts with nothing are not named."""
         found = {name: host.leftovers() for name, host in self.hosts.items()}
         return {name: processes for name, processes in found.items() if processes}
+
+    def still_on(self, patience: float = 3) -> dict[str, list[Process]]:
+        """Returns the leftovers once there are none, or those there are after so many seconds.
+
+        The far end of a connection that was closed a moment ago may need that moment.
+        """
+        with contextlib.suppress(LabError):
+            wait_until(lambda: not self.leftovers(), "the hosts to be idle", timeout=patience)
+        return self.leftovers()
 
     def clear(self) -> None:
         """Kills all that runs on the hosts but their sshd."""
