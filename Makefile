@@ -5,9 +5,9 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 ARGS   ?=
-# The lab's tests wait more than they compute; a file's tests share its hosts, so they stay together.
-# What fails is run once more, and named in the summary: there is a race in it, to be mended.
-BESIDE := --numprocesses 2 --dist loadfile --reruns 1
+# Each worker has a lab of its own; who has nothing left to do takes over tests of the other.
+# What fails is run again, and shown in the summary: there is a race in it, to be mended.
+BESIDE := --numprocesses 2 --dist worksteal --reruns 2
 
 .PHONY: help run test check unit lab bench chaos clean system
 .DEFAULT_GOAL := help

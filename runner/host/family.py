@@ -86,8 +86,8 @@ class Family:
         headless = self._sessions | (self._leaders & {processes[pid].session for pid in marked})
         headless -= {pid for pid in headless if pid in processes and processes[pid].alive}
         self._sessions |= headless
-        voters = {pid for pid, process in processes.items() if process.session in headless}
-        return list(known | marked | voters)
+        orphans = {pid for pid, process in processes.items() if process.session in headless}
+        return list(known | marked | orphans)
 
 
 def _line_of(pid: int, processes: Dict[int, proc.Process]) -> Set[int]:

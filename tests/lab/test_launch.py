@@ -51,13 +51,13 @@ def test_a_master_that_is_not_first_gets_rank_0(on_lab: Launcher) -> None:
 @pytest.mark.timeout(400)
 def test_resnet18_trains_on_four_hosts(on_lab: Launcher) -> None:
     """The shipped task learns over gloo on hosts that have no copy of our code."""
-    limits = ("task.args.epochs=5", "task.args.target_accuracy=93")
+    limits = ("task.args.epochs=3", "task.args.target_accuracy=90")
     words = ("cluster=lab", "task=resnet18", *limits, ONE_CORE)
     done = on_lab(*words, seconds=350)
     assert done.code == 0, done
     accuracy = re.search(r"final test accuracy ([\d.]+) %", done.out)
     assert accuracy, done
-    assert float(accuracy[1]) >= 93
+    assert float(accuracy[1]) >= 90, done
     assert done.result["ranks"].keys() == {"0", "1", "2", "3"}
 
 
