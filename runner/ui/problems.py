@@ -12,6 +12,12 @@ from runner.ui.names import fold_names
 BY_HAND = "try by hand: "
 """Begins the line of a hint with an example that is of one host."""
 
+_KEY_UNKNOWN = re.compile(r"the host key of (?P<place>.+) is not known: (?P<key>.+)")
+_SCAN = re.compile(
+    r"^if they are equal: ssh-keyscan (?P<how>.* )(?P<host>\S+) >> (?P<file>.+)\n?", re.MULTILINE
+)
+"""In the words of `transport.ssh_errors`."""
+
 
 def render(problems: Iterable[Problem]) -> str:
     """Return one `error:` paragraph per problem."""
@@ -31,16 +37,36 @@ def merged(group: list[Problem]) -> Problem:
     if len(group) == 1:
         return group[0]
     what, hint = _anywhere(group[0])
-    example = [line for line in group[0].hint.splitlines() if line.startswith(BY_HAND)]
     where = fold_names(problem.where for problem in group if problem.where)
-    return replace(group[0], where=where, what=what, hint="\n".join([hint] * bool(hint) + example))
+    lines = [*_keys(group), *hint.splitlines()[:1], *_scans(group), *hint.splitlines()[1:]]
+    lines += [line for line in group[0].hint.splitlines() if line.startswith(BY_HAND)]
+    return replace(group[0], where=where, what=what, hint="\n".join(lines))
 
 
 def _anywhere(problem: Problem) -> tuple[str, str]:
     """Return what is wrong and the hint, without what is so of one host only."""
     key = f".nodes.{problem.where}."
     what, hint = (text.replace(key, ".nodes.NODE.") for text in (problem.what, problem.hint))
+    if _KEY_UNKNOWN.match(what) and _SCAN.search(hint):
+        return "the host keys are not known", _SCAN.sub("", hint)
     if BY_HAND in hint:  # a log-in failed, and says where
         what = re.sub(r"\S+(?: \(\S+\))? (?=port \d)", "its ", what)
         hint = "\n".join(line for line in hint.splitlines() if not line.startswith(BY_HAND))
     return what, hint
+
+
+def _keys(group: list[Problem]) -> list[str]:
+    """Return the host keys that nobody vouches for, one by one: each has to be compared."""
+    found = ((problem.where, _KEY_UNKNOWN.match(problem.what)) for problem in group)
+    return [f"{where}: {key['place']}: {key['key']}" for where, key in found if key]
+
+
+def _scans(group: list[Problem]) -> list[str]:
+    """Return what takes them all, in as few commands as their ports allow."""
+    hosts: dict[tuple[str, str], list[str]] = {}
+    for scan in filter(None, (_SCAN.search(problem.hint) for problem in group)):
+        hosts.setdefault((scan["how"], scan["file"]), []).append(scan["host"])
+    return [
+        f"if they are equal: ssh-keyscan {how}{' '.join(names)} >> {file}"
+        for (how, file), names in hosts.items()
+    ]

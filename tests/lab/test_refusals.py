@@ -166,7 +166,8 @@ def test_unknown_host_keys(lab: Lab, launcher: Launcher, tmp_path: Path) -> None
     done = launcher("cluster=lab", "task=env", "dry_run=true")
     assert done.code == 3, done
     assert done.err.count("SHA256:") == 2
-    assert "accept-new" in done.err
+    assert "node[1-2]: the host keys are not known" in done.err
+    assert done.err.count("accept-new") == 1
     done = launcher("cluster=lab", "task=env", "dry_run=true", "cluster.ssh.host_keys=accept-new")
     assert done.code == 0, done
     assert len(known.read_text().splitlines()) == 2

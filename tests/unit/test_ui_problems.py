@@ -61,3 +61,29 @@ def test_problem_without_a_place_has_none() -> None:
     assert render([Problem("", "interrupted; nothing was started")]) == (
         "error: interrupted; nothing was started"
     )
+
+
+def test_unknown_host_keys_are_one_problem() -> None:
+    """Each key is there to be compared; what takes them is said once per port."""
+
+    def unknown(name: str, port: int) -> Problem:
+        return Problem(
+            name,
+            f"the host key of {name}.lab port {port} is not known: ssh-ed25519 SHA256:{name}",
+            "compare it with what the host itself says: ssh-keygen -lf key.pub\n"
+            f"if they are equal: ssh-keyscan -p {port} -t ed25519 {name}.lab >> ~/known\n"
+            "or let the first key of every host be trusted",
+        )
+
+    hosts = [unknown("a", 22), unknown("b", 22), unknown("c", 23)]
+    assert render(hosts).splitlines() == [
+        "error: a,b,c: the host keys are not known",
+        "    a: a.lab port 22: ssh-ed25519 SHA256:a",
+        "    b: b.lab port 22: ssh-ed25519 SHA256:b",
+        "    c: c.lab port 23: ssh-ed25519 SHA256:c",
+        "    compare it with what the host itself says: ssh-keygen -lf key.pub",
+        "    if they are equal: ssh-keyscan -p 22 -t ed25519 a.lab b.lab >> ~/known",
+        "    if they are equal: ssh-keyscan -p 23 -t ed25519 c.lab >> ~/known",
+        "    or let the first key of every host be trusted",
+    ]
+    assert render(hosts[:1]).splitlines()[0] == f"error: a: {hosts[0].what}"
