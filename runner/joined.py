@@ -69,10 +69,19 @@ class Joined:
         )
 
     def _goes_on(self, watch: Watch) -> bool:
-        """Turn to the attempt that follows; False if there is none, or it is not to be found."""
-        attempt = watch.accord.onward or self._announced(watch)
-        if not attempt:
-            return False
+        """Turn to the attempt that follows; False if there is none, or it is not to be found.
+
+        Raises:
+            Interrupted: By a signal.
+        """
+        try:
+            attempt = watch.accord.onward or self._announced(watch)
+            return bool(attempt) and self._found(attempt)
+        except Interrupted as error:
+            what = f"left run {self.plan.run_id} between two attempts; nothing was changed"
+            raise Interrupted(error.exit_code, what) from None
+
+    def _found(self, attempt: int) -> bool:
         self.store.release()
         until = time.monotonic() + BEGIN_S
         while time.monotonic() < until:
@@ -101,7 +110,7 @@ class Joined:
 
     def _announced(self, watch: Watch) -> int:
         """Return the attempt by which the run's launch follows up this one; 0 for none."""
-        if watch.interrupted or not self.plan.nodes[0].order.relaunches:
+        if watch.interrupted or watch.accord.decides or not self.plan.nodes[0].order.relaunches:
             return 0
         if self._verdict(watch).exit_code in (0, *range(SIGNALLED, 256)):
             return 0
@@ -110,7 +119,8 @@ class Joined:
             if time.monotonic() >= until:
                 return 0
             time.sleep(0.2)
-            self.run = self.hosts.one(self.plan.run_id)
+            with contextlib.suppress(NotReady):
+                self.run = self.hosts.one(self.plan.run_id)
         self.console.phase("waiting for the next attempt")
         self.console.say(f"its launch, {self.run.info.by}, is about to start it once more")
         return self.plan.attempt + 1
