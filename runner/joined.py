@@ -195,7 +195,8 @@ class Joined:
         watch = self.hosts.contact.watch(self.plan)
         watch.join(logs=False, observe=self.over)
         if self.over:
-            self.console.say(f"run {self.plan.run_id} had ended; looking for what is left of it")
+            how = "is between two attempts" if self.waits else "had ended"
+            self.console.say(f"run {self.plan.run_id} {how}; looking for what is left of it")
         else:
             watch.stop_for(f"told to stop by {whoami()}")
         watch.run()
