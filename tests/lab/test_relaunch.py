@@ -137,6 +137,19 @@ def test_a_suspect_makes_room_for_a_spare(begin: Callable[..., Controller], step
     assert nodes_of(steps, 1) == ["node2", "node3", "node4"]
 
 
+def test_an_etcd_that_the_run_serves_itself_begins_anew(
+    begin: Callable[..., Controller], steps: Path
+) -> None:
+    """Its node stays, whoever else makes room for a spare."""
+    served = ("rendezvous=etcd-v2", "rendezvous.serve=node2")
+    done = begin(*served, when=("fail=0:7:3",), entry="torchrun").wait(90)
+    assert done.code == 0, done
+    whole(steps)
+    (first,) = past(done)
+    assert "node2" in nodes_of(steps, 1)
+    assert "exited with 3" in str(first["why"]), done
+
+
 def test_a_rank_that_always_fails(begin: Callable[..., Controller]) -> None:
     """The end is that of the last attempt, with the history of the others."""
     overrides = ("relaunch.max=2", "task.nodes=[node1,node2]")

@@ -96,6 +96,22 @@ def test_the_hub_is_powered_off_and_the_run_goes_on_on_the_spare(
     assert "succeeded" in on_lab("ps", "--all", "--cluster", "lab").out
 
 
+def test_an_elastic_run_that_lost_its_store_starts_again(
+    lab: Lab, detached: Callable[..., tuple[str, str]], steps: Path
+) -> None:
+    """torch goes on without other nodes, but not without the store's: that takes a new attempt."""
+    elastic = ("rendezvous=c10d", "task.nnodes=2:3", "torchrun.max_restarts=3", "lost_s=4")
+    run_id, _ = detached(count=40, overrides=elastic, entry="torchrun")
+    until(lambda: len(counted(steps, 2)) > 1, "the first steps", 30)
+    lab["node1"].power_off()
+    until(lambda: counted(steps, 1) and counted(steps, 1)[-1][1] == "1", "the next attempt", 60)
+    left = [lab[name] for name in lab.hosts if name != "node1"]
+    until(lambda: not any(host.leftovers() for host in left), "the end", 60)
+    whole(steps, 40)
+    assert "node1" not in {line[2] for rank in range(3) for line in counted(steps, rank)[-5:]}
+    assert "0:relaunching" in kinds(lab, run_id, "node2")
+
+
 def test_a_rank_that_fails_once(
     lab: Lab, detached: Callable[..., tuple[str, str]], steps: Path
 ) -> None:
