@@ -12,9 +12,9 @@ import time
 import zlib
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 from runner.attempts import Attempts
+from runner.cargo import code_of, snapshot_of, wants_of
 from runner.checks.all import AT_LAUNCH, look
 from runner.checks.case import Case
 from runner.contact import SETTLE_S, Contact, after, signals_to, whoami
@@ -23,10 +23,11 @@ from runner.control.again import Again
 from runner.control.assume import assume
 from runner.control.connect import launch_request
 from runner.control.joining import Admission
+from runner.control.orders import Orders
 from runner.control.session import Inbox
 from runner.control.snapshot import Snapshot
 from runner.control.store import RunStore
-from runner.control.watch import Voters, Watch
+from runner.control.watch import Watch
 from runner.core.codec import encode
 from runner.core.composed import Composed, DryRun
 from runner.core.errors import Interrupted, NotReady, Problem, RunnerError, Unproven
@@ -35,7 +36,6 @@ from runner.core.facts import Facts, FactsRequest
 from runner.core.fetch import OUTPUT
 from runner.core.handover import handover, info_of, roster
 from runner.core.layout import is_rank, log_name, rank_of
-from runner.core.packages import Wants
 from runner.core.past import Past
 from runner.core.plan import Plan, build_plan
 from runner.core.readiness import problems_of
@@ -81,7 +81,7 @@ def rehearse(composed: Composed, *, as_json: bool = False) -> None:
         for note in composed.notes:
             print(f"note: {note}", file=sys.stderr)
         spec, facts, assumed = assume(composed.spec)
-        plan = build_plan(spec, facts, code=_code(spec, snapshot_of(composed)))
+        plan = build_plan(spec, facts, code=code_of(spec, snapshot_of(composed)))
         plan = replace(plan, meeting="assumed")
     else:
         snapshot = snapshot_of(composed)
@@ -89,35 +89,6 @@ def rehearse(composed: Composed, *, as_json: bool = False) -> None:
         with signals_to(inbox):
             plan = Launch(composed, snapshot, RunStore(composed.run_dir), inbox).plan()
     print(json.dumps(encode(plan)) if as_json else report.rehearsal(plan, assumed))
-
-
-def snapshot_of(composed: Composed) -> Snapshot | Again | None:
-    """Begin a snapshot of the user's code if the run needs one, or find that of a past run.
-
-    Raises:
-        ConfigError: It cannot be pushed, or is not to be had.
-    """
-    if composed.recorded:
-        return Again(composed.recorded, composed.spec, Path.cwd(), composed.run_dir)
-    if not composed.spec.pushes:
-        return None
-    return Snapshot.take(composed.spec, Path.cwd(), composed.run_dir)
-
-
-def _code(spec: Spec, snapshot: Snapshot | Again | None) -> Code:
-    if snapshot is not None:
-        return snapshot.code
-    return Code(tasks_hash=bundle.shipped_tasks().hash) if spec.task.shipped else Code()
-
-
-def _wants(composed: Composed) -> Wants:
-    """Return what packages the ranks' project names; of a past run, and of our tasks, none."""
-    spec = composed.spec
-    if spec.task.shipped or composed.recorded or "packages" in spec.skip_checks:
-        return Wants()
-    from runner.control.requirements import of_project
-
-    return of_project(spec, Path.cwd())
 
 
 class Launch:
@@ -137,7 +108,7 @@ class Launch:
         self._attempt_number = 0
         self._past: tuple[Past, ...] = ()
         self._snapshot = snapshot
-        self._wants = _wants(composed)
+        self._wants = wants_of(composed)
         spec = composed.spec
         if spec.least:
             spec = replace(spec, most=len(spec.nodes))
@@ -285,7 +256,7 @@ class Launch:
 
     @property
     def _code(self) -> Code:
-        return _code(self.spec, self._snapshot)
+        return code_of(self.spec, self._snapshot)
 
     def _launch(self, plan: Plan, facts: dict[str, Facts]) -> int:
         plan = self._enrolled(plan, facts)
@@ -344,14 +315,9 @@ class Launch:
         self._console.say(report.reopening(plan) if plan.attempt else report.opening(plan))
         self._standstill = Standstill(plan, self._console.say, self._store.stacks_of(plan.attempt))
         watch = self._contact.watch(plan, self._log, self._happened)
-        tasks = bundle.shipped_tasks() if self.spec.task.shipped else None
         hurries = len(self._past) < self.spec.relaunch.max
-        record, token = self._record(plan), secrets.token_hex(16)
-        watch.start(
-            *(facts, tasks, record, token, self._admission(facts)),
-            voters=self._voters(plan),
-            hurries=hurries,
-        )
+        orders, record = self._orders(plan), self._record(plan)
+        watch.start(facts, orders, record, self._admission(facts), hurries=hurries)
         watch.run(detach=self.spec.detach)
         verdict = fold(watch.plan, watch.observed, time.monotonic() - began)
         if watch.refused and verdict.exit_code < NotReady.exit_code:
@@ -366,14 +332,14 @@ class Launch:
         self._roster = roster(self.spec, plan, facts, left)
         return self._roster.plan
 
-    def _voters(self, plan: Plan) -> Voters | None:
-        """Return what the hosts need for that."""
-        if not self._roster.voters:
-            return None
+    def _orders(self, plan: Plan) -> Orders:
+        tasks = bundle.shipped_tasks() if self.spec.task.shipped else None
+        token, voters = secrets.token_hex(16), self._roster.voters
+        if not voters:
+            return Orders(self.spec.secrets, token, tasks)
         info = info_of(plan, whoami(), self._began, self._past)
-        config = self._composed.config_yaml
-        handed = handover(self.spec, self._code, info, config, self._roster.voters)
-        return Voters(encode(handed), self._roster.standby)
+        handed = handover(self.spec, self._code, info, self._composed.config_yaml, voters)
+        return Orders(self.spec.secrets, token, tasks, handed, self._roster.standby)
 
     def _happened(self, event: Event) -> None:
         self._store.append(event)

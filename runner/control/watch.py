@@ -13,15 +13,15 @@ import time
 from collections.abc import Callable, Container, Mapping
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 from runner.control.accord import Accord
-from runner.control.bundle import Tasks
 from runner.control.connect import Reach
 from runner.control.contacted import Away, NodeWatch, Reopener
 from runner.control.elastic import Elastic
 from runner.control.follow import Follower
 from runner.control.joining import Admission, Joining
+from runner.control.orders import Orders
 from runner.control.session import Inbox, Session
 from runner.control.stopping import Callbacks, Chronicle, Stop
 from runner.control.vigil import Vigil
@@ -39,7 +39,6 @@ from runner.core.events import (
 )
 from runner.core.exits import describe_exit
 from runner.core.facts import Facts
-from runner.core.order import Order
 from runner.core.plan import Plan
 from runner.core.spec import Spec
 from runner.core.states import State
@@ -52,18 +51,6 @@ JOIN_S = 15.0
 
 KEEP_S = 2.0
 """How long the hosts may take to confirm that they need nobody."""
-
-
-class Voters(NamedTuple):
-    """What the hosts of a run need to start it once more by themselves.
-
-    Attributes:
-        handover: The run as it was asked for, encoded.
-        standby: The orders of the spares that stand by.
-    """
-
-    handover: dict[str, Any]
-    standby: Mapping[str, Order]
 
 
 class Watch:
@@ -101,8 +88,7 @@ class Watch:
         self._elastic = Elastic(
             lambda: self.plan, self._nodes, self._stop, self._vigil, self._chronicle, callbacks
         )
-        self._order_data: dict[str, Any] = {}
-        self._tasks: Tasks | None = None
+        self._orders: Orders | None = None
         self._reopened = False
         self._next_tick = 0.0
         self._leave_at = float("inf")
@@ -114,56 +100,36 @@ class Watch:
     def start(
         self,
         facts: Mapping[str, Facts],
-        tasks: Tasks | None,
+        orders: Orders,
         record: bytes,
-        token: str,
         admission: Admission | None = None,
         *,
-        voters: Voters | None = None,
         hurries: bool = False,
     ) -> None:
         """Send every host its order.
 
         Args:
             facts: Of every node.
-            tasks: The shipped tasks, if the run is of one.
+            orders: What goes with the order of every host.
             record: What every host is to have on record of the whole run, packed.
-            token: The secret by which the supervisors know each other.
             admission: How nodes that are not there yet, or come back, are taken in; None for not.
-            voters: What they need to start the run once more by themselves; None if they do not.
             hurries: Whether another attempt follows if this one fails.
         """
         self._vigil.hurries = hurries
-        secrets = {name: secret.reveal() for name, secret in self.spec.secrets.items()}
-        self._order_data, self._tasks = {"secrets": secrets, "token": token}, tasks
-        if voters is not None:
-            self._order_data["handover"] = voters.handover
-        standby = voters.standby if voters else {}
-        self.accord.expect(standby)
+        self._orders = orders
+        self.accord.expect(orders.standby)
         self._meet(logs=True)
         if admission is not None:
             joining = Joining(admission, self._reach, self._inbox, self._tell.state)
             missing = [n.name for n in admission.spec.nodes if n.name not in self._nodes]
             joining.expect(missing, "it was left out at the start")
             self._elastic.joining = joining
-        head = Frame("record", {}, record).head()
-        for name, node in self._nodes.items():
-            self._send_order(node.share.order, self._sessions[name], facts[name], (head, record))
-        for name, order in standby.items():
-            self._send_order(order, self._sessions[name], facts[name], (head, record))
+        told = {name: node.share.order for name, node in self._nodes.items()}
+        for name, order in {**told, **orders.standby}.items():
+            orders.send(order, self._sessions[name], facts[name], record)
         self._tell.phase("starting")
         for name in self._nodes:
             self._tell.state(name, "starting")
-
-    def _send_order(
-        self, order: Order, session: Session, facts: Facts, record: tuple[bytes, bytes]
-    ) -> None:
-        session.share(*record)
-        missing = self._tasks if self._tasks and not facts.tasks_held else None
-        data = {"order": encode(order), **self._order_data}
-        if missing:
-            data["tasks"] = missing.header()
-        session.request("go", data, missing.payload if missing else b"")
 
     def join(
         self,
@@ -368,7 +334,7 @@ class Watch:
     def _arrived(self, session: Session, facts: Facts) -> None:
         """Take in a node that is there now, if the run is to go on."""
         admitted = self._elastic.admitted(session, facts)
-        if admitted is None:
+        if admitted is None or self._orders is None:
             session.close()
             return
         name, (self.plan, record) = session.node.name, admitted
@@ -381,8 +347,7 @@ class Watch:
             share = replace(share, order=replace(share.order, again=node.orders))
             node.come_back(share, session)
         self._sessions[name] = session
-        head = Frame("record", {}, record).head()
-        self._send_order(node.share.order, session, facts, (head, record))
+        self._orders.send(node.share.order, session, facts, record)
         self._tell.state(name, "starting")
         self._tell.say(f"{name} is there; torch takes it in")
 
