@@ -80,10 +80,9 @@ class Attempts:
         """Find the nodes of the next attempt, after the pause; those `known` were there before."""
         plan = watch.plan
         lost = relaunch.casualties(plan, watch.observed)
-        gone = set(lost.gone)
-        follows = relaunch.next_spec(spec, gone, lost.suspect)
+        follows = relaunch.next_spec(spec, lost.gone, lost.suspect)
         if follows is None:
-            self._too_few(spec, gone)
+            self._too_few(spec, lost.gone)
             return None
         past = (*self.past, relaunch.past(plan, verdict))
         pause_s = relaunch.pause_s(spec, len(past))
@@ -92,19 +91,34 @@ class Attempts:
         self._contact.console.begin_again()
         self._say(report.again(number, of, past[-1].why, spec, follows, pause_s))
         self._contact.console.phase("waiting for the next attempt")
-        self._heed_stop([self._contact.pause(pause_s, plan.run_id)])
+        found = None
+        try:
+            self._heed_stop([self._contact.pause(pause_s, plan.run_id)])
+            known = {name for each in past for name in each.nodes} | {*known}
+            found = self._on_the_fit(plan.attempt + 1, known, lost, spec)
+        finally:
+            if found is None:
+                self._contact.announce(plan.run_id, 0.0)
+        if found is not None:
+            self.past = past
+        return found
+
+    def _on_the_fit(
+        self, attempt: int, known: set[str], lost: relaunch.Casualties, spec: Spec
+    ) -> Following | None:
+        """Find nodes that can be used; `known` ones have a part of the run already."""
+        gone = set(lost.gone)
         unfit: dict[str, Problem] = {}
-        while follows is not None:
+        while follows := relaunch.next_spec(spec, gone, lost.suspect):
             self._contact.turn_to(follows)
-            were_there = {name for each in past for name in each.nodes} | {*known}
-            found, unfit = self._prepared(plan.attempt + 1, were_there)
+            found, unfit = self._prepared(attempt, known)
             if found:
-                self.past = past
                 return found
             for name, problem in unfit.items():
                 self._say(f"{name} cannot be used: {problem.what}")
             gone |= unfit.keys()
-            follows = relaunch.next_spec(spec, gone, lost.suspect) if unfit else None
+            if not unfit:
+                break
         self._contact.turn_to(spec)
         if unfit:
             self._too_few(spec, gone)
@@ -149,7 +163,7 @@ class Attempts:
             self._say(f"somebody told the run to stop on {name}: no attempt follows")
             raise Interrupted(128 + signal.SIGINT)
 
-    def _too_few(self, spec: Spec, gone: set[str]) -> None:
+    def _too_few(self, spec: Spec, gone: Collection[str]) -> None:
         if spec.rendezvous.serve in gone:
             self._say(f"no attempt follows: {spec.rendezvous.serve} ran the etcd of the run")
             return

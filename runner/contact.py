@@ -29,6 +29,12 @@ from runner.ui.console import Console
 SETTLE_S = 2.0
 """How long our last words wait for a console that is busy with the ranks'."""
 
+HEARD_S = 10.0
+"""So long hosts take it that a launch is about to start a run once more, in the pause."""
+
+READY_S = 120.0
+"""And so long while the next attempt is made ready: facts, setups, code."""
+
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -124,20 +130,37 @@ class Contact:
             Interrupted: By a signal.
         """
         end = time.monotonic() + seconds
-        next_ping = 0.0
-        while (now := time.monotonic()) < end:
-            if now >= next_ping:
-                next_ping = now + PING_S
-                for name, session in self.sessions.items():
-                    session.request("wait", {"run_id": run_id, "node": name})
+        while (left := end - time.monotonic()) > 0:
+            self.announce(run_id, HEARD_S)
+            if node := self.wait(min(PING_S, left)):
+                return node
+        self.announce(run_id, READY_S)
+        return ""
+
+    def announce(self, run_id: str, seconds: float) -> None:
+        """Have the hosts say for so long that another attempt of a run is about to begin."""
+        for name, session in self.sessions.items():
+            session.request("wait", {"run_id": run_id, "node": name, "for_s": seconds})
+
+    def wait(self, seconds: float) -> str:
+        """Wait between two attempts.
+
+        Returns:
+            A node where somebody said that there shall be none; "" for no such.
+
+        Raises:
+            Interrupted: By a signal.
+        """
+        end = time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0:
             with contextlib.suppress(queue.Empty):
-                session_of, frame = self.inbox.get(timeout=min(0.1, end - now))
-                if session_of is None and frame.kind == "signal":
+                session, frame = self.inbox.get(timeout=left)
+                if session is None and frame.kind == "signal":
                     raise Interrupted(128 + int(frame.data["signal"]))
-                if session_of is not None and frame.kind in ("opened", "arrived"):
-                    session_of.close()  # for an attempt that is over
-                if session_of is not None and frame.data.get("stopped"):
-                    return session_of.node.name
+                if session is not None and frame.kind in ("opened", "arrived"):
+                    session.close()  # for an attempt that is over
+                if session is not None and frame.data.get("stopped"):
+                    return session.node.name
         return ""
 
     def push(

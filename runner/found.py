@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import zlib
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -67,12 +67,12 @@ class Hosts:
         self.clocks: dict[str, float] = {}
         spec = contact.spec
         self._nodes = {node.name: node for node in spec.nodes}
-        self.facts: dict[str, Facts]
-        self.facts, self.silent = contact.gather_some(
-            lambda node: FactsRequest(
-                node=node.name, workdir=spec.workdir, hosts_only=True, gpus=gpus
-            )
+        self._show: Callable[[str, str], None] = contact.console.state
+        self._request = lambda node: FactsRequest(
+            node=node.name, workdir=spec.workdir, hosts_only=True, gpus=gpus
         )
+        self.facts: dict[str, Facts]
+        self.facts, self.silent = contact.gather_some(self._request)
         if not self.facts:
             raise NotReady(list(self.silent.values()))
 
@@ -193,12 +193,30 @@ class Hosts:
         self.contact.turn_to(taken_up)
         return taken_up
 
+    def reach(self) -> None:
+        """Try all hosts of the cluster once more, those of a run or not.
+
+        Raises:
+            Interrupted: By a signal.
+        """
+        self.contact.turn_to(replace(self.contact.spec, nodes=tuple(self._nodes.values())))
+        self.facts, self.silent = self.contact.gather_some(self._request, again=True)
+
+    @contextlib.contextmanager
+    def quietly(self) -> Iterator[None]:
+        """Show no states of what is asked in here, again and again."""
+        before, self._show = self._show, lambda _, __: None
+        try:
+            yield
+        finally:
+            self._show = before
+
     def asking(self, names: Container[str] | None = None) -> Asking:
         """Return a request to these hosts, or to all of them that answer."""
         spec, sessions = self.contact.spec, self.contact.sessions
         known = {n: s for n, s in sessions.items() if not s.closed}
         chosen = {n: s for n, s in known.items() if names is None or n in names}
-        return Asking(chosen, self.contact.inbox, spec.lost_s, self.contact.console.state)
+        return Asking(chosen, self.contact.inbox, spec.lost_s, self._show)
 
     def _no_run(self, run_id: str) -> Problem:
         spec = self.contact.spec

@@ -7,7 +7,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from runner.contact import SETTLE_S, whoami
@@ -17,16 +17,18 @@ from runner.control.session import Inbox
 from runner.control.store import RunStore
 from runner.control.watch import Watch
 from runner.core.composed import Composed
-from runner.core.errors import Interrupted, NotReady
+from runner.core.errors import ConfigError, Interrupted
 from runner.core.events import Event, HostSilent
 from runner.core.exits import SIGNALLED
 from runner.core.fetch import LOG, OUTPUT
 from runner.core.layout import is_rank, log_name, rank_of
+from runner.core.plan import Plan
 from runner.core.seen import present
 from runner.core.verdict import Verdict, fold
 from runner.core.wire import Frame
 from runner.found import Hosts, Recorded
 from runner.home import bring, fetch
+from runner.onward import Onward
 from runner.ui import report
 from runner.ui.console import Console
 from runner.ui.grep import Show
@@ -34,11 +36,8 @@ from runner.ui.stacks import Standstill
 
 ASK = "Ctrl-C: detach, and the run goes on, or stop it? Type d or s, and Enter (d)"
 
-BEGIN_S = 30.0
-"""How long the next attempt may take to begin, from the last word of it."""
-
-ANNOUNCE_S = 5.0
-"""How long a launch may take to say that another attempt follows one that failed."""
+Choose = Callable[[Plan], Sequence[int]]
+"""Returns the ranks that are wanted of a plan."""
 
 
 class Joined:
@@ -58,6 +57,7 @@ class Joined:
         self.run = hosts.one(run_id)
         self.recorded: Recorded = hosts.record(self.run)
         self.store = RunStore(composed.run_dir.parent / self.recorded.plan.run_id)
+        self._unsure = False
         self._take_up()
 
     def _take_up(self) -> None:
@@ -74,56 +74,17 @@ class Joined:
         Raises:
             Interrupted: By a signal.
         """
-        try:
-            attempt = watch.accord.onward or self._announced(watch)
-            return bool(attempt) and self._found(attempt)
-        except Interrupted as error:
-            what = f"left run {self.plan.run_id} between two attempts; nothing was changed"
-            raise Interrupted(error.exit_code, what) from None
-
-    def _found(self, attempt: int) -> bool:
-        self.store.release()
-        until = time.monotonic() + BEGIN_S
-        while time.monotonic() < until:
-            with contextlib.suppress(NotReady):
-                self.run = self.hosts.one(self.plan.run_id)
-                self.recorded = self.hosts.record(self.run)
-                if self.recorded.plan.attempt >= attempt:
-                    self._take_up()
-                    self._await_all(until)
-                    return True
-                if self.waits:
-                    until = time.monotonic() + BEGIN_S
-            time.sleep(0.2)
-        self.console.say("no other attempt began")
-        return False
-
-    def _await_all(self, until: float) -> None:
-        """Give every host of the attempt time to learn of it: until then it denies the run."""
-        wanted = {share.node for share in self.plan.nodes}
-        while time.monotonic() < until:
-            with contextlib.suppress(NotReady):
-                seen = self.hosts.one(self.plan.run_id).seen
-                if wanted <= {n for n, s in seen.items() if s.info.attempt >= self.plan.attempt}:
-                    return
-            time.sleep(0.2)
-
-    def _announced(self, watch: Watch) -> int:
-        """Return the attempt by which the run's launch follows up this one; 0 for none."""
-        if watch.interrupted or watch.accord.decides or not self.plan.nodes[0].order.relaunches:
-            return 0
-        if self._verdict(watch).exit_code in (0, *range(SIGNALLED, 256)):
-            return 0
-        until = time.monotonic() + (0.0 if self.over and not self.waits else ANNOUNCE_S)
-        while not self.waits and self.run.info.attempt == self.plan.attempt:
-            if time.monotonic() >= until:
-                return 0
-            time.sleep(0.2)
-            with contextlib.suppress(NotReady):
-                self.run = self.hosts.one(self.plan.run_id)
-        self.console.phase("waiting for the next attempt")
-        self.console.say(f"its launch, {self.run.info.by}, is about to start it once more")
-        return self.plan.attempt + 1
+        onward = Onward(self.hosts, self.run, self.plan)
+        code = self._verdict(watch).exit_code
+        over = self.over and not self.waits
+        found = onward.find(watch, failed=0 < code < SIGNALLED, over=over)
+        if found is None:
+            self.hosts.take_up(self.plan)
+            self._unsure = onward.promised
+            return False
+        self.run, self.recorded = onward.run, found
+        self._take_up()
+        return True
 
     @property
     def over(self) -> bool:
@@ -134,37 +95,25 @@ class Joined:
 
     @property
     def waits(self) -> bool:
-        """Whether its launch is about to start it once more."""
+        """Whether its launch was about to start it once more when we came."""
         return any(each.waits for each in present(self.run.seen).values())
 
     def attach(self, tail: int | None) -> int:
         """Show it as its launch would; return the exit code."""
-        writes = self.store.join(self.recorded.config_yaml, self.plan)
-        self.console.say(report.opening(self.plan))
-        watch = self.hosts.contact.watch(
-            self.plan,
-            self._log if writes else self._show,
-            self._happened if writes else lambda _: None,
-        )
-        watch.on_interrupt = Question(watch, self.hosts.contact.inbox, self.console)
-        age = max(0.0, time.time() - self.recorded.info.began)
-        watch.join(begin={} if tail is None else {"tail": tail}, observe=self.over, age=age)
-        watch.run()
-        if watch.hung_up or self.console.deserted:  # there is nobody to read it
-            return 128 + (signal.SIGHUP if watch.hung_up else signal.SIGPIPE)
-        self.console.finish_ranks(SETTLE_S)
-        if watch.left:
-            leaving = report.leaving(
-                *(self.plan, self.where),
-                kept=watch.accord.kept,
-                stopping=watch.stopping,
-                apart=watch.accord.apart,
-            )
-            self.console.verdict(leaving)
-            return 0
-        if self._goes_on(watch):
+        begin = {} if tail is None else {"tail": tail}
+        while True:
+            writes = self.store.join(self.recorded.config_yaml, self.plan)
+            watch = self._followed(begin, writes=writes)
+            if watch.hung_up or self.console.deserted:  # there is nobody to read it
+                return 128 + (signal.SIGHUP if watch.hung_up else signal.SIGPIPE)
+            if watch.left:
+                return self._leave(watch)
             self.console.begin_again()
-            return self.attach(None)
+            if not self._goes_on(watch):
+                break
+            begin = {}
+            self.store.release()
+        self.console.finish_ranks(SETTLE_S)
         verdict = self._verdict(watch)
         if writes:
             self._record(verdict)
@@ -181,6 +130,32 @@ class Joined:
             self.console.say(f"{self.store.failed}; the hosts have every log, in their workdir")
         self._report(verdict, fetched, kept=watch.accord.kept_by_any)
         return verdict.exit_code
+
+    def _followed(self, begin: Mapping[str, float], *, writes: bool) -> Watch:
+        """Show one attempt to its end."""
+        self.console.say(report.opening(self.plan))
+        watch = self.hosts.contact.watch(
+            self.plan,
+            self._log if writes else self._show,
+            self._happened if writes else lambda _: None,
+        )
+        watch.on_interrupt = Question(watch, self.hosts.contact.inbox, self.console)
+        age = max(0.0, time.time() - self.recorded.info.began)
+        watch.join(begin=begin, observe=self.over, age=age)
+        watch.run()
+        return watch
+
+    def _leave(self, watch: Watch) -> int:
+        """Say how it goes on without us."""
+        self.console.finish_ranks(SETTLE_S)
+        leaving = report.leaving(
+            *(self.plan, self.where),
+            kept=watch.accord.kept,
+            stopping=watch.stopping,
+            apart=watch.accord.apart,
+        )
+        self.console.verdict(leaving)
+        return 0
 
     def stop(self) -> tuple[Verdict, dict[str, int | str]]:
         """End it on every host, and prove that: also on those of earlier attempts.
@@ -200,8 +175,12 @@ class Joined:
         else:
             watch.stop_for(f"told to stop by {whoami()}")
         watch.run()
-        if watch.accord.onward and self._goes_on(watch):  # it had been decided before
-            return self.stop()
+        try:
+            if watch.accord.onward and self._goes_on(watch):  # it had been decided before
+                return self.stop()
+        except Interrupted as error:
+            what = f"interrupted; run {self.plan.run_id} was told to stop, its end was not seen"
+            raise Interrupted(error.exit_code, what) from None
         if watch.left:  # the hosts go on with it by themselves, and politely
             raise Interrupted(128 + signal.SIGHUP, f"run {self.plan.run_id} is being stopped")
         verdict = self._verdict(watch)
@@ -251,18 +230,8 @@ class Joined:
             self.store.release()
         return pulled
 
-    def learn_ranks(self) -> None:
-        """Put into the plan which ranks each node had so far, where only torch decides that."""
-        if self.plan.numbered_by_torch:
-            contact = self.hosts.contact
-            starts = Starts(contact.sessions, contact.inbox, self.spec.lost_s).of(self.plan.nodes)
-            nodes = (replace(s, ranks=starts.get(s.node, ())) for s in self.plan.nodes)
-            self.plan = replace(self.plan, nodes=tuple(nodes))
-
-    def logs(
-        self, show: Show, ranks: Sequence[int], begin: Mapping[str, float], *, follow: bool
-    ) -> int:
-        """Show what the ranks wrote; with `follow`, also what they write, to the end.
+    def logs(self, show: Show, choose: Choose, begin: Mapping[str, float]) -> int:
+        """Show what the ranks that `choose` returns of a plan wrote, one after the other.
 
         Returns:
             0, or 3 where some of it could not be had.
@@ -270,49 +239,81 @@ class Joined:
         contact, say = self.hosts.contact, self.console.say
         if self.plan.attempt:
             say(f"attempt {self.plan.attempt + 1}, the last one; pull brings those before it, too")
+        self._learn_ranks()
+        ranks = choose(self.plan)
         unreached = {
             share.node
             for share in self.plan.nodes
             if share.node not in contact.sessions and set(share.ranks) & set(ranks)
         }
+        reading = LogReading(
+            *(contact.sessions, contact.inbox, self.spec.lost_s, self._noting(show), begin),
+            lambda: self.console.full,
+        )
+        try:
+            reading.run(self.plan.nodes, ranks)
+        except Interrupted as error:  # nothing was begun that there were something to say of
+            return error.exit_code
+        for problem in reading.problems.values():
+            say(f"{problem.where}: {problem.what}")
+        for name in sorted(unreached - reading.problems.keys()):
+            say(f"{name}: {self.hosts.silent[name].what}" if name in self.hosts.silent else name)
+        return 3 if reading.problems or unreached else 0
 
+    def follow(
+        self,
+        show: Show,
+        choose: Choose,
+        begin: Mapping[str, float],
+        between: Callable[[], None] = lambda: None,
+    ) -> int:
+        """Likewise as they write it, to the end of the run; `between` is called after an attempt.
+
+        Returns:
+            0, or 3 where some of it could not be had; 128 and a signal.
+        """
+        first = self.plan.attempt
+        while True:
+            self._learn_ranks()
+            try:
+                ranks = choose(self.plan)
+            except ConfigError as error:  # the node takes no part any more
+                if self.plan.attempt == first:
+                    raise
+                self.console.say(str(error))
+                return 0
+            watch = self.hosts.contact.watch(self.plan, _ranks_only(self._noting(show)))
+            interrupted = _leaving(watch)
+            watch.join(begin=begin, ranks=ranks, observe=True)
+            watch.run()
+            between()
+            self.console.begin_again()
+            if interrupted:
+                return 128 + interrupted[0]
+            if not self._goes_on(watch):
+                break
+            begin = {}
+            self.console.say(f"attempt {self.plan.attempt + 1}")
+        silent = (s.event.node for s in watch.observed if isinstance(s.event.body, HostSilent))
+        missing = any(set(self.plan.of(node).ranks) & set(ranks) for node in silent)
+        return 3 if missing else 0
+
+    def _learn_ranks(self) -> None:
+        """Put into the plan which ranks each node had so far, where only torch decides that."""
+        if self.plan.numbered_by_torch:
+            contact = self.hosts.contact
+            starts = Starts(contact.sessions, contact.inbox, self.spec.lost_s).of(self.plan.nodes)
+            nodes = (replace(s, ranks=starts.get(s.node, ())) for s in self.plan.nodes)
+            self.plan = replace(self.plan, nodes=tuple(nodes))
+
+    def _noting(self, show: Show) -> Show:
         def shown(node: str, rank: int, stream: str, data: bytes) -> None:
             self.wrote = True
             show(node, rank, stream, data)
             if self.console.deserted:
-                contact.inbox.put((None, Frame("signal", {"signal": signal.SIGPIPE})))
+                self.hosts.contact.inbox.put((None, Frame("signal", {"signal": signal.SIGPIPE})))
 
-        if not follow:
-            reading = LogReading(
-                *(contact.sessions, contact.inbox, self.spec.lost_s, shown, begin),
-                lambda: self.console.full,
-            )
-            try:
-                reading.run(self.plan.nodes, ranks)
-            except Interrupted as error:  # nothing was begun that there were something to say of
-                return error.exit_code
-            for problem in reading.problems.values():
-                say(f"{problem.where}: {problem.what}")
-            for name in sorted(unreached - reading.problems.keys()):
-                say(
-                    f"{name}: {self.hosts.silent[name].what}" if name in self.hosts.silent else name
-                )
-            return 3 if reading.problems or unreached else 0
-        watch = contact.watch(
-            self.plan,
-            lambda node, source, stream, _, data: shown(node, rank_of(source), stream, data),
-        )
-        interrupted = _leaving(watch)
-        watch.join(begin=begin, ranks=ranks, observe=True)
-        watch.run()
-        if not interrupted and self._goes_on(watch):
-            return self.logs(show, ranks, {}, follow=True)
-        missing = any(
-            isinstance(seen.event.body, HostSilent)
-            and set(self.plan.of(seen.event.node).ranks) & set(ranks)
-            for seen in watch.observed
-        )
-        return 128 + interrupted[0] if interrupted else 3 if missing else 0
+        return shown
 
     def _log(self, node: str, source: str, stream: str, offset: int, data: bytes) -> None:
         self.store.write_log(node, log_name(self.plan.attempt, source, stream), offset, data)
@@ -335,7 +336,7 @@ class Joined:
         return fold(self.plan, watch.observed, watch.seconds(info.began), info.past)
 
     def _record(self, verdict: Verdict) -> None:
-        if not (self.over and self.store.ended):
+        if not (self.over and self.store.ended) and not self._unsure:
             self.store.write_result(self.plan, verdict, self.recorded.info.began)
 
     def _report(self, verdict: Verdict, fetched: str, *, kept: bool) -> None:
@@ -348,6 +349,10 @@ class Joined:
             where=self.where,
         )
         self.console.verdict("\n".join(filter(None, (fetched, text))))
+
+
+def _ranks_only(show: Show) -> Callable[[str, str, str, int, bytes], None]:
+    return lambda node, source, stream, _, data: show(node, rank_of(source), stream, data)
 
 
 def _leaving(watch: Watch) -> list[int]:

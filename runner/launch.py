@@ -40,6 +40,7 @@ from runner.core.past import Past
 from runner.core.plan import Plan, build_plan
 from runner.core.readiness import problems_of
 from runner.core.release import Code
+from runner.core.seen import RunInfo
 from runner.core.spec import Node, Spec
 from runner.core.verdict import STOPPED, Verdict, fold
 from runner.home import fetch
@@ -337,7 +338,7 @@ class Launch:
         token, voters = secrets.token_hex(16), self._roster.voters
         if not voters:
             return Orders(self.spec.secrets, token, tasks)
-        info = info_of(plan, whoami(), self._began, self._past)
+        info = self._info(plan)
         handed = handover(self.spec, self._code, info, self._composed.config_yaml, voters)
         return Orders(self.spec.secrets, token, tasks, handed, self._roster.standby)
 
@@ -359,9 +360,13 @@ class Launch:
         self._console.verdict(left)
         return 0
 
+    def _info(self, plan: Plan) -> RunInfo:
+        left = self.spec.relaunch.max - len(self._past)
+        return info_of(plan, whoami(), self._began, self._past, left)
+
     def _record(self, plan: Plan) -> bytes:
         """Return what every host is to have on record of the whole run, packed."""
-        info = info_of(plan, whoami(), self._began, self._past)
+        info = self._info(plan)
         told = {"info": encode(info), "plan": encode(plan), "config": self._composed.config_yaml}
         return zlib.compress(json.dumps(told).encode())
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import re
@@ -111,14 +112,15 @@ def logs(
     with hosts_of(composed, "logs", plain=True) as hosts:
         console = hosts.contact.console
         joined = Joined(composed, hosts, run)
-        dynamic = joined.plan.numbered_by_torch
-        joined.learn_ranks()
-        ranks = _chosen(joined.plan, ",".join(rank or ()), node, later=dynamic and follow)
-        shown = _of_node(node, console.show) if dynamic else console.show
+        wanted = functools.partial(_chosen, rank=",".join(rank or ()), node=node, later=follow)
+        shown = _of_node(node, console.show)
         matching = Matching(pattern, shown)
         show = matching.show if grep else shown
-        code = joined.logs(show, ranks, begin, follow=follow)
-        matching.finish()
+        if follow:
+            code = joined.follow(show, wanted, begin, matching.finish)
+        else:
+            code = joined.logs(show, wanted, begin)
+            matching.finish()
         if not code and not follow:
             if not joined.wrote:
                 console.say(f"run {joined.plan.run_id}: nothing was written")
@@ -164,7 +166,7 @@ def _chosen(plan: Plan, rank: str, node: str, *, later: bool = False) -> list[in
         ConfigError: The run has none of them.
     """
     there = {(each, share.node) for share in plan.nodes for each in share.ranks}
-    if later:
+    if later and plan.numbered_by_torch:
         most = max(plan.most, len(plan.nodes)) * max(share.size for share in plan.nodes)
         there |= {(each, share.node) for share in plan.nodes for each in range(most)}
     known = sorted({each for each, _ in there})

@@ -151,8 +151,8 @@ def handover(
     return Handover(replace(spec, secrets={}), names, code, info, config, voters)
 
 
-def info_of(plan: Plan, by: str, began: float, past: Tuple[Past, ...] = ()) -> RunInfo:
-    """Return what every host has on record of the whole run."""
+def info_of(plan: Plan, by: str, began: float, past: Tuple[Past, ...], left: int) -> RunInfo:
+    """Return what every host has on record of the whole run; it may start `left` times more."""
     hub = plan.nodes[0].order.hub
     return RunInfo(
         run_id=plan.run_id,
@@ -167,6 +167,7 @@ def info_of(plan: Plan, by: str, began: float, past: Tuple[Past, ...] = ()) -> R
         attempt=plan.attempt,
         past=past,
         standby=hub.spares if hub else (),
+        relaunches=left,
     )
 
 
@@ -213,7 +214,7 @@ def next_attempt(
         gone |= wrong.keys()
     plan = _expecting(build_plan(spec, facts, code=now.code, attempt=ended.attempt + 1))
     made = roster(spec, plan, facts, left)
-    info = info_of(made.plan, now.info.by, now.info.began, (*now.info.past, ended))
+    info = info_of(made.plan, now.info.by, now.info.began, (*now.info.past, ended), left)
     return Next(made, handover(spec, now.code, info, now.config, made.voters))
 
 

@@ -58,7 +58,7 @@ def _relaunch(spec: Spec) -> str:
     times = "once" if most == 1 else f"up to {most} times in all"
     spares = [node.name for node in spec.spares]
     spare = f"spare: {_some(spares)}" if spares else "no spare"
-    return f"if it fails it starts again, {times} (relaunch.max); {spare}"
+    return f"if it fails it starts again, {times}; {spare}"
 
 
 def _logind(spec: Spec, facts: Mapping[str, Facts]) -> Iterator[str]:

@@ -26,6 +26,7 @@ class RunInfo:
         least: With so many nodes it goes on, 0 for all of them.
         past: The attempts before it.
         standby: Spare nodes that stand by; their hosts have a record of it, too.
+        relaunches: How often it may start once more after this attempt.
     """
 
     run_id: str
@@ -40,6 +41,7 @@ class RunInfo:
     least: int = 0
     past: Tuple[Past, ...] = ()
     standby: Tuple[str, ...] = ()
+    relaunches: int = 0
 
     @property
     def nodes_before(self) -> Tuple[str, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import time
 import zlib
 
 from runner.core.layout import folder_of
@@ -51,11 +52,13 @@ class Keeping(Duty):
         self.wire.reply("run", {"id": ask["id"]}, packed)
 
     def _wait(self, frame: Frame) -> None:
-        """Take it that another attempt follows soon; say whether somebody wants none."""
+        """Take it for so long that another attempt follows; say whether somebody wants none."""
         ask = frame.data
         folder = folder_of(self.wire.workdir, ask["run_id"], ask["node"])
+        until = time.time() + float(ask.get("for_s", 0))
         with open(folder.waiting, "w", encoding="ascii"):
             pass
+        os.utime(folder.waiting, (until, until))
         self.wire.reply("waits", {"id": ask["id"], "stopped": os.path.lexists(folder.stopped)})
 
     def _prove(self, frame: Frame) -> None:

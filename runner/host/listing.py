@@ -16,9 +16,6 @@ from runner.host import keeper, machine, releases
 from runner.host.doorway import Doorway
 from runner.host.records import last_end, read_state
 
-WAITING_S = 10.0
-"""So long after its controller's last word a run counts as about to start once more."""
-
 
 def runs(workdir: str, node: str, run_id: str = "") -> Generator[None, None, Dict[str, Any]]:
     """List the runs of `node` below a workdir: all, or one.
@@ -65,7 +62,7 @@ def see(folder: RunFolder) -> Optional[RunSeen]:
         state = State.STARTING  # it was, at least, before a power cut
     if not alive and state is not None and not state.terminal:
         state = last_end(folder, info.attempt) or state
-    waits = not alive and time.time() - _changed(folder.waiting) < WAITING_S
+    waits = not alive and time.time() < _changed(folder.waiting)
     return RunSeen(info, machine.user_name(owner), state, alive, changed, waits)
 
 

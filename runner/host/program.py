@@ -92,12 +92,18 @@ class Program:
     def hearers(self) -> List[int]:
         """Return who gets TERM: a launcher alone, since it forwards; else the whole session.
 
-        And the rank, which is the child of its shim, where it has a session of its own.
+        And the rank, where it has a session of its own.
         """
         if self._order.launcher:
             return [self.pid]
-        table = proc.table()
-        return [pid for pid, each in table.items() if self.pid in (each.session, each.ppid)]
+        session = [pid for pid, each in proc.table().items() if each.session == self.pid]
+        return sorted({*session, *self.rank()})
+
+    def rank(self) -> List[int]:
+        """Return the rank that no launcher starts, once it is on: the child of its shim."""
+        if self._order.launcher or not self.runs:
+            return []
+        return [pid for pid, each in proc.table().items() if each.ppid == self.pid]
 
 
 def before_exec(home: Cgroup, dies_by: signal.Signals) -> None:

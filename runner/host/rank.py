@@ -45,13 +45,15 @@ def main(argv: List[str]) -> NoReturn:
         os.environ["PYTHONPATH"] = f"{site}{os.pathsep}{own}" if own else site
     # torchrun signals the whole process group, so the rank gets its own copy: the shim stays to
     # see the end. Handlers, not SIG_IGN, because the rank would inherit the latter.
-    # Blocked over the fork, so that none is lost on a rank that still has the handlers.
+    # Blocked over the fork: none is lost on a rank that has our handlers, or is not there yet.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED)
     for forwarded in FORWARDED:
         signal.signal(forwarded, lambda *_: None)
     child = os.fork()
     if child == 0:
         _become(program, base, before, traced=bool(site))
+    for early in signal.sigpending().intersection(FORWARDED):
+        os.kill(child, early)
     signal.pthread_sigmask(signal.SIG_SETMASK, before)
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     record(f"{numbered}.start", {"pid": child, "shim": os.getpid(), **told})

@@ -282,6 +282,8 @@ class Supervisor(News):
             self._door.keep()
         self._reap()
         self._ranks.end_the_renewed()
+        if self._stop_reason:  # it may have begun while the others were told
+            self._termed |= proc.send({*self._program.rank()} - self._termed, signal.SIGTERM)
         if self._signalled or os.getppid() != self._guardian:
             self.stop("its supervisor was told to end, or lost its guardian")
         if self._journal.failed:

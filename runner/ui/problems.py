@@ -57,8 +57,11 @@ def _anywhere(problem: Problem) -> tuple[str, str]:
 
 def _keys(group: list[Problem]) -> list[str]:
     """Return the host keys that nobody vouches for, one by one: each has to be compared."""
-    found = ((problem.where, _KEY_UNKNOWN.match(problem.what)) for problem in group)
-    return [f"{where}: {key['place']}: {key['key']}" for where, key in found if key]
+    nodes: dict[tuple[str, str], list[str]] = {}  # one jump host may be in the way of many
+    for problem in group:
+        if found := _KEY_UNKNOWN.match(problem.what):
+            nodes.setdefault((found["place"], found["key"]), []).append(problem.where)
+    return [f"{fold_names(names)}: {place}: {key}" for (place, key), names in nodes.items()]
 
 
 def _scans(group: list[Problem]) -> list[str]:
@@ -67,6 +70,6 @@ def _scans(group: list[Problem]) -> list[str]:
     for scan in filter(None, (_SCAN.search(problem.hint) for problem in group)):
         hosts.setdefault((scan["how"], scan["file"]), []).append(scan["host"])
     return [
-        f"if they are equal: ssh-keyscan {how}{' '.join(names)} >> {file}"
+        f"if they are equal: ssh-keyscan {how}{' '.join(dict.fromkeys(names))} >> {file}"
         for (how, file), names in hosts.items()
     ]

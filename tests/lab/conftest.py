@@ -63,7 +63,7 @@ def lab_as_found(request: pytest.FixtureRequest) -> Iterator[None]:
     if lab is None:
         return
     lab.repair()
-    if left := lab.still_on():
+    if left := lab.still_on(3):
         lab.clear()
         lab.forget_runs()  # what was killed here must not be found by the next test
         pytest.fail(f"left running: {left}")

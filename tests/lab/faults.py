@@ -43,8 +43,6 @@ from tests.lab.causing import (
 from tests.lab.launching import PROGRAMS, rank_words
 
 SERVED = ("rendezvous=etcd-v2", "rendezvous.serve=node3")
-PLAINLY = ("task.entry=plain",)
-"""Where torchrun has no part in it: a host imports no torch."""
 STALL = ("watch.stall_s=2", "watch.action=stop")
 
 
@@ -81,12 +79,10 @@ def program(name: str, *args: str) -> tuple[str, ...]:
     )
 
 
-def rank(
-    name: str, args: tuple[str, ...], says: tuple[str, ...], cause: str = "", *, plain: bool = True
-) -> Fault:
+def rank(name: str, args: tuple[str, ...], says: tuple[str, ...], cause: str = "") -> Fault:
     """A fault of rank 2 while the others sleep."""
-    words = (*program("faulty.py", "2", *args), *PLAINLY * plain)
-    return Fault(name, words, ("first failure: rank 2 on node3", *says), cause=cause)
+    first = "first failure: rank 2 on node3"
+    return Fault(name, program("faulty.py", "2", *args), (first, *says), cause=cause)
 
 
 def hang(name: str, how: str, says: tuple[str, ...], within: float = 40.0) -> Fault:
@@ -125,7 +121,6 @@ FAULTS = (
         "a rank raises",
         ("raise",),
         ("exited with 1", "ValueError: lr must be positive"),
-        plain=False,
     ),
     rank(
         "a rank raises from another exception",
@@ -137,14 +132,12 @@ FAULTS = (
         "a rank writes its end into torchrun's error file alone",
         ("error_file",),
         ("exited with 1", "ValueError: told nobody but torchrun"),
-        plain=False,
     ),
     rank(
         "compiled code crashes",
         ("segfault",),
         ("was killed by SIGSEGV", "why: compiled code crashed", "PYTHONFAULTHANDLER=1"),
         "sigsegv",
-        plain=False,
     ),
     rank(
         "a bus error",
@@ -171,7 +164,7 @@ FAULTS = (
     ),
     Fault(
         "data are missing on one host",
-        (*program("faulty.py", "2", "data", f"{SHM}/train.bin"), *PLAINLY),
+        program("faulty.py", "2", "data", f"{SHM}/train.bin"),
         ("first failure: rank 2 on node3", f"there is no {SHM}/train.bin on that host"),
         cause="file_missing",
         bring=elsewhere("touch train.bin"),

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -14,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.lab.lab import Lab, wait_until
-from tests.lab.launching import PROGRAMS, Launcher, Result
+from tests.lab.launching import PROGRAMS, ROOT, Launcher, Result
 
 TUTORIALS = PROGRAMS / "tutorials"
 TWO = ("cluster=lab", "cluster.only=[node1,node2]")
@@ -241,3 +243,24 @@ def test_launch_passes_nothing_to_what_is_not_python(on_lab: Launcher) -> None:
     done = on_lab(*TWO, "task=shell")
     assert done.code == 0, done
     assert done.log("node2", 1) == "1 sh 0\n"
+
+
+def test_a_rank_hears_what_came_before_it_began(tmp_path: Path) -> None:
+    """A TERM that its shim gets in the moment before the fork is the rank's."""
+    program = (
+        "import os, signal, sys\n"
+        "from runner.host import rank\n"
+        "fork = os.fork\n"
+        "os.fork = lambda: (os.kill(os.getpid(), signal.SIGTERM), fork())[1]\n"
+        "rank.main(sys.argv[1:])\n"
+    )
+    told = [str(tmp_path), "", "NOTHING", "0", sys.executable, "-c", "import time; time.sleep(60)"]
+    done = subprocess.run(
+        [sys.executable, "-c", program, *told],
+        env={**os.environ, "RANK": "0"},
+        cwd=ROOT,
+        timeout=20,
+        check=False,
+    )
+    assert done.returncode == -signal.SIGTERM
+    assert json.loads((tmp_path / "rank_0.exit").read_text())["signal"] == signal.SIGTERM

@@ -78,7 +78,7 @@ def test_a_lone_node_has_a_hub_for_its_spare() -> None:
 
 
 @pytest.mark.parametrize("lacking", ["vote_port", "hub_port"])
-def test_without_a_port_nobody_is_an_voter(lacking: str) -> None:
+def test_without_a_port_nobody_votes(lacking: str) -> None:
     """Then the run does not start again, and no spare stands by in vain."""
     known = told("abc")
     known["a"] = replace(known["a"], **{lacking: 0})  # type: ignore[arg-type]
@@ -98,7 +98,7 @@ def test_nothing_of_it_where_no_relaunch_is_left() -> None:
 def begun(wanted: Spec, known: dict[str, Facts]) -> Handover:
     """What its hosts know, after it crossed the wire."""
     made = enrolled(wanted, known)
-    info = info_of(made.plan, "ada@desk", 1700000000.0)
+    info = info_of(made.plan, "ada@desk", 1700000000.0, (), 1)
     sent = json.dumps(encode(handover(wanted, Code(), info, "a: 1\n", made.voters)))
     return decode(Handover, json.loads(sent))
 
