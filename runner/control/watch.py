@@ -176,6 +176,8 @@ class Watch:
                 self.detach()
             elif leaving and (self.accord.kept or time.monotonic() >= self._leave_at):
                 self.leave()
+        if not (self.left or self.accord.decides or self.accord.onward):
+            self._dismiss_spares()
 
     @property
     def stopping(self) -> bool:
@@ -192,6 +194,13 @@ class Watch:
         for node in self._nodes.values():
             if node.there and not node.kept:
                 node.there.request("say", {"word": "keep"})
+
+    def _dismiss_spares(self) -> None:
+        """End what stood by for this attempt: the hub may be gone before all of it came there."""
+        stop = {"word": "stop", "reason": "the attempt is over", "cause": Cause.PEER.value}
+        for name in self._orders.standby if self._orders else ():
+            if session := self._sessions.get(name):
+                session.request("say", stop)
 
     @property
     def _in_touch_all(self) -> bool:

@@ -33,6 +33,9 @@ from runner.host.work import Steps
 LOOK_S = 0.25
 READY_S, SLICE_S = 20.0, 0.02
 
+BEFORE_S = 10.0
+"""How long the supervisor of an earlier attempt, a spare's perhaps, may take to end."""
+
 
 class Starting(Duty):
     """Facts, the push of code, and the start of a run."""
@@ -111,7 +114,11 @@ class Starting(Duty):
         if frame.data.get("tasks"):
             tasks.store(known.facts.workdir, frame.data["tasks"], frame.payload)
         folder = RunFolder(order.workdir, order.run_id, order.node)
-        lock = Doorway(order.run_id, order.node).lock_for_life()
+        door, until = Doorway(order.run_id, order.node), time.monotonic() + BEFORE_S
+        lock = door.lock_for_life()
+        while lock is None and order.attempt and time.monotonic() < until:
+            yield
+            lock = door.lock_for_life()
         if lock is None:
             raise ValueError("this run has a supervisor here already")
         try:

@@ -116,13 +116,24 @@ def test_a_rank_that_fails_once(
     lab: Lab, detached: Callable[..., tuple[str, str]], steps: Path
 ) -> None:
     """Its node is left out for the spare; the attempt after that ends well."""
-    run_id, _ = detached("fail=1:3:7")
+    run_id, _ = detached("fail=1:8:7")
     until(lambda: not lab.leftovers() and len(counted(steps, 1)) == STEPS, "the end", 60)
     whole(steps)
     assert counted(steps, 1)[-1][2] == "node3", list(records(lab, run_id))
     assert "0:relaunching" in kinds(lab, run_id, "node1")
     record = dict(records(lab, run_id))
     assert record["node4"][-1]["state"] == record["node2"][-1]["state"] == "succeeded"
+
+
+def test_a_rank_that_fails_before_the_launch_has_left(
+    detached: Callable[..., tuple[str, str]], steps: Path
+) -> None:
+    """Then the launch decides; the spare that stood by gives way to its own next part at once."""
+    _, said = detached("fail=1:0:7", overrides=("relaunch.backoff_s=0.1",))
+    assert "attempt 2 of 3: rank 1 on node2 exited with 7; node4 takes the place of node2" in said
+    assert "attempt 3" not in said, said
+    until(lambda: all(len(counted(steps, rank)) == STEPS for rank in range(3)), "the end", 60)
+    whole(steps)
 
 
 def test_without_a_majority_nothing_starts_again(
