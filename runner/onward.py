@@ -85,12 +85,12 @@ class Onward:
             self.run = self._hosts.one(self.run.run_id)
 
     def _begun(self) -> Recorded | None:
-        self._console.phase("waiting for the next attempt")
         reach_at = time.monotonic()  # at once: those that stood by had no connection for long
         until = time.monotonic() + BEGIN_S
         while time.monotonic() < until:
             if time.monotonic() >= reach_at:
                 self._hosts.reach()
+                self._console.phase("waiting for the next attempt")
                 reach_at = time.monotonic() + REACH_S
             self._look()
             if self.run.info.attempt > self._plan.attempt:
