@@ -201,7 +201,7 @@ def rank_words(*words: str, entry: str = "torchrun") -> list[str]:
     """The overrides for ranks without torch (`programs/rank.py`) that do `words`."""
     quoted = ",".join(json.dumps(word) for word in words)
     ranks = [f"task.script={RANK}", "task.args_style=raw", f"task.args=[{quoted}]"]
-    return [*ranks, f"task.entry={entry}"]
+    return ranks if entry == "torchrun" else [*ranks, f"task.entry={entry}"]
 
 
 def _text(file: IO[bytes]) -> str:
