@@ -117,7 +117,7 @@ class Host(Connected):
             for peer in ready:
                 self._hear(peer, quiet=True)
         for peer in (*self._members.values(), *self._strangers):
-            peer.close()
+            self._part(peer)
 
     def _admit(self) -> None:
         try:

@@ -86,6 +86,11 @@ class Ring:
     def _unwatch(self, descriptor: int) -> None:
         self._selector.unregister(descriptor)
 
+    @property
+    def watched(self) -> int:
+        """How many connections and listeners any of them watches."""
+        return len(self._selector.get_map())
+
     def until(self, condition: Callable[[], object], seconds: float = 5) -> None:
         """Let them talk until a condition holds."""
         end = time.monotonic() + seconds
@@ -207,6 +212,17 @@ def test_a_farewell_is_no_loss(ring: Ring) -> None:
     ring.circles.pop("b").leave()
     ring.until(lambda: not ring.circles["a"].needed)
     assert ring.heard["a"].said == []
+
+
+def test_a_hub_that_left_watches_nothing(ring: Ring) -> None:
+    """Else the next connection, at the number of a closed one, could not be watched."""
+    ring.add("a")
+    ring.add("b")
+    ring.until(lambda: ("joined",) in ring.heard["b"].said)
+    with socket.create_connection(("127.0.0.1", ring.port)):
+        ring.until(lambda: ring.watched == 4)
+        ring.circles.pop("a").leave()
+    assert ring.watched == 1  # b's
 
 
 def test_silence_is_a_loss_on_both_sides(ring: Ring) -> None:
