@@ -71,8 +71,6 @@ def test_a_detached_run_outlives_everything(lab: Lab, on_lab: Launcher) -> None:
         ["node1", "node2", "node3", "node4"],
         True,
     )
-    for host in lab.hosts.values():
-        host.sh("rm /dev/shm/end")
     logs = on_lab("logs", "--cluster", "lab", "--tail", "1")
     assert sorted(logs.out.splitlines()) == [f"[node{n + 1}:{n}] over" for n in range(4)]
     pulled = on_lab("pull", run_id)
@@ -130,8 +128,6 @@ def test_logs_are_chosen(on_lab: Launcher, detached: Start, lab: Lab) -> None:
     done = follower.wait(30)
     assert done.code == 0, done
     assert done.out.count("over") == 4
-    for host in lab.hosts.values():
-        host.sh("rm /dev/shm/end")
     bad = on_lab("logs", "--cluster", "lab", "--rank", "9")
     assert (bad.code, "has ranks 0 to 3, and no rank 9" in bad.err) == (2, True), bad
     bad = on_lab("logs", "nothing", "--cluster", "lab")

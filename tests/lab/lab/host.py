@@ -309,7 +309,10 @@ class Host:
     # Repair
 
     def repair(self) -> None:
-        """Undoes whatever was done to it with the methods above; its files and processes stay."""
+        """Undoes whatever was done to it with the methods above, and empties its /dev/shm.
+
+        Its other files stay, and so do its processes.
+        """
         self.power_on()
         if not self._plugged:
             self.plug()
@@ -318,6 +321,11 @@ class Host:
         if self._disk.full:
             self.free_disk()
         self.restore_host_key()
+        for path in Path(f"/proc/{self._init}/root/dev/shm").iterdir():
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
 
 
 def _move_key(source: Path, target: Path) -> None:
