@@ -54,7 +54,9 @@ def lab_factory(lab_factory_for_session: LabFactory) -> Iterator[LabFactory]:
 
 @pytest.fixture(autouse=True)
 def lab_as_found(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Repairs the shared lab after each test that used it, and fails those that left work running.
+    """Repairs the shared lab after each test that used it.
+
+    Fails those that left work running, or after which a supervisor had crashed.
 
     A test that means to leave processes behind ends with `lab.clear()`.
     """
@@ -63,10 +65,11 @@ def lab_as_found(request: pytest.FixtureRequest) -> Iterator[None]:
     if lab is None:
         return
     lab.repair()
-    if left := lab.still_on(3):
+    left, crashes = lab.still_on(3), lab.crashes()
+    if left or crashes:
         lab.clear()
         lab.forget_runs()  # what was killed here must not be found by the next test
-        pytest.fail(f"left running: {left}")
+        pytest.fail(f"left running: {left}; crashed: {crashes}")
 
 
 @pytest.fixture

@@ -313,6 +313,16 @@ def test_signals_sent_through_popen_reach_the_program(lab: Lab) -> None:
     assert lab["node1"].leftovers() == []
 
 
+def test_a_crash_of_a_supervisor_is_seen(lab: Lab) -> None:
+    """By what it wrote to its own log; those that say nothing are well."""
+    run = "~/.runner/runs/1122-0900-rank-abcd"
+    lab["node1"].write(f"{run}/node1/supervisor.log", "")
+    lab["node2"].write(f"{run}/node2/supervisor.log", "Traceback")
+    assert lab.crashes() == {"node2": ["Traceback"]}
+    lab.forget_runs()
+    assert lab.crashes() == {}
+
+
 def test_clear_and_repair_undo_everything(lab: Lab) -> None:
     """Whatever a test broke, the next one finds a sound lab."""
     off, cut, slow = (lab[f"node{i}"] for i in (1, 2, 3))
@@ -322,12 +332,14 @@ def test_clear_and_repair_undo_everything(lab: Lab) -> None:
     slow.slow(loss_pct=100)
     slow.change_host_key()
     slow.sh("setsid sleep 600 >/dev/null 2>&1 &")
+    slow.sh("mkdir -p /dev/shm/folder && touch /dev/shm/folder/go /dev/shm/go")
     assert list(lab.leftovers()) == ["node3"]
 
     lab.repair()
     lab.clear()
 
     assert lab.leftovers() == {}
+    assert slow.sh("ls /dev/shm") == ""
     assert [ssh(lab, host, "echo ok > ok").returncode for host in lab.hosts.values()] == [0] * 4
 
 

@@ -265,6 +265,11 @@ class Host:
         ours = (process for process in self.processes() if process.pid != 1)
         return [process for process in ours if not process.cmdline.startswith("sshd:")]
 
+    def crashes(self) -> list[str]:
+        """Returns what root's supervisors said on their own behalf: nothing, unless one crashed."""
+        logs = self.home.glob(".runner/runs/*/*/supervisor.log")
+        return [log.read_text() for log in logs if log.stat().st_size]
+
     def clear(self) -> None:
         """Kills all that runs on it but its sshd; open connections die with it."""
 

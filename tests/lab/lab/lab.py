@@ -146,6 +146,11 @@ class Lab:
             wait_until(lambda: not self.leftovers(), "the hosts to be idle", timeout=patience or 3)
         return self.leftovers()
 
+    def crashes(self) -> dict[str, list[str]]:
+        """Returns what supervisors said when they crashed, by host."""
+        found = {name: host.crashes() for name, host in self.hosts.items()}
+        return {name: texts for name, texts in found.items() if texts}
+
     def clear(self) -> None:
         """Kills all that runs on the hosts but their sshd."""
         for host in self.hosts.values():
