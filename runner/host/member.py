@@ -121,8 +121,7 @@ class Member(Connected):
         self._hub_peer = self._old = None
         for peer in peers:
             peer.say(say="done")
-            self._unwatch(peer.fileno())
-            peer.close(FAREWELL_S)
+            self._part(peer, FAREWELL_S)
 
     def _untold(self) -> bool:
         return not self._left and (self._hub_peer is None or not self._hub_peer.ready)

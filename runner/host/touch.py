@@ -103,9 +103,9 @@ class Connected(Circle):
         self._watch(peer.fileno(), lambda: hear(peer))
         return peer
 
-    def _part(self, peer: Peer) -> None:
+    def _part(self, peer: Peer, linger_s: float = 0.0) -> None:
         self._unwatch(peer.fileno())
-        peer.close()
+        peer.close(linger_s)
 
     def _take(self, message: Dict[str, Any]) -> None:
         if message["say"] == "here":
