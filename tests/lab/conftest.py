@@ -40,7 +40,10 @@ def lab_factory_for_session(tmp_path_factory: pytest.TempPathFactory) -> LabFact
 
 @pytest.fixture(scope="session")
 def lab(lab_factory_for_session: LabFactory) -> Iterator[Lab]:
-    """Four plain hosts that most tests share; each test finds them on, plugged in and idle."""
+    """Four plain hosts that most tests share.
+
+    Each test finds them on, plugged in and idle, with nothing in /dev/shm.
+    """
     with lab_factory_for_session(n=4) as lab:
         yield lab
 

@@ -199,14 +199,6 @@ def test_traced_rank_ends_with_the_grace(start: Starter, inside: Sequence[str], 
     gone(run)
 
 
-def emptied(cgroup: str) -> bool:
-    """Whether nothing is in it, or it is gone: the supervisor may just have been in time."""
-    try:
-        return "populated 0" in Path(cgroup, "cgroup.events").read_text()
-    except OSError:
-        return True
-
-
 def test_rank_that_a_debugger_keeps_from_exiting_is_named(start: Starter, hold: Hold) -> None:
     """SIGKILL cannot pass a tracer that asked for the exit stop; we say so, and end.
 
@@ -224,7 +216,7 @@ def test_rank_that_a_debugger_keeps_from_exiting_is_named(start: Starter, hold: 
     assert (ended.state, ended.survivors) == (State.STUCK, (rank,))
     run.until(lambda: not alive(rank))
     if home_before:  # the kernel takes the dead out of it in its own time
-        run.until(lambda: emptied(home_before))
+        run.until(cgroup.Cgroup(home_before).emptied)
     for _ in cleaning.clean(run.order.workdir, run.order.node, 0, dry_run=False):
         pass
     assert not home_before or not Path(home_before).exists()

@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
-from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import yaml
 
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
     from tests.lab.lab.host import Host
     from tests.lab.lab.processes import Process
+
+T = TypeVar("T")
 
 
 class Lab:
@@ -130,8 +132,7 @@ class Lab:
 
     def leftovers(self) -> dict[str, list[Process]]:
         """Returns what runs besides sshd, by host; hosts with nothing are not named."""
-        found = {name: host.leftovers() for name, host in self.hosts.items()}
-        return {name: processes for name, processes in found.items() if processes}
+        return self._where(lambda host: host.leftovers())
 
     def still_on(self, patience: float | None = None) -> dict[str, list[Process]]:
         """Returns the leftovers once there are none, or those there are after so many seconds.
@@ -139,17 +140,16 @@ class Lab:
         Without `patience` no rank may be there; the far end of a connection that was closed a
         moment ago is given that moment.
         """
-        ranks = {name: host.processes("RUNNER_RUN_ID") for name, host in self.hosts.items()}
-        if patience is None and any(ranks.values()):
-            return {name: left for name, left in ranks.items() if left}
+        ranks = self._where(lambda host: host.processes("RUNNER_RUN_ID"))
+        if patience is None and ranks:
+            return ranks
         with contextlib.suppress(LabError):
             wait_until(lambda: not self.leftovers(), "the hosts to be idle", timeout=patience or 3)
         return self.leftovers()
 
     def crashes(self) -> dict[str, list[str]]:
         """Returns what supervisors said when they crashed, by host."""
-        found = {name: host.crashes() for name, host in self.hosts.items()}
-        return {name: texts for name, texts in found.items() if texts}
+        return self._where(lambda host: host.crashes())
 
     def clear(self) -> None:
         """Kills all that runs on the hosts but their sshd."""
@@ -160,6 +160,11 @@ class Lab:
         """Removes the run folders of all runs there were on the hosts."""
         for host in self.hosts.values():
             host.sh(f"rm -rf {' '.join(f'{home}/.runner/runs' for home in HOMES.values())}")
+
+    def _where(self, ask: Callable[[Host], list[T]]) -> dict[str, list[T]]:
+        """Returns what each host has, by name; hosts with nothing are not named."""
+        found = {name: ask(host) for name, host in self.hosts.items()}
+        return {name: things for name, things in found.items() if things}
 
 
 def _node(host: Host) -> dict[str, Any]:
