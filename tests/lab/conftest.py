@@ -42,7 +42,8 @@ def lab_factory_for_session(tmp_path_factory: pytest.TempPathFactory) -> LabFact
 def lab(lab_factory_for_session: LabFactory) -> Iterator[Lab]:
     """Four plain hosts that most tests share.
 
-    Each test finds them on, plugged in and idle, with nothing in /dev/shm.
+    Each test finds them on, plugged in and idle, with nothing in /dev/shm, and its accounts' homes
+    as on the first day.
     """
     with lab_factory_for_session(n=4) as lab:
         yield lab
@@ -71,7 +72,8 @@ def lab_as_found(request: pytest.FixtureRequest) -> Iterator[None]:
     left, crashes = lab.still_on(3), lab.crashes()
     if left or crashes:
         lab.clear()
-        lab.forget_runs()  # what was killed here must not be found by the next test
+    lab.furnish()
+    if left or crashes:
         pytest.fail(f"left running: {left}; crashed: {crashes}")
 
 

@@ -140,18 +140,14 @@ def test_another_python_in_the_login_shell_of_one_host(lab: Lab, on_lab: Launche
     profile = lab["node2"].home / ".bash_profile"
     profile.write_text(f"echo Welcome!\nexport PATH={here}:$PATH\n")
     (lab["node4"].home / ".bash_profile").write_text("sleep 100\n")
-    try:
-        done = on_lab("check", "--cluster", "lab", "--json", "cluster.python=python3")
-        (other,) = found(done, check="python", level="warning")
-        assert other["node"] == "node2"
-        assert other["what"].startswith(f"a login shell finds python3 at {here}/python"), other
-        assert f"cluster.python={here}/python" in other["hint"]
-        assert done.seconds < 30
-        named = on_lab("check", "--cluster", "lab", "--json")
-        assert found(named, check="python", level="warning") == []
-    finally:
-        for name in ("node2", "node4"):
-            (lab[name].home / ".bash_profile").unlink()
+    done = on_lab("check", "--cluster", "lab", "--json", "cluster.python=python3")
+    (other,) = found(done, check="python", level="warning")
+    assert other["node"] == "node2"
+    assert other["what"].startswith(f"a login shell finds python3 at {here}/python"), other
+    assert f"cluster.python={here}/python" in other["hint"]
+    assert done.seconds < 30
+    named = on_lab("check", "--cluster", "lab", "--json")
+    assert found(named, check="python", level="warning") == []
     assert lab.still_on() == {}
 
 

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-
-import pytest
 
 from tests.lab.lab import Lab, LabFactory
 from tests.lab.launching import Launcher, Result
@@ -25,19 +22,9 @@ def clean(launcher: Launcher, *words: str) -> Result:
     return done
 
 
-@pytest.fixture
-def on_bare_lab(lab: Lab, plainly: Launcher) -> Iterator[Launcher]:
-    """A user on hosts where nothing was run before."""
-    for host in lab.hosts.values():
-        host.sh("rm -rf ~/.runner")
-    yield plainly
-    for host in lab.hosts.values():
-        host.sh("chmod -R u+w ~/.runner 2>/dev/null; rm -rf ~/.runner")
-
-
-def test_ended_runs_go_and_what_is_in_use_stays(lab: Lab, on_bare_lab: Launcher) -> None:
+def test_ended_runs_go_and_what_is_in_use_stays(lab: Lab, plainly: Launcher) -> None:
     """However old it is said to be: a run that is on, and the release it works with."""
-    user = on_bare_lab
+    user = plainly
     (user.folder / "frozen").mkdir()
     (user.folder / "frozen" / "file").write_text("x" * 100_000)
     (user.folder / "frozen").chmod(0o555)
@@ -72,20 +59,18 @@ def test_ended_runs_go_and_what_is_in_use_stays(lab: Lab, on_bare_lab: Launcher)
     (user.folder / "frozen").chmod(0o755)
 
 
-def test_a_run_that_died_without_a_word_goes_when_it_is_old(
-    lab: Lab, on_bare_lab: Launcher
-) -> None:
+def test_a_run_that_died_without_a_word_goes_when_it_is_old(lab: Lab, plainly: Launcher) -> None:
     """After a power cut no record has an end; a young one may be about to start."""
-    running = on_bare_lab.start(
-        "cluster=lab", "cluster.only=[node1]", *on_bare_lab.rank_words("print=up", "sleep=600")
+    running = plainly.start(
+        "cluster=lab", "cluster.only=[node1]", *plainly.rank_words("print=up", "sleep=600")
     )
     running.until_printed("up")
     lab["node1"].power_off()
     running.kill()
     lab["node1"].power_on()
-    assert f"in use: {running.run_id}" in clean(on_bare_lab, *NOW).out
+    assert f"in use: {running.run_id}" in clean(plainly, *NOW).out
     lab["node1"].sh(f"touch -d '2 hours ago' ~/.runner/runs/{running.run_id}/node1/state.json")
-    assert "node1: 1 run and " in clean(on_bare_lab, *NOW).out
+    assert "node1: 1 run and " in clean(plainly, *NOW).out
     assert runs(lab, "node1") == set()
 
 

@@ -9,7 +9,6 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -48,15 +47,11 @@ def whole(host: Host) -> list[str]:
 
 
 @pytest.fixture
-def project(lab: Lab, on_lab: Launcher) -> Iterator[Launcher]:
-    """A user who stands in a git repository, on hosts without any release."""
+def project(on_lab: Launcher) -> Launcher:
+    """A user who stands in a git repository."""
     shutil.copy(PROGRAMS / "tree.py", on_lab.folder / "tree.py")
     git(on_lab.folder, "init", "-q")
-    for host in lab.hosts.values():
-        host.sh(f"rm -rf {RELEASES}")
-    yield on_lab
-    for host in lab.hosts.values():
-        host.sh("chmod -R u+w ~/.runner 2>/dev/null; rm -rf ~/.runner")
+    return on_lab
 
 
 def awkward(folder: Path) -> None:

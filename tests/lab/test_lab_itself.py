@@ -319,8 +319,23 @@ def test_a_crash_of_a_supervisor_is_seen(lab: Lab) -> None:
     lab["node1"].write(f"{run}/node1/supervisor.log", "")
     lab["node2"].write(f"{run}/node2/supervisor.log", "Traceback")
     assert lab.crashes() == {"node2": ["Traceback"]}
-    lab.forget_runs()
+    lab.furnish()
     assert lab.crashes() == {}
+
+
+def test_homes_are_furnished_anew(lab: Lab) -> None:
+    """Nothing that was put there stays, and what was there at first is there again."""
+    host = lab["node1"]
+    everything = "find . -printf '%P %u %m %s\\n' | sort"
+    before = {user: host.sh(everything, user=user) for user in ("root", "alice")}
+    for user in before:
+        script = (
+            "mkdir -m 500 frozen; ln -s frozen link; ln -s gone loose; rm .profile; chmod 750 ."
+        )
+        host.sh(f"{script}; echo secret > .file", user=user)
+        assert "frozen" in host.sh(everything, user=user)
+    lab.furnish()
+    assert {user: host.sh(everything, user=user) for user in before} == before
 
 
 def test_clear_and_repair_undo_everything(lab: Lab) -> None:

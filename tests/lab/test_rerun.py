@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 
 import pytest
 
@@ -28,17 +27,13 @@ def said(done: Result) -> set[str]:
 
 
 @pytest.fixture
-def project(lab: Lab, on_lab: Launcher) -> Iterator[Launcher]:
-    """A user who stands below a git repository, one commit old, on hosts that hold nothing."""
-    for host in lab.hosts.values():
-        host.sh("chmod -R u+w ~/.runner 2>/dev/null; rm -rf ~/.runner")
+def project(on_lab: Launcher) -> Launcher:
+    """A user who stands below a git repository, one commit old."""
     (on_lab.folder / "train.py").write_text(PROGRAM.format("old"))
     git(on_lab.folder, "init", "-q")
     git(on_lab.folder, "add", ".")
     git(on_lab.folder, "commit", "-qm", "first")
-    yield on_lab
-    for host in lab.hosts.values():
-        host.sh("chmod -R u+w ~/.runner 2>/dev/null; rm -rf ~/.runner")
+    return on_lab
 
 
 def test_the_code_of_then_or_none(lab: Lab, project: Launcher) -> None:

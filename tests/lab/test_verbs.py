@@ -6,7 +6,6 @@ import json
 import re
 import signal
 import sys
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -33,19 +32,6 @@ REFUSED = {
     "second subject": (["config", "task", "cluster"], "cluster", "config --help"),
     "program": (["train.py"], "'train.py' is neither", "task.script=train.py"),
 }
-
-
-@pytest.fixture
-def on_bare_lab(lab: Lab, on_lab: Launcher) -> Iterator[Launcher]:
-    """A user whose hosts have nothing of ours, before and after."""
-    _clear(lab)
-    yield on_lab
-    _clear(lab)
-
-
-def _clear(lab: Lab) -> None:
-    for host in lab.hosts.values():
-        host.sh("chmod -R u+w ~/.runner 2>/dev/null; rm -rf ~/.runner")
 
 
 def fab(user: Launcher, *words: str) -> Result:
@@ -274,10 +260,10 @@ def test_fab_refuses_what_is_wrong_as_we_do(launcher: Launcher) -> None:
 
 
 @pytest.mark.parametrize("verb", [["exec", "--", "touch", "/tmp/ran"], ["deploy"]])
-def test_a_host_out_of_reach_is_exit_3(lab: Lab, on_bare_lab: Launcher, verb: list[str]) -> None:
+def test_a_host_out_of_reach_is_exit_3(lab: Lab, on_lab: Launcher, verb: list[str]) -> None:
     """It is named with what to change, and nothing is done on the others either."""
     words = ["--cluster", "lab", "--set", "cluster.nodes.node2.port=23"]
-    done = on_bare_lab(verb[0], *words, *verb[1:])
+    done = on_lab(verb[0], *words, *verb[1:])
     assert (done.code, done.out) == (3, ""), done
     assert done.err.count("error: ") == 1
     assert re.search(r"^error: node2: .*refused", done.err, re.MULTILINE), done
@@ -301,10 +287,10 @@ def test_words_and_flags_say_the_same(on_lab: Launcher) -> None:
     assert data(done) == {node: answer(f"{node}\n") for node in ("node2", "node3")}
 
 
-def test_a_deploy_says_what_is_where(lab: Lab, on_bare_lab: Launcher) -> None:
+def test_a_deploy_says_what_is_where(lab: Lab, on_lab: Launcher) -> None:
     """For people and for programs; what a host has is not sent again."""
-    (on_bare_lab.folder / "train.py").write_text("print('hi')\n")
-    first = on_bare_lab("deploy", "--cluster", "lab")
+    (on_lab.folder / "train.py").write_text("print('hi')\n")
+    first = on_lab("deploy", "--cluster", "lab")
     assert first.code == 0, first
     title, *rows = first.out.splitlines()
     found = re.fullmatch(r"release ([0-9a-f]+)", title)
@@ -313,27 +299,27 @@ def test_a_deploy_says_what_is_where(lab: Lab, on_bare_lab: Launcher) -> None:
     assert re.fullmatch(r"  node\[1-4\]  stored, [\d.]+ k?B sent", rows[1]), first
     assert len(rows) == 2
     assert lab["node4"].sh(f"cat ~/.runner/releases/{found[1]}/code/train.py") == "print('hi')\n"
-    again = json.loads(on_bare_lab("deploy", "--cluster", "lab", "--json").out)
+    again = json.loads(on_lab("deploy", "--cluster", "lab", "--json").out)
     assert again.keys() == {"release", "commit", "files", "size", "seconds", "sent"}
     assert (again["release"], again["commit"], again["files"]) == (found[1], "", 2)
     assert again["sent"] == dict.fromkeys(lab.hosts)
 
 
-def test_a_plan_is_ready_to_paste_and_writes_nothing(lab: Lab, on_bare_lab: Launcher) -> None:
+def test_a_plan_is_ready_to_paste_and_writes_nothing(lab: Lab, on_lab: Launcher) -> None:
     """One command per host, the same for programs; offline it asks nobody."""
     words = ("--cluster", "lab", "--set", "task=env", "--set", "run_id=one")
-    told = on_bare_lab("plan", *words)
+    told = on_lab("plan", *words)
     assert told.code == 0, told
     assert [told.out.count(f"--node_rank={rank} ") for rank in range(5)] == [1, 1, 1, 1, 0]
     assert told.out.count(f"--master_addr={lab['node1'].address} ") == 4
-    offline = on_bare_lab("plan", *words, "--offline", "--json", "cluster.nodes.node1.port=23")
+    offline = on_lab("plan", *words, "--offline", "--json", "cluster.nodes.node1.port=23")
     assert offline.code == 0, offline
     plan = json.loads(offline.out)
     assert [each["node"] for each in plan["nodes"]] == list(lab.hosts)
     assert [each["ranks"] for each in plan["nodes"]] == [[0], [1], [2], [3]]
     assert (plan["run_id"], plan["task"], plan["world_size"]) == ("one", "env", 4)
     assert (plan["meeting"], plan["master_addr"]) == ("assumed", lab["node1"].address)
-    assert not (on_bare_lab.folder / "runs").exists()
+    assert not (on_lab.folder / "runs").exists()
     for host in lab.hosts.values():
         assert host.sh("ls -A ~/.runner 2>/dev/null || true") == ""
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from tests.lab.lab.anchor import INSIDE, Anchor
-from tests.lab.lab.files import HOMES, HostFiles
+from tests.lab.lab.files import HOMES, HostFiles, furnish_homes
 from tests.lab.lab.keys import make_keys, public
 from tests.lab.lab.processes import Process, listens, processes
 from tests.lab.lab.programs import Entered, LabError, first_line, run, sshd_path, wait_until
@@ -53,6 +53,7 @@ class Host:
         self.port = plan.port
         self.home = disk.path / Path(HOMES["root"]).name
         self.console = files.console
+        self._plan = plan
         self._legs = plan.legs
         self._files = files
         self._disk = disk
@@ -177,6 +178,13 @@ class Host:
     def free_disk(self) -> None:
         """Gives the free space back."""
         self._disk.free()
+
+    def furnish(self) -> None:
+        """Gives its accounts the homes they had at first, whatever has been put into them."""
+        for home in HOMES.values():
+            for path in (self._disk.path / Path(home).name).iterdir():
+                _remove(path)
+        furnish_homes(self._disk.path, self._plan)
 
     def write(self, path: str, text: str, mode: int | None = None, *, user: str = "root") -> None:
         """Writes a file, in the host's view, and the folders it needs.
@@ -327,10 +335,14 @@ class Host:
             self.free_disk()
         self.restore_host_key()
         for path in Path(f"/proc/{self._init}/root/dev/shm").iterdir():
-            if path.is_dir():
-                shutil.rmtree(path)
-            else:
-                path.unlink()
+            _remove(path)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink()
 
 
 def _move_key(source: Path, target: Path) -> None:

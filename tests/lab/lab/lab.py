@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import yaml
 
-from tests.lab.lab.files import HOMES
 from tests.lab.lab.programs import LabError, run, wait_until
 
 if TYPE_CHECKING:
@@ -156,10 +155,10 @@ class Lab:
         for host in self.hosts.values():
             host.clear()
 
-    def forget_runs(self) -> None:
-        """Removes the run folders of all runs there were on the hosts."""
+    def furnish(self) -> None:
+        """Gives all accounts the homes they had at first: no run, no release, no file of theirs."""
         for host in self.hosts.values():
-            host.sh(f"rm -rf {' '.join(f'{home}/.runner/runs' for home in HOMES.values())}")
+            host.furnish()
 
     def _where(self, ask: Callable[[Host], list[T]]) -> dict[str, list[T]]:
         """Returns what each host has, by name; hosts with nothing are not named."""
