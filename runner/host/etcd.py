@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import functools
-import http.client
 import json
 import re
 import subprocess
-from typing import Any, Dict, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, Dict, Sequence, Tuple
 
 from runner.core.codec import decode, encode
 from runner.core.etcd import NAME, Answer, Etcd
 from runner.core.facts import FactsRequest
 from runner.host import probes
+
+if TYPE_CHECKING:
+    from http.client import HTTPConnection
 
 ANSWER_S = 5.0
 """How long an endpoint may take for each of two small answers."""
@@ -70,8 +72,10 @@ def version_in(text: str) -> str:
 
 def ask(endpoint: str, limit_s: float = ANSWER_S) -> Answer:
     """Return how HOST:PORT answers, as torch's client would ask it: by HTTP."""
+    from http.client import HTTPConnection, HTTPException  # noqa: PLC0415 (others are spared 10 ms)
+
     host, _, port = endpoint.rpartition(":")
-    connection = http.client.HTTPConnection(host.strip("[]"), int(port), timeout=limit_s)
+    connection = HTTPConnection(host.strip("[]"), int(port), timeout=limit_s)
     try:
         status, text = _get(connection, "/version")
         version = _etcdserver(text)
@@ -82,13 +86,13 @@ def ask(endpoint: str, limit_s: float = ANSWER_S) -> Answer:
     except OSError as error:
         late = isinstance(error, TimeoutError) or not error.strerror
         return Answer(f"no answer within {limit_s:g} s" if late else str(error.strerror))
-    except (http.client.HTTPException, ValueError):
+    except (HTTPException, ValueError):
         return Answer("what answers there speaks no HTTP")
     finally:
         connection.close()
 
 
-def _get(connection: http.client.HTTPConnection, path: str) -> Tuple[int, str]:
+def _get(connection: HTTPConnection, path: str) -> Tuple[int, str]:
     connection.request("GET", path, headers={"Connection": "keep-alive"})
     response = connection.getresponse()
     return response.status, response.read(_LONGEST).decode(errors="replace")
