@@ -104,6 +104,19 @@ class Accord:
         return self._voters > 0 and (needless or self.kept_by_any)
 
     @property
+    def to_be_told(self) -> list[NodeWatch]:
+        """Who is to hear that the run goes on without any controller, and does not know it yet.
+
+        The hub tells the others, each in one order with what else it has to say: so all know the
+        same when the run fails in this moment.
+        """
+        unaware = [node for node in self._nodes.values() if node.there and not node.kept]
+        hub = self._nodes[self._hub]
+        if hub.share.order.hub is None or not (hub.there or hub.kept):
+            return unaware
+        return [node for node in unaware if node is hub or (node.apart and not node.joined)]
+
+    @property
     def apart(self) -> bool:
         """Whether a host cannot reach the hub."""
         return any(node.apart and not node.joined for node in self._nodes.values())

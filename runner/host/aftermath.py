@@ -76,10 +76,15 @@ class Aftermath:
         if self._election is not None:
             self._election.end(reason)
 
+    @property
+    def possible(self) -> bool:
+        """Whether the hosts could decide about it."""
+        return self._election is not None and self._election.decision is None
+
     def may_follow(self, last: Last) -> bool:
         """Whether the hosts are to decide about it."""
         election, order = self._election, self._order
-        if election is None or election.decision is not None or not last.kept:
+        if election is None or not self.possible or not last.kept:
             return False
         if last.cause is Cause.USER or not last.reason:
             return False

@@ -9,7 +9,7 @@ from typing import Any, Dict, List, Optional, Set
 
 from runner.core.events import Cause
 from runner.host.peer import SERVER, Peer, PeerGone
-from runner.host.touch import APART_S, FAREWELL_S, PROVE_S, Connected, beat
+from runner.host.touch import APART_S, FAREWELL_S, PROVE_S, Connected, beat, stop_word
 
 STRANGERS = 64
 
@@ -40,7 +40,8 @@ class Host(Connected):
     def tick(self, heard: float, *, keep: bool, still_s: float) -> Optional[float]:
         """Beat, and see who is silent."""
         now = time.monotonic()
-        due, judge = self._due(), self._awake.look(now)
+        due = self._due() or keep != self._beat["keep"]  # nobody shall end before it knows
+        judge = self._awake.look(now)
         all_still_s = self._still_s(now, still_s)
         self._beat = beat(max(heard, self._reported), keep=keep, still_s=all_still_s)
         for peer in self._members.values():
@@ -68,7 +69,7 @@ class Host(Connected):
         self._absent.pop(name, None)
         peer = self._members.get(name)
         if peer is not None:
-            peer.say(say="stop", reason=f"lost {name}: {reason}", cause=Cause.PEER.value)
+            peer.say(**stop_word(f"lost {name}: {reason}", Cause.PEER, keep=False))
             self._forget(peer)
         self._gone(name, reason, since)
 
@@ -90,9 +91,9 @@ class Host(Connected):
         self._moved.pop(name, None)
         self._news.peer_left(name, reason, since, nodes)
 
-    def stop(self, reason: str, cause: Cause) -> None:
+    def stop(self, reason: str, cause: Cause, *, keep: bool) -> None:
         """Tell every member, and whoever comes later."""
-        self._stopping = {"say": "stop", "reason": reason, "cause": cause.value}
+        self._stopping = stop_word(reason, cause, keep=keep)
         for peer in self._members.values():
             peer.say(**self._stopping)
 

@@ -11,7 +11,7 @@ from typing import Any, Dict, List, Optional
 
 from runner.core.events import Cause
 from runner.host.peer import CLIENT, Peer, PeerGone
-from runner.host.touch import APART_S, FAREWELL_S, PROVE_S, Connected, beat
+from runner.host.touch import APART_S, FAREWELL_S, PROVE_S, Connected, beat, stop_word
 
 AGAIN_S, MOST_AGAIN_S = 0.1, 2.0
 """The pause between two tries to reach the hub, at first and at most."""
@@ -37,6 +37,7 @@ class Member(Connected):
         self._old: Optional[Peer] = None  # that fell silent, while another is tried
         self._moved = float("-inf")  # when we told the hub to forget a connection
         self._stopping: Optional[Dict[str, Any]] = None
+        self._told_to_stop = False
         self._all_moved: Optional[float] = None
 
     def tick(self, heard: float, *, keep: bool, still_s: float) -> Optional[float]:
@@ -93,11 +94,16 @@ class Member(Connected):
     def _patience_s(self) -> float:
         return QUICK_S if self._said_joined else PROVE_S
 
-    def stop(self, reason: str, cause: Cause) -> None:
-        """Tell the hub, which tells the others."""
-        self._stopping = {"say": "stop", "reason": reason, "cause": cause.value}
+    def stop(self, reason: str, cause: Cause, *, keep: bool) -> None:
+        """Tell the hub, which tells the others, and us again."""
+        self._stopping = stop_word(reason, cause, keep=keep)
         for peer in self._peers:
             peer.say(**self._stopping)
+
+    @property
+    def agreed(self) -> bool:
+        """Whether the hub has said that all stop, or will not."""
+        return self._told_to_stop or self._left or not self._said_joined
 
     @property
     def over(self) -> bool:
@@ -196,6 +202,7 @@ class Member(Connected):
                     still_s = message.get("still")
                     moved = None if still_s is None else time.monotonic() - float(still_s)
                     self._all_moved = moved
+                self._told_to_stop = self._told_to_stop or message["say"] == "stop"
                 self._take(message)
                 if peer is self._hub_peer and self._old is not None:
                     self._part(self._old)  # the hub has done so with its end
@@ -220,8 +227,7 @@ class Member(Connected):
 
     def _lose(self, reason: str, since: float) -> None:
         for peer in self._peers:
-            why = f"lost {self._hub.node}: {reason}"
-            peer.say(say="stop", reason=why, cause=Cause.PEER.value)
+            peer.say(**stop_word(f"lost {self._hub.node}: {reason}", Cause.PEER, keep=False))
         self._part_with_all()
         if self._order.restarts and not self._hub.vital:
             self._news.apart(f"{self._hub.node} any more: {reason}")

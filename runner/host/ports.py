@@ -9,15 +9,19 @@ from __future__ import annotations
 import errno
 import os
 import socket
+import time
 from contextlib import contextmanager
 from typing import Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
 
-from runner.host import machine
+from runner.host import machine, proc
 
 _GUARD = "127.82.85.78"
 _LISTEN, _CONNECTED = "0A", "01"
 _NO_SUCH_FAMILY = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL, errno.EPROTONOSUPPORT)
 _NAMED = 3
+
+LOOK_S = 0.5
+"""How often to see who listens on a port: /proc/net/tcp costs milliseconds to read."""
 
 
 class Held(NamedTuple):
@@ -154,6 +158,36 @@ class Lookout:
         found = owners(inodes, pids, self._root)
         before, self._unowned = self._unowned, inodes
         return found if found or before & inodes else None
+
+
+class Reserved:
+    """A port that is held for a program until somebody listens there."""
+
+    def __init__(self, held: Optional[socket.socket], port: int) -> None:
+        self._held, self._lookout = held, Lookout(port)
+        self._next_look = time.monotonic() + LOOK_S
+
+    @property
+    def look_due(self) -> bool:
+        """Whether it is time to see who listens."""
+        return self._held is not None and time.monotonic() >= self._next_look
+
+    def handed_over_to(self) -> Optional[Set[int]]:
+        """Let go of it if somebody listens there, and return who (see `Lookout.owners`).
+
+        None is for nobody yet, and for ever after.
+        """
+        self._next_look = time.monotonic() + LOOK_S
+        owners = self._lookout.owners(list(proc.table())) if self._held is not None else None
+        if owners is not None:
+            self.let_go()
+        return owners
+
+    def let_go(self) -> None:
+        """Hold it no more."""
+        if self._held is not None:
+            self._held.close()
+            self._held = None
 
 
 def _hold_any() -> socket.socket:

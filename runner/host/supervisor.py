@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import functools
 import os
-import selectors
 import signal
 import time
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Set, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Set
 
 from runner.core.awake import Awake
 from runner.core.events import (
@@ -37,6 +36,7 @@ from runner.host.door import Door
 from runner.host.doorway import Doorway
 from runner.host.election import Means
 from runner.host.ending import confirmed, kill_all, reap_all
+from runner.host.loop import Loop
 from runner.host.program import Program, before_exec
 from runner.host.ranks import Ranks
 from runner.host.records import Journal, record_sizes
@@ -45,11 +45,11 @@ from runner.host.touch import Circle, News
 from runner.host.watchdog import Watchdog
 
 TICK_S = 0.05
+WORD_S = 2.0
+"""How long the hub may take to say that all stop, if it was we who told it."""
+
 SAMPLE_S = 10.0
 """How often the length of the logs is put on record, for those who ask for the last minutes."""
-
-PORT_LOOK_S = 0.5
-"""How often to see who listens on the port: /proc/net/tcp costs milliseconds to read."""
 
 
 class Start(NamedTuple):
@@ -82,10 +82,11 @@ class Supervisor(News):
         self._folder = start.folder
         self._environ = start.environ
         self._doorway = doorway
-        self._held, self._hub = start.held.store, start.held.hub
+        self._port = ports.Reserved(start.held.store, order.hold_port)
+        self._hub = start.held.hub
         self._token = start.token
         self._journal = Journal(start.folder, order)
-        self._selector = selectors.DefaultSelector()
+        self._loop = Loop()
         self._program = Program(start.folder, order, self._journal)
         self._ranks = Ranks(start.folder, order, self._journal, self._fail)
         self._heard = self._heard_elsewhere = time.monotonic()
@@ -99,17 +100,13 @@ class Supervisor(News):
         self._failed_at: Optional[float] = None
         self._kill_at: Optional[float] = None
         self._termed: Set[int] = set()
-        self._signalled = False
-        self._next_port_look = time.monotonic() + PORT_LOOK_S
         self._next_sample = time.monotonic()
         self._sizes: Dict[str, int] = {}
         self._watchdog = Watchdog(start.folder, order, self._journal)
         self._sample_s = min(SAMPLE_S, self._watchdog.pause_s)
         self._stop_later = ""
-        self._lookout = ports.Lookout(order.hold_port)
         self._cgroup = cgroup.Cgroup()
         self._serving = Serving(start.folder, order)
-        self._wakeup: Tuple[int, ...] = ()
         self._lost: Set[str] = set()
         self._met = False
         self._aftermath = Aftermath(order, start.means, start.environ, self._journal)
@@ -117,22 +114,21 @@ class Supervisor(News):
     def run(self, ready: Callable[[], None]) -> State:
         """Carry out the order; `ready` is called once it can be spoken to; return how it ended."""
         proc.become_subreaper()
-        self._listen()
+        self._loop.open()
+        watch, unwatch = self._loop.watch, self._loop.unwatch
+        self._door = Door(self._doorway, watch, unwatch, self._told)
         if not self.order.stands_by:
             self._cgroup = cgroup.make(self.order.run_id, self.order.node, self.order.attempt)
         as_ours = functools.partial(before_exec, self._cgroup, signal.SIGTERM)
         self._serving.start(self._environ, as_ours)
         self._start_when_served()
-        self._circle = circle_of(
-            self.order, self._hub, self._token, self._watch, self._unwatch, self
-        )
-        self._aftermath.prepare(self._begin.held, self._token, self._watch, self._unwatch)
+        self._circle = circle_of(self.order, self._hub, self._token, watch, unwatch, self)
+        self._aftermath.prepare(self._begin.held, self._token, watch, unwatch)
         if self._failed:
             self.stop(f"the program on {self.order.node} could not be started")
         ready()
         while not self._over():
-            for key, _ in self._selector.select(TICK_S):
-                key.data()
+            self._loop.wait(TICK_S)
             self._tick()
         return self._end()
 
@@ -151,7 +147,7 @@ class Supervisor(News):
             self._aftermath.end(reason)
             known, self._user_stops = self._user_stops, True
             if self._stop_reason and not known:  # nor are the others to start it once more
-                self._circle.stop(reason, cause)
+                self._circle.stop(reason, cause, keep=not self._disconnect_s)
         if self._stop_reason:
             return
         if cause is Cause.PEER and self._watchdog.dumping:  # where our ranks are, is wanted too
@@ -160,7 +156,8 @@ class Supervisor(News):
         self._stop_reason, self._stop_cause = reason, cause
         mono, wall = time.monotonic(), time.time()  # before anything ends by it
         if cause is Cause.USER or not self.order.stands_by:  # a spare's trouble is its own
-            self._circle.stop(reason, Cause.PEER if cause is Cause.OWN else cause)
+            told = Cause.PEER if cause is Cause.OWN else cause
+            self._circle.stop(reason, told, keep=not self._disconnect_s)
         self._kill_at = time.monotonic() + self.order.grace_s
         if self._program.runs:
             self._termed |= proc.send(self._program.hearers(), signal.SIGTERM)
@@ -207,34 +204,17 @@ class Supervisor(News):
         """Count what the others hear as well."""
         self._heard_elsewhere = max(self._heard_elsewhere, when)
         if keep:
-            self._keep()
+            hub = self.order.hub
+            self._keep(in_time=hub is not None and hub.node != self.order.node)
 
-    def _keep(self) -> None:
-        if self._disconnect_s:
+    def _keep(self, *, in_time: bool = False) -> None:
+        """Need no controller from now on, unless all ends already: then it is up to that one.
+
+        Which came first is what the hub says: from its mouth it was `in_time`.
+        """
+        if self._disconnect_s and (in_time or not self._stop_reason):
             self._disconnect_s = 0.0
             self._journal.append(Kept())
-
-    def _listen(self) -> None:
-        reading, writing = os.pipe()
-        for descriptor in (reading, writing):
-            os.set_blocking(descriptor, False)
-        signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
-        signal.signal(signal.SIGCHLD, lambda *_: None)
-        signal.signal(signal.SIGTERM, self._note_signal)
-        for signum in (signal.SIGINT, signal.SIGHUP):
-            signal.signal(signum, signal.SIG_IGN)
-        self._wakeup = (reading, writing)
-        self._watch(reading, lambda: os.read(reading, 4096))
-        self._door = Door(self._doorway, self._watch, self._unwatch, self._told)
-
-    def _note_signal(self, *_: Any) -> None:
-        self._signalled = True
-
-    def _watch(self, descriptor: int, handler: Callable[[], Any]) -> None:
-        self._selector.register(descriptor, selectors.EVENT_READ, handler)
-
-    def _unwatch(self, descriptor: int) -> None:
-        self._selector.unregister(descriptor)
 
     def _told(self, message: Dict[str, Any]) -> None:
         """Do what a link says: heard, keep, stop or kill."""
@@ -272,8 +252,7 @@ class Supervisor(News):
         self._start_when_served()
         self._judge_service()
         self._note_ranks()
-        if time.monotonic() >= self._next_port_look:
-            self._next_port_look = time.monotonic() + PORT_LOOK_S
+        if self._port.look_due:
             self._hand_over_port()
         if time.monotonic() >= self._next_sample:
             self._next_sample = time.monotonic() + self._sample_s
@@ -284,7 +263,7 @@ class Supervisor(News):
         self._ranks.end_the_renewed()
         if self._stop_reason:  # it may have begun while the others were told
             self._termed |= proc.send({*self._program.rank()} - self._termed, signal.SIGTERM)
-        if self._signalled or os.getppid() != self._guardian:
+        if self._orphaned:
             self.stop("its supervisor was told to end, or lost its guardian")
         if self._journal.failed:
             self.stop(self._journal.failed)
@@ -354,20 +333,10 @@ class Supervisor(News):
 
     def _hand_over_port(self) -> None:
         """Let go of the port once the program listens on it, or once somebody else does."""
-        if self._held is None:
-            return
-        owners = self._lookout.owners(list(proc.table()))
-        if owners is None:
-            return
-        self._let_go_of_port()
-        if not owners.intersection(proc.descendants(os.getpid())):
+        owners = self._port.handed_over_to()
+        if owners is not None and not owners.intersection(proc.descendants(os.getpid())):
             self._journal.append(PortTaken(self.order.hold_port, tuple(sorted(owners))))
             self.stop("the master's port was taken")
-
-    def _let_go_of_port(self) -> None:
-        if self._held is not None:
-            self._held.close()
-            self._held = None
 
     def _end_leftovers(self, now: float) -> None:
         """The program is gone: what it left behind gets TERM once, and the rest of the grace."""
@@ -404,6 +373,7 @@ class Supervisor(News):
         self._ranks.note_unseen()
         proven = confirmed(self._cgroup, survivors)
         stood_by = self.order.stands_by and not self._stop_reason
+        self._hear_the_hub()
         if (
             proven
             and not survivors
@@ -412,7 +382,7 @@ class Supervisor(News):
         ):
             self._circle.leave()
             self._circle = Circle()
-            self._let_go_of_port()
+            self._port.let_go()
             self._aftermath.decide(self._last, self._wait)
         if survivors:
             state = State.STUCK
@@ -430,20 +400,31 @@ class Supervisor(News):
         self._close()
         return state
 
+    def _hear_the_hub(self) -> None:
+        """Wait for its word that all stop, by which every host knows the same of controllers."""
+        until = time.monotonic() + WORD_S
+        while self._stop_reason and self._aftermath.possible and not self._circle.agreed:
+            if self._must_end or time.monotonic() > until:
+                return
+            self._loop.wait(TICK_S)
+            self._circle.tick(self._heard, keep=not self._disconnect_s, still_s=float("inf"))
+
     @property
     def _last(self) -> Last:
         how = (self._stop_reason, self._stop_cause, self._failed_at)
         return Last(*how, lost=self._lost, met=self._met, kept=not self._disconnect_s)
 
     @property
+    def _orphaned(self) -> bool:
+        return self._loop.signalled or os.getppid() != self._guardian
+
+    @property
     def _must_end(self) -> bool:
-        orphaned = self._signalled or os.getppid() != self._guardian
-        return orphaned or bool(self._journal.failed)
+        return self._orphaned or bool(self._journal.failed)
 
     def _wait(self) -> str:
         """Wait for a moment between two attempts; return what forbids another, "" if nothing."""
-        for key, _ in self._selector.select(TICK_S):
-            key.data()
+        self._loop.wait(TICK_S)
         if time.monotonic() >= self._next_sample:
             self._next_sample = time.monotonic() + self._sample_s
             keeper.touch(self._folder)
@@ -453,8 +434,5 @@ class Supervisor(News):
     def _close(self) -> None:
         """Leave nothing open: another attempt may follow in this process."""
         self._aftermath.close()
-        signal.set_wakeup_fd(-1)
         self._door.close()
-        for descriptor in self._wakeup:
-            os.close(descriptor)
-        self._selector.close()
+        self._loop.close()

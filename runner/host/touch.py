@@ -61,8 +61,13 @@ class Circle:
         """
         return still_s
 
-    def stop(self, reason: str, cause: Cause) -> None:
-        """Tell the others that we stop, and why."""
+    def stop(self, reason: str, cause: Cause, *, keep: bool) -> None:
+        """Tell the others that we stop, and why; `keep` as for `tick`."""
+
+    @property
+    def agreed(self) -> bool:
+        """Whether the hub has said that all stop, or will not; only then is its `keep` known."""
+        return True
 
     @property
     def needed(self) -> bool:
@@ -116,6 +121,8 @@ class Connected(Circle):
             known = (str(message["peer"]), str(message["reason"]))
             self._news.peer_left(*known, since, int(message["nodes"]))
         elif message["say"] == "stop":
+            if message["keep"]:
+                self._news.controller_heard(self._reported, keep=True)
             self._news.peer_stops(str(message["reason"]), Cause(message["cause"]))
 
     def _due(self) -> bool:
@@ -130,3 +137,8 @@ def beat(heard: float, *, keep: bool, still_s: Optional[float]) -> Dict[str, Any
     """Return the message that says we are here, with what `Circle.tick` was told."""
     age = round(time.monotonic() - heard, 3)
     return {"say": "here", "heard": age, "keep": keep, "still": still_s}
+
+
+def stop_word(reason: str, cause: Cause, *, keep: bool) -> Dict[str, Any]:
+    """Return the message that says that we stop, with what `Circle.stop` was told."""
+    return {"say": "stop", "reason": reason, "cause": cause.value, "keep": keep}

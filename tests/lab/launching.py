@@ -20,6 +20,7 @@ from typing import IO, Any
 ROOT = Path(__file__).parents[2]
 PROGRAMS = Path(__file__).parent / "programs"
 RANK = str(PROGRAMS / "rank.py")
+PLAIN = "task.entry=plain"
 VERBS = [
     *("attach", "check", "clean", "config", "deploy", "exec", "explain", "init"),
     *("logs", "plan", "ps", "pull", "stacks", "stop", "why"),

@@ -17,7 +17,7 @@ from runner.host import hub, member
 from runner.host.circle import circle_of
 from runner.host.hub import Host
 from runner.host.member import Member
-from runner.host.touch import Circle, News
+from runner.host.touch import BEAT_S, Circle, News
 
 
 class Heard(News):
@@ -26,6 +26,7 @@ class Heard(News):
     def __init__(self) -> None:
         self.said: list[tuple[Any, ...]] = []
         self.controllers: list[float] = []
+        self.kept = False
 
     def peer_stops(self, reason: str, cause: Cause) -> None:
         """The others stop."""
@@ -51,7 +52,7 @@ class Heard(News):
 
     def controller_heard(self, when: float, *, keep: bool) -> None:
         """A controller spoke to another one."""
-        del keep
+        self.kept = self.kept or keep
         self.controllers.append(when)
 
 
@@ -66,6 +67,7 @@ class Ring:
         self.circles: dict[str, Circle] = {}
         self.heard: dict[str, Heard] = {}
         self.controller: dict[str, float] = {}
+        self.kept: set[str] = set()
 
     def add(
         self, node: str, token: bytes = b"token", lost_s: float = 15.0, **elastic: Any
@@ -99,7 +101,8 @@ class Ring:
             for key, _ in self._selector.select(0.01):
                 key.data()
             for node, circle in list(self.circles.items()):
-                circle.tick(self.controller.get(node, time.monotonic()), keep=False, still_s=0.0)
+                heard = self.controller.get(node, time.monotonic())
+                circle.tick(heard, keep=node in self.kept, still_s=0.0)
 
     def quiet(self, seconds: float = 0.05) -> None:
         """Let them talk for a while."""
@@ -129,12 +132,36 @@ def test_a_stop_reaches_everybody(ring: Ring) -> None:
     for node in "abc":
         ring.add(node)
     ring.until(lambda: all(("joined",) in ring.heard[node].said for node in "bc"))
-    ring.circles["b"].stop("rank 1 on b exited with 3", Cause.PEER)
+    ring.circles["b"].stop("rank 1 on b exited with 3", Cause.PEER, keep=False)
     told = ("stop", "rank 1 on b exited with 3", Cause.PEER)
     ring.until(lambda: told in ring.heard["a"].said)
-    ring.circles["a"].stop("rank 1 on b exited with 3", Cause.PEER)
+    ring.circles["a"].stop("rank 1 on b exited with 3", Cause.PEER, keep=False)
     ring.until(lambda: told in ring.heard["c"].said)
     assert ring.circles["a"].needed
+
+
+def test_the_hub_says_whether_a_controller_is_needed(ring: Ring) -> None:
+    """As soon as it knows, and not with its next beat."""
+    for node in "abc":
+        ring.add(node)
+    ring.until(lambda: all(("joined",) in ring.heard[node].said for node in "bc"))
+    ring.kept.add("a")
+    ring.until(lambda: ring.heard["b"].kept and ring.heard["c"].kept, BEAT_S / 2)
+
+
+def test_who_stops_hears_from_the_hub_who_decides(ring: Ring) -> None:
+    """It had no time to hear it before, and waits for that."""
+    for node in "abc":
+        ring.add(node)
+    assert all(ring.circles[node].agreed for node in "abc")
+    ring.until(lambda: all(("joined",) in ring.heard[node].said for node in "bc"))
+    assert [ring.circles[node].agreed for node in "abc"] == [True, False, False]
+    ring.circles["b"].stop("rank 1 on b exited with 3", Cause.PEER, keep=False)
+    ring.until(lambda: ring.heard["a"].said)
+    assert not ring.circles["b"].agreed
+    ring.circles["a"].stop("rank 1 on b exited with 3", Cause.PEER, keep=True)
+    ring.until(lambda: ring.circles["b"].agreed and ring.circles["c"].agreed)
+    assert [ring.heard[node].kept for node in "abc"] == [False, True, True]
 
 
 def vanish(ring: Ring, node: str) -> None:
@@ -182,7 +209,7 @@ def test_who_comes_late_hears_of_a_stop(ring: Ring) -> None:
     ring.add("a")
     ring.add("b")
     ring.until(lambda: ("joined",) in ring.heard["b"].said)
-    ring.circles["a"].stop("rank 0 on a exited with 3", Cause.PEER)
+    ring.circles["a"].stop("rank 0 on a exited with 3", Cause.PEER, keep=False)
     ring.add("c")
     told = ("stop", "rank 0 on a exited with 3", Cause.PEER)
     ring.until(lambda: told in ring.heard["c"].said and told in ring.heard["b"].said)
@@ -292,7 +319,7 @@ def test_alone_there_is_nobody_to_tell() -> None:
     """One node needs no circle."""
     order = Order("run", "a", 0, "/w", (), {}, "/", (), "", "")
     circle = circle_of(order, None, b"token", lambda *_: None, lambda _: None, Heard())
-    circle.stop("because", Cause.OWN)
+    circle.stop("because", Cause.OWN, keep=False)
     circle.tick(0.0, keep=False, still_s=0.0)
     circle.leave()
     assert not circle.needed

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.lab.lab import Host, Lab, LabFactory, wait_until
-from tests.lab.launching import PROGRAMS, Controller, Launcher
+from tests.lab.launching import PLAIN, PROGRAMS, Controller, Launcher
 
 RELEASES = "~/.runner/releases"
 
@@ -47,11 +47,11 @@ def whole(host: Host) -> list[str]:
 
 
 @pytest.fixture
-def project(on_lab: Launcher) -> Launcher:
+def project(plainly: Launcher) -> Launcher:
     """A user who stands in a git repository."""
-    shutil.copy(PROGRAMS / "tree.py", on_lab.folder / "tree.py")
-    git(on_lab.folder, "init", "-q")
-    return on_lab
+    shutil.copy(PROGRAMS / "tree.py", plainly.folder / "tree.py")
+    git(plainly.folder, "init", "-q")
+    return plainly
 
 
 def awkward(folder: Path) -> None:
@@ -99,7 +99,7 @@ def test_ranks_see_the_tree_as_it_is_here(lab: Lab, project: Launcher, tmp_path:
     git(inner, "commit", "-qm", "inner")
     git(project.folder, "submodule", "add", "-q", str(inner), "sub")
     (project.folder / "sub" / "untracked.txt").write_text("in a submodule")
-    done = project("cluster=lab", "task.script=tree.py")
+    done = project("cluster=lab", PLAIN, "task.script=tree.py")
     assert done.code == 0, done
     here = [
         row
@@ -143,10 +143,10 @@ def test_a_job_and_a_deploy_leave_each_other_alone(lab: Lab, project: Launcher) 
         "import os, time\n"
         "open('written', 'w').write('x'); open('value.txt', 'a').write('+')\n"
         "print('ready', flush=True)\n"
-        "while not os.path.exists('/tmp/go'): time.sleep(0.05)\n"
+        "while not os.path.exists('/dev/shm/go'): time.sleep(0.05)\n"
         "print(open('value.txt').read(), flush=True)\n"
     )
-    run = project.start("cluster=lab", "task.script=train.py")
+    run = project.start("cluster=lab", PLAIN, "task.script=train.py")
     run.until_printed("ready", times=4)
     (project.folder / "value.txt").write_text("two")
     for number in range(3):
@@ -154,7 +154,7 @@ def test_a_job_and_a_deploy_leave_each_other_alone(lab: Lab, project: Launcher) 
         done = project("deploy", "--cluster", "lab", "--set", "deploy.keep=0")
         assert done.code == 0, done
     for host in lab.hosts.values():
-        host.sh("touch /tmp/go")
+        host.sh("touch /dev/shm/go")
     ended = run.wait()
     assert ended.code == 0, ended
     assert ended.out.count("one+") == 4
@@ -163,7 +163,6 @@ def test_a_job_and_a_deploy_leave_each_other_alone(lab: Lab, project: Launcher) 
         assert used in whole(host), "a release in use was removed"
         assert host.sh(f"cat {RELEASES}/{used}/code/value.txt") == "one"
         assert "written" not in host.sh(f"ls {RELEASES}/{used}/code")
-        host.sh("rm /tmp/go")
     project("deploy", "--cluster", "lab", "--set", "deploy.keep=0")
     (project.folder / "more").write_text("last")
     assert project("deploy", "--cluster", "lab", "--set", "deploy.keep=1").code == 0
@@ -180,7 +179,7 @@ def test_ranks_stand_where_the_user_stands(project: Launcher) -> None:
     )
     user = project.beside(below)
     for script in ("../../tool.py", str(project.folder / "tool.py")):
-        done = user("cluster=lab", f"task.script={script}", "cluster.only=[node1]")
+        done = user("cluster=lab", PLAIN, f"task.script={script}", "cluster.only=[node1]")
         assert done.code == 0, done
         assert re.search(r"found /\S+/work/exp/a b \.\./\.\./tool\.py", done.out), done
 
@@ -291,7 +290,7 @@ def test_hosts_with_one_home_store_a_release_once(
         assert sorted(bytes_ > 2_000_000 for bytes_ in sent if bytes_ is not None).count(True) == 1
         assert len(whole(lab["node1"])) == 1
         (launcher.folder / "show.py").write_text("import os; print(os.path.getsize('data'))")
-        run = launcher("cluster=lab", "task.script=show.py")
+        run = launcher("cluster=lab", PLAIN, "task.script=show.py")
         assert run.code == 0, run
         assert run.out.count("3000000") == 3
 
@@ -302,7 +301,7 @@ def test_a_damaged_release_is_noticed_and_replaced(lab: Lab, project: Launcher) 
     assert project("deploy", "--cluster", "lab").code == 0
     path = f"{RELEASES}/*/code/value.py"
     lab["node2"].sh(f"for f in {path}; do chmod u+w $f; echo 'print(1)' > $f; done")
-    done = project("cluster=lab", "task.script=value.py")
+    done = project("cluster=lab", PLAIN, "task.script=value.py")
     assert done.code == 0, done
     assert done.out.count("as pushed") == 4
     assert "as pushed" in lab["node2"].sh(f"cat {path}")
@@ -334,12 +333,12 @@ def test_what_cannot_be_pushed_is_said_before_anything_is_contacted(project: Lau
 def test_never_runs_what_is_there(lab: Lab, project: Launcher) -> None:
     """With `cluster.project`, or `cluster.deploy=never`, nothing is pushed."""
     for host in lab.hosts.values():
-        host.write("/srv/code/show.py", "import os; print(os.getcwd())")
-    done = project("cluster=lab", "cluster.project=/srv/code", "task.script=show.py")
+        host.write("~/code/show.py", "import os; print(os.getcwd())")
+    done = project("cluster=lab", "cluster.project=~/code", PLAIN, "task.script=show.py")
     assert done.code == 0, done
-    assert done.out.count("/srv/code") == 4
+    assert done.out.count("/home/root/code") == 4
     assert all(releases(host) == [] for host in lab.hosts.values())
-    refused = project("deploy", "--cluster", "lab", "--set", "cluster.project=/srv/code")
+    refused = project("deploy", "--cluster", "lab", "--set", "cluster.project=~/code")
     assert refused.code == 2, refused
     assert "cluster.deploy" in refused.err
 

@@ -15,13 +15,14 @@ from tests.lab.test_reconnect import gone, keepers_of, records
 
 
 @pytest.fixture
-def begin(on_lab: Launcher) -> Callable[..., Controller]:
+def begin(plainly: Launcher) -> Callable[..., Controller]:
     """Start ranks that wait for a file before they do as told, and wait until all of them run."""
 
-    def start(*words: str, overrides: tuple[str, ...] = ()) -> Controller:
-        controller = on_lab.start(
+    def start(*words: str, overrides: tuple[str, ...] = (), entry: str = "plain") -> Controller:
+        plainly.entry = entry
+        controller = plainly.start(
             *("cluster=lab", "stop.grace_s=1", *overrides),
-            *on_lab.rank_words("print=up", *words, "sleep=600"),
+            *plainly.rank_words("print=up", *words, "sleep=600"),
         )
         controller.until_printed("] up", 4)
         controller.until(lambda: joined(controller) == 3, "every supervisor to know the hub")
@@ -41,7 +42,7 @@ def test_a_failed_rank_ends_all_without_a_controller(
     lab: Lab, begin: Callable[..., Controller], node: str
 ) -> None:
     """On the hub's host or another: within 2 s, deaf ranks within their grace."""
-    controller = begin("wait=/dev/shm/fail", "exit=3")
+    controller = begin("wait=/dev/shm/fail", "exit=3", entry="torchrun")
     controller.kill()
     began = time.monotonic()
     lab[node].sh("touch /dev/shm/fail")
@@ -128,7 +129,7 @@ def test_a_user_stop_reaches_hosts_out_of_reach(lab: Lab, begin: Callable[..., C
     with lab.cut_off("node3"):
         controller.send()
         end = time.monotonic() + 15
-        while any("torch" in each.cmdline for each in lab["node3"].leftovers()):
+        while any("rank.py" in each.cmdline for each in lab["node3"].leftovers()):
             assert time.monotonic() < end, lab.leftovers()
             time.sleep(0.1)
     done = controller.wait(60)
@@ -136,12 +137,12 @@ def test_a_user_stop_reaches_hosts_out_of_reach(lab: Lab, begin: Callable[..., C
     assert done.err.count("0 processes left") == 4
 
 
-def test_a_blocked_hub_is_said_and_the_controller_does_it(lab: Lab, on_lab: Launcher) -> None:
+def test_a_blocked_hub_is_said_and_the_controller_does_it(lab: Lab, plainly: Launcher) -> None:
     """Its port takes connections and says nothing: a warning, and a failure still ends all."""
     blocked = lab["node1"].popen([sys.executable, str(PROGRAMS / "thief.py"), "1"])
-    controller = on_lab.start(
+    controller = plainly.start(
         *("cluster=lab", "stop.grace_s=1", "lost_s=3"),
-        *on_lab.rank_words("print=up", "wait=/dev/shm/fail", "exit=3"),
+        *plainly.rank_words("print=up", "wait=/dev/shm/fail", "exit=3"),
     )
     controller.until_printed("] up", 4)
     controller.until(lambda: controller.err.count(" cannot reach node1 at ") == 3, "the warnings")

@@ -99,9 +99,9 @@ def test_argparse_arguments(on_lab: Launcher, tmp_path: Path) -> None:
     assert "['--x', '1']" in done.out
 
 
-def test_every_line_of_a_flood_arrives_whole_and_in_order(on_lab: Launcher) -> None:
+def test_every_line_of_a_flood_arrives_whole_and_in_order(plainly: Launcher) -> None:
     """4 ranks × 200,000 lines of 100 bytes: on the console and in the files."""
-    done = on_lab.ranks("lines=200000", "cluster=lab", seconds=150)
+    done = plainly.ranks("lines=200000", "cluster=lab", seconds=150)
     done = done if done.code == 0 else pytest.fail(str(done))
     for rank in range(4):
         want = [f"{rank} {number:08d} ".ljust(99, "x") for number in range(200_000)]
@@ -155,12 +155,12 @@ def test_offline_contacts_nobody(on_lab: Launcher) -> None:
     assert done.out.count("torch.distributed.run") == 16
 
 
-def test_secrets_reach_the_ranks_and_nothing_else(lab: Lab, on_lab: Launcher) -> None:
+def test_secrets_reach_the_ranks_and_nothing_else(lab: Lab, plainly: Launcher) -> None:
     """A secret is in the ranks' environment: on no disk, in no argv, log or record."""
     secret = "s3cr3t-\"'$x"
-    done = on_lab.start(
+    done = plainly.start(
         *("cluster=lab", "cluster.only=[node1,node2]", "cluster.secrets=[TOKEN]"),
-        *on_lab.rank_words("touch=/dev/shm/up", "wait=/dev/shm/go", "env=TOKEN"),
+        *plainly.rank_words("touch=/dev/shm/up", "wait=/dev/shm/go", "env=TOKEN"),
         env={"TOKEN": secret},
     )
     for name in ("node1", "node2"):
@@ -233,9 +233,9 @@ def test_a_node_says_its_own_interface_when_it_has_several(
     assert f"master={second}:" in done.out
 
 
-def test_setup_lines_make_the_environment(on_lab: Launcher) -> None:
+def test_setup_lines_make_the_environment(plainly: Launcher) -> None:
     """Their exports are kept for the ranks."""
-    done = on_lab.ranks(
+    done = plainly.ranks(
         "env=FROM_SETUP",
         *("cluster=lab", "cluster.only=[node1]", 'cluster.setup=["export FROM_SETUP=yes"]'),
     )
@@ -243,9 +243,9 @@ def test_setup_lines_make_the_environment(on_lab: Launcher) -> None:
     assert "FROM_SETUP=yes" in done.out
 
 
-def test_rank_files_are_shown_by_filter(on_lab: Launcher) -> None:
+def test_rank_files_are_shown_by_filter(plainly: Launcher) -> None:
     """`logs.ranks` chooses what the console shows; the files are complete."""
-    done = on_lab.ranks("print=hi", "cluster=lab", "logs.ranks=[0,3]")
+    done = plainly.ranks("print=hi", "cluster=lab", "logs.ranks=[0,3]")
     assert done.code == 0, done
     assert sorted(done.out.splitlines()) == ["[node1:0] hi", "[node4:3] hi"]
     assert done.log("node2", 1) == "hi\n"

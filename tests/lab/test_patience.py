@@ -15,28 +15,28 @@ from tests.lab.lab import Lab, wait_until
 from tests.lab.launching import RANK, Launcher
 
 
-def test_a_run_id_is_used_once(on_lab: Launcher) -> None:
+def test_a_run_id_is_used_once(plainly: Launcher) -> None:
     """A host that knows it already refuses it, so that no old record is taken for a new one."""
     words = ("cluster=lab", "cluster.only=[node1]", "run_id=same")
-    assert on_lab.ranks("print=hi", *words, "run_dir=first").code == 0
-    done = on_lab.ranks("exit=7", *words, "run_dir=second")
+    assert plainly.ranks("print=hi", *words, "run_dir=first").code == 0
+    done = plainly.ranks("exit=7", *words, "run_dir=second")
     assert done.code == 3, done
     assert "run_id: there is a run same" in done.err
-    assert not (on_lab.folder / "second").exists()
+    assert not (plainly.folder / "second").exists()
 
 
-def test_fast_hosts_wait_for_a_slow_one(on_lab: Launcher) -> None:
+def test_fast_hosts_wait_for_a_slow_one(plainly: Launcher) -> None:
     """The silence that makes a host lost is not that in which it had nothing to do."""
     slow = 'cluster.setup=["case $(hostname) in node2) sleep 5;; esac"]'
     words = ("lost_s=2", "disconnect_s=2", "cluster.only=[node1,node2]")
-    done = on_lab.ranks("print=hi", "cluster=lab", slow, *words)
+    done = plainly.ranks("print=hi", "cluster=lab", slow, *words)
     assert done.code == 0, done
 
 
-def test_ctrl_c_ends_a_setup(lab: Lab, on_lab: Launcher) -> None:
+def test_ctrl_c_ends_a_setup(lab: Lab, plainly: Launcher) -> None:
     """Nothing was started, and nothing goes on."""
-    words = on_lab.rank_words("print=hi")
-    controller = on_lab.start("cluster=lab", 'cluster.setup=["sleep 88"]', *words)
+    words = plainly.rank_words("print=hi")
+    controller = plainly.start("cluster=lab", 'cluster.setup=["sleep 88"]', *words)
     for host in lab.hosts.values():
         wait_until(lambda host=host: host.processes("sleep 88"), "the setup", 20)  # type: ignore[misc]
     controller.send()
@@ -48,18 +48,18 @@ def test_ctrl_c_ends_a_setup(lab: Lab, on_lab: Launcher) -> None:
 
 @pytest.mark.parametrize(("lines", "word", "code"), [(9000, "exit=0", 0), (99_000, "exit=9", 1)])
 def test_a_console_nobody_reads_keeps_no_verdict_back(
-    lines: int, word: str, code: int, lab: Lab, on_lab: Launcher
+    lines: int, word: str, code: int, lab: Lab, plainly: Launcher
 ) -> None:
     """The result is on disk, our own words are on standard error, and a signal ends the wait."""
     reading, writing = os.pipe()
-    words = on_lab.rank_words(f"lines={lines}", word)
+    words = plainly.rank_words(f"lines={lines}", word)
     argv = [sys.executable, "-m", "runner", "cluster=lab", "cluster.only=[node1]", *words]
     process = subprocess.Popen(
-        argv, cwd=on_lab.folder, env=on_lab.env, stdout=writing, stderr=subprocess.PIPE, text=True
+        argv, cwd=plainly.folder, env=plainly.env, stdout=writing, stderr=subprocess.PIPE, text=True
     )
     os.close(writing)
     try:
-        result = on_lab.folder / "runs" / "latest" / "result.json"
+        result = plainly.folder / "runs" / "latest" / "result.json"
         wait_until(lambda: code or result.exists(), "the result", 40)
         assert process.stderr is not None
         if code == 0:
@@ -68,7 +68,7 @@ def test_a_console_nobody_reads_keeps_no_verdict_back(
             process.send_signal(signal.SIGINT)
         assert process.wait(40) == code
         assert result.exists()
-        log = on_lab.folder / "runs" / "latest" / "logs" / "node1" / "rank_0.out"
+        log = plainly.folder / "runs" / "latest" / "logs" / "node1" / "rank_0.out"
         assert log.read_text().count("\n") == lines
     finally:
         os.close(reading)
@@ -94,14 +94,14 @@ def test_output_that_is_cut_off_is_no_traceback(launcher: Launcher) -> None:
         assert "Traceback" not in done.stderr, (tail, done)
 
 
-def test_nohup_keeps_a_run(lab: Lab, on_lab: Launcher) -> None:
+def test_nohup_keeps_a_run(lab: Lab, plainly: Launcher) -> None:
     """Where SIGHUP was ignored when we came, it stays ignored."""
-    words = on_lab.rank_words("touch=/dev/shm/up", "wait=/dev/shm/go", "print=done")
+    words = plainly.rank_words("touch=/dev/shm/up", "wait=/dev/shm/go", "print=done")
     argv = ["nohup", sys.executable, "-m", "runner", "cluster=lab", "cluster.only=[node1]", *words]
     process = subprocess.Popen(
         argv,
-        cwd=on_lab.folder,
-        env=on_lab.env,
+        cwd=plainly.folder,
+        env=plainly.env,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -16,11 +16,10 @@ from pathlib import Path
 import pytest
 
 from tests.lab.lab import Lab, wait_until
-from tests.lab.launching import PROGRAMS, ROOT, Launcher, Result
+from tests.lab.launching import PLAIN, PROGRAMS, ROOT, Launcher, Result
 
 TUTORIALS = PROGRAMS / "tutorials"
 TWO = ("cluster=lab", "cluster.only=[node1,node2]")
-PLAIN = "task.entry=plain"
 ONE_CORE = "cluster.env.OMP_NUM_THREADS=1"
 
 

@@ -96,10 +96,10 @@ def test_shipped_tasks_and_code_of_the_hosts_own(lab: Lab, project: Launcher) ->
     assert (other.code, other.log("node1", 0).strip()) == (0, "old"), other
     assert "had no release: the code you stand in is what runs" in other.err
 
-    lab["node1"].sh("mkdir -p /tmp/code && echo 'print(1)' > /tmp/code/train.py")
-    words = ("cluster.project=/tmp/code", "task.script=train.py")
+    lab["node1"].sh("mkdir -p ~/code && echo 'print(1)' > ~/code/train.py")
+    words = ("cluster.project=~/code", "task.script=train.py")
     assert project("cluster=lab", "cluster.only=[node1]", *words).code == 0
-    lab["node1"].sh("echo 'print(2)' > /tmp/code/train.py")
+    lab["node1"].sh("echo 'print(2)' > ~/code/train.py")
     again = project("rerun=latest")
     assert (again.code, again.log("node1", 0).strip()) == (0, "2"), again
-    assert "note: the code is what is in /tmp/code on the hosts now" in again.err
+    assert "note: the code is what is in ~/code on the hosts now" in again.err

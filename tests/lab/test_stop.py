@@ -25,14 +25,14 @@ GRACE = "stop.grace_s=2"
 
 
 @pytest.fixture
-def begin(on_lab: Launcher) -> Callable[..., Controller]:
+def begin(plainly: Launcher) -> Callable[..., Controller]:
     """Start ranks that do as told and then sleep, and wait until all of them run."""
 
-    def start(*words: str, overrides: tuple[str, ...] = (), ranks: int = 4) -> Controller:
-        controller = on_lab.start(
-            *("cluster=lab", GRACE, *overrides), *on_lab.rank_words(*words, "print=up", "sleep=600")
-        )
-        controller.until_printed("] up", ranks)
+    def start(*words: str, overrides: tuple[str, ...] = (), entry: str = "plain") -> Controller:
+        plainly.entry = entry
+        ranks = plainly.rank_words(*words, "print=up", "sleep=600")
+        controller = plainly.start("cluster=lab", GRACE, *overrides, *ranks)
+        controller.until_printed("] up", 4)
         return controller
 
     return start
@@ -53,7 +53,7 @@ def test_ctrl_c_ends_deaf_ranks_and_their_daemons(
     lab: Lab, begin: Callable[..., Controller]
 ) -> None:
     """Ranks that ignore INT and TERM, with a deaf child in its own session: gone in grace + 3 s."""
-    controller = begin("daemon", "deaf")
+    controller = begin("daemon", "deaf", entry="torchrun")
     began = time.monotonic()
     controller.send(signal.SIGINT)
     done = controller.wait(30)
@@ -67,7 +67,7 @@ def test_ctrl_c_ends_deaf_ranks_and_their_daemons(
 
 def test_polite_ranks_end_at_once(begin: Callable[..., Controller]) -> None:
     """Nobody waits for a grace that nobody needs."""
-    controller = begin(overrides=("stop.grace_s=60",))
+    controller = begin(overrides=("stop.grace_s=60",), entry="torchrun")
     began = time.monotonic()
     controller.send(signal.SIGTERM)
     done = controller.wait(40)
@@ -77,7 +77,7 @@ def test_polite_ranks_end_at_once(begin: Callable[..., Controller]) -> None:
 
 def test_a_second_ctrl_c_hurries(lab: Lab, begin: Callable[..., Controller]) -> None:
     """It skips the grace, and still proves the end."""
-    controller = begin("daemon", "deaf", overrides=("stop.grace_s=120",))
+    controller = begin("daemon", "deaf", overrides=("stop.grace_s=120",), entry="torchrun")
     controller.send()
     controller.until(lambda: "stopping" in controller.err, "the first word")
     controller.send()
@@ -89,12 +89,12 @@ def test_a_second_ctrl_c_hurries(lab: Lab, begin: Callable[..., Controller]) -> 
 
 
 def test_stopping_one_run_leaves_another_alone(
-    lab: Lab, on_lab: Launcher, begin: Callable[..., Controller]
+    lab: Lab, plainly: Launcher, begin: Callable[..., Controller]
 ) -> None:
     """Two runs side by side on the same hosts."""
     first = begin("daemon", "deaf")
     words = ("touch=/dev/shm/second", "wait=/dev/shm/go", "print=done")
-    second = on_lab.start("cluster=lab", *on_lab.rank_words(*words))
+    second = plainly.start("cluster=lab", *plainly.rank_words(*words))
     for host in lab.hosts.values():
         second.until(lambda host=host: host.sh("ls /dev/shm/second", check=False), "the second")  # type: ignore[misc]
     first.send()
@@ -115,7 +115,7 @@ def test_a_killed_controller_leaves_nothing(lab: Lab, begin: Callable[..., Contr
 
 def test_a_killed_supervisor_ends_the_run(lab: Lab, begin: Callable[..., Controller]) -> None:
     """Its guardian kills what it left, and says so."""
-    controller = begin("daemon", "deaf")
+    controller = begin("daemon", "deaf", entry="torchrun")
     torchrun = find(lab, "node3", f"{sys.executable} -m torch.distributed.run")
     lab["node3"].kill(torchrun.ppid)
     done = controller.wait(40)
@@ -126,7 +126,7 @@ def test_a_killed_supervisor_ends_the_run(lab: Lab, begin: Callable[..., Control
 
 def test_a_killed_torchrun_ends_the_run(lab: Lab, begin: Callable[..., Controller]) -> None:
     """It is named as the first failure, and nothing is left."""
-    controller = begin("daemon", "deaf")
+    controller = begin("daemon", "deaf", entry="torchrun")
     lab["node3"].kill(find(lab, "node3", f"{sys.executable} -m torch.distributed.run").pid)
     done = controller.wait(40)
     assert done.code == 1, done
@@ -136,7 +136,7 @@ def test_a_killed_torchrun_ends_the_run(lab: Lab, begin: Callable[..., Controlle
 
 def test_a_killed_rank_ends_the_run(lab: Lab, begin: Callable[..., Controller]) -> None:
     """Its node and global rank are named, and the signal in words."""
-    controller = begin("daemon", "deaf")
+    controller = begin("daemon", "deaf", entry="torchrun")
     lab["node4"].kill(find(lab, "node4", f"{sys.executable} -u {RANK}").pid)
     done = controller.wait(40)
     assert done.code == 1, done
@@ -203,13 +203,13 @@ def test_a_short_stall_is_no_loss(lab: Lab, begin: Callable[..., Controller]) ->
     assert controller.wait(40).code == 130
 
 
-def test_a_console_nobody_reads_holds_up_nothing(lab: Lab, on_lab: Launcher) -> None:
+def test_a_console_nobody_reads_holds_up_nothing(lab: Lab, plainly: Launcher) -> None:
     """With a full pipe the ranks finish and the supervisors still hear their controller."""
     reading, writing = os.pipe()
     argv = [sys.executable, "-m", "runner", "cluster=lab", "disconnect_s=4", GRACE]
-    argv += on_lab.rank_words("lines=400000", "touch=/dev/shm/RANK.done", "sleep=8")
+    argv += plainly.rank_words("lines=400000", "touch=/dev/shm/RANK.done", "sleep=8")
     process = subprocess.Popen(
-        argv, cwd=on_lab.folder, env=on_lab.env, stdout=writing, stderr=subprocess.DEVNULL
+        argv, cwd=plainly.folder, env=plainly.env, stdout=writing, stderr=subprocess.DEVNULL
     )
     os.close(writing)
     try:
@@ -267,11 +267,11 @@ def test_a_fixed_master_port_that_is_taken_is_refused_before_the_start(
     assert "http.server" in done.err
 
 
-def test_a_host_that_refuses_its_order_stops_the_others(lab: Lab, on_lab: Launcher) -> None:
+def test_a_host_that_refuses_its_order_stops_the_others(lab: Lab, plainly: Launcher) -> None:
     """What could not be seen before (here, a file where the runs' folder should be): exit 3."""
     lab["node3"].sh("mkdir ~/.odd; touch ~/.odd/runs")
-    words = on_lab.rank_words("deaf", "sleep=600")
-    done = on_lab("cluster=lab", GRACE, 'cluster.workdir="~/.odd"', *words, seconds=60)
+    words = plainly.rank_words("deaf", "sleep=600")
+    done = plainly("cluster=lab", GRACE, 'cluster.workdir="~/.odd"', *words, seconds=60)
     assert done.code == 3, done
     assert "first failure: node3: could not start: " in done.err
     assert done.result["exit_code"] == 3
@@ -282,7 +282,7 @@ def test_a_disk_that_fills_up_ends_that_run_with_that_message(
     lab: Lab, begin: Callable[..., Controller]
 ) -> None:
     """Its supervisor keeps room for the last lines of its record."""
-    controller = begin()
+    controller = begin(entry="torchrun")
     lab["node2"].fill_disk()
     lab["node2"].kill(find(lab, "node2", f"{sys.executable} -u {RANK}").pid)
     done = controller.wait(40)
