@@ -334,11 +334,11 @@ def test_never_runs_what_is_there(lab: Lab, project: Launcher) -> None:
     """With `cluster.project`, or `cluster.deploy=never`, nothing is pushed."""
     for host in lab.hosts.values():
         host.write("~/code/show.py", "import os; print(os.getcwd())")
-    done = project("cluster=lab", "cluster.project=~/code", PLAIN, "task.script=show.py")
+    done = project("cluster=lab", 'cluster.project="~/code"', PLAIN, "task.script=show.py")
     assert done.code == 0, done
     assert done.out.count("/home/root/code") == 4
     assert all(releases(host) == [] for host in lab.hosts.values())
-    refused = project("deploy", "--cluster", "lab", "--set", "cluster.project=~/code")
+    refused = project("deploy", "--cluster", "lab", "--set", 'cluster.project="~/code"')
     assert refused.code == 2, refused
     assert "cluster.deploy" in refused.err
 

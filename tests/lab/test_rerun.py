@@ -97,7 +97,7 @@ def test_shipped_tasks_and_code_of_the_hosts_own(lab: Lab, project: Launcher) ->
     assert "had no release: the code you stand in is what runs" in other.err
 
     lab["node1"].sh("mkdir -p ~/code && echo 'print(1)' > ~/code/train.py")
-    words = ("cluster.project=~/code", "task.script=train.py")
+    words = ('cluster.project="~/code"', "task.script=train.py")
     assert project("cluster=lab", "cluster.only=[node1]", *words).code == 0
     lab["node1"].sh("echo 'print(2)' > ~/code/train.py")
     again = project("rerun=latest")
