@@ -86,10 +86,9 @@ def release_changed(lab: Lab, user: Launcher) -> Iterator[None]:
 def etcd_on(lab: Lab, name: str, *options: str) -> Iterator[str]:
     """An etcd of somebody else's on a host, with the v2 API unless told otherwise; its endpoint."""
     url = f"http://{lab[name].address}:{ETCD_PORT}"
-    data = "/tmp/etcd-of-the-lab"
     program = lab[name].popen(
         [
-            *("etcd", "--data-dir", data, "--listen-client-urls", url),
+            *("etcd", "--data-dir", "etcd", "--listen-client-urls", url),
             *("--advertise-client-urls", url, *(options or ("--enable-v2",))),
         ],
         stderr=subprocess.DEVNULL,
@@ -101,7 +100,6 @@ def etcd_on(lab: Lab, name: str, *options: str) -> Iterator[str]:
     finally:
         program.kill()
         program.wait()
-        lab[name].sh(f"rm -rf {data}")
 
 
 @contextlib.contextmanager

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.lab.causing import etcd_on
 from tests.lab.lab import Lab
 from tests.lab.lab.programs import wait_until
 from tests.lab.launching import Controller, Launcher
@@ -18,7 +19,6 @@ QUICK = [
     "lost_s=3",
     "cluster.ssh.connect_timeout=2",
 ]
-ETCD_PORT = 2379
 THREE = ["cluster=lab", "cluster.only=[node1,node2,node3]", "rendezvous=c10d"]
 ELASTIC = [*THREE, "task.nnodes='2:3'", "torchrun.max_restarts=5", *QUICK]
 TOY = ["task=elastic_toy", f"task.args.steps={STEPS}", "task.args.step_seconds=0.4"]
@@ -151,16 +151,8 @@ def test_a_node_that_was_off_at_launch_joins(lab: Lab, on_lab: Launcher) -> None
 @pytest.fixture
 def etcd(lab: Lab) -> Iterator[str]:
     """An etcd with the v2 API on a node that takes no part; where it listens."""
-    host, url = lab["node4"], f"http://0.0.0.0:{ETCD_PORT}"
-    where = f"{host.address}:{ETCD_PORT}"
-    flags = [f"--listen-client-urls={url}", f"--advertise-client-urls=http://{where}"]
-    argv = ["etcd", "--enable-v2", "--data-dir=/tmp/etcd", *flags, "--log-level=error"]
-    server = host.popen([*argv, "--listen-peer-urls=http://127.0.0.1:2380"])
-    ready = f"wget -qO- http://127.0.0.1:{ETCD_PORT}/version || curl -sf http://127.0.0.1:{ETCD_PORT}/version"
-    wait_until(lambda: host.sh(f"{ready} || true"), "etcd to answer", timeout=20)
-    yield where
-    server.terminate()
-    server.wait(10)
+    with etcd_on(lab, "node4") as endpoint:
+        yield endpoint
 
 
 @pytest.mark.parametrize("backend", ["etcd-v2", "etcd"])
