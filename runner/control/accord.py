@@ -99,22 +99,14 @@ class Accord:
 
     @property
     def decides(self) -> bool:
-        """Whether it is up to them whether the run starts once more, and not to us."""
-        needless = all(not node.share.order.disconnect_s for node in self._nodes.values())
-        return self._voters > 0 and (needless or self.kept_by_any)
+        """Whether it is up to them whether the run starts once more, and not to us.
 
-    @property
-    def to_be_told(self) -> list[NodeWatch]:
-        """Who is to hear that the run goes on without any controller, and does not know it yet.
-
-        The hub tells the others, each in one order with what else it has to say: so all know the
-        same when the run fails in this moment.
+        A host that never reached the hub has no vote: what it alone knows changes nothing.
         """
-        unaware = [node for node in self._nodes.values() if node.there and not node.kept]
+        needless = all(not node.share.order.disconnect_s for node in self._nodes.values())
         hub = self._nodes[self._hub]
-        if hub.share.order.hub is None or not (hub.there or hub.kept):
-            return unaware
-        return [node for node in unaware if node is hub or (node.apart and not node.joined)]
+        kept = any(node.kept and (node.joined or node is hub) for node in self._nodes.values())
+        return self._voters > 0 and (needless or kept)
 
     @property
     def apart(self) -> bool:

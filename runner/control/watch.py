@@ -191,8 +191,8 @@ class Watch:
     def detach(self) -> None:
         """Leave once the hosts know that the run is to go on without any controller."""
         self._leave_at = time.monotonic() + KEEP_S
-        for node in self.accord.to_be_told:
-            if node.there:
+        for node in self._nodes.values():
+            if node.there and not node.kept:
                 node.there.request("say", {"word": "keep"})
 
     def _dismiss_spares(self) -> None:

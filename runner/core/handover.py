@@ -212,19 +212,21 @@ def next_attempt(
             break
         unfit += [problem for problems in wrong.values() for problem in problems]
         gone |= wrong.keys()
-    plan = _expecting(build_plan(spec, facts, code=now.code, attempt=ended.attempt + 1))
+    plan = _unattended(build_plan(spec, facts, code=now.code, attempt=ended.attempt + 1))
     made = roster(spec, plan, facts, left)
     info = info_of(made.plan, now.info.by, now.info.began, (*now.info.past, ended), left)
     return Next(made, handover(spec, now.code, info, now.config, made.voters))
 
 
-def _expecting(plan: Plan) -> Plan:
-    """Have the hub notice who does not come: no controller watches over the start."""
+def _unattended(plan: Plan) -> Plan:
+    """Have nobody wait for a controller, and the hub notice who does not come to the start."""
     hub = plan.nodes[0].order.hub
-    if hub is None:
-        return plan
-    hub = replace(hub, expected=tuple(share.node for share in plan.nodes[1:]))
-    shares = [replace(share, order=replace(share.order, hub=hub)) for share in plan.nodes]
+    if hub is not None:
+        hub = replace(hub, expected=tuple(share.node for share in plan.nodes[1:]))
+    shares = [
+        replace(share, order=replace(share.order, hub=hub, disconnect_s=0.0))
+        for share in plan.nodes
+    ]
     return replace(plan, nodes=tuple(shares))
 
 

@@ -1,6 +1,6 @@
 """Whether a run that failed here starts once more by the will of its hosts, and what is done then.
 
-While a controller is needed, that decides instead: exactly one of both does, at any time.
+While a controller is needed, that decides instead; never both do.
 """
 
 from __future__ import annotations

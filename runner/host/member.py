@@ -38,6 +38,7 @@ class Member(Connected):
         self._moved = float("-inf")  # when we told the hub to forget a connection
         self._stopping: Optional[Dict[str, Any]] = None
         self._told_to_stop = False
+        self._wishes_keep = self._said_keep = False
         self._all_moved: Optional[float] = None
 
     def tick(self, heard: float, *, keep: bool, still_s: float) -> Optional[float]:
@@ -46,7 +47,9 @@ class Member(Connected):
             return None
         judge = self._awake.look(time.monotonic())
         now, peer = time.monotonic(), self._hub_peer
-        due = self._due()
+        keep = keep or self._wishes_keep
+        due = self._due() or keep != self._said_keep  # the hub shall know it before the end
+        self._said_keep = keep
         for each in self._peers:
             if due:
                 each.say(**beat(heard, keep=keep, still_s=still_s))
@@ -96,9 +99,16 @@ class Member(Connected):
 
     def stop(self, reason: str, cause: Cause, *, keep: bool) -> None:
         """Tell the hub, which tells the others, and us again."""
-        self._stopping = stop_word(reason, cause, keep=keep)
+        self._stopping = stop_word(reason, cause, keep=keep or self._wishes_keep)
         for peer in self._peers:
             peer.say(**self._stopping)
+
+    def pass_on_keep(self) -> bool:
+        """Have the hub say it, if there is one; of several it alone knows what came first."""
+        if self._left or not self._said_joined:
+            return False
+        self._wishes_keep = True
+        return True
 
     @property
     def agreed(self) -> bool:
@@ -229,6 +239,8 @@ class Member(Connected):
         for peer in self._peers:
             peer.say(**stop_word(f"lost {self._hub.node}: {reason}", Cause.PEER, keep=False))
         self._part_with_all()
+        if self._wishes_keep and not self._told_to_stop:  # it will not answer any more
+            self._news.controller_heard(self._reported, keep=True)
         if self._order.restarts and not self._hub.vital:
             self._news.apart(f"{self._hub.node} any more: {reason}")
             self._news.peer_left(self._hub.node, reason, since, 0)

@@ -46,7 +46,7 @@ from runner.host.watchdog import Watchdog
 
 TICK_S = 0.05
 WORD_S = 2.0
-"""How long the hub may take to say that all stop, if it was we who told it."""
+"""How long the hub may take to say that all stop, after we began to."""
 
 SAMPLE_S = 10.0
 """How often the length of the logs is put on record, for those who ask for the last minutes."""
@@ -138,6 +138,8 @@ class Supervisor(News):
         Raises:
             OSError: It cannot be written down.
         """
+        if self._loop.signalled:  # after the last look
+            return None
         follows = self._aftermath.onward(self._folder)
         return self._begin._replace(**follows._asdict()) if follows else None
 
@@ -203,16 +205,15 @@ class Supervisor(News):
     def controller_heard(self, when: float, *, keep: bool) -> None:
         """Count what the others hear as well."""
         self._heard_elsewhere = max(self._heard_elsewhere, when)
-        if keep:
-            hub = self.order.hub
-            self._keep(in_time=hub is not None and hub.node != self.order.node)
+        hub = self.order.hub
+        if keep and hub is not None and hub.node != self.order.node:
+            self._keep()  # by the hub's word it came before the end
+        elif keep and not self._stop_reason:
+            self._keep()
 
-    def _keep(self, *, in_time: bool = False) -> None:
-        """Need no controller from now on, unless all ends already: then it is up to that one.
-
-        Which came first is what the hub says: from its mouth it was `in_time`.
-        """
-        if self._disconnect_s and (in_time or not self._stop_reason):
+    def _keep(self) -> None:
+        """Need no controller from now on."""
+        if self._disconnect_s:
             self._disconnect_s = 0.0
             self._journal.append(Kept())
 
@@ -224,7 +225,8 @@ class Supervisor(News):
             known = (str(message["peer"]), str(message["reason"]))
             self.peer_left(*known, self._heard, int(message["nodes"]))
         elif word == "keep":
-            self._keep()
+            if not self._stop_reason and not self._circle.pass_on_keep():
+                self._keep()
         elif word in ("stop", "kill"):
             cause = Cause(message.get("cause", "user"))
             attempt = message.get("attempt", self.order.attempt)
@@ -373,17 +375,8 @@ class Supervisor(News):
         self._ranks.note_unseen()
         proven = confirmed(self._cgroup, survivors)
         stood_by = self.order.stands_by and not self._stop_reason
-        self._hear_the_hub()
-        if (
-            proven
-            and not survivors
-            and not self._must_end
-            and self._aftermath.may_follow(self._last)
-        ):
-            self._circle.leave()
-            self._circle = Circle()
-            self._port.let_go()
-            self._aftermath.decide(self._last, self._wait)
+        if proven and not survivors:
+            self._follow_up()
         if survivors:
             state = State.STUCK
         elif (stood_by or self._program.end == (0, None)) and not self._failed:
@@ -399,6 +392,15 @@ class Supervisor(News):
         self._circle.leave()
         self._close()
         return state
+
+    def _follow_up(self) -> None:
+        """Have the hosts decide whether another attempt follows, if that is up to them."""
+        self._hear_the_hub()
+        if not self._must_end and self._aftermath.may_follow(self._last):
+            self._circle.leave()
+            self._circle = Circle()
+            self._port.let_go()
+            self._aftermath.decide(self._last, self._wait)
 
     def _hear_the_hub(self) -> None:
         """Wait for its word that all stop, by which every host knows the same of controllers."""

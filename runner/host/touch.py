@@ -64,6 +64,14 @@ class Circle:
     def stop(self, reason: str, cause: Cause, *, keep: bool) -> None:
         """Tell the others that we stop, and why; `keep` as for `tick`."""
 
+    def pass_on_keep(self) -> bool:
+        """Have the hub say that no controller is needed any more, as one told us.
+
+        Returns:
+            Whether it will; else there is no hub to ask, and it is for us to say.
+        """
+        return False
+
     @property
     def agreed(self) -> bool:
         """Whether the hub has said that all stop, or will not; only then is its `keep` known."""

@@ -149,6 +149,37 @@ def test_the_hub_says_whether_a_controller_is_needed(ring: Ring) -> None:
     ring.until(lambda: ring.heard["b"].kept and ring.heard["c"].kept, BEAT_S / 2)
 
 
+def test_a_member_that_was_told_first_has_the_hub_say_it(ring: Ring) -> None:
+    """At once; before it has joined, it is for itself to say."""
+    for node in "abc":
+        assert not ring.add(node).pass_on_keep()
+    ring.until(lambda: all(("joined",) in ring.heard[node].said for node in "bc"))
+    ring.quiet()
+    assert not ring.circles["a"].pass_on_keep()
+    assert ring.circles["b"].pass_on_keep()
+    ring.until(lambda: ring.heard["a"].kept, BEAT_S / 2)
+    assert not ring.heard["b"].kept
+    ring.kept.add("a")
+    ring.until(lambda: ring.heard["b"].kept and ring.heard["c"].kept, BEAT_S / 2)
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+def test_a_hub_that_is_gone_says_nothing_any_more(ring: Ring, stopped: bool) -> None:
+    """What it did not answer then holds, unless its last word was that all stop."""
+    for node in "ab":
+        ring.add(node)
+    ring.until(lambda: ("joined",) in ring.heard["b"].said)
+    if stopped:
+        ring.circles["a"].stop("rank 0 on a exited with 3", Cause.PEER, keep=False)
+        ring.until(
+            lambda: ("stop", "rank 0 on a exited with 3", Cause.PEER) in ring.heard["b"].said
+        )
+    assert ring.circles["b"].pass_on_keep()
+    vanish(ring, "a")
+    ring.until(lambda: ("lost", "a") in [said[:2] for said in ring.heard["b"].said])
+    assert ring.heard["b"].kept is not stopped
+
+
 def test_who_stops_hears_from_the_hub_who_decides(ring: Ring) -> None:
     """It had no time to hear it before, and waits for that."""
     for node in "abc":

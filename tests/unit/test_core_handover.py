@@ -112,6 +112,7 @@ def test_the_master_is_gone() -> None:
     assert made.roster.plan.attempt == 1
     assert made.roster.orders["b"].hold_port
     assert made.roster.orders["d"].hub == made.roster.orders["b"].hub
+    assert {order.disconnect_s for order in made.roster.orders.values()} == {0.0}
     assert made.handover.info.past == (ended,)
     assert [voter.node for voter in made.handover.voters] == ["b", "c", "d"]
 

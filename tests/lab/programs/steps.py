@@ -1,7 +1,8 @@
 """A rank without torch that goes on where it was: steps.py FOLDER STEPS SECONDS [WHEN...]
 
 Each step is a line in FOLDER/rank_R, which all hosts see. WHEN is fail=RANK:STEP:CODE or
-hang=RANK:STEP: what that rank does at that step in the first attempt; with ":always" in all.
+hang=RANK:STEP: what that rank does at that step in the first attempt; with another ":ATTEMPT" in
+that one, with ":always" in all.
 """
 
 import os
@@ -26,10 +27,12 @@ def act(step: int) -> None:
     for each in WHEN:
         name, _, rest = each.partition("=")
         rank, at, *more = rest.split(":")
-        if rank != RANK or int(at) != step or (ATTEMPT != "0" and "always" not in more):
+        code = int(more.pop(0)) if name == "fail" else 0
+        when = more[0] if more else "0"
+        if rank != RANK or int(at) != step or when not in (ATTEMPT, "always"):
             continue
         if name == "fail":
-            sys.exit(int(more[0]))
+            sys.exit(code)
         print("hanging", flush=True)
         time.sleep(600)
 
