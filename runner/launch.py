@@ -289,7 +289,7 @@ class Launch:
         if self._store.failed:
             self._console.say(f"{self._store.failed}; the hosts have every log, in their workdir")
         fetched = "" if watch.interrupted or cut_short else self._fetch(plan)
-        self._report(plan, verdict, fetched)
+        self._report(watch, verdict, fetched)
         return verdict.exit_code
 
     @contextlib.contextmanager
@@ -376,14 +376,14 @@ class Launch:
         if is_rank(source):
             self._console.show(node, rank_of(source), stream, data)
 
-    def _report(self, plan: Plan, verdict: Verdict, fetched: str) -> None:
+    def _report(self, watch: Watch, verdict: Verdict, fetched: str) -> None:
         self._console.finish_ranks(SETTLE_S)
         text = report.ending(
-            plan,
+            watch.plan,
             verdict,
             self._store.shown,
             self._store.tail,
-            disconnect_s=self.spec.disconnect_s,
+            disconnect_s=0 if watch.accord.kept_by_any else self.spec.disconnect_s,
             where=self._composed.where,
         )
         self._console.verdict("\n".join(filter(None, (fetched, text))))

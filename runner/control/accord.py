@@ -36,6 +36,8 @@ class Accord:
         self._nodes, self._stop, self._tell = nodes, stop, tell
         self._coming: set[str] = set()
         self._decided = False
+        self._met: set[str] = {self._hub}
+        self._kept_by_voter = False
 
     def expect(self, spares: Iterable[str]) -> None:
         """These are told to stand by."""
@@ -55,6 +57,7 @@ class Accord:
         """Take in what a supervisor says of the others; return why all is to end, "" if not."""
         if isinstance(body, Joined):
             node.joined = True
+            self._met.add(node.name)
             self._nodes[self._hub].joined = True
         elif isinstance(body, Apart):
             cure = ": open that port between the nodes, or set cluster.master_port"
@@ -65,6 +68,7 @@ class Accord:
             node.apart = True
         elif isinstance(body, Kept):
             node.kept = True
+            self._kept_by_voter = self._kept_by_voter or node.name in self._met
         elif isinstance(body, (Regrouping, Relaunching, NotRelaunched)):
             self._goes_on(node, body)
         elif isinstance(body, PeerLost):
@@ -101,12 +105,10 @@ class Accord:
     def decides(self) -> bool:
         """Whether it is up to them whether the run starts once more, and not to us.
 
-        A host that never reached the hub has no vote: what it alone knows changes nothing.
+        A host that had not met the hub when it was told has no vote for that.
         """
         needless = all(not node.share.order.disconnect_s for node in self._nodes.values())
-        hub = self._nodes[self._hub]
-        kept = any(node.kept and (node.joined or node is hub) for node in self._nodes.values())
-        return self._voters > 0 and (needless or kept)
+        return self._voters > 0 and (needless or self._kept_by_voter)
 
     @property
     def apart(self) -> bool:
@@ -122,4 +124,5 @@ class Accord:
     def kept(self) -> bool:
         """Whether the run goes on wherever we go."""
         keeps = (not node.share.order.disconnect_s for node in self._nodes.values())
-        return all(keeps) or all(node.kept or node.ended for node in self._nodes.values())
+        gone = (node.kept or node.ended or node.lost for node in self._nodes.values())
+        return all(keeps) or all(gone)

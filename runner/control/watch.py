@@ -192,15 +192,20 @@ class Watch:
         """Leave once the hosts know that the run is to go on without any controller."""
         self._leave_at = time.monotonic() + KEEP_S
         for node in self._nodes.values():
-            if node.there and not node.kept:
+            begins = node.late and not node.going  # the hub will tell it
+            if node.there and not node.kept and not begins:
                 node.there.request("say", {"word": "keep"})
+        self._say_to_spares({"word": "keep"})
 
     def _dismiss_spares(self) -> None:
         """End what stood by for this attempt: the hub may be gone before all of it came there."""
         stop = {"word": "stop", "reason": "the attempt is over", "cause": Cause.PEER.value}
+        self._say_to_spares(stop)
+
+    def _say_to_spares(self, what: dict[str, str]) -> None:
         for name in self._orders.standby if self._orders else ():
             if session := self._sessions.get(name):
-                session.request("say", stop)
+                session.request("say", what)
 
     @property
     def _in_touch_all(self) -> bool:

@@ -26,7 +26,7 @@ class Last(NamedTuple):
         failed_at: When something of it failed here, by our monotonic clock; None if nothing did.
         lost: The nodes it lost.
         met: Whether this host was in touch with the others.
-        kept: Whether the run goes on without a controller.
+        kept: Whether the hosts agree that it goes on without a controller.
     """
 
     reason: str

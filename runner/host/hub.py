@@ -9,12 +9,9 @@ from typing import Any, Dict, List, Optional, Set
 
 from runner.core.events import Cause
 from runner.host.peer import SERVER, Peer, PeerGone
-from runner.host.touch import APART_S, FAREWELL_S, PROVE_S, Connected, beat, stop_word
+from runner.host.touch import APART_S, COME_S, FAREWELL_S, PROVE_S, Connected, beat, stop_word
 
 STRANGERS = 64
-
-COME_S = 60.0
-"""How long a node may take to begin an attempt that the hosts start by themselves."""
 
 
 class Host(Connected):
@@ -96,6 +93,11 @@ class Host(Connected):
         self._stopping = stop_word(reason, cause, keep=keep)
         for peer in self._members.values():
             peer.say(**self._stopping)
+
+    @property
+    def agreed(self) -> bool:
+        """Whether everybody who is to come of itself has heard that all stop."""
+        return not (self._stopping and self._missing)
 
     @property
     def needed(self) -> bool:

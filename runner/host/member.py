@@ -11,7 +11,7 @@ from typing import Any, Dict, List, Optional
 
 from runner.core.events import Cause
 from runner.host.peer import CLIENT, Peer, PeerGone
-from runner.host.touch import APART_S, FAREWELL_S, PROVE_S, Connected, beat, stop_word
+from runner.host.touch import APART_S, COME_S, FAREWELL_S, PROVE_S, Connected, beat, stop_word
 
 AGAIN_S, MOST_AGAIN_S = 0.1, 2.0
 """The pause between two tries to reach the hub, at first and at most."""
@@ -57,8 +57,9 @@ class Member(Connected):
             if each.name:
                 self._heard = max(self._heard, each.heard)
         silence = now - self._heard
-        if judge and self._said_joined and silence > self._hub.lost_s:
-            self._lose(f"nothing was heard from it for {silence:.0f} s", self._heard)
+        lost = self._lost(now) if judge else ""
+        if lost:
+            self._lose(lost, self._heard or now)
         elif peer is None and self._old is not None and silence < self._doubt_s:
             self._go_back()
         elif peer is None:
@@ -69,6 +70,15 @@ class Member(Connected):
         elif judge and not peer.name and now - peer.since > self._patience_s:
             self._retry("it does not know the run's token")
         return self._all_still_s(still_s)
+
+    def _lost(self, now: float) -> str:
+        """Why the hub is given up, "" while it is not; a launch watches over its start itself."""
+        silence = now - self._heard
+        if self._said_joined:
+            silent = silence > self._hub.lost_s
+            return f"nothing was heard from it for {silence:.0f} s" if silent else ""
+        late = bool(self._hub.expected) and now > self._began + COME_S
+        return f"it could not be reached within {COME_S:g} s" if late else ""
 
     def _all_still_s(self, own_s: float) -> Optional[float]:
         if self._all_moved is None:
@@ -112,8 +122,12 @@ class Member(Connected):
 
     @property
     def agreed(self) -> bool:
-        """Whether the hub has said that all stop, or will not."""
-        return self._told_to_stop or self._left or not self._said_joined
+        """Whether the hub has said that all stop, or will not.
+
+        Before we have met it there is nothing to hear, but that makes us one of those who decide.
+        """
+        outside = not self._said_joined and (self._said_apart or not self._said_keep)
+        return self._told_to_stop or self._left or outside
 
     @property
     def over(self) -> bool:
@@ -234,13 +248,13 @@ class Member(Connected):
         for peer in self._peers:
             self._part(peer)
         self._hub_peer = self._old = None
+        if self._wishes_keep and not self._told_to_stop:  # the hub will not answer any more
+            self._news.controller_heard(self._reported, keep=True)
 
     def _lose(self, reason: str, since: float) -> None:
         for peer in self._peers:
             peer.say(**stop_word(f"lost {self._hub.node}: {reason}", Cause.PEER, keep=False))
         self._part_with_all()
-        if self._wishes_keep and not self._told_to_stop:  # it will not answer any more
-            self._news.controller_heard(self._reported, keep=True)
         if self._order.restarts and not self._hub.vital:
             self._news.apart(f"{self._hub.node} any more: {reason}")
             self._news.peer_left(self._hub.node, reason, since, 0)

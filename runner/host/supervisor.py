@@ -18,7 +18,6 @@ from runner.core.events import (
     Cause,
     Ended,
     Joined,
-    Kept,
     PeerLeft,
     PeerLost,
     PortTaken,
@@ -31,6 +30,7 @@ from runner.core.order import Order
 from runner.core.states import State
 from runner.host import cgroup, keeper, ports, proc
 from runner.host.aftermath import Aftermath, Last
+from runner.host.attendance import Attendance
 from runner.host.circle import circle_of
 from runner.host.door import Door
 from runner.host.doorway import Doorway
@@ -89,10 +89,9 @@ class Supervisor(News):
         self._loop = Loop()
         self._program = Program(start.folder, order, self._journal)
         self._ranks = Ranks(start.folder, order, self._journal, self._fail)
-        self._heard = self._heard_elsewhere = time.monotonic()
+        self._attendance = Attendance(order, self._journal)
         self._circle = Circle()
         self._awake = Awake()
-        self._disconnect_s = order.disconnect_s
         self._stop_reason = ""
         self._stop_cause = Cause.USER
         self._user_stops = False
@@ -149,7 +148,7 @@ class Supervisor(News):
             self._aftermath.end(reason)
             known, self._user_stops = self._user_stops, True
             if self._stop_reason and not known:  # nor are the others to start it once more
-                self._circle.stop(reason, cause, keep=not self._disconnect_s)
+                self._circle.stop(reason, cause, keep=self._attendance.needless)
         if self._stop_reason:
             return
         if cause is Cause.PEER and self._watchdog.dumping:  # where our ranks are, is wanted too
@@ -159,7 +158,7 @@ class Supervisor(News):
         mono, wall = time.monotonic(), time.time()  # before anything ends by it
         if cause is Cause.USER or not self.order.stands_by:  # a spare's trouble is its own
             told = Cause.PEER if cause is Cause.OWN else cause
-            self._circle.stop(reason, told, keep=not self._disconnect_s)
+            self._circle.stop(reason, told, keep=self._attendance.needless)
         self._kill_at = time.monotonic() + self.order.grace_s
         if self._program.runs:
             self._termed |= proc.send(self._program.hearers(), signal.SIGTERM)
@@ -204,29 +203,20 @@ class Supervisor(News):
 
     def controller_heard(self, when: float, *, keep: bool) -> None:
         """Count what the others hear as well."""
-        self._heard_elsewhere = max(self._heard_elsewhere, when)
-        hub = self.order.hub
-        if keep and hub is not None and hub.node != self.order.node:
-            self._keep()  # by the hub's word it came before the end
-        elif keep and not self._stop_reason:
-            self._keep()
-
-    def _keep(self) -> None:
-        """Need no controller from now on."""
-        if self._disconnect_s:
-            self._disconnect_s = 0.0
-            self._journal.append(Kept())
+        self._attendance.hear_of(when)
+        if keep:
+            self._attendance.told_to_keep(stopping=bool(self._stop_reason))
 
     def _told(self, message: Dict[str, Any]) -> None:
         """Do what a link says: heard, keep, stop or kill."""
         word = message["say"]
-        self._heard = time.monotonic()
+        self._attendance.hear()
         if word == "left":
             known = (str(message["peer"]), str(message["reason"]))
-            self.peer_left(*known, self._heard, int(message["nodes"]))
+            self.peer_left(*known, self._attendance.heard, int(message["nodes"]))
         elif word == "keep":
-            if not self._stop_reason and not self._circle.pass_on_keep():
-                self._keep()
+            stopping = bool(self._stop_reason)
+            self._attendance.asked_to_keep(self._circle, met=self._met, stopping=stopping)
         elif word in ("stop", "kill"):
             cause = Cause(message.get("cause", "user"))
             attempt = message.get("attempt", self.order.attempt)
@@ -271,12 +261,11 @@ class Supervisor(News):
             self.stop(self._journal.failed)
         now = time.monotonic()
         own_s = float("inf") if self.order.stands_by else self._watchdog.still_s
-        still_s = self._circle.tick(self._heard, keep=not self._disconnect_s, still_s=own_s)
+        still_s = self._touch(own_s)
         self._aftermath.tick()
         self._judge_progress(still_s)
-        silence = now - max(self._heard, self._heard_elsewhere)
-        if self._awake.look(now) and 0 < self._disconnect_s < silence:
-            self.stop(f"no controller was heard for {self._disconnect_s:g} s")
+        if self._awake.look(now) and self._attendance.missing:
+            self.stop(self._attendance.missing)
         if self._program.end is not None:
             self._end_leftovers(now)
 
@@ -409,12 +398,17 @@ class Supervisor(News):
             if self._must_end or time.monotonic() > until:
                 return
             self._loop.wait(TICK_S)
-            self._circle.tick(self._heard, keep=not self._disconnect_s, still_s=float("inf"))
+            self._touch(float("inf"))
+
+    def _touch(self, still_s: float) -> Optional[float]:
+        """Keep in touch with the others; return for how long nothing has moved anywhere."""
+        attendance = self._attendance
+        return self._circle.tick(attendance.heard, keep=attendance.needless, still_s=still_s)
 
     @property
     def _last(self) -> Last:
         how = (self._stop_reason, self._stop_cause, self._failed_at)
-        return Last(*how, lost=self._lost, met=self._met, kept=not self._disconnect_s)
+        return Last(*how, lost=self._lost, met=self._met, kept=self._attendance.agreed)
 
     @property
     def _orphaned(self) -> bool:

@@ -17,6 +17,9 @@ APART_S = 10.0
 PROVE_S = 5.0
 """How long a connection may take to prove that it is of ours."""
 
+COME_S = 60.0
+"""How long hosts may take to meet in an attempt that they start by themselves."""
+
 FAREWELL_S = 1.0
 BEAT_S = 2.0
 
@@ -74,7 +77,7 @@ class Circle:
 
     @property
     def agreed(self) -> bool:
-        """Whether the hub has said that all stop, or will not; only then is its `keep` known."""
+        """Whether all have heard that all stop, and the hub's `keep` with it, or will not."""
         return True
 
     @property

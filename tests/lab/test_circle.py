@@ -69,13 +69,11 @@ class Ring:
         self.controller: dict[str, float] = {}
         self.kept: set[str] = set()
 
-    def add(
-        self, node: str, token: bytes = b"token", lost_s: float = 15.0, **elastic: Any
-    ) -> Circle:
-        """One more supervisor; of an `elastic` run with the `least` nodes that it takes."""
-        hub = Hub("a", "127.0.0.1", self.port, 1, lost_s, **elastic)
+    def add(self, node: str, token: bytes = b"token", lost_s: float = 15.0, **more: Any) -> Circle:
+        """One more supervisor; of an elastic run where `least` says how many nodes it takes."""
+        hub = Hub("a", "127.0.0.1", self.port, 1, lost_s, **more)
         order = Order("run", node, 0, "/w", (), {}, "/", (), "", "", hub=hub)
-        order = replace(order, restarts=bool(elastic))
+        order = replace(order, restarts="least" in more)
         news = self.heard[node] = Heard()
         listener = self.listener if node == "a" else None
         circle = circle_of(order, listener, token, self._watch, self._unwatch, news)
@@ -193,6 +191,37 @@ def test_who_stops_hears_from_the_hub_who_decides(ring: Ring) -> None:
     ring.circles["a"].stop("rank 1 on b exited with 3", Cause.PEER, keep=True)
     ring.until(lambda: ring.circles["b"].agreed and ring.circles["c"].agreed)
     assert [ring.heard[node].kept for node in "abc"] == [False, True, True]
+
+
+def test_a_hub_waits_until_those_who_come_by_themselves_have_heard(ring: Ring) -> None:
+    """No controller would tell them of the end of what they are about to begin."""
+    ring.add("a", expected=("b",)).stop("rank 0 on a exited with 3", Cause.PEER, keep=True)
+    assert not ring.circles["a"].agreed
+    ring.kept.add("b")
+    ring.add("b", expected=("b",))
+    ring.until(lambda: ring.circles["a"].agreed and ring.circles["b"].agreed)
+    assert ("stop", "rank 0 on a exited with 3", Cause.PEER) in ring.heard["b"].said
+    assert ring.heard["b"].kept
+
+
+@pytest.mark.parametrize("expected", [(), ("b",)])
+def test_a_hub_that_nobody_reaches(
+    ring: Ring, monkeypatch: pytest.MonkeyPatch, expected: tuple[str, ...]
+) -> None:
+    """Where no controller watches over the start, that is the end of who cannot."""
+    monkeypatch.setattr(member, "COME_S", 0.3)
+    ring.listener.close()
+    ring.add("b", expected=expected)
+    ring.quiet(0.6)
+    why = "it could not be reached within 0.3 s"
+    assert ring.heard["b"].said == ([("lost", "a", why)] if expected else [])
+
+
+def test_a_hub_to_which_nobody_comes(ring: Ring, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That is the end as well."""
+    monkeypatch.setattr(hub, "COME_S", 0.3)
+    ring.add("a", expected=("b",))
+    ring.until(lambda: ring.heard["a"].said == [("lost", "b", "it did not begin within 0.3 s")])
 
 
 def vanish(ring: Ring, node: str) -> None:

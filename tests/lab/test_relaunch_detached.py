@@ -129,14 +129,14 @@ def test_a_run_that_fails_again_needs_nobody_either(
     lab: Lab, detached: Callable[..., tuple[str, str]], steps: Path
 ) -> None:
     """The hosts' own attempts outlive `disconnect_s`, and are followed by another as the first."""
-    run_id, _ = detached("fail=1:2:7", "fail=2:22:9:1", overrides=("disconnect_s=5",), count=36)
+    run_id, _ = detached("fail=1:6:7", "fail=2:22:9:1", overrides=("disconnect_s=5",), count=36)
     until(lambda: not lab.leftovers() and len(counted(steps, 1)) == 36, "the end", 90)
     whole(steps, 36)
     attempts = [line[1] for line in counted(steps, 2)]
-    assert attempts[:2] == ["0", "0"]
-    assert attempts.count("1") == 20
-    assert attempts[-14:] == ["2"] * 14
-    assert "1:relaunching" in kinds(lab, run_id, "node1")
+    first = attempts.count("0")
+    assert 0 < first < 12, attempts
+    assert attempts == ["0"] * first + ["1"] * (22 - first) + ["2"] * 14
+    assert {"0:relaunching", "1:relaunching"} < {*kinds(lab, run_id, "node1")}
     assert dict(records(lab, run_id))["node1"][-1]["state"] == "succeeded"
 
 

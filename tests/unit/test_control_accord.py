@@ -56,6 +56,22 @@ def test_a_node_that_is_apart_has_no_vote() -> None:
     assert scene.decide_after(a=Kept())
 
 
+def test_who_kept_before_it_met_the_others_has_none_either() -> None:
+    """The hub may have stopped by then, and have said so."""
+    scene = Scene()
+    assert not scene.decide_after(b=Joined(), c=Kept())
+    assert not scene.decide_after(c=Joined())
+
+
+def test_they_do_where_the_hub_is_lost_and_they_go_on() -> None:
+    """An elastic run without its hub: those who had met keep it by themselves."""
+    scene = Scene()
+    assert not scene.decide_after(b=Joined(), c=Joined())
+    for node in scene.nodes.values():
+        node.joined = False
+    assert scene.decide_after(b=Kept())
+
+
 def test_they_do_from_the_start_where_nobody_is_needed() -> None:
     """`on_disconnect=keep`, or an attempt that they began."""
     scene = Scene(disconnect_s=0.0)
