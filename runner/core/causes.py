@@ -203,6 +203,16 @@ BY_SIGNAL: Mapping[int, Tuple[str, str]] = {
 """What it means to die by a signal, and the cure."""
 
 
+LEFT = ("peer_left", "nccl_watchdog")
+"""What becomes of ranks that wait for one that is gone."""
+
+
+def of_another(said: str) -> bool:
+    """Whether these are the words of one that only noticed how another rank ended."""
+    known = explain([said])
+    return known is not None and known.name in LEFT
+
+
 def explain(lines: Sequence[str], signum: Optional[int] = None) -> Optional[Explained]:
     """Return what is known of a failure by its last lines, or by the signal it died of."""
     text = "\n".join(lines)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import Callable, List, Mapping, Optional, Sequence, Tuple
 
-from runner.core.causes import explain
+from runner.core.causes import LEFT, explain
+from runner.core.lastwords import SHOWN, TRACEBACK, split, unmarked
 from runner.core.layout import PROGRAM, STACKS, log_name, rank_source
 from runner.core.plan import Plan
 from runner.core.stacks import STALLED, Picture, Stack, on, parse, picture, sentence
@@ -22,11 +22,8 @@ LINES = 400
 DUMP_LINES = 20_000
 """Of the stacks of a node: every thread of every rank."""
 
-SHOWN, BEFORE = 10, 2
-"""Lines of a traceback, and of what was said before it, that a report shows."""
-
-TRACEBACK = "Traceback (most recent call last):"
-_RANK = re.compile(r"^\[rank\d+\]: ?")
+BEFORE = 2
+"""Lines of what was said before a traceback that a report shows."""
 
 
 @dataclass(frozen=True)
@@ -79,10 +76,6 @@ def diagnose(plan: Plan, verdict: Verdict, tail: Tail) -> Optional[Diagnosis]:
     )
 
 
-LEFT = ("peer_left", "nccl_watchdog")
-"""What becomes of ranks that wait for one that is gone."""
-
-
 def _left_early(verdict: Verdict, ranks: List[int]) -> Tuple[str, str]:
     """Return what it means, and the cure, that some ranks were done while others went on."""
     where = on(sorted(ranks), {rank: verdict.ranks[str(rank)].node for rank in ranks})
@@ -131,27 +124,8 @@ def _last_words(plan: Plan, failure: Failure, tail: Tail) -> List[str]:
     for stream in ("err", "out"):
         lines = tail(failure.node, log_name(plan.attempt, source, stream), LINES)
         if lines:
-            return [_RANK.sub("", line) for line in lines]
+            return unmarked(lines)
     return []
-
-
-def split(lines: Sequence[str]) -> Tuple[List[str], List[str]]:
-    """Return the lines before the last traceback, and that; or no lines, and the last ones."""
-    starts = [at for at, line in enumerate(lines) if line.strip() == TRACEBACK]
-    if not starts:
-        return [], list(lines[-SHOWN:])
-    end = _end_of(lines, starts[-1])
-    return [line for line in lines[: starts[-1]] if line.strip()], list(lines[starts[-1] : end])
-
-
-def _end_of(lines: Sequence[str], start: int) -> int:
-    """Return where a traceback ends: frames are indented, the exception follows."""
-    at = start + 1
-    while at < len(lines) and (not lines[at].strip() or lines[at][0] == " "):
-        at += 1
-    while at < len(lines) and lines[at].strip():
-        at += 1
-    return at
 
 
 def shortened(lines: Sequence[str]) -> Tuple[str, ...]:

@@ -60,7 +60,7 @@ class RankExited:
 
     Both are None when its shim was killed with it, so that nobody saw the end.
     `max_rss` is its peak memory in bytes, `traceback` what torch's `@record` wrote down of its end,
-    `start` that of its `RankStarted`.
+    `start` that of its `RankStarted`, `raised` the exception that its log ends with.
     """
 
     rank: int
@@ -70,6 +70,7 @@ class RankExited:
     error: str = ""
     traceback: str = ""
     start: int = 1
+    raised: str = ""
 
     @property
     def ok(self) -> bool:

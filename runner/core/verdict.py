@@ -6,6 +6,7 @@ import signal
 from dataclasses import dataclass, field, replace
 from typing import Dict, Iterable, List, Mapping, Optional, Sequence, Set, Tuple
 
+from runner.core.causes import of_another
 from runner.core.events import (
     Cause,
     Ended,
@@ -47,7 +48,8 @@ class Observed:
 class RankResult:
     """How one rank ended; both None when nobody saw it. `max_rss` in bytes.
 
-    `traceback` is what torch's `@record` wrote down of it, "" for nothing.
+    `traceback` is what torch's `@record` wrote down of it, `raised` the exception that its log ends
+    with; "" for nothing.
     """
 
     node: str
@@ -56,6 +58,7 @@ class RankResult:
     max_rss: int = 0
     started: bool = False
     traceback: str = ""
+    raised: str = ""
 
 
 @dataclass(frozen=True)
@@ -157,6 +160,7 @@ def fold(
     enough = len(ranks) == expected or not plan.numbered_by_torch
     succeeded = enough and all(result.code == 0 for result in ranks.values())
     first = None if succeeded and plan.restarts else _first(failures, stop, succeeded)
+    first = _cause_of(first, ranks, history)
     lost = away | {f.node for _, f, code in failures if code == _LOST_CODE}
     unproven = tuple(name for name, result in nodes.items() if not result.ended)
     stuck = [n for n, r in nodes.items() if r.survivors] + [n for n in unproven if n not in lost]
@@ -199,7 +203,8 @@ def _ranks(
             continue
         if isinstance(body, RankExited):
             end = (body.code, body.signal, body.max_rss)
-            ranks[body.rank] = RankResult(name, *end, started=True, traceback=body.traceback)
+            said = (body.traceback, body.raised)
+            ranks[body.rank] = RankResult(name, *end, True, *said)
         else:
             before = ranks.get(body.rank, RankResult(name))
             ranks[body.rank] = replace(before, started=True)
@@ -331,6 +336,28 @@ def _first(
         lost = code == _LOST_CODE
         return (_own_word(failures, at, failure) if lost else None) or (failure, code)
     return None
+
+
+def _cause_of(
+    first: Optional[Tuple[Failure, int]],
+    ranks: Mapping[int, RankResult],
+    history: Sequence[Observed],
+) -> Optional[Tuple[Failure, int]]:
+    """The rank that raised, where the first that ended had only noticed it.
+
+    Python says what was raised and then takes down what it holds; meanwhile those who talk to that
+    rank may see its connections close, and end before it does.
+    """
+    rank = first[0].rank if first else None
+    if rank is None or rank not in ranks or not of_another(ranks[rank].raised):
+        return first
+    ended = [seen.event.body.rank for seen in history if isinstance(seen.event.body, RankExited)]
+    for each in ended:
+        end = ranks.get(each, RankResult(""))
+        if end.code != 0 and end.raised and not of_another(end.raised):
+            what = f"raised {end.raised.splitlines()[0].partition(':')[0]}"
+            return Failure(end.node, each, what), _FAILED_CODE
+    return first
 
 
 def _own_word(

@@ -23,7 +23,8 @@ class Last(NamedTuple):
     Attributes:
         reason: Why it was stopped, "" if it was not.
         cause: Whose wish that was.
-        failed_at: When something of it failed here, by our monotonic clock; None if nothing did.
+        failed_at: When something of it failed here that no other host is to blame for, by our
+            monotonic clock; None if nothing did.
         lost: The nodes it lost.
         met: Whether this host was in touch with the others.
         kept: Whether the hosts agree that it goes on without a controller.

@@ -5,15 +5,20 @@ from __future__ import annotations
 import os
 import signal
 import time
-from typing import Callable, Dict, NamedTuple, Set, Tuple
+from typing import Callable, Dict, NamedTuple, Optional, Set, Tuple
 
+from runner.core.causes import of_another
 from runner.core.codec import decode
 from runner.core.events import RankExited, RankStarted
 from runner.core.exits import describe_exit
-from runner.core.layout import RunFolder
+from runner.core.lastwords import raised, unmarked
+from runner.core.layout import RunFolder, rank_source
 from runner.core.order import Order
 from runner.host import deaths, proc
 from runner.host.records import Journal, rank_records
+
+WORDS = 64 << 10
+"""Bytes of a log, at its end, in which its last words are looked for."""
 
 
 class RankProcess(NamedTuple):
@@ -46,6 +51,8 @@ class Ranks:
         self._seen: Set[str] = set()
         self._started: Dict[Tuple[int, int], RankProcess] = {}
         self._exited: Set[Tuple[int, int]] = set()
+        self._raised_at: Optional[float] = None
+        self._noticed: Set[float] = set()  # when ranks ended that another had left
         self._member_of = 0
         self._renewed: Set[int] = set()
         self._renewed_by = float("inf")
@@ -75,8 +82,10 @@ class Ranks:
             self._exited.add(key)
             pid = self._started[key].pid if key in self._started else 0
             error = "" if stopping else deaths.seen(pid, data)
-            self._journal.append_exit(rank, data, error)
+            said = self._last_words(rank) if data["code"] != 0 else ""
+            self._journal.append_exit(rank, data, error, said)
             if data["code"] != 0:
+                self._blame(said, float(data["mono"]))
                 how = error or describe_exit(data["code"], data["signal"])
                 self._failed(rank, how, float(data["mono"]))
 
@@ -89,6 +98,28 @@ class Ranks:
                 error = deaths.unseen(self._folder.root)
                 self._journal.append(RankExited(rank, error=error, start=start))
                 self._failed(rank, "ended unseen", time.monotonic())
+
+    def to_blame(self, failed_at: Optional[float]) -> Optional[float]:
+        """Return when the first failed here of itself, if any did; something did at `failed_at`."""
+        moments = (self._raised_at, failed_at)
+        own = [at for at in moments if at is not None and at not in self._noticed]
+        return min(own, default=None)
+
+    def _last_words(self, rank: int) -> str:
+        path = self._folder.stream(self._order.attempt, rank_source(rank), "err")
+        try:
+            with open(path, "rb") as file:
+                file.seek(max(0, file.seek(0, os.SEEK_END) - WORDS))
+                text = file.read().decode(errors="replace")
+        except OSError:
+            return ""
+        return raised(unmarked(text.splitlines()))
+
+    def _blame(self, said: str, when: float) -> None:
+        if of_another(said):
+            self._noticed.add(when)
+        elif said and self._raised_at is None:
+            self._raised_at = when
 
     def _failed(self, rank: int, how: str, when: float) -> None:
         if not self._order.restarts:

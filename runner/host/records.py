@@ -161,11 +161,16 @@ class Journal:
             os.write(descriptor, b"\n" + line)  # whatever was torn before ends here
             os.close(descriptor)
 
-    def append_exit(self, rank: int, data: Dict[str, Any], error: str = "") -> None:
-        """Record a rank's end as its shim wrote it down, at the time it did; `error` says more."""
+    def append_exit(
+        self, rank: int, data: Dict[str, Any], error: str = "", raised: str = ""
+    ) -> None:
+        """Record a rank's end as its shim wrote it down, at the time it did.
+
+        `error` and `raised` say more of it.
+        """
         told = str(data.get("traceback", ""))
         end = (data["code"], data["signal"], int(data["max_rss"]))
-        body = RankExited(rank, *end, error, told, int(data["start"]))
+        body = RankExited(rank, *end, error, told, int(data["start"]), raised)
         self.append(body, mono=float(data["mono"]), wall=float(data["wall"]))
 
     def enter(self, state: State) -> None:

@@ -407,7 +407,8 @@ class Supervisor(News):
 
     @property
     def _last(self) -> Last:
-        how = (self._stop_reason, self._stop_cause, self._failed_at)
+        failed_at = self._ranks.to_blame(self._failed_at)
+        how = (self._stop_reason, self._stop_cause, failed_at)
         return Last(*how, lost=self._lost, met=self._met, kept=self._attendance.agreed)
 
     @property

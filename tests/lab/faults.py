@@ -127,6 +127,11 @@ FAULTS = (
         ("chain",),
         ("RuntimeError: the configuration has no lr", "KeyError: 'lr'"),
     ),
+    rank(
+        "a rank raises, and one that noticed it ends first",
+        ("raise_slowly",),
+        ("raised ValueError", "ValueError: lr must be positive"),
+    ),
     rank("a rank exits without a word", ("exit", "3"), ("exited with 3",)),
     rank(
         "a rank writes its end into torchrun's error file alone",

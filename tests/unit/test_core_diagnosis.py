@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from runner.core.diagnosis import BEFORE, SHOWN, TRACEBACK, Tail, diagnose, shortened, split
+from runner.core.diagnosis import BEFORE, Tail, diagnose, shortened
+from runner.core.lastwords import SHOWN, TRACEBACK, split
 from runner.core.plan import Plan
 from runner.core.verdict import Failure, RankResult, Verdict
 from tests.golden.builders import plan

@@ -101,6 +101,31 @@ def test_all_went_well() -> None:
     )
 
 
+GONE = "RuntimeError: pair.cc:553 Connection closed by peer [10.0.0.1]:40853"
+
+
+@pytest.mark.parametrize(
+    ("of_0", "of_3", "first"),
+    [
+        (GONE, "ValueError: no: really", Failure("b", 3, "raised ValueError")),
+        (GONE, GONE, Failure("a", 0, "was killed by SIGABRT")),
+        (GONE, "", Failure("a", 0, "was killed by SIGABRT")),
+        ("KeyError: 'x'", "ValueError: no", Failure("a", 0, "was killed by SIGABRT")),
+    ],
+)
+def test_who_only_noticed_is_not_the_first(of_0: str, of_3: str, first: Failure) -> None:
+    """Rank 3 raised, and had not ended yet when rank 0 died of its closed connections."""
+    told = verdict(
+        seen(5.0, "a", RankExited(0, signal=6, raised=of_0)),
+        seen(5.2, "b", Stopping("rank 0 on a"), RankExited(2, signal=TERM)),
+        seen(5.3, "b", RankExited(3, signal=TERM, raised=of_3), ProgramExited(code=1), STOPPED),
+        seen(5.3, "a", RankExited(1, signal=TERM), ProgramExited(code=1), FAILED),
+    )
+    assert told.first_failure == first
+    assert outcome(told) == ("failed", 1)
+    assert told.consequences == 3
+
+
 def test_failure_that_came_first_is_the_first() -> None:
     """Rank 3 failed a moment before rank 0, and was heard of later."""
     told = verdict(

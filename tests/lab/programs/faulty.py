@@ -1,6 +1,7 @@
 """A rank without torch that one fault befalls: faulty.py RANK FAULT [WORD]. The others wait."""
 
 import argparse
+import atexit
 import ctypes
 import importlib
 import json
@@ -14,7 +15,9 @@ RANK, FAULT, *WORDS = sys.argv[1:]
 def train() -> None:
     """Do what goes wrong."""
     print("epoch 1", flush=True)
-    if FAULT == "raise":
+    if FAULT == "raise_slowly":
+        atexit.register(time.sleep, 600)  # as a process group that is taken down
+    if FAULT in ("raise", "raise_slowly"):
         raise ValueError("lr must be positive")
     if FAULT == "chain":
         try:
@@ -52,4 +55,7 @@ def train() -> None:
 
 if os.environ["RANK"] == RANK or FAULT in ("module", "data"):
     train()
+if FAULT == "raise_slowly" and os.environ["RANK"] == "0":
+    time.sleep(3)
+    raise RuntimeError("pair.cc:553 Connection closed by peer")
 time.sleep(600)
