@@ -185,10 +185,9 @@ class Joined:
             raise Interrupted(128 + signal.SIGHUP, f"run {self.plan.run_id} is being stopped")
         verdict = self._verdict(watch)
         silent = self.hosts.silent
-        shares = (share.node for share in self.plan.nodes)
         left: dict[str, int | str] = {
             name: silent[name].what if name in silent else "it did not answer"
-            for name in (*shares, *self.recorded.info.nodes_before, *self.run.seen)
+            for name in (*self.involved, *self.run.seen)
         }
         asking = self.hosts.asking(left)
         try:
@@ -199,6 +198,12 @@ class Joined:
         left.update({name: problem.what for name, problem in problems.items()})
         left.update({name: len(told["survivors"]) for name, told in answers.items()})
         return verdict, left
+
+    @property
+    def involved(self) -> tuple[str, ...]:
+        """The nodes that have, or had, a part in it."""
+        shares = (share.node for share in self.plan.nodes)
+        return tuple(dict.fromkeys((*shares, *self.recorded.info.nodes_before)))
 
     def pull(self) -> dict[str, Pulled]:
         """Bring home what the hosts have of it; how it ended, too, if that is not on record here.

@@ -255,7 +255,7 @@ def pull(
     with hosts_of(composed, "pull") as hosts:
         joined = Joined(composed, hosts, run)
         pulled = joined.pull()
-    missing = [share.node for share in joined.plan.nodes if share.node not in pulled]
+    missing = [name for name in joined.involved if name not in pulled]
     problems = [*fetched.problems(pulled)]
     problems += [hosts.silent.get(n) or Problem(n, "has nothing of that run") for n in missing]
     if json_:

@@ -134,6 +134,13 @@ def close_record(
     home.remove()
 
 
+def close_unended(folder: RunFolder) -> None:
+    """Write down the end of what nobody keeps here any more, where a power cut left none."""
+    order = read_order(folder)
+    if order is not None and not closed(folder, order):
+        close_after_both(folder, order)
+
+
 def close_after_both(folder: RunFolder, order: Order) -> None:
     """End what is left when supervisor and guardian are both gone.
 

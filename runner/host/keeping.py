@@ -8,13 +8,14 @@ import os
 import time
 import zlib
 
-from runner.core.layout import folder_of
+from runner.core.layout import RunFolder, folder_of
 from runner.core.wire import Frame
 from runner.host import keeper
 from runner.host.cleaning import clean
+from runner.host.doorway import Doorway
 from runner.host.duty import Duty, Handlers
 from runner.host.ending import kill_all, reap_all
-from runner.host.guardian import leftovers
+from runner.host.guardian import close_unended, leftovers
 from runner.host.listing import runs
 from runner.host.work import Steps
 
@@ -71,6 +72,7 @@ class Keeping(Duty):
         keeper.refuse_elsewhere(folder)
         with contextlib.suppress(OSError), open(folder.stopped, "w", encoding="ascii"):
             pass  # a full disk has no room for another attempt either
+        _close(folder, Doorway(ask["run_id"], ask["node"]))
         look, home = leftovers(folder, ask["run_id"], ask["node"])
         killed, survivors = kill_all(look, reap_all, cgroup=home)
         told = {"killed": len(killed), "survivors": list(survivors)}
@@ -82,3 +84,16 @@ class Keeping(Duty):
             self.wire.workdir, ask["node"], float(ask["older_than_s"]), dry_run=bool(ask["dry_run"])
         )
         self.wire.reply("cleaned", {"id": ask["id"], **gone})
+
+
+def _close(folder: RunFolder, doorway: Doorway) -> None:
+    """Close the record of what died with its host, which may not have been asked since."""
+    lock = doorway.lock()
+    if lock is None:  # it lives
+        return
+    try:
+        if not keeper.keepers(folder):
+            close_unended(folder)
+            doorway.remove()
+    finally:
+        os.close(lock)

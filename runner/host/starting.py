@@ -27,7 +27,7 @@ from runner.host.duty import Duty, Handlers, Wire
 from runner.host.facts import collect
 from runner.host.following import Following
 from runner.host.receiving import Receiving
-from runner.host.records import closed, prepare, read_order
+from runner.host.records import prepare
 from runner.host.work import Steps
 
 LOOK_S = 0.25
@@ -140,7 +140,9 @@ class Starting(Duty):
         with contextlib.suppress(FileNotFoundError):
             os.unlink(folder.waiting)
         if order.attempt or order.again:
-            _close_the_one_before(folder)
+            from runner.host import guardian
+
+            guardian.close_unended(folder)
         if os.path.lexists(folder.work):
             prepare(folder, order, self._programs, self._record)
             return
@@ -182,15 +184,6 @@ class Starting(Duty):
             self.wire.refuse(frame, why)
             return
         self.wire.reply("going", {"id": frame.data["id"]})
-
-
-def _close_the_one_before(folder: RunFolder) -> None:
-    """Write down the end of what a power cut ended here."""
-    from runner.host import guardian  # no look at a host shall wait for this code
-
-    before = read_order(folder)
-    if before is not None and not closed(folder, before):
-        guardian.close_after_both(folder, before)
 
 
 def _with_numeric_hub(order: Order) -> Order:

@@ -103,6 +103,32 @@ def test_a_host_without_power_is_replaced(
     assert (done.folder / "plan.0.json").exists()
 
 
+def test_what_was_on_a_host_without_power_is_had_later(
+    lab: Lab, begin: Callable[..., Controller], on_lab: Launcher
+) -> None:
+    """It took part in the first attempt only: `pull` and `stop` know it all the same."""
+    controller = begin()
+    controller.until_printed("step 5", 3)
+    lab["node2"].power_off()
+    done = controller.wait(90)
+    assert done.code == 0, done
+    run = ("--run", done.folder.name, "--cluster", "lab")
+    pulled = on_lab("pull", *run)
+    assert pulled.code == 3, pulled
+    assert re.search("^error: node2: ", pulled.err, re.MULTILINE), pulled
+    lab["node2"].power_on()
+    stopped = on_lab("stop", *run)
+    assert (stopped.code, "nothing of it is left" in stopped.out) == (0, True), stopped
+    pulled = on_lab("pull", *run)
+    assert pulled.code == 0, pulled
+    assert (done.folder / "logs" / "node2" / "rank_1.out").read_text().count("step") > 5
+    listed = on_lab("ps", "--all", "--cluster", "lab")
+    assert re.search(rf"^{done.folder.name} .*succeeded", listed.out, re.MULTILINE), listed
+    cleaned = on_lab("clean", "--cluster", "lab", "--older-than", "0s")
+    assert "in use" not in cleaned.out, cleaned
+    assert "no runs" in on_lab("ps", "--all", "--cluster", "lab").out
+
+
 def test_an_unplugged_host_is_replaced(
     lab: Lab, begin: Callable[..., Controller], steps: Path
 ) -> None:
