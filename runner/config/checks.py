@@ -42,6 +42,8 @@ def stranger(where: str, key: str, legal: Sequence[str]) -> Problem:
     """Return the problem of a key nobody reads."""
     full = f"{where}.{key}" if where else key
     hint = nearest(key, legal, f"{where}." if where else "")
+    if "passw" in key:
+        hint = "hosts are logged in to with a key or an agent, without passwords: cluster.ssh.key"
     return Problem(full, f"there is no such key; legal here: {', '.join(legal)}", hint)
 
 
@@ -150,7 +152,22 @@ class Checker:
     def address(self, where: str, value: object) -> str | None:
         """Read a host name or address, or null."""
         text = self.optional_line(where, value)
-        if text and not re.fullmatch(r"[^\s-]\S*", text):
+        if not text:
+            return text
+        if "@" in text and where.endswith(".host"):
+            user, _, host = text.rpartition("@")
+            beside = where.rpartition(".")[0]
+            if ":" in user:  # and so it is not repeated
+                what = "a password has no place here; hosts are logged in to with a key or an agent"
+                self.wrong(where, what, f"host: {host}, and cluster.ssh.key names the key")
+            else:
+                what = f"{text!r} is a user and a host"
+                self.wrong(where, what, f"{beside}.user: {user}, {beside}.host: {host}")
+        elif found := re.fullmatch(r"([^:]+):(\d+)", text):
+            beside = where.rpartition(".")[0]
+            hint = f"{beside}.host: {found[1]}, {beside}.port: {found[2]}"
+            self.wrong(where, f"{text!r} is a host and a port", hint)
+        elif not re.fullmatch(r"[^\s-]\S*", text):
             self.wrong(where, f"{text!r} is no host name or address")
         return text
 

@@ -31,6 +31,7 @@ from runner.config.arguments import hydra_value
 from runner.config.asked import Asked
 from runner.config.build import build, program_name
 from runner.config.explain import Files, explain, plain
+from runner.config.folders import GROUPS
 from runner.config.schema import Runner, register, strangers
 from runner.core.composed import Composed
 from runner.core.errors import ConfigError, Problem
@@ -112,12 +113,33 @@ class Composer:
         Raises:
             ConfigError: With every problem.
         """
+        try:
+            with self._explained(words):
+                begun = self._begin(words)
+                config = self._composed(begun)
+        except ConfigError as error:
+            raise ConfigError([*error.problems, *self._beside(error, words)]) from error
         with self._explained(words):
-            begun = self._begin(words)
-            config = self._composed(begun)
             HydraConfig.instance().set_config(config)
             hydra = config.hydra
             return self._finish(_without_hydra(config), hydra, words, begun)
+
+    def _beside(self, refused: ConfigError, words: Sequence[str]) -> list[Problem]:
+        """Return what else is wrong: Hydra stops at the first value that it refuses.
+
+        Without the cluster or the task that was meant, much would seem to be.
+        """
+        keys = {problem.where for problem in refused.problems}
+        meant = {f"did you mean {group}?" for group in GROUPS}
+        if keys & {*GROUPS} or meant & {problem.hint for problem in refused.problems}:
+            return []
+        rest = [word for word in words if word.lstrip("+").partition("=")[0] not in keys]
+        if len(rest) < len(words):
+            try:
+                self.compose(rest)
+            except ConfigError as error:
+                return list(error.problems)
+        return []
 
     def sweep(self, words: Sequence[str]) -> list[Composed]:
         """Compose every run of a `--multirun`, before any of them is started.

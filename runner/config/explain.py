@@ -23,7 +23,8 @@ from omegaconf import DictConfig, ListConfig
 from omegaconf.errors import ConfigKeyError, MissingMandatoryValue, OmegaConfBaseException
 
 from runner.config.arguments import hydra_value
-from runner.config.checks import nearest, stranger
+from runner.config.checks import nearest
+from runner.config.schema import unknown
 from runner.core.errors import Problem
 
 
@@ -222,7 +223,7 @@ def _refused_value(
     legal = cause.object_type
     if isinstance(cause, (ConfigKeyError, AttributeError)) and dataclasses.is_dataclass(legal):
         parent, _, name = key.rpartition(".")
-        found = stranger(parent, name, [each.name for each in dataclasses.fields(legal)])
+        found = unknown(parent, name, [each.name for each in dataclasses.fields(legal)])
         return dataclasses.replace(found, where=where)
     text = _lowered(_first_line(cause))
     for pattern, plain in REFUSALS.items():

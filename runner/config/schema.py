@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -394,6 +394,23 @@ def strangers(
     for key, value in values.items():
         nested = fields.get(key)
         if key not in fields:
-            yield stranger(where, key, list(fields))
+            yield unknown(where, key, list(fields))
         elif isinstance(nested, type) and dataclasses.is_dataclass(nested):
             yield from strangers(value, nested, f"{where}.{key}" if where else key)
+
+
+def unknown(where: str, key: str, legal: Sequence[str]) -> Problem:
+    """Return the problem of a key that the schema does not have there, but perhaps elsewhere."""
+    found = stranger(where, key, legal)
+    return found if found.hint or where else dataclasses.replace(found, hint=_below(key))
+
+
+def _below(key: str) -> str:
+    """Return where a key may be meant that does not stand at the top."""
+    sections = (name for name in SECTIONS if name and "NODE" not in name)
+    at = [
+        f"{name}.{key}"
+        for name in sections
+        if key in {field.name for field in dataclasses.fields(SECTIONS[name])}
+    ]
+    return f"did you mean {at[0]}?" if at else f"if it is for the program: task.args.{key}=…"

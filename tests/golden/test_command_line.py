@@ -263,7 +263,42 @@ WORDS = {
         (
             "stop.grace: there is no such key; legal here: grace_s\n"
             "    did you mean stop.grace_s?\n"
-            f"error: foo: there is no such key; legal here: {ROOT_KEYS}"
+            f"error: foo: there is no such key; legal here: {ROOT_KEYS}\n"
+            "    if it is for the program: task.args.foo=…"
+        ),
+    ),
+    "keys of a section, at the top": (
+        ["cluster=pair", "nnodes=2", "lr=0.1"],
+        (
+            f"nnodes: there is no such key; legal here: {ROOT_KEYS}\n"
+            "    did you mean task.nnodes?\n"
+            f"error: lr: there is no such key; legal here: {ROOT_KEYS}\n"
+            "    if it is for the program: task.args.lr=…"
+        ),
+    ),
+    "values of the wrong type": (
+        ["cluster=pair", "relaunch.max=two", "lost_s=abc", "task.nnodes=0"],
+        (
+            "relaunch.max: must be a whole number, not 'two'\n"
+            "error: lost_s: must be a number, not 'abc'\n"
+            "error: task.nnodes: must be a whole number from 1, or auto, not 0"
+        ),
+    ),
+    "a password, a user and a port in an address": (
+        [
+            "cluster=pair",
+            "cluster.nodes.gpu1.host=ada:s3cret@10.0.0.1",
+            "cluster.nodes.gpu02.host=ada@10.0.0.2",
+            "cluster.nodes.gpu03.host=10.0.0.3:22",
+        ],
+        (
+            "cluster.nodes.gpu1.host: a password has no place here; hosts are logged in to with a "
+            "key or an agent\n"
+            "    host: 10.0.0.1, and cluster.ssh.key names the key\n"
+            "error: cluster.nodes.gpu02.host: 'ada@10.0.0.2' is a user and a host\n"
+            "    cluster.nodes.gpu02.user: ada, cluster.nodes.gpu02.host: 10.0.0.2\n"
+            "error: cluster.nodes.gpu03.host: '10.0.0.3:22' is a host and a port\n"
+            "    cluster.nodes.gpu03.host: 10.0.0.3, cluster.nodes.gpu03.port: 22"
         ),
     ),
     "misspelt node": (
