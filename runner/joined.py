@@ -139,11 +139,19 @@ class Joined:
             self._log if writes else self._show,
             self._happened if writes else lambda _: None,
         )
+        self._show_who_takes_part()
         watch.on_interrupt = Question(watch, self.hosts.contact.inbox, self.console)
         age = max(0.0, time.time() - self.recorded.info.began)
         watch.join(begin=begin, observe=self.over, age=age)
         watch.run()
         return watch
+
+    def _show_who_takes_part(self) -> None:
+        """Show the hosts that were asked for this run, and not those that are no part of it."""
+        asked = {*self.hosts.facts, *self.hosts.silent}
+        standby = {*self.recorded.info.standby}
+        for name in asked.difference(share.node for share in self.plan.nodes):
+            self.console.state(name, "spare" if name in standby else "")
 
     def _leave(self, watch: Watch) -> int:
         """Say how it goes on without us."""
@@ -287,6 +295,7 @@ class Joined:
                     raise
                 self.console.say(str(error))
                 return 0
+            self._show_who_takes_part()
             watch = self.hosts.contact.watch(self.plan, _ranks_only(self._noting(show)))
             interrupted = _leaving(watch)
             watch.join(begin=begin, ranks=ranks, observe=True)

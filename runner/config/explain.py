@@ -62,7 +62,10 @@ class Files:
                 yield f"{config}: {chosen} (shadows {' and '.join(names)})"
 
     def place(self, key: str, configs: Sequence[str], words: Sequence[str] = ()) -> str:
-        """Return `FILE:LINE: KEY` for the file that sets a key, or the key alone."""
+        """Return `FILE:LINE: KEY` for the file that sets a key, or the key alone.
+
+        Alone, too, where that is a shipped rendezvous: it is a choice, and not for a user to edit.
+        """
         groups = {config.rpartition("/")[0] for config in configs}
         for word in words:
             set_here = word.lstrip("+~").partition("=")[0]
@@ -71,6 +74,8 @@ class Files:
         keys = key.split(".")
         for config in configs:
             file = next(iter(self.find(config)), None)
+            if config.startswith("rendezvous/") and file and file.is_relative_to(self.shipped):
+                continue
             package = config.split("/")[:-1]
             for path in (keys, keys[len(package) :] if keys[: len(package)] == package else []):
                 if file and path and (line := _line_of(file, path)):

@@ -62,8 +62,8 @@ class Accord:
         elif isinstance(body, Apart):
             cure = ": open that port between the nodes, or set cluster.master_port"
             self._tell.say(
-                f"{node.name} cannot reach {body.reason}; if it fails, only this process can stop "
-                f"the others{'' if node.joined else cure}"
+                f"{node.name} cannot reach {body.reason}; if {node.name} fails, only this process "
+                f"can stop the others{'' if node.joined else cure}"
             )
             node.apart = True
         elif isinstance(body, Kept):

@@ -208,7 +208,8 @@ class Member(Connected):
             self._hub_peer = None
         self._next_try = now + self._pause
         self._pause = AGAIN_S if self._said_joined else min(MOST_AGAIN_S, 2 * self._pause)
-        if now > self._began + APART_S and not self._said_apart:
+        late = now > self._began + APART_S
+        if late and not self._said_apart and not self._said_joined:
             self._said_apart = True
             hub = self._hub
             self._news.apart(f"{hub.node} at {hub.addr} port {hub.port}: {why}")

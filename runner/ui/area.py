@@ -51,7 +51,7 @@ class Area:
                 self._phase, self._since = text, self._clock() - lasted
 
     def state(self, node: str, text: str) -> None:
-        """Note how a node is doing."""
+        """Note how a node is doing; "" is for one that has no part in this."""
         with self._lock:
             self._states[node] = _one_line(text)
 

@@ -425,7 +425,7 @@ WORDS = {
     "an etcd nowhere": (
         ["cluster=pair", "rendezvous=etcd"],
         (
-            "{CONF}/rendezvous/etcd.yaml:4: rendezvous.endpoint: etcd needs an etcd to meet at\n"
+            "rendezvous.endpoint: etcd needs an etcd to meet at\n"
             "    set rendezvous.endpoint=HOST:PORT, or rendezvous.serve to a node that is to run "
             "one"
         ),
@@ -455,7 +455,7 @@ WORDS = {
     "standalone with others": (
         ["cluster=pair", "rendezvous=standalone"],
         (
-            "{CONF}/rendezvous/standalone.yaml:3: rendezvous.backend: standalone is for one node "
+            "rendezvous.backend: standalone is for one node "
             "alone, and 4 are to be used\n"
             "    choose rendezvous=static or c10d, or set task.nnodes=1"
         ),
