@@ -42,7 +42,7 @@ def stranger(where: str, key: str, legal: Sequence[str]) -> Problem:
     """Return the problem of a key nobody reads."""
     full = f"{where}.{key}" if where else key
     hint = nearest(key, legal, f"{where}." if where else "")
-    if "passw" in key:
+    if "passw" in key and where.startswith("cluster"):
         hint = "hosts are logged in to with a key or an agent, without passwords: cluster.ssh.key"
     return Problem(full, f"there is no such key; legal here: {', '.join(legal)}", hint)
 
@@ -154,22 +154,24 @@ class Checker:
         text = self.optional_line(where, value)
         if not text:
             return text
-        if "@" in text and where.endswith(".host"):
-            user, _, host = text.rpartition("@")
-            beside = where.rpartition(".")[0]
-            if ":" in user:  # and so it is not repeated
-                what = "a password has no place here; hosts are logged in to with a key or an agent"
-                self.wrong(where, what, f"host: {host}, and cluster.ssh.key names the key")
-            else:
-                what = f"{text!r} is a user and a host"
-                self.wrong(where, what, f"{beside}.user: {user}, {beside}.host: {host}")
-        elif found := re.fullmatch(r"([^:]+):(\d+)", text):
-            beside = where.rpartition(".")[0]
-            hint = f"{beside}.host: {found[1]}, {beside}.port: {found[2]}"
-            self.wrong(where, f"{text!r} is a host and a port", hint)
-        elif not re.fullmatch(r"[^\s-]\S*", text):
-            self.wrong(where, f"{text!r} is no host name or address")
-        return text
+        user, _, host = text.rpartition("@")
+        port = re.fullmatch(r"([^:]+):(\d+)", host)
+        if "://" in text or not re.fullmatch(r"[^\s-]\S*", text):
+            self.wrong(where, f"{text if '@' not in text else host!r} is no host name or address")
+        elif user or port:
+            self._more_than_an_address(where, user, *(port.groups() if port else (host, "")))
+        return host  # without a password, which no message shall repeat
+
+    def _more_than_an_address(self, where: str, user: str, host: str, port: str) -> None:
+        beside, _, key = where.rpartition(".")
+        if ":" in user:
+            what = "a password has no place here; hosts are logged in to with a key or an agent"
+            self.wrong(where, what, f"{key}: {host}, and cluster.ssh.key names the key")
+            return
+        parts = {"user": user, "host": host, "port": port}
+        what = " and ".join(f"a {name}" for name, text in parts.items() if text)
+        hint = ", ".join(f"{beside}.{name}: {text}" for name, text in parts.items() if text)
+        self.wrong(where, f"must be an address alone, not {what}", hint if key == "host" else "")
 
     def words(self, where: str, value: object) -> tuple[str, ...]:
         """Read a list of texts; a text alone is a list of one."""

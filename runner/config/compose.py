@@ -131,7 +131,7 @@ class Composer:
         """
         keys = {problem.where for problem in refused.problems}
         meant = {f"did you mean {group}?" for group in GROUPS}
-        if keys & {*GROUPS} or meant & {problem.hint for problem in refused.problems}:
+        if keys & {*GROUPS, rerun.KEY} or meant & {problem.hint for problem in refused.problems}:
             return []
         rest = [word for word in words if word.lstrip("+").partition("=")[0] not in keys]
         if len(rest) < len(words):

@@ -26,6 +26,7 @@ class Accord:
 
     Attributes:
         onward: The attempt by which they follow up this one themselves; 0 for none.
+        coming: The spares that were told to stand by and have not answered yet.
     """
 
     def __init__(
@@ -34,21 +35,21 @@ class Accord:
         self.onward = 0
         self._hub, self._voters = plan.nodes[0].node, plan.nodes[0].order.voters
         self._nodes, self._stop, self._tell = nodes, stop, tell
-        self._coming: set[str] = set()
+        self.coming: set[str] = set()
         self._decided = False
         self._met: set[str] = {self._hub}
         self._kept_by_voter = False
 
     def expect(self, spares: Iterable[str]) -> None:
         """These are told to stand by."""
-        self._coming = set(spares)
+        self.coming = set(spares)
 
     def of_spare(self, session: Session, frame: Frame) -> None:
         """Take what came from a host that has no part in the attempt."""
         name = session.node.name
-        if name not in self._coming or frame.kind not in ("going", "refused", "closed"):
+        if name not in self.coming or frame.kind not in ("going", "refused", "closed"):
             return
-        self._coming.discard(name)
+        self.coming.discard(name)
         if frame.kind != "going":
             why = frame.data["why" if frame.kind == "refused" else "reason"]
             self._tell.say(f"{name} does not stand by: {why}")
@@ -99,7 +100,7 @@ class Accord:
     def settled(self) -> bool:
         """Whether every host has reached the hub or said that it cannot, and every spare too."""
         settled = all(node.joined or node.apart for node in self._nodes.values())
-        return (settled and not self._coming) or len(self._nodes) == 1
+        return (settled and not self.coming) or len(self._nodes) == 1
 
     @property
     def decides(self) -> bool:
@@ -125,4 +126,4 @@ class Accord:
         """Whether the run goes on wherever we go."""
         keeps = (not node.share.order.disconnect_s for node in self._nodes.values())
         gone = (node.kept or node.ended or node.lost for node in self._nodes.values())
-        return all(keeps) or all(gone)
+        return all(keeps) or (self.kept_by_any and all(gone))

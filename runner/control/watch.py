@@ -195,16 +195,17 @@ class Watch:
             begins = node.late and not node.going  # the hub will tell it
             if node.there and not node.kept and not begins:
                 node.there.request("say", {"word": "keep"})
-        self._say_to_spares({"word": "keep"})
+        self._say_to_spares({"word": "keep"}, but=self.accord.coming)
 
     def _dismiss_spares(self) -> None:
         """End what stood by for this attempt: the hub may be gone before all of it came there."""
         stop = {"word": "stop", "reason": "the attempt is over", "cause": Cause.PEER.value}
         self._say_to_spares(stop)
 
-    def _say_to_spares(self, what: dict[str, str]) -> None:
+    def _say_to_spares(self, what: dict[str, str], but: Container[str] = ()) -> None:
         for name in self._orders.standby if self._orders else ():
-            if session := self._sessions.get(name):
+            session = self._sessions.get(name)
+            if session is not None and name not in but:
                 session.request("say", what)
 
     @property

@@ -173,7 +173,7 @@ KNOWN: Tuple[Known, ...] = (
         r"Connection closed by peer|Connection reset by peer|Broken pipe|"
         r"Connection was likely closed",
         "another rank left while this one talked to it",
-        "look for a rank that ended before: one that returned early, or was killed",
+        "look for the rank that raised, returned early, or was killed",
     ),
 )
 
@@ -207,10 +207,16 @@ LEFT = ("peer_left", "nccl_watchdog")
 """What becomes of ranks that wait for one that is gone."""
 
 
+_NOTICED = re.compile(
+    r"closed by (remote )?peer|reset by peer|Broken pipe|was likely closed|ncclRemoteError"
+    r"|remote process exited|got 0 bytes|Watchdog caught",
+    re.IGNORECASE,
+)
+
+
 def of_another(said: str) -> bool:
     """Whether these are the words of one that only noticed how another rank ended."""
-    known = explain([said])
-    return known is not None and known.name in LEFT
+    return _NOTICED.search(said) is not None
 
 
 def explain(lines: Sequence[str], signum: Optional[int] = None) -> Optional[Explained]:

@@ -60,7 +60,8 @@ def diagnose(plan: Plan, verdict: Verdict, tail: Tail) -> Optional[Diagnosis]:
     if result and result.traceback and not _has_traceback(lines):
         lines += result.traceback.splitlines()
     before, said = split(lines)
-    known = explain((failure.what, *before[-BEFORE:], *said), result.signal if result else None)
+    signum = result.signal if result and not result.raised else None  # else it was ours
+    known = explain((failure.what, *before[-BEFORE:], *said), signum)
     means, cure = (known.means, known.cure) if known else ("", "")
     if known and failure.rank is not None:
         means += _also(plan, verdict, failure, said, tail)

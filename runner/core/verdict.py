@@ -160,7 +160,7 @@ def fold(
     enough = len(ranks) == expected or not plan.numbered_by_torch
     succeeded = enough and all(result.code == 0 for result in ranks.values())
     first = None if succeeded and plan.restarts else _first(failures, stop, succeeded)
-    first = _cause_of(first, ranks, history)
+    first = _cause_of(first, failures, ranks)
     lost = away | {f.node for _, f, code in failures if code == _LOST_CODE}
     unproven = tuple(name for name, result in nodes.items() if not result.ended)
     stuck = [n for n, r in nodes.items() if r.survivors] + [n for n in unproven if n not in lost]
@@ -340,23 +340,26 @@ def _first(
 
 def _cause_of(
     first: Optional[Tuple[Failure, int]],
+    failures: List[Tuple[float, Failure, int]],
     ranks: Mapping[int, RankResult],
-    history: Sequence[Observed],
 ) -> Optional[Tuple[Failure, int]]:
     """The rank that raised, where the first that ended had only noticed it.
 
     Python says what was raised and then takes down what it holds; meanwhile those who talk to that
-    rank may see its connections close, and end before it does.
+    rank may see its connections close, and end before it does. It ended by our signal, or by itself
+    before it was told to: what a rank raises on being told says nothing.
     """
-    rank = first[0].rank if first else None
-    if rank is None or rank not in ranks or not of_another(ranks[rank].raised):
+    noticed = ranks.get(first[0].rank) if first and first[0].rank is not None else None
+    crashed = noticed is None or noticed.signal not in (None, signal.SIGABRT)
+    if noticed is None or crashed or not of_another(noticed.raised):
         return first
-    ended = [seen.event.body.rank for seen in history if isinstance(seen.event.body, RankExited)]
-    for each in ended:
-        end = ranks.get(each, RankResult(""))
-        if end.code != 0 and end.raised and not of_another(end.raised):
+    themselves = {failure.rank for _, failure, _ in failures}
+    for rank, end in sorted(ranks.items(), key=lambda pair: not pair[1].signal):
+        if not (end.signal or (end.code and rank in themselves)):
+            continue
+        if end.raised and not of_another(end.raised):
             what = f"raised {end.raised.splitlines()[0].partition(':')[0]}"
-            return Failure(end.node, each, what), _FAILED_CODE
+            return Failure(end.node, rank, what), _FAILED_CODE
     return first
 
 

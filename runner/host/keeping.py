@@ -72,9 +72,10 @@ class Keeping(Duty):
         keeper.refuse_elsewhere(folder)
         with contextlib.suppress(OSError), open(folder.stopped, "w", encoding="ascii"):
             pass  # a full disk has no room for another attempt either
-        _close(folder, Doorway(ask["run_id"], ask["node"]))
         look, home = leftovers(folder, ask["run_id"], ask["node"])
         killed, survivors = kill_all(look, reap_all, cgroup=home)
+        if not survivors:
+            _close(folder, Doorway(ask["run_id"], ask["node"]))
         told = {"killed": len(killed), "survivors": list(survivors)}
         self.wire.reply("proven", {"id": ask["id"], **told})
 

@@ -256,7 +256,7 @@ class Member(Connected):
         for peer in self._peers:
             peer.say(**stop_word(f"lost {self._hub.node}: {reason}", Cause.PEER, keep=False))
         self._part_with_all()
-        if self._order.restarts and not self._hub.vital:
+        if self._order.restarts and not self._hub.vital and self._said_joined:
             self._news.apart(f"{self._hub.node} any more: {reason}")
             self._news.peer_left(self._hub.node, reason, since, 0)
         else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from typing import Callable, Dict, NamedTuple, Optional, Set, Tuple
+from typing import Any, Callable, Dict, NamedTuple, Optional, Set, Tuple
 
 from runner.core.causes import of_another
 from runner.core.codec import decode
@@ -19,6 +19,9 @@ from runner.host.records import Journal, rank_records
 
 WORDS = 64 << 10
 """Bytes of a log, at its end, in which its last words are looked for."""
+
+LAST_S = 60.0
+"""What ended a rank was said no longer before."""
 
 
 class RankProcess(NamedTuple):
@@ -51,6 +54,7 @@ class Ranks:
         self._seen: Set[str] = set()
         self._started: Dict[Tuple[int, int], RankProcess] = {}
         self._exited: Set[Tuple[int, int]] = set()
+        self._begun_at: Dict[int, int] = {}  # where its log of errors was when a rank began anew
         self._raised_at: Optional[float] = None
         self._noticed: Set[float] = set()  # when ranks ended that another had left
         self._member_of = 0
@@ -76,16 +80,19 @@ class Ranks:
             if kind == "start":
                 body = decode(RankStarted, {**data, "rank": rank})
                 self._started[key] = RankProcess(body.pid, int(data["shim"]))
+                if body.start > 1:  # what any of them raised before was mended
+                    self._raised_at = None
+                    self._begun_at[rank] = self._errors(rank)[0]
                 self._member_of = body.nodes
                 self._journal.append(body, mono=float(data["mono"]), wall=float(data["wall"]))
                 continue
             self._exited.add(key)
             pid = self._started[key].pid if key in self._started else 0
             error = "" if stopping else deaths.seen(pid, data)
-            said = self._last_words(rank) if data["code"] != 0 else ""
+            said = self._last_words(rank, float(data["wall"])) if data["code"] != 0 else ""
             self._journal.append_exit(rank, data, error, said)
             if data["code"] != 0:
-                self._blame(said, float(data["mono"]))
+                self._blame(said, data, stopping=stopping)
                 how = error or describe_exit(data["code"], data["signal"])
                 self._failed(rank, how, float(data["mono"]))
 
@@ -105,20 +112,35 @@ class Ranks:
         own = [at for at in moments if at is not None and at not in self._noticed]
         return min(own, default=None)
 
-    def _last_words(self, rank: int) -> str:
+    def _errors(self, rank: int) -> Tuple[int, float]:
+        """Return how long its log of errors is, and when it was last written to."""
+        try:
+            known = os.stat(self._folder.stream(self._order.attempt, rank_source(rank), "err"))
+        except OSError:
+            return 0, 0.0
+        return known.st_size, known.st_mtime
+
+    def _last_words(self, rank: int, ended: float) -> str:
+        size, written = self._errors(rank)
+        begin = max(self._begun_at.get(rank, 0), size - WORDS)
+        if written < ended - LAST_S:  # it went on for long after that
+            return ""
         path = self._folder.stream(self._order.attempt, rank_source(rank), "err")
         try:
             with open(path, "rb") as file:
-                file.seek(max(0, file.seek(0, os.SEEK_END) - WORDS))
-                text = file.read().decode(errors="replace")
+                file.seek(begin)
+                text = file.read(WORDS).decode(errors="replace")
         except OSError:
             return ""
         return raised(unmarked(text.splitlines()))
 
-    def _blame(self, said: str, when: float) -> None:
+    def _blame(self, said: str, data: Dict[str, Any], *, stopping: bool) -> None:
+        """Note who raised, and who only noticed; see `verdict` for why they are told apart."""
+        when, signum = float(data["mono"]), data["signal"]
         if of_another(said):
-            self._noticed.add(when)
-        elif said and self._raised_at is None:
+            if signum in (None, signal.SIGABRT):
+                self._noticed.add(when)
+        elif said and self._raised_at is None and (signum or not stopping):
             self._raised_at = when
 
     def _failed(self, rank: int, how: str, when: float) -> None:

@@ -135,14 +135,14 @@ class Starting(Duty):
         """
         if not (order.attempt or order.again) and os.path.lexists(folder.root):
             raise ValueError(f"there is a run {order.run_id} in {order.workdir} already")
-        if os.path.lexists(folder.stopped):
-            raise ValueError("somebody told the run to stop")
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(folder.waiting)
         if order.attempt or order.again:
             from runner.host import guardian
 
             guardian.close_unended(folder)
+        if os.path.lexists(folder.stopped):
+            raise ValueError("somebody told the run to stop")
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(folder.waiting)
         if os.path.lexists(folder.work):
             prepare(folder, order, self._programs, self._record)
             return

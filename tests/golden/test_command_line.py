@@ -289,16 +289,20 @@ WORDS = {
             "cluster=pair",
             "cluster.nodes.gpu1.host=ada:s3cret@10.0.0.1",
             "cluster.nodes.gpu02.host=ada@10.0.0.2",
-            "cluster.nodes.gpu03.host=10.0.0.3:22",
+            "cluster.nodes.gpu03.host=ada@10.0.0.3:22",
+            "cluster.nodes.gpu04.addr=10.0.0.4:29500",
         ],
         (
             "cluster.nodes.gpu1.host: a password has no place here; hosts are logged in to with a "
             "key or an agent\n"
             "    host: 10.0.0.1, and cluster.ssh.key names the key\n"
-            "error: cluster.nodes.gpu02.host: 'ada@10.0.0.2' is a user and a host\n"
+            "error: cluster.nodes.gpu02.host: must be an address alone, not a user and a host\n"
             "    cluster.nodes.gpu02.user: ada, cluster.nodes.gpu02.host: 10.0.0.2\n"
-            "error: cluster.nodes.gpu03.host: '10.0.0.3:22' is a host and a port\n"
-            "    cluster.nodes.gpu03.host: 10.0.0.3, cluster.nodes.gpu03.port: 22"
+            "error: cluster.nodes.gpu03.host: must be an address alone, not a user and a host "
+            "and a port\n"
+            "    cluster.nodes.gpu03.user: ada, cluster.nodes.gpu03.host: 10.0.0.3, "
+            "cluster.nodes.gpu03.port: 22\n"
+            "error: cluster.nodes.gpu04.addr: must be an address alone, not a host and a port"
         ),
     ),
     "misspelt node": (

@@ -204,14 +204,18 @@ def test_a_hub_waits_until_those_who_come_by_themselves_have_heard(ring: Ring) -
     assert ring.heard["b"].kept
 
 
+@pytest.mark.parametrize("elastic", [{}, {"least": 1, "vital": False}], ids=["", "elastic"])
 @pytest.mark.parametrize("expected", [(), ("b",)])
 def test_a_hub_that_nobody_reaches(
-    ring: Ring, monkeypatch: pytest.MonkeyPatch, expected: tuple[str, ...]
+    ring: Ring,
+    monkeypatch: pytest.MonkeyPatch,
+    expected: tuple[str, ...],
+    elastic: dict[str, Any],
 ) -> None:
     """Where no controller watches over the start, that is the end of who cannot."""
     monkeypatch.setattr(member, "COME_S", 0.3)
     ring.listener.close()
-    ring.add("b", expected=expected)
+    ring.add("b", expected=expected, **elastic)
     ring.quiet(0.6)
     why = "it could not be reached within 0.3 s"
     assert ring.heard["b"].said == ([("lost", "a", why)] if expected else [])

@@ -117,13 +117,34 @@ def test_who_only_noticed_is_not_the_first(of_0: str, of_3: str, first: Failure)
     """Rank 3 raised, and had not ended yet when rank 0 died of its closed connections."""
     told = verdict(
         seen(5.0, "a", RankExited(0, signal=6, raised=of_0)),
-        seen(5.2, "b", Stopping("rank 0 on a"), RankExited(2, signal=TERM)),
+        seen(5.2, "b", Stopping("rank 0 on a", Cause.PEER), RankExited(2, signal=TERM)),
         seen(5.3, "b", RankExited(3, signal=TERM, raised=of_3), ProgramExited(code=1), STOPPED),
         seen(5.3, "a", RankExited(1, signal=TERM), ProgramExited(code=1), FAILED),
     )
     assert told.first_failure == first
     assert outcome(told) == ("failed", 1)
     assert told.consequences == 3
+
+
+def test_what_ranks_raise_when_they_are_told_to_end_says_nothing() -> None:
+    """Rank 2 has a handler for TERM; rank 3 raised, hung, and was killed after it."""
+    noticed = seen(5.0, "a", RankExited(0, code=1, raised=GONE))
+    told = seen(5.2, "b", Stopping("rank 0 on a", Cause.PEER), mono=5.2)
+    handled = seen(5.3, "b", RankExited(2, code=1, raised="MyExit: told to"), mono=5.3)
+    ended = seen(9.0, "a", RankExited(1, signal=TERM), ProgramExited(code=1), FAILED)
+    assert verdict(noticed, told, handled, ended).first_failure == Failure("a", 0, "exited with 1")
+    hung = seen(8.0, "b", RankExited(3, signal=KILL, raised="ValueError: no"), mono=8.0)
+    guilty = Failure("b", 3, "raised ValueError")
+    assert verdict(noticed, told, handled, hung, ended).first_failure == guilty
+
+
+def test_who_was_killed_by_the_kernel_noticed_nothing() -> None:
+    """Whatever it had said before."""
+    told = verdict(
+        seen(5.0, "a", RankExited(0, signal=KILL, raised="BrokenPipeError")),
+        seen(5.3, "b", RankExited(3, signal=TERM, raised="ValueError: no")),
+    )
+    assert told.first_failure == Failure("a", 0, "was killed by SIGKILL")
 
 
 def test_failure_that_came_first_is_the_first() -> None:
