@@ -255,9 +255,8 @@ def pull(
     with hosts_of(composed, "pull") as hosts:
         joined = Joined(composed, hosts, run)
         pulled = joined.pull()
-    shares = [share.node for share in joined.plan.nodes]
-    before = [name for name in joined.involved if name in hosts.silent]  # it may have some of it
-    missing = [name for name in dict.fromkeys((*shares, *before)) if name not in pulled]
+    due = {*hosts.silent, *(share.node for share in joined.plan.nodes)}  # or may have some of it
+    missing = [name for name in joined.involved if name in due and name not in pulled]
     problems = [*fetched.problems(pulled)]
     problems += [hosts.silent.get(n) or Problem(n, "has nothing of that run") for n in missing]
     if json_:

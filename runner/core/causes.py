@@ -203,10 +203,6 @@ BY_SIGNAL: Mapping[int, Tuple[str, str]] = {
 """What it means to die by a signal, and the cure."""
 
 
-LEFT = ("peer_left", "nccl_watchdog")
-"""What becomes of ranks that wait for one that is gone."""
-
-
 _NOTICED = re.compile(
     r"closed by (remote )?peer|reset by peer|Broken pipe|was likely closed|ncclRemoteError"
     r"|remote process exited|got 0 bytes|Watchdog caught",

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Callable, List, Mapping, Optional, Sequence, Tuple
 
-from runner.core.causes import LEFT, explain
-from runner.core.lastwords import SHOWN, TRACEBACK, split, unmarked
+from runner.core.causes import explain
+from runner.core.lastwords import SHOWN, TRACEBACK, split, tracebacks, unmarked
 from runner.core.layout import PROGRAM, STACKS, log_name, rank_source
 from runner.core.plan import Plan
 from runner.core.stacks import STALLED, Picture, Stack, on, parse, picture, sentence
@@ -57,7 +57,7 @@ def diagnose(plan: Plan, verdict: Verdict, tail: Tail) -> Optional[Diagnosis]:
         return _standstill(plan, tail)
     lines = _last_words(plan, failure, tail)
     result = verdict.ranks[str(failure.rank)] if failure.rank is not None else None
-    if result and result.traceback and not _has_traceback(lines):
+    if result and result.traceback and not tracebacks(lines):
         lines += result.traceback.splitlines()
     before, said = split(lines)
     signum = result.signal if result and not result.raised else None  # else it was ours
@@ -77,6 +77,10 @@ def diagnose(plan: Plan, verdict: Verdict, tail: Tail) -> Optional[Diagnosis]:
     )
 
 
+LEFT = ("peer_left", "nccl_watchdog")
+"""What becomes of ranks that wait for one that is gone."""
+
+
 def _left_early(verdict: Verdict, ranks: List[int]) -> Tuple[str, str]:
     """Return what it means, and the cure, that some ranks were done while others went on."""
     where = on(sorted(ranks), {rank: verdict.ranks[str(rank)].node for rank in ranks})
@@ -87,10 +91,6 @@ def _left_early(verdict: Verdict, ranks: List[int]) -> Tuple[str, str]:
         "torch.distributed.algorithms.join for what is uneven"
     )
     return f"{where} {verb}, and the others still waited for {whom}", cure
-
-
-def _has_traceback(lines: Sequence[str]) -> bool:
-    return any(line.strip() == TRACEBACK for line in lines)
 
 
 def _standstill(plan: Plan, tail: Tail) -> Diagnosis:

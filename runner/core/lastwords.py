@@ -37,7 +37,7 @@ def unmarked(lines: Sequence[str]) -> List[str]:
 
 def split(lines: Sequence[str]) -> Tuple[List[str], List[str]]:
     """Return the lines before the last traceback, and that; or no lines, and the last ones."""
-    starts = _tracebacks(lines)
+    starts = tracebacks(lines)
     if not starts:
         return [], list(lines[-SHOWN:])
     start, end = starts[-1], _after_frames(lines, starts[-1])
@@ -52,7 +52,7 @@ def raised(lines: Sequence[str]) -> str:
     Not one after which it said much more, not one of a thread beside, nor how a program ends that
     was told to.
     """
-    starts = [at for at in _tracebacks(lines) if not _BESIDE.match(_line_before(lines, at))]
+    starts = [at for at in tracebacks(lines) if not _BESIDE.match(_line_before(lines, at))]
     if not starts:
         return ""
     begin = end = _after_frames(lines, starts[-1])
@@ -63,7 +63,8 @@ def raised(lines: Sequence[str]) -> str:
     return "" if later > LATER or _TOLD.match(text) else text
 
 
-def _tracebacks(lines: Sequence[str]) -> List[int]:
+def tracebacks(lines: Sequence[str]) -> List[int]:
+    """Return where tracebacks begin."""
     return [at for at, line in enumerate(lines) if line.strip() == TRACEBACK]
 
 

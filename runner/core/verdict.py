@@ -203,8 +203,8 @@ def _ranks(
             continue
         if isinstance(body, RankExited):
             end = (body.code, body.signal, body.max_rss)
-            said = (body.traceback, body.raised)
-            ranks[body.rank] = RankResult(name, *end, True, *said)
+            exited = RankResult(name, *end, started=True)
+            ranks[body.rank] = replace(exited, traceback=body.traceback, raised=body.raised)
         else:
             before = ranks.get(body.rank, RankResult(name))
             ranks[body.rank] = replace(before, started=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import time
@@ -82,7 +83,8 @@ class Ranks:
                 self._started[key] = RankProcess(body.pid, int(data["shim"]))
                 if body.start > 1:  # what any of them raised before was mended
                     self._raised_at = None
-                    self._begun_at[rank] = self._errors(rank)[0]
+                    with contextlib.suppress(OSError):
+                        self._begun_at[rank] = os.path.getsize(self._errors(rank))
                 self._member_of = body.nodes
                 self._journal.append(body, mono=float(data["mono"]), wall=float(data["wall"]))
                 continue
@@ -112,23 +114,16 @@ class Ranks:
         own = [at for at in moments if at is not None and at not in self._noticed]
         return min(own, default=None)
 
-    def _errors(self, rank: int) -> Tuple[int, float]:
-        """Return how long its log of errors is, and when it was last written to."""
-        try:
-            known = os.stat(self._folder.stream(self._order.attempt, rank_source(rank), "err"))
-        except OSError:
-            return 0, 0.0
-        return known.st_size, known.st_mtime
+    def _errors(self, rank: int) -> str:
+        return self._folder.stream(self._order.attempt, rank_source(rank), "err")
 
     def _last_words(self, rank: int, ended: float) -> str:
-        size, written = self._errors(rank)
-        begin = max(self._begun_at.get(rank, 0), size - WORDS)
-        if written < ended - LAST_S:  # it went on for long after that
-            return ""
-        path = self._folder.stream(self._order.attempt, rank_source(rank), "err")
         try:
-            with open(path, "rb") as file:
-                file.seek(begin)
+            with open(self._errors(rank), "rb") as file:
+                known = os.fstat(file.fileno())
+                if known.st_mtime < ended - LAST_S:  # it went on for long after that
+                    return ""
+                file.seek(max(self._begun_at.get(rank, 0), known.st_size - WORDS))
                 text = file.read(WORDS).decode(errors="replace")
         except OSError:
             return ""

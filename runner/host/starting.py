@@ -136,7 +136,7 @@ class Starting(Duty):
         if not (order.attempt or order.again) and os.path.lexists(folder.root):
             raise ValueError(f"there is a run {order.run_id} in {order.workdir} already")
         if order.attempt or order.again:
-            from runner.host import guardian
+            from runner.host import guardian  # no look at a host shall wait for this code
 
             guardian.close_unended(folder)
         if os.path.lexists(folder.stopped):
