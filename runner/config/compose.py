@@ -30,6 +30,7 @@ from runner.config import rerun
 from runner.config.arguments import hydra_value
 from runner.config.asked import Asked
 from runner.config.build import build, program_name
+from runner.config.checks import nearest
 from runner.config.explain import Files, explain, plain
 from runner.config.folders import GROUPS
 from runner.config.schema import Runner, register, strangers
@@ -130,8 +131,7 @@ class Composer:
         Without the cluster or the task that was meant, much would seem to be.
         """
         keys = {problem.where for problem in refused.problems}
-        meant = {f"did you mean {group}?" for group in GROUPS}
-        if keys & {*GROUPS, rerun.KEY} or meant & {problem.hint for problem in refused.problems}:
+        if keys & {rerun.KEY} or any(nearest(key, GROUPS) for key in keys if "." not in key):
             return []
         rest = [word for word in words if word.lstrip("+").partition("=")[0] not in keys]
         if len(rest) < len(words):
