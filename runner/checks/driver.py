@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from runner.checks.case import Case, majority, used_gpus
-from runner.core.facts import Facts
-from runner.core.finding import Finding, Level
-from runner.core.spec import Node, Spec
+from runner.checks.context import Case, majority, used_gpus
+from runner.core.model.facts import Facts
+from runner.core.model.finding import Finding, Level
+from runner.core.model.spec import Node, Spec
 
 OLDEST = {13: 580, 12: 525, 11: 450}
 """The oldest driver branch for all of a CUDA major version: NVIDIA's CUDA Compatibility, table 1

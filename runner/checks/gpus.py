@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from runner.checks.case import Case, used_gpus
-from runner.core.facts import Facts, Gpu, GpuProcess
-from runner.core.finding import Finding, Level
-from runner.core.readiness import gpu_problems
+from runner.checks.context import Case, used_gpus
+from runner.core.model.facts import Facts, Gpu, GpuProcess
+from runner.core.model.finding import Finding, Level
+from runner.core.planning.readiness import gpu_problems
 
 
 def gpus(case: Case) -> Iterator[Finding]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from runner.checks.case import Case, used_gpus
-from runner.core import xids
-from runner.core.condition import GpuHealth, Xid
-from runner.core.facts import Facts, Gpu
-from runner.core.finding import Finding, Level
+from runner.checks.context import Case, used_gpus
+from runner.core.model.facts import Facts, Gpu
+from runner.core.model.finding import Finding, Level
+from runner.core.model.hardware import GpuHealth, Xid
+from runner.core.outcome import xids
 
 HOT, SLOW = 0x20 | 0x40, 0x08
 SLOWDOWNS = {

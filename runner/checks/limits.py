@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from runner.checks.case import Case
-from runner.core.facts import Facts
-from runner.core.finding import Finding, Level
+from runner.checks.context import Case
+from runner.core.model.facts import Facts
+from runner.core.model.finding import Finding, Level
 
 FILES, PROCESSES = 4096, 4096
 LOCKED = 1 << 30

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from runner.checks.case import Case
-from runner.core.finding import Finding, Level
+from runner.checks.context import Case
+from runner.core.model.finding import Finding, Level
 
 
 def logout(case: Case) -> Iterator[Finding]:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from runner.checks.case import Case, majority
+from runner.checks.context import Case, majority
 from runner.core.errors import NotReady
-from runner.core.facts import Facts
-from runner.core.finding import Finding, Level
-from runner.core.network import Endpoint, endpoints
-from runner.core.plan import build_plan
-from runner.core.readiness import port_problems, problems_of
+from runner.core.model.facts import Facts
+from runner.core.model.finding import Finding, Level
+from runner.core.planning.addresses import Endpoint, endpoints
+from runner.core.planning.build_plan import build_plan
+from runner.core.planning.readiness import port_problems, problems_of
 
 
 def network(case: Case) -> Iterator[Finding]:

@@ -6,13 +6,13 @@ import functools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from runner.checks.case import Case, majority
+from runner.checks.context import Case, majority
 from runner.core import shell
-from runner.core.facts import Facts
-from runner.core.finding import Finding, Level
-from runner.core.packages import Need, Wanted
-from runner.core.readiness import needs_python
-from runner.core.spec import Node
+from runner.core.model.facts import Facts
+from runner.core.model.finding import Finding, Level
+from runner.core.model.packages import Need, Wanted
+from runner.core.model.spec import Node
+from runner.core.planning.readiness import needs_python
 
 FEW = 6
 """More packages are not written out in a command, but read from a file."""

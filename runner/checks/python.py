@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from runner.checks.case import Case, majority
-from runner.core.facts import Facts, Python
-from runner.core.finding import Finding, Level
-from runner.core.readiness import interpreter_problems, needs_python
+from runner.checks.context import Case, majority
+from runner.core.model.facts import Facts, Python
+from runner.core.model.finding import Finding, Level
+from runner.core.planning.readiness import interpreter_problems, needs_python
 
 HINT = "set cluster.python, for all or in cluster.setup, to the same version everywhere"
 

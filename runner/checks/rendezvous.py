@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from runner.checks.case import Case
-from runner.core.etcd import CLIENT
-from runner.core.facts import Facts, Python
-from runner.core.finding import Finding, Level
-from runner.core.readiness import service_problems, torchrun_problems
-from runner.core.spec import Node
+from runner.checks.context import Case
+from runner.core.model.facts import Facts, Python
+from runner.core.model.finding import Finding, Level
+from runner.core.model.spec import Node
+from runner.core.planning.etcd import CLIENT
+from runner.core.planning.readiness import service_problems, torchrun_problems
 
 INSTALL = "install it there: {python} -m pip install python-etcd"
 WITH_V2 = (

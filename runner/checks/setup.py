@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from runner.checks.case import Case
-from runner.core.finding import Finding, Level
-from runner.core.readiness import setup_problems
+from runner.checks.context import Case
+from runner.core.model.finding import Finding, Level
+from runner.core.planning.readiness import setup_problems
 
 
 def setup(case: Case) -> Iterator[Finding]:

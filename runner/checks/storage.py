@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from runner.checks.case import Case
-from runner.core.finding import Finding, Level
-from runner.core.readiness import room_problems, storage_problems
+from runner.checks.context import Case
+from runner.core.model.finding import Finding, Level
+from runner.core.planning.readiness import room_problems, storage_problems
 
 LITTLE_DISK, LITTLE_SHM = 2 << 30, 1 << 30
 """Below so many bytes a run of some hours, or data loaders, may be in trouble."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from runner.checks.case import Case, used_gpus
-from runner.core.facts import Facts
-from runner.core.finding import Finding, Level
-from runner.core.spec import Node
+from runner.checks.context import Case, used_gpus
+from runner.core.model.facts import Facts
+from runner.core.model.finding import Finding, Level
+from runner.core.model.spec import Node
 
 LIMITED = 0.75
 """A cgroup that leaves less of the machine's memory than this is worth a word."""

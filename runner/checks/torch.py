@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from runner.checks.case import Case, majority
-from runner.core.facts import Python
-from runner.core.finding import Finding, Level
-from runner.core.packages import NCCL
-from runner.core.readiness import needs_python, needs_torch, torch_problems
+from runner.checks.context import Case, majority
+from runner.core.model.facts import Python
+from runner.core.model.finding import Finding, Level
+from runner.core.model.packages import NCCL
+from runner.core.planning.readiness import needs_python, needs_torch, torch_problems
 
 HINT = "the same on every node: {python} -m pip install {wanted}"
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from decimal import Decimal
 from typing import Any
 
-from runner.config.checks import Checker, scalar
+from runner.config.validation import Checker, scalar
 
 ARGS_STYLES = ("argparse", "hydra", "raw")
 NESTED = "task.args_style=hydra takes nested values"

@@ -28,21 +28,21 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from runner.config import rerun
 from runner.config.arguments import hydra_value
-from runner.config.asked import Asked
-from runner.config.build import build, program_name
-from runner.config.checks import nearest
-from runner.config.explain import Files, explain, plain
-from runner.config.folders import GROUPS
+from runner.config.error_messages import Files, explain, plain
+from runner.config.inputs import Asked
 from runner.config.schema import Runner, register, strangers
-from runner.core.composed import Composed
+from runner.config.search_path import GROUPS
+from runner.config.spec_builder import build, program_name
+from runner.config.validation import nearest
 from runner.core.errors import ConfigError, Problem
+from runner.core.model.launch_request import Composed
 
 if TYPE_CHECKING:
     from hydra._internal.hydra import Hydra
     from hydra.conf import HydraConf
     from hydra.core.config_search_path import ConfigSearchPath
 
-    from runner.config.origins import Origin
+    from runner.config.provenance import Origin
 
 PRIMARY = "runner"
 NODES = "cluster.nodes."
@@ -180,7 +180,7 @@ class Composer:
             ConfigError: It cannot be composed, or there is no such key.
         """
         from runner.config.layers import layers, of_record  # noqa: PLC0415
-        from runner.config.origins import Tracer  # noqa: PLC0415
+        from runner.config.provenance import Tracer  # noqa: PLC0415
 
         with self._explained(words):
             begun = self._begin(words)
@@ -207,7 +207,7 @@ class Composer:
         Raises:
             ConfigError: It cannot be composed or resolved, or there is no such key.
         """
-        from runner.config.origins import as_yaml  # noqa: PLC0415
+        from runner.config.provenance import as_yaml  # noqa: PLC0415
 
         with self._explained(words):
             config = self._composed(self._begin(words))

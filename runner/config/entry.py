@@ -7,10 +7,10 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from runner.config.checks import Checker
 from runner.config.schema import Torchrun
-from runner.core.spec import Node, Rendezvous
-from runner.core.torchrun import LOCAL_RANK_MACRO
+from runner.config.validation import Checker
+from runner.core.model.spec import Node, Rendezvous
+from runner.core.planning.torchrun import LOCAL_RANK_MACRO
 
 ENTRIES = ("torchrun", "launch", "plain")
 RELAUNCHES = "max_restarts"

@@ -12,7 +12,7 @@ from hydra.core.config_store import ConfigStore
 from hydra.core.override_parser.types import Override
 from omegaconf import OmegaConf
 
-from runner.config.explain import shown
+from runner.config.error_messages import shown
 
 Way = tuple[str, ...]
 """The path to a key: its parts from the top."""

@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from runner.config.asked import Asked
-from runner.config.checks import Checker, either, nearest, stranger
-from runner.core.spec import Node
+from runner.config.inputs import Asked
+from runner.config.validation import Checker, either, nearest, stranger
+from runner.core.model.spec import Node
 
 NODE_KEYS = (
     *("host", "addr", "user", "port", "gpus", "nproc_per_node"),

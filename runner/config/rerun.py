@@ -14,15 +14,15 @@ from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from runner.config.build import PROGRAM_KEYS
-from runner.config.checks import nearest
-from runner.config.explain import shown
-from runner.config.folders import GROUPS
+from runner.config.error_messages import shown
+from runner.config.search_path import GROUPS
+from runner.config.spec_builder import PROGRAM_KEYS
+from runner.config.validation import nearest
 from runner.core.codec import decode
-from runner.core.composed import Recorded
 from runner.core.errors import ConfigError, Problem
-from runner.core.release import Code
-from runner.core.spec import Spec
+from runner.core.model.launch_request import Recorded
+from runner.core.model.release import Code
+from runner.core.model.spec import Spec
 
 KEY = "rerun"
 CONFIG = "_rerun_"

@@ -13,7 +13,7 @@ from typing import Any
 from hydra.core.config_store import ConfigStore
 from omegaconf import DictConfig, OmegaConf
 
-from runner.config.checks import stranger
+from runner.config.validation import stranger
 from runner.core.errors import Problem
 
 NODES = "cluster.nodes"

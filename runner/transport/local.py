@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable
 
 from runner.core.errors import NotReady, Problem
-from runner.core.spec import Node
+from runner.core.model.spec import Node
 from runner.transport.base import Channel
 
 READ_SIZE = 1 << 16

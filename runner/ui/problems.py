@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from runner.core.errors import Problem
-from runner.ui.names import fold_names
+from runner.ui.node_names import fold_names
 
 BY_HAND = "try by hand: "
 """Begins the line of a hint with an example that is of one host."""

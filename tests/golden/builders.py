@@ -7,9 +7,9 @@ from dataclasses import replace
 from ipaddress import ip_interface
 from typing import Any
 
-from runner.core.facts import Facts, Gpu, Interface, Python, Route
-from runner.core.plan import Plan, build_plan
-from runner.core.spec import Node, Spec, Task
+from runner.core.model.facts import Facts, Gpu, Interface, Python, Route
+from runner.core.model.spec import Node, Spec, Task
+from runner.core.planning.build_plan import Plan, build_plan
 
 RUN_ID = "0314-1592-digits-65a3"
 TASKS_HASH = "0123456789abcdef"

@@ -5,14 +5,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from runner.control.assume import assume
-from runner.core.etcd import Answer, Etcd
-from runner.core.facts import Facts, Python
-from runner.core.plan import Plan, build_plan
-from runner.core.release import Code
+from runner.control.assumed_facts import assume
+from runner.core.model.facts import Facts, Python
+from runner.core.model.release import Code
+from runner.core.model.spec import (
+    Deploy,
+    Node,
+    PortRule,
+    Relaunch,
+    Rendezvous,
+    Spec,
+    Task,
+    Torchrun,
+)
+from runner.core.planning.build_plan import Plan, build_plan
+from runner.core.planning.etcd import Answer, Etcd
 from runner.core.secret import Secret
-from runner.core.spec import Deploy, Node, PortRule, Relaunch, Rendezvous, Spec, Task, Torchrun
-from runner.ui.report import rehearsal
+from runner.ui.reports.report import rehearsal
 from tests.golden.builders import SHIPPED, TASKS_HASH, facts, interface, spec
 
 DOCKER = "docker0 172.17.0.1/16"

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from runner.config.compose import Composer, open_composer
-from runner.config.folders import conf_folders, shipped
+from runner.config.search_path import conf_folders, shipped
 
 PLANS, SCREENS = (Path(__file__).parent / name for name in ("plans", "screens"))
 

@@ -13,14 +13,15 @@ from typing import Any
 import pytest
 import yaml
 
-from runner import __version__, cli
-from runner.cli import compose_and
-from runner.config.folders import conf_folders, shipped
-from runner.control.assume import assume
-from runner.core.composed import Composed, DryRun
+from runner import __version__
+from runner.cli import main
+from runner.cli.main import compose_and
+from runner.config.search_path import conf_folders, shipped
+from runner.control.assumed_facts import assume
 from runner.core.errors import NotReady, Problem
-from runner.core.plan import build_plan
-from runner.core.spec import Task
+from runner.core.model.launch_request import Composed, DryRun
+from runner.core.model.spec import Task
+from runner.core.planning.build_plan import build_plan
 
 CONF = Path(__file__).parents[2] / "conf"
 SWEPT: Any = SimpleNamespace(overrides=("task.args.lr=1",))
@@ -615,7 +616,7 @@ def test_a_sweep_ends_where_a_run_was_interrupted(
     codes: tuple[int, ...], code: int, started: int, here: Here, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Or where something of it could not be stopped; a failed run does not end it."""
-    monkeypatch.setattr(cli, "_asked_for", lambda _: [SWEPT] * len(codes))
+    monkeypatch.setattr(main, "_asked_for", lambda _: [SWEPT] * len(codes))
     left = iter(codes)
     said = here(job=lambda _: next(left))
     assert (said.code, len(said.runs)) == (code, started)
@@ -630,7 +631,7 @@ def test_errors_of_a_run_are_printed_once(here: Here, monkeypatch: pytest.Monkey
     def interrupt(_: Composed) -> int:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cli, "_asked_for", lambda _: [SWEPT, SWEPT])
+    monkeypatch.setattr(main, "_asked_for", lambda _: [SWEPT, SWEPT])
     said = here(job=refuse)
     text = "error: gpu1: no torch\n    install it\nerror: gpu2: no python\n"
     assert said.code == 3
@@ -644,14 +645,14 @@ def test_errors_of_a_run_are_printed_once(here: Here, monkeypatch: pytest.Monkey
 
 def test_main_hands_over_to_the_launch(monkeypatch: pytest.MonkeyPatch) -> None:
     """And the process ends with its exit code."""
-    launch = ModuleType("runner.launch")
+    launch = ModuleType("runner.workflows.launch")
     monkeypatch.setattr(launch, "run", len, raising=False)
-    monkeypatch.setitem(sys.modules, "runner.launch", launch)
-    monkeypatch.setattr(cli, "_asked_for", lambda words: [words])
+    monkeypatch.setitem(sys.modules, "runner.workflows.launch", launch)
+    monkeypatch.setattr(main, "_asked_for", lambda words: [words])
     monkeypatch.setattr(sys, "argv", ["runner", "a=1", "b=2"])
-    assert cli.main(["a=1", "b=2", "c=3"]) == 3
+    assert main.main(["a=1", "b=2", "c=3"]) == 3
     with pytest.raises(SystemExit) as ended:
-        cli.entry()
+        main.entry()
     assert ended.value.code == 2
 
 
@@ -668,7 +669,7 @@ def test_an_interrupt_before_anything_was_started(
     def interrupt(_: object) -> list[Path]:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cli, "conf_folders", interrupt)
+    monkeypatch.setattr(main, "conf_folders", interrupt)
     said = here("task=mine")
     assert (said.code, said.err) == (130, "error: interrupted; nothing was started\n")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.core.causes import BY_SIGNAL, KNOWN, explain
+from runner.core.outcome.known_failures import BY_SIGNAL, KNOWN, explain
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "failures.md"
@@ -18,8 +18,8 @@ HEAD = """\
 
 What ranks write, or die of, that is recognised at the end of a run and by `python -m runner why`.
 The name stands in `result.json` as `diagnosis.cause`. What is not in this list is shown as it is:
-the first failing rank, its host, and its last traceback. Each entry of `runner/core/causes.py` has
-an example in `tests/fixtures/failures`; this page is made from both by
+the first failing rank, its host, and its last traceback. Each entry of
+`runner/core/outcome/known_failures.py` has an example in `tests/fixtures/failures`; this page is made from both by
 `pytest tests/golden/test_failures.py --update-golden`.
 
 | name | what it means | cure |

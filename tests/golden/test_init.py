@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 import yaml
 
+from runner.cli.scaffold import Outcome, init, nodes_of, scalar
 from runner.config.compose import open_composer
-from runner.config.folders import conf_folders, shipped
-from runner.core.composed import Composed
+from runner.config.search_path import conf_folders, shipped
 from runner.core.errors import ConfigError, Interrupted
-from runner.core.spec import Node
-from runner.init import Outcome, init, nodes_of, scalar
+from runner.core.model.launch_request import Composed
+from runner.core.model.spec import Node
 
 CLUSTER, TASK = Path("conf/cluster/mine.yaml"), Path("conf/task/train.yaml")
 FILES = (CLUSTER, TASK, Path("fabfile.py"))

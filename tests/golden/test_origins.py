@@ -10,8 +10,8 @@ import pytest
 import yaml
 
 from runner.config.compose import Composer
-from runner.config.folders import shipped
-from runner.config.origins import Origin
+from runner.config.provenance import Origin
+from runner.config.search_path import shipped
 from runner.core.errors import ConfigError
 
 FILES = {

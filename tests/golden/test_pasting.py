@@ -13,12 +13,12 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from runner.control.assume import assume
-from runner.core.plan import Plan, build_plan
-from runner.core.release import Code
+from runner.control.assumed_facts import assume
+from runner.core.model.release import Code
+from runner.core.model.spec import Node, Spec, Task
+from runner.core.planning.build_plan import Plan, build_plan
 from runner.core.secret import Secret
-from runner.core.spec import Node, Spec, Task
-from runner.ui.report import rehearsal
+from runner.ui.reports.report import rehearsal
 from tests.golden.builders import SHIPPED, TASKS_HASH, TORCH, facts, spec
 
 TELL = """\

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-from runner.config.build import build
-from runner.control.assume import assume
+from runner.config.spec_builder import build
+from runner.control.assumed_facts import assume
 from runner.core import shell
-from runner.core.entry import args_at
-from runner.core.plan import build_plan
-from tests.unit.test_config import asked
+from runner.core.planning.build_plan import build_plan
+from runner.core.planning.launch_command import args_at
+from tests.unit.config.test_config import asked
 
 PAGE = Path(__file__).parents[2] / "docs" / "programs.md"
 TEXT = PAGE.read_text(encoding="utf-8")

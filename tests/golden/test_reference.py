@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 import yaml
 
-from runner.config import build, nodes, reference
-from runner.config.checks import either
+from runner.config import nodes, reference, spec_builder
 from runner.config.compose import Composer, open_composer
-from runner.config.folders import conf_folders, shipped
 from runner.config.schema import SECTIONS, Cluster, NodeConfig, Runner, SshConfig
-from runner.core.composed import Composed, DryRun
+from runner.config.search_path import conf_folders, shipped
+from runner.config.validation import either
+from runner.core.model.launch_request import Composed, DryRun
 
 ROOT = Path(__file__).parents[2]
 FIELDS = [
@@ -64,10 +64,10 @@ def test_what_is_legal_is_what_the_checks_take() -> None:
     """Where they take one of a few words."""
     legal = {key: field.metadata["legal"] for key, field in FIELDS}
     assert legal["cluster.transport"] == either(nodes.TRANSPORTS)
-    assert legal["cluster.backend"] == either(build.BACKENDS)
-    assert legal["cluster.deploy"] == either(build.DEPLOYS)
-    assert legal["outputs.pull"] == either(build.PULLS)
-    assert legal["cluster.ssh.host_keys"] == either(build.HOST_KEYS)
+    assert legal["cluster.backend"] == either(spec_builder.BACKENDS)
+    assert legal["cluster.deploy"] == either(spec_builder.DEPLOYS)
+    assert legal["outputs.pull"] == either(spec_builder.PULLS)
+    assert legal["cluster.ssh.host_keys"] == either(spec_builder.HOST_KEYS)
     assert legal["task.args_style"] == either(("argparse", "hydra", "raw"))
     assert legal["dry_run"] == either([each.value for each in DryRun])
     assert {field.name for field in dataclasses.fields(NodeConfig)} == set(nodes.NODE_KEYS)

@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping
 import pytest
 
 from runner.config.compose import Composer
-from runner.control.assume import assume
+from runner.control.assumed_facts import assume
 from runner.core import shell
-from runner.core.plan import Plan, build_plan
+from runner.core.planning.build_plan import Plan, build_plan
 from tests.golden.test_failures import cell
 from tests.lab.launching import ROOT
 from tests.lab.ways import ENDINGS, WAYS, Way

@@ -14,9 +14,9 @@ import pytest
 from runner.config.compose import Composer
 from runner.config.rerun import find, past
 from runner.core.codec import encode
-from runner.core.composed import Composed, DryRun, Recorded
 from runner.core.errors import ConfigError
-from runner.core.release import Code
+from runner.core.model.launch_request import Composed, DryRun, Recorded
+from runner.core.model.release import Code
 from tests.golden.builders import plan
 
 RELEASE, COMMIT = "0123456789abcdef", "c" * 40

@@ -7,16 +7,24 @@ from dataclasses import replace
 
 import pytest
 
-from runner.checks.all import look
-from runner.checks.case import Case
-from runner.core.condition import System
+from runner.checks.context import Case
+from runner.checks.registry import look
 from runner.core.errors import Problem
-from runner.core.facts import Facts, GpuProcess, Python, Setup
-from runner.core.network import Endpoint
-from runner.core.packages import Need, Wanted, Wants
-from runner.core.probe import Contact, Found, Names, Outcome, Probed, Questions, Target
-from runner.core.spec import Node
-from runner.ui.findings import render
+from runner.core.model.facts import Facts, GpuProcess, Python, Setup
+from runner.core.model.hardware import System
+from runner.core.model.network_probe import (
+    Contact,
+    Found,
+    Names,
+    Outcome,
+    Probed,
+    Questions,
+    Target,
+)
+from runner.core.model.packages import Need, Wanted, Wants
+from runner.core.model.spec import Node
+from runner.core.planning.addresses import Endpoint
+from runner.ui.reports.findings import render
 from tests.golden.builders import TORCH, facts, gpus, spec
 
 NAMES = tuple(f"gpu{at:02}" for at in range(1, 17))

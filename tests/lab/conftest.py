@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from runner.host.cgroup import Cgroup, own_folders
+from runner.host.process.cgroup import Cgroup, own_folders
 from tests.lab.lab import Lab, LabFactory, make_lab, missing
 from tests.lab.launching import Launcher
 from tests.lab.supervising import Starter

@@ -16,16 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from runner.core.codec import encode
-from runner.core.events import (
-    Ended,
-    Event,
-    RankStarted,
-    parse,
-)
-from runner.core.layout import RunFolder
-from runner.core.order import Order
-from runner.host.ending import kill_all
-from runner.host.family import Family
+from runner.core.model.order import Order
+from runner.core.protocol.events import Ended, Event, RankStarted, parse
+from runner.core.protocol.paths import RunFolder
+from runner.host.process.kill import kill_all
+from runner.host.process.orphans import Family
 
 PROGRAMS = Path(__file__).parent / "programs"
 ROOT = Path(__file__).parents[2]
@@ -36,17 +31,20 @@ SPAWN = """
 import json, os, socket, sys, time
 sys.path.insert(0, sys.argv[1])
 from runner.core.codec import decode
-from runner.core.layout import RunFolder
-from runner.core.order import Order
-from runner.host import guardian, ports, records
-from runner.host.doorway import Doorway
-from runner.host.following import Followed
-from runner.host.supervisor import Start
+from runner.core.protocol.paths import RunFolder
+from runner.core.model.order import Order
+from runner.host.facts import ports
+from runner.host.storage import run_folder
+from runner.host.supervisor import guardian
+from runner.host.storage.run_lock import Doorway
+from runner.host.agent.follow import Followed
+from runner.host.supervisor.supervisor import Start
 order = decode(Order, json.loads(sys.argv[3]))
 folder = RunFolder(sys.argv[2], order.run_id, order.node)
 try:
-    programs = {n: open(f"{sys.argv[1]}/runner/host/{n}.py").read() for n in ("rank", "dumper")}
-    records.prepare(folder, order, programs, {})
+    ranks = f"{sys.argv[1]}/runner/host/ranks"
+    programs = {n: open(f"{ranks}/{n}.py").read() for n in ("shim", "sitecustomize")}
+    run_folder.prepare(folder, order, programs, {})
 except FileExistsError:
     pass  # what a link refuses is not what is tested
 lock = Doorway(order.run_id, order.node).lock_for_life()
@@ -78,11 +76,11 @@ CLOSE = """
 import json, sys
 sys.path.insert(0, sys.argv[1])
 from runner.core.codec import decode
-from runner.core.layout import RunFolder
-from runner.core.order import Order
-from runner.host.ending import kill_all
-from runner.host.family import Family
-from runner.host import guardian
+from runner.core.protocol.paths import RunFolder
+from runner.core.model.order import Order
+from runner.host.process.kill import kill_all
+from runner.host.process.orphans import Family
+from runner.host.supervisor import guardian
 order = decode(Order, json.loads(sys.argv[3]))
 guardian.close_after_both(RunFolder(sys.argv[2], order.run_id, order.node), order)
 """
@@ -90,7 +88,7 @@ guardian.close_after_both(RunFolder(sys.argv[2], order.run_id, order.node), orde
 DOOR = """
 import sys
 sys.path.insert(0, sys.argv[1])
-from runner.host.doorway import Doorway
+from runner.host.storage.run_lock import Doorway
 door = Doorway(sys.argv[2], sys.argv[3]).connect()
 door.send(sys.argv[4].encode())
 """

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from runner.core.events import Cause
-from runner.core.order import Hub, Order
-from runner.host import hub, member
-from runner.host.circle import circle_of
-from runner.host.hub import Host
-from runner.host.member import Member
-from runner.host.touch import BEAT_S, Circle, News
+from runner.core.model.order import Hub, Order
+from runner.core.protocol.events import Cause
+from runner.host.peers import hub, member
+from runner.host.peers.circle import circle_of
+from runner.host.peers.group import BEAT_S, Circle, News
+from runner.host.peers.hub import Host
+from runner.host.peers.member import Member
 
 
 class Heard(News):

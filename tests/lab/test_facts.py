@@ -22,11 +22,13 @@ from typing import Any
 import pytest
 
 from runner.core.codec import decode, encode
-from runner.core.condition import Driver, GpuHealth
-from runner.core.facts import Facts, FactsRequest, Gpu, GpuProcess
-from runner.host import gpu_work, gpus, interpreter, login, machine, nvml, ports, probes, setup
-from runner.host.facts import Collected, collect
-from runner.host.gpu_work import Doing
+from runner.core.model.facts import Facts, FactsRequest, Gpu, GpuProcess
+from runner.core.model.hardware import Driver, GpuHealth
+from runner.host.facts import interpreter, login_shell, machine, ports, setup
+from runner.host.facts.collect import Collected, collect
+from runner.host.gpu import activity, nvml, query
+from runner.host.gpu.activity import Doing
+from runner.host.process import bounded_child
 
 REPO = Path(__file__).parents[2]
 PYENV = Path("/root/.pyenv/versions")
@@ -39,8 +41,8 @@ DRIVER = """
 import json, os, sys
 sys.path.insert(0, sys.argv[1])
 from runner.core.codec import decode, encode
-from runner.core.facts import FactsRequest
-from runner.host.facts import collect
+from runner.core.model.facts import FactsRequest
+from runner.host.facts.collect import collect
 told = collect(decode(FactsRequest, json.loads(sys.argv[2])))
 held = told.held.port
 print(json.dumps({"facts": encode(told.facts), "environ": told.environ, "held": held}))
@@ -155,14 +157,14 @@ def test_code_from_a_zip_in_memory_is_enough(python: Path, tmp_path: Path) -> No
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("runner/__init__.py", "")
         for room in ("core", "host"):
-            for module in (REPO / "runner" / room).glob("*.py"):
-                archive.write(module, f"runner/{room}/{module.name}")
+            for module in (REPO / "runner" / room).rglob("*.py"):
+                archive.write(module, module.relative_to(REPO))
     boot = f"""
 import os, sys
 zipped = os.memfd_create("code")
 os.write(zipped, open({str(path)!r}, "rb").read())
 sys.argv[1] = "/proc/self/fd/%d" % zipped
-{DRIVER.replace("told = ", 'from runner.host import gpus; gpus.SIGNS = ("/",); told = ')}
+{DRIVER.replace("told = ", 'from runner.host.gpu import query; query.SIGNS = ("/",); told = ')}
 """
     argv = [str(python), "-I", "-c", boot, "", json.dumps(encode(request()))]
 
@@ -333,7 +335,7 @@ def test_setup_that_talks_a_lot_is_cut_short() -> None:
     answer = setting_up("head -c 10000000 /dev/zero | tr '\\0' x", "echo; echo the end")
 
     assert answer.facts.setup.output.endswith("xx\nthe end")
-    assert len(answer.facts.setup.output) <= probes.TAIL
+    assert len(answer.facts.setup.output) <= bounded_child.TAIL
     assert answer.facts.seconds["setup"] < 5
 
 
@@ -575,7 +577,7 @@ u PROCESSES(void *d, u *n, info *list) {
 @pytest.fixture
 def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Makes this machine believe in a driver, compiled as told."""
-    monkeypatch.setattr(gpus, "SIGNS", ("/",))
+    monkeypatch.setattr(query, "SIGNS", ("/",))
 
     def install(*flags: str) -> None:
         if not shutil.which("gcc"):
@@ -650,11 +652,11 @@ def test_what_gpus_do_is_told_by_the_driver(
     """Of those that answer; one that does not know it tells nothing."""
     driver(*flags)
 
-    child = gpu_work.start(None)
+    child = activity.start(None)
 
     assert child is not None
-    probes.gather([child])
-    assert gpu_work.result(child) is doing
+    bounded_child.gather([child])
+    assert activity.result(child) is doing
 
 
 def test_what_a_host_has_is_told() -> None:
@@ -757,7 +759,7 @@ def test_when_neither_answers_both_reasons_are_told(
 
 def test_a_machine_without_a_driver_is_asked_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """No child is started for GPUs that cannot be."""
-    monkeypatch.setattr(gpus, "SIGNS", ("/none",))
+    monkeypatch.setattr(query, "SIGNS", ("/none",))
 
     facts = collect(request()).facts
 
@@ -997,7 +999,7 @@ def test_a_reserved_port_can_be_handed_on(held: socket.socket) -> None:
 def test_children_do_not_hold_the_port(held: socket.socket) -> None:
     """A probe that hangs for ever must not keep it."""
     port = held.getsockname()[1]
-    child = probes.Child(lambda: time.sleep(60), 60)
+    child = bounded_child.Child(lambda: time.sleep(60), 60)
     try:
         held.close()
         deadline = time.monotonic() + 5
@@ -1071,7 +1073,7 @@ def test_a_child_outlives_its_parent_by_its_deadline_only(tmp_path: Path) -> Non
         interpreter.start(str(hang), dict(os.environ), "", 1.0)
         time.sleep(60)
 
-    link = probes.Child(serve, 60)
+    link = bounded_child.Child(serve, 60)
     wait_for_text(pid)
     link.kill()
 
@@ -1121,7 +1123,7 @@ def test_packages_are_found_by_their_folders(tmp_path: Path) -> None:
         asked = interpreter.start(
             str(python), {**os.environ, "PYTHONPATH": paths}, "", 15.0, (*wanted, *others)
         )
-        probes.gather([asked])
+        bounded_child.gather([asked])
         told = interpreter.result(asked, str(python))
         assert told.packages == {
             "foo-bar": "1.2",
@@ -1154,15 +1156,15 @@ def test_every_login_shell_can_be_asked(shell: str, tmp_path: Path) -> None:
     (tmp_path / "python-of-mine").symlink_to(sys.executable)
     environ = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "HOME": str(tmp_path), "ENV": ""}
     (tmp_path / ".profile").write_text(f"echo Welcome; export PATH={tmp_path}:$PATH\n")
-    argv = login.argv(path, "python-of-mine")
+    argv = login_shell.argv(path, "python-of-mine")
     done = subprocess.run(
         argv, env=environ, capture_output=True, check=False, timeout=20, stdin=subprocess.DEVNULL
     )
-    assert login.parse(done.stdout.decode()) == str(tmp_path / "python-of-mine")
+    assert login_shell.parse(done.stdout.decode()) == str(tmp_path / "python-of-mine")
 
 
 def test_what_a_login_shell_says_is_its_last_word() -> None:
     """Not what a start-up file prints; nothing where there is no such program."""
-    assert login.parse("hello\nrunner-login:/a/python3\nbye") == "/a/python3"
-    assert login.parse("runner-login:\n") == ""
-    assert login.parse("no job control in this shell") == ""
+    assert login_shell.parse("hello\nrunner-login:/a/python3\nbye") == "/a/python3"
+    assert login_shell.parse("runner-login:\n") == ""
+    assert login_shell.parse("no job control in this shell") == ""

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.templates import FABFILE
+from runner.cli.templates import FABFILE
 from tests.lab.lab import Lab
 from tests.lab.launching import ROOT, VERBS, Controller, Result
 
@@ -125,7 +125,7 @@ def environment(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Path:
     run(python, *words, cwd=folder, env={"PYTHONPATH": str(pip), "HOME": str(pip)})
     (site,) = folder.glob("lib/python*/site-packages")
     (site / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
-    fab = (folder / "bin" / "runner").read_text().replace("runner.cli", "fabric.main")
+    fab = (folder / "bin" / "runner").read_text().replace("runner.cli.main", "fabric.main")
     fab = fab.replace("import entry", "import program").replace("entry()", "program.run()")
     (folder / "bin" / "fab").write_text(fab)
     (folder / "bin" / "fab").chmod(0o755)
@@ -195,7 +195,7 @@ def test_it_is_the_wheel_that_runs(user: Installed) -> None:
     """Nothing of the repository can be imported, and the shipped YAML is the wheel's."""
     probe = (
         "import json, sys, runner, importlib.util, importlib.metadata as m;"
-        "from runner.config.folders import shipped;"
+        "from runner.config.search_path import shipped;"
         "print(json.dumps([runner.__file__, list(runner.__path__), str(shipped()), sys.path,"
         " str(m.distribution('runner').locate_file('')), m.version('runner'),"
         " runner.__version__, importlib.util.find_spec('tests') is None]))"

@@ -249,10 +249,10 @@ def test_a_rank_hears_what_came_before_it_began(tmp_path: Path) -> None:
     """A TERM that its shim gets in the moment before the fork is the rank's."""
     program = (
         "import os, signal, sys\n"
-        "from runner.host import rank\n"
+        "from runner.host.ranks import shim\n"
         "fork = os.fork\n"
         "os.fork = lambda: (os.kill(os.getpid(), signal.SIGTERM), fork())[1]\n"
-        "rank.main(sys.argv[1:])\n"
+        "shim.main(sys.argv[1:])\n"
     )
     told = [str(tmp_path), "", "NOTHING", "0", sys.executable, "-c", "import time; time.sleep(60)"]
     done = subprocess.run(

@@ -16,10 +16,11 @@ from pathlib import Path
 
 import pytest
 
-from runner.core.events import ProgramStarted, RankStarted
-from runner.core.states import State
-from runner.host import cgroup, cleaning
-from runner.host.ending import KILL_S
+from runner.core.protocol.events import ProgramStarted, RankStarted
+from runner.core.protocol.states import State
+from runner.host.process import cgroup
+from runner.host.process.kill import KILL_S
+from runner.host.storage import garbage
 from tests.lab.supervising import CLOSE, Running, Starter
 
 HOLDER = """
@@ -219,7 +220,7 @@ def test_rank_that_a_debugger_keeps_from_exiting_is_named(start: Starter, hold: 
         run.until(cgroup.Cgroup(home_before).emptied)
 
     def cleaned() -> bool:  # not while its guardian is still about to leave
-        for _ in cleaning.clean(run.order.workdir, run.order.node, 0, dry_run=False):
+        for _ in garbage.clean(run.order.workdir, run.order.node, 0, dry_run=False):
             pass
         return not home_before or not Path(home_before).exists()
 

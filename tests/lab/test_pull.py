@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 
-from runner.control.connect import Gathering, Reach
-from runner.control.pull import Pulled, pull
-from runner.control.session import Inbox, Session
+from runner.control.record.download import Pulled, pull
+from runner.control.rpc.connector import Gathering, Reach
+from runner.control.rpc.session import Inbox, Session
 from runner.core.errors import Interrupted, NotReady
-from runner.core.facts import FactsRequest
-from runner.core.spec import Node, Spec, Task
-from runner.core.wire import Frame
+from runner.core.model.facts import FactsRequest
+from runner.core.model.spec import Node, Spec, Task
+from runner.core.protocol.frames import Frame
 
 RUN = "0102-0304-train-abcd"
 MB = 1 << 20

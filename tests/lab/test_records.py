@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from runner.core.events import Ended
-from runner.core.layout import RunFolder
-from runner.core.order import Order
-from runner.core.states import State
-from runner.host.doorway import Doorway
-from runner.host.following import Followed
-from runner.host.listing import see
-from runner.host.records import Journal, last_end, read_events
+from runner.core.model.order import Order
+from runner.core.protocol.events import Ended
+from runner.core.protocol.paths import RunFolder
+from runner.core.protocol.states import State
+from runner.host.agent.follow import Followed
+from runner.host.storage.run_folder import Journal, last_end, read_events
+from runner.host.storage.run_list import see
+from runner.host.storage.run_lock import Doorway
 from tests.lab.launching import Launcher
 from tests.lab.supervising import Starter
 

@@ -10,9 +10,9 @@ import sys
 import time
 from pathlib import Path
 
-from runner.core.events import Ended, ProgramStarted, Stopping
-from runner.core.order import Service
-from runner.core.states import State
+from runner.core.model.order import Service
+from runner.core.protocol.events import Ended, ProgramStarted, Stopping
+from runner.core.protocol.states import State
 from tests.lab.lab import Lab
 from tests.lab.supervising import Starter
 

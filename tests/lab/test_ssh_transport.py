@@ -25,11 +25,11 @@ from typing import Any
 import pytest
 
 from runner.core.errors import NotReady, Problem
-from runner.core.spec import Node, Ssh
-from runner.transport import ssh_socket
+from runner.core.model.spec import Node, Ssh
 from runner.transport.base import Channel, Transport
 from runner.transport.local import LocalTransport
-from runner.transport.ssh import SshTransport
+from runner.transport.ssh import stream
+from runner.transport.ssh.transport import SshTransport
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -880,12 +880,12 @@ def test_refused_port_is_told(place: Place) -> None:
 def test_every_address_of_a_host_is_tried() -> None:
     """A name with an address that refuses, as ::1 often does, is reached by the next one."""
     with socket.create_server(("127.0.0.1", 0)) as server:
-        good = ssh_socket.look_up(*server.getsockname())
-        bad = ssh_socket.look_up("127.0.0.1", free_port("127.0.0.1"))
-        with ssh_socket.connect(bad + good, timeout=1) as link:
+        good = stream.look_up(*server.getsockname())
+        bad = stream.look_up("127.0.0.1", free_port("127.0.0.1"))
+        with stream.connect(bad + good, timeout=1) as link:
             assert link.getpeername() == server.getsockname()
     with pytest.raises(ConnectionRefusedError):
-        ssh_socket.connect(bad + good, timeout=1)
+        stream.connect(bad + good, timeout=1)
 
 
 def test_host_that_does_not_answer_is_given_up(place: Place) -> None:
@@ -954,7 +954,7 @@ def test_unknown_name_is_told(place: Place) -> None:
 
 def test_name_server_that_hangs_is_given_up(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """A look-up cannot be interrupted, so it is left behind."""
-    monkeypatch.setattr(ssh_socket, "look_up", lambda *_: time.sleep(3))
+    monkeypatch.setattr(stream, "look_up", lambda *_: time.sleep(3))
     start = time.monotonic()
     problem = place.problem(Node("gpu1", "gpu1"), connect_timeout=0.5)
     assert time.monotonic() - start < 1.5

@@ -13,12 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from runner.core.stacks import DUMP, Stack, parse
-from runner.host import dumper, proc, stacks
-from runner.host.stacks import Asked
-from runner.host.watchdog import Progress
+from runner.core.outcome.stacks import DUMP, Stack, parse
+from runner.host.process import procfs
+from runner.host.ranks import sitecustomize, stacks
+from runner.host.ranks.stacks import Asked
+from runner.host.ranks.watchdog import Progress
 
-DUMPER = Path(dumper.__file__).read_text()
+DUMPER = Path(sitecustomize.__file__).read_text()
 
 
 @pytest.fixture
@@ -87,7 +88,7 @@ def test_a_prepared_python_tells_where_it_is(site: Path, start: Start) -> None:
     fork = "import os, time\ndef work():\n    time.sleep(60)\nif os.fork() == 0:\n    work()\n"
     parent, said = start(fork + WAITS, site)
     assert said == "up"
-    (child,) = [p for p in proc.descendants(os.getpid()) if proc.table()[p].ppid == parent]
+    (child,) = [p for p in procfs.descendants(os.getpid()) if procfs.table()[p].ppid == parent]
     try:
         for _ in range(2):
             main, forked = told(parent, child)
@@ -103,7 +104,7 @@ def test_no_process_is_signalled_that_did_not_offer(start: Start) -> None:
     (mute,) = told(pid)
     assert mute.frames == ()
     assert mute.how == "nothing: it is no Python that was prepared for it, and there is no py-spy"
-    assert proc.running(pid)
+    assert procfs.running(pid)
 
 
 def test_one_that_closed_the_file_is_left_alone(site: Path, start: Start) -> None:
@@ -111,7 +112,7 @@ def test_one_that_closed_the_file_is_left_alone(site: Path, start: Start) -> Non
     pid, _ = start("import os\nos.closerange(3, 2000)\n" + WAITS, site)
     (mute,) = told(pid)
     assert mute.how.startswith("nothing: it is no Python that was prepared")
-    assert proc.running(pid)
+    assert procfs.running(pid)
 
 
 def test_a_stopped_process_is_named_as_such(

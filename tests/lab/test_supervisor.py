@@ -17,7 +17,8 @@ from typing import Any
 import pytest
 
 from runner.core.codec import encode
-from runner.core.events import (
+from runner.core.model.order import Hub
+from runner.core.protocol.events import (
     Ended,
     ProgramExited,
     ProgramStarted,
@@ -25,10 +26,9 @@ from runner.core.events import (
     RankStarted,
     Stopping,
 )
-from runner.core.order import Hub
-from runner.core.states import State
-from runner.host.circle import circle_of
-from runner.host.touch import News
+from runner.core.protocol.states import State
+from runner.host.peers.circle import circle_of
+from runner.host.peers.group import News
 from tests.lab.supervising import PYTHON, ROOT, SPAWN, Starter
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from runner.templates import FABFILE
+from runner.cli.templates import FABFILE
 from tests.lab.lab import Lab, wait_until
 from tests.lab.launching import ROOT, VERBS, Controller, Launcher, Result
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-from runner.core.layout import CODE, release_folder
-from runner.core.release import File, Folder, Link, Manifest, release_hash
-from runner.host.assembly import Assembly
+from runner.core.model.release import File, Folder, Link, Manifest, release_hash
+from runner.core.protocol.paths import CODE, release_folder
+from runner.host.storage.release_writer import Assembly
 
 T = TypeVar("T")
 

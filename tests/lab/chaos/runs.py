@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from runner.host.cgroup import Cgroup
+from runner.host.process.cgroup import Cgroup
 from tests.lab.lab import Host, Lab, LabError, Process, wait_until
 from tests.lab.launching import PROGRAMS, Controller, Launcher
 

@@ -1,0 +1,61 @@
+"""Every check by its name, in the order in which they are shown."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from runner.checks.clock import clock
+from runner.checks.code import code
+from runner.checks.context import Case, Check
+from runner.checks.driver import driver
+from runner.checks.gpus import gpus
+from runner.checks.health import health
+from runner.checks.limits import limits
+from runner.checks.login import reach
+from runner.checks.logout import logout
+from runner.checks.name_lookup import names
+from runner.checks.network import network
+from runner.checks.packages import packages
+from runner.checks.python import python
+from runner.checks.reachability import pairs
+from runner.checks.rendezvous import rendezvous
+from runner.checks.setup import setup
+from runner.checks.storage import storage
+from runner.checks.system import system
+from runner.checks.torch import torch
+from runner.core.model.finding import Finding
+
+CHECKS: dict[str, Check] = {
+    "reach": reach,
+    "setup": setup,
+    "python": python,
+    "torch": torch,
+    "packages": packages,
+    "rendezvous": rendezvous,
+    "gpus": gpus,
+    "driver": driver,
+    "health": health,
+    "network": network,
+    "pairs": pairs,
+    "names": names,
+    "code": code,
+    "storage": storage,
+    "limits": limits,
+    "system": system,
+    "clock": clock,
+    "logout": logout,
+}
+
+
+AT_LAUNCH = ("python", "torch", "packages", "rendezvous", "gpus", "driver", "health")
+"""What every launch looks at as well; of the others it does what it cannot do without.
+
+It does not ask after the health of GPUs, only whether each answers: see `FactsRequest.thorough`.
+"""
+
+
+def look(
+    case: Case, skip: Collection[str] = (), only: Iterable[str] = tuple(CHECKS)
+) -> dict[str, list[Finding]]:
+    """Return what the checks of these names find, but for those that are skipped."""
+    return {name: list(CHECKS[name](case)) for name in only if name not in skip}

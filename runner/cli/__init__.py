@@ -1,0 +1,1 @@
+"""The command line: launches, verbs, and the files that `init` writes."""

@@ -1,0 +1,199 @@
+"""The command line: `python -m runner [KEY=VALUE …] [FLAGS]`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, NoReturn
+
+from runner import __version__
+from runner.config.search_path import conf_folders, shipped
+from runner.core.errors import ConfigError, Interrupted, Problem, RunnerError
+from runner.ui.problems import render
+
+if TYPE_CHECKING:
+    from runner.config.compose import Composer
+    from runner.core.model.launch_request import Composed
+
+INFOS = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")
+ENDS_A_SWEEP = (5, 129, 130, 143)
+"""Exit codes after which `--multirun` starts no other run: a person asked us to end, or something
+of the last run is still there; after a terminal that was closed, all of it."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Do what the command line says; return the exit code."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    if words[:1] == ["help"]:
+        words[0] = "--help"
+    if words and "=" not in words[0] and not words[0].startswith("-"):
+        return _verb(words)
+    return compose_and(words, _launch)
+
+
+def _verb(words: Sequence[str]) -> int:
+    # Here, because a launch needs nothing of it.
+    from runner.cli import parser as cli_parser  # noqa: PLC0415
+
+    try:
+        return cli_parser.run(words)
+    except RunnerError as error:
+        return _told(error)
+
+
+def entry() -> NoReturn:
+    """End the process with the exit code of `main`."""
+    for descriptor in range(3):  # closed ones would be given to our own pipes and sockets
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
+    sys.stdout = sys.stdout or open(1, "w", closefd=False)  # noqa: SIM115
+    sys.stderr = sys.stderr or open(2, "w", closefd=False)  # noqa: SIM115
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        code = main()
+        sys.stdout.flush()
+    except BrokenPipeError:  # such as `| head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        code = 128 + signal.SIGPIPE
+    sys.exit(code)
+
+
+def compose_and(argv: Sequence[str], job: Callable[[Composed], int]) -> int:
+    """Hand every run that the command line asks for to `job`, one after the other.
+
+    Returns:
+        The first exit code that is not 0, unless one ends the whole.
+    """
+    try:
+        runs = _asked_for(argv)
+    except RunnerError as error:
+        return _told(error)
+    codes: list[int] = []
+    for number, run in enumerate(runs, start=1):
+        if len(runs) > 1:
+            _say(f"run {number} of {len(runs)}: {' '.join(run.overrides)}")
+        codes.append(_done(run, job))
+        if codes[-1] in ENDS_A_SWEEP:
+            break
+    if len(runs) > 1:
+        left = f", {len(runs) - len(codes)} not started" if len(codes) < len(runs) else ""
+        _say(f"{codes.count(0)} of {len(runs)} runs succeeded{left}")
+    if codes and codes[-1] in ENDS_A_SWEEP:
+        return codes[-1]
+    return next((code for code in codes if code), 0)
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def _launch(composed: Composed) -> int:
+    # Here, because what only shows a configuration needs nothing of a launch.
+    from runner.workflows.launch import run  # noqa: PLC0415
+
+    return run(composed)
+
+
+def _done(run: Composed, job: Callable[[Composed], int]) -> int:
+    try:
+        return job(run)
+    except RunnerError as error:
+        return _told(error)
+    except KeyboardInterrupt:
+        return 130
+
+
+def _told(error: RunnerError) -> int:
+    if error.problems:
+        print(render(error.problems), file=sys.stderr)
+    return error.exit_code
+
+
+def _asked_for(argv: Sequence[str]) -> list[Composed]:
+    """Return the runs to do; none where something was shown in their place."""
+    try:
+        flags = _parser().parse_intermixed_args(list(argv))
+        if flags.version:
+            print(f"runner {__version__}")
+            return []
+        folders = conf_folders(flags.config_dir)
+        # Here, because Hydra is most of what this program takes to start.
+        from runner.config.compose import open_composer  # noqa: PLC0415
+
+        with open_composer(folders, shipped()) as composer:
+            if _shown(composer, flags):
+                return []
+            words = flags.overrides
+            runs = composer.sweep(words) if flags.multirun else [composer.compose(words)]
+            return [replace(run, config_dirs=tuple(flags.config_dir)) for run in runs]
+    except KeyboardInterrupt:
+        raise Interrupted(130) from None
+
+
+def _shown(composer: Composer, flags: argparse.Namespace) -> bool:
+    """Print what a flag asks to see of the configuration, if one does."""
+    words = flags.overrides
+    if flags.help:
+        composer.show(words, lambda hydra, name, args: hydra.app_help(name, _parser(), args))
+    elif flags.hydra_help:
+        composer.show(None, lambda hydra, name, args: hydra.hydra_help(name, _parser(), args))
+    elif flags.cfg:
+        composer.show(
+            words,
+            lambda hydra, name, args: hydra.show_cfg(
+                name, args.overrides, flags.cfg, flags.package, flags.resolve
+            ),
+        )
+    elif flags.info:
+        composer.show(
+            words, lambda hydra, name, args: hydra.show_info(flags.info, name, args.overrides)
+        )
+    elif flags.shell_completion:
+        composer.show(None, lambda hydra, name, _: hydra.shell_completion(name, words))
+    else:
+        return False
+    return True
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong the way everything here does."""
+
+    def error(self, message: str) -> NoReturn:
+        hint = "python -m runner --help shows what there is"
+        if message.startswith("unrecognized arguments: --"):
+            key = re.split("[= ]", message.partition("--")[2], maxsplit=1)[0].replace("-", "_")
+            hint = (
+                f"settings are written KEY=VALUE: {key}=..., or task.args.{key}=... for an "
+                f"argument of the program; {hint}"
+            )
+        raise ConfigError([Problem("command line", message, hint)])
+
+
+def _parser() -> argparse.ArgumentParser:
+    """Hydra's own flags, but for those that change the primary config or unpickle a run."""
+    parser = _Parser(prog="python -m runner", add_help=False, allow_abbrev=False)
+    parser.add_argument("overrides", nargs="*", help="KEY=VALUE sets, GROUP=OPTION chooses a file")
+    add = parser.add_argument
+    add("--config-dir", "-cd", action="append", default=[], metavar="DIR", help="YAML of yours")
+    add("--resolve", action="store_true", help="with --cfg: interpolations resolved")
+    add("--package", "-p", metavar="KEY", help="with --cfg: this part only")
+    add = parser.add_mutually_exclusive_group().add_argument
+    add("--run", "-r", action="store_true", help="run once, which is the default")
+    add("--multirun", "-m", action="store_true", help="a run for each of KEY=VALUE1,VALUE2")
+    add("--help", "-h", action="store_true", help="what this is, and what can be set")
+    add("--hydra-help", action="store_true", help="what can be set of Hydra")
+    add("--version", action="store_true", help="our version")
+    add("--cfg", "-c", choices=("job", "hydra", "all"), help="print the configuration")
+    add(
+        "--info", "-i", nargs="?", const="all", choices=INFOS, help="print what Hydra composes from"
+    )
+    add("--shell-completion", "-sc", action="store_true", help="install=SHELL, uninstall=SHELL")
+    return parser

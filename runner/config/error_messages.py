@@ -1,0 +1,294 @@
+"""What Hydra, OmegaConf and YAML object to, said as where, what, what is legal and what next."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import shlex
+import traceback
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import (
+    CompactHydraException,
+    ConfigCompositionException,
+    HydraException,
+    MissingConfigException,
+    OverrideParseException,
+)
+from omegaconf import DictConfig, ListConfig
+from omegaconf.errors import ConfigKeyError, MissingMandatoryValue, OmegaConfBaseException
+
+from runner.config.arguments import hydra_value
+from runner.config.schema import unknown
+from runner.config.validation import nearest
+from runner.core.errors import Problem
+
+
+class Files:
+    """The YAML files of some folders: the first folder that has a file wins.
+
+    `named` are those of another name, or in another place, than their config.
+    """
+
+    def __init__(self, folders: Sequence[Path], shipped: Path) -> None:
+        self.folders = folders
+        self.shipped = shipped
+        self.named: dict[str, Path] = {}
+
+    def find(self, config: str) -> list[Path]:
+        """Return the files of this name, the one that wins first."""
+        if config in self.named:
+            return [self.named[config]]
+        files = (folder / f"{config}.yaml" for folder in self.folders)
+        return [file for file in files if file.is_file()]
+
+    def sources(self, configs: Sequence[str]) -> Iterator[str]:
+        """Yield which file each of `configs` came from."""
+        for config in configs:
+            file = next(iter(self.find(config)), "built in")
+            yield f"{config}: {file}"
+
+    def shadows(self, configs: Sequence[str]) -> Iterator[str]:
+        """Yield which of `configs` came from a file that hides another."""
+        for config in configs:
+            chosen, *hidden = self.find(config) or [self.shipped]
+            if hidden:
+                ours = self.shipped / f"{config}.yaml"
+                names = ["the shipped one" if file == ours else str(file) for file in hidden]
+                yield f"{config}: {chosen} (shadows {' and '.join(names)})"
+
+    def place(self, key: str, configs: Sequence[str], words: Sequence[str] = ()) -> str:
+        """Return `FILE:LINE: KEY` for the file that sets a key, or the key alone.
+
+        Alone, too, where that is a shipped rendezvous: it is a choice, and not for a user to edit.
+        """
+        groups = {config.rpartition("/")[0] for config in configs}
+        for word in words:
+            set_here = word.lstrip("+~").partition("=")[0]
+            if set_here not in groups and f"{key}.".startswith(f"{set_here}."):
+                return key
+        keys = key.split(".")
+        for config in configs:
+            file = next(iter(self.find(config)), None)
+            if config.startswith("rendezvous/") and file and file.is_relative_to(self.shipped):
+                continue
+            package = config.split("/")[:-1]
+            for path in (keys, keys[len(package) :] if keys[: len(package)] == package else []):
+                if file and path and (line := _line_of(file, path)):
+                    return f"{shown(file)}:{line}: {key}"
+        return key
+
+
+def shown(file: Path) -> str:
+    """Return a path as a person here would type it."""
+    here = Path.cwd()
+    return str(file.relative_to(here) if file.is_relative_to(here) else file)
+
+
+def _line_of(file: Path, path: Sequence[str]) -> int | None:
+    """Return the line of a key in a YAML file."""
+    try:
+        node = yaml.compose(file.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
+    except (OSError, ValueError, yaml.YAMLError):
+        return None
+    line = None
+    for key in path:
+        pairs = node.value if isinstance(node, yaml.MappingNode) else []
+        found = next(((name, value) for name, value in pairs if name.value == key), None)
+        if found is None:
+            return None
+        line, node = found[0].start_mark.line + 1, found[1]
+    return line
+
+
+def unresolved(key: str, error: OmegaConfBaseException) -> Problem:
+    """Return the problem of a value that cannot be resolved."""
+    if isinstance(error, MissingMandatoryValue):
+        return Problem(key, "must be set: the YAML says ???", f"such as {key}=VALUE")
+    text = _first_line(error)
+    if found := re.search(r"Environment variable '([^']+)' not found", text):
+        hint = f"export {found[1]}=… first, or give a default: ${{oc.env:{found[1]},DEFAULT}}"
+        return Problem(key, f"{found[1]} is not set in this shell's environment", hint)
+    return Problem(
+        key, _lowered(text), "${a.b} is the full key of another value, ${.b} a neighbour"
+    )
+
+
+def plain(node: Any, where: str, problems: list[Problem]) -> Any:
+    """Return a config as plain data with every interpolation resolved."""
+    if isinstance(node, DictConfig):
+        pairs = [(key, str(key)) for key in node]
+    elif isinstance(node, ListConfig):
+        pairs = [(index, str(index)) for index in range(len(node))]
+    else:
+        return node
+    result = {}
+    for key, name in pairs:
+        full = f"{where}.{name}" if where else name
+        try:
+            value = node[key]
+        except OmegaConfBaseException as error:
+            problem = unresolved(full, error)
+            if problem.what not in {known.what for known in problems}:
+                problems.append(problem)
+        else:
+            result[name] = plain(value, full, problems)
+    return result if isinstance(node, DictConfig) else list(result.values())
+
+
+def explain(error: Exception, files: Files, words: Sequence[str]) -> Problem:
+    """Return the problem of anything raised while Hydra composed `words`."""
+    cause = error.__cause__ or error.__context__
+    if isinstance(error, OverrideParseException):
+        return _unreadable_override(error)
+    if isinstance(error, MissingConfigException):
+        return _missing_option(error, files, words)
+    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark:
+        mark = error.problem_mark
+        where = f"{shown(Path(mark.name))}:{mark.line + 1}"
+        return Problem(where, ", ".join(filter(None, (error.context, error.problem))))
+    if isinstance(error, ConfigCompositionException) and isinstance(cause, OmegaConfBaseException):
+        return _refused_value(error, cause, files)
+    if file := _being_read(error):
+        detail = cause if isinstance(cause, OmegaConfBaseException) else error
+        reason = getattr(detail, "strerror", None) or _first_line(detail)
+        return Problem(shown(file), f"cannot be read: {_lowered(reason)}")
+    return _other(error, files, words)
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().partition("\n")[0]
+
+
+def _lowered(text: str) -> str:
+    return text[:1].lower() + text[1:]
+
+
+def _unreadable_override(error: OverrideParseException) -> Problem:
+    word = error.override
+    key, equals, value = word.partition("=")
+    if not equals:
+        what = "neither KEY=VALUE nor a flag"
+        hint = "python -m runner --help shows what there is"
+        return Problem(word, what, f"task.script={word}" if Path(word).is_file() else hint)
+    if "[" in key:
+        what = "a key cannot be a range"
+        return Problem(word, what, "set one node, or edit the YAML")
+    try:
+        OverridesParser.create().parse_override(f"{key}=1")
+    except HydraException:
+        what = f"{key!r} is no key; keys are joined by dots, and such a part starts with a letter"
+        return Problem(word, what, "what has no such key can be set in YAML only")
+    quoted = f"{key}={hydra_value(value)}" if value[:1] not in "[{" else f'{key}=["a (b)", c]'
+    hint = f"quote text for Hydra, and the whole for the shell:\n  {shlex.quote(quoted)}"
+    return Problem(word, "the value is not in the grammar of Hydra's overrides", hint)
+
+
+def _missing_option(error: MissingConfigException, files: Files, words: Sequence[str]) -> Problem:
+    name = error.missing_cfg_file or ""
+    group, _, option = name.rpartition("/")
+    parent = re.match(r"In '([^']+)'", str(error))
+    chosen = [
+        word
+        for word in words
+        if re.match(rf"\+?{re.escape(group)}(@[^=]*)?=.*{re.escape(option)}", word)
+    ]
+    sources = [shown(file) for file in files.find(parent[1])] if parent else []
+    folders = [folder / group for folder in files.folders if (folder / group).is_dir()]
+    options = error.options or sorted(
+        {"base", *(file.stem for folder in folders for file in folder.glob("*.yaml"))}
+    )
+    hint = [nearest(option, options, f"{group}=")]
+    hint += [f"looked in {' and '.join(map(shown, folders))}"] if folders else []
+    what = f"there is no {group or 'config'} {option!r}; there are {', '.join(options)}"
+    where = next(iter([*chosen[-1:], *sources]), group)
+    return Problem(where, what, "\n".join(filter(None, hint)))
+
+
+def _refused_value(
+    error: ConfigCompositionException,
+    cause: OmegaConfBaseException,
+    files: Files,
+) -> Problem:
+    """Return the problem of a value the schema refuses, in a file or on the command line."""
+    key = str(cause.full_key or "") or _being_merged(cause)
+    config = re.match(r"In '([^']+)'", str(error))
+    file = _being_read(error)
+    if file:
+        where = f"{shown(file)}: {key}"
+    elif config:
+        file = next(iter(files.find(config[1])), Path(config[1]))
+        where = files.place(key, [config[1]]) if key else shown(file)
+    else:
+        where = key
+    legal = cause.object_type
+    if isinstance(cause, (ConfigKeyError, AttributeError)) and dataclasses.is_dataclass(legal):
+        parent, _, name = key.rpartition(".")
+        found = unknown(parent, name, [each.name for each in dataclasses.fields(legal)])
+        return dataclasses.replace(found, where=where)
+    text = _lowered(_first_line(cause))
+    for pattern, plain in REFUSALS.items():
+        text = re.sub(pattern, plain, text, flags=re.IGNORECASE)
+    return Problem(where, text, KEY_HINTS.get(key, ""))
+
+
+KEY_HINTS = {
+    "cluster.nodes": "such as nodes: {gpu1: {}, gpu2: {host: 192.168.1.110}}",
+    "deploy": "whether code is pushed is cluster.deploy: auto or never",
+}
+
+REFUSALS = {
+    r"value ('.*') of type .* converted to Integer": r"must be a whole number, not \1",
+    r"value ('.*') of type .* converted to Float": r"must be a number, not \1",
+    r"cannot convert '\w+' to string: (.*)": r"must be a text, not \1",
+    r".*(is not Optional|Incompatible value 'None').*": "must not be null",
+    r"invalid type assigned: .* value: (.*)": r"takes a mapping of keys to values, not \1",
+    r"cannot assign (\w+) to Dict.*": r"takes a mapping of keys to values, not \1",
+    r"(cannot merge|merge error).*": "a list stands for a mapping here, or a mapping for a list",
+}
+"""OmegaConf's words for a value of the wrong type, and ours."""
+
+
+def _being_merged(error: BaseException) -> str:
+    """Return the key OmegaConf was merging: only the frames of its merge know."""
+    keys = [
+        frame.f_locals.get("key")
+        for frame, _ in traceback.walk_tb(error.__traceback__)
+        if frame.f_code.co_name == "_map_merge"
+    ]
+    return ".".join(key for key in keys if isinstance(key, str))
+
+
+def _being_read(error: BaseException) -> Path | None:
+    """Return the file Hydra was reading: only the frames of its loader know."""
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        path = frame.f_locals.get("full_path")
+        if isinstance(path, str) and frame.f_code.co_name == "load_config":
+            return Path(path)
+    return None
+
+
+def _other(error: Exception, files: Files, words: Sequence[str]) -> Problem:
+    """Return what Hydra says: its first line, and the rest as the advice."""
+    if isinstance(error, OmegaConfBaseException):
+        return unresolved(str(error.full_key or "configuration"), error)
+    text = str(error).strip() or type(error).__name__
+    first, _, rest = text.partition("\n")
+    if found := re.fullmatch(r"(?:Ambiguous value for argument|Sweep parameters) '(.*)'.*", first):
+        key, _, value = found[1].partition("=")
+        hint = f"as a list: {shlex.quote(f'{key}=[{value}]')}"
+        hint += f"\nas one text: {shlex.quote(f'{key}={hydra_value(value)}')}"
+        return Problem(found[1], "several values need --multirun, which makes a run of each", hint)
+    if not isinstance(error, CompactHydraException):
+        rest += "\nHYDRA_FULL_ERROR=1 shows where in Hydra this comes from"
+    keys = {word.lstrip("+~").partition("=")[0]: word for word in words}
+    about = [word for key, word in keys.items() if f"'{key}'" in first or word in first]
+    if named := re.search(r"\bin '?([\w/.-]+)'?[:,]", first, re.IGNORECASE):
+        about = [shown(file) for file in files.find(named[1])]
+    if first.startswith("Could not delete") and "cluster.nodes." in first:
+        rest = f"leave a node out with cluster.exclude=[{about[0].rpartition('.')[2]}]"
+    return Problem(next(iter(about), "configuration"), _lowered(first).rstrip("."), rest.strip())

@@ -1,0 +1,1 @@
+"""One attempt of a run, as the controller monitors it."""

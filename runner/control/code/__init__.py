@@ -1,0 +1,1 @@
+"""The user's code: work tree, snapshot, push, requirements."""

@@ -1,0 +1,1 @@
+"""Run folders on the controller, and downloads into them."""

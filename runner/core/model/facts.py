@@ -1,0 +1,257 @@
+"""What a host reported about itself, all in one answer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Dict, Optional, Tuple
+
+from runner.core.model.hardware import Busy, Driver, GpuHealth, System, Xid
+from runner.core.planning.etcd import Etcd
+
+OUR_ENV = (
+    "CUDA_VISIBLE_DEVICES",
+    "DIST_BACKEND",
+    "GLOO_SOCKET_IFNAME",
+    "NCCL_SOCKET_IFNAME",
+    "OMP_NUM_THREADS",
+    "TP_SOCKET_IFNAME",
+)
+"""Variables the plan sets, but never over a setting of the user's."""
+
+ASSUMED = "assumed"
+"""The `gpu_source` of a host that was not asked."""
+
+
+@dataclass(frozen=True)
+class FactsRequest:
+    """What the controller wants to know of one host.
+
+    Attributes:
+        node: The node's name in the YAML.
+        run_id: The run that asks.
+        setup: Shell lines to run by bash first; their environment is kept for the run.
+        python: The task's interpreter: a name on PATH, or a path (`~/` allowed).
+        project: The folder of the code (`~/` allowed); "" when the task is ours.
+        script: A script below `project`, or an absolute one; "" when there is none.
+        workdir: Where runs are kept (`~/` allowed).
+        tasks_hash: The content hash of our shipped tasks; "" when the task is a user's.
+        release: The hash of the release the run is to work in; "" for none.
+        hold_port: Whether to reserve the port where the nodes meet here.
+        hold_hub: Whether to reserve a port for the supervisors' hub.
+        hold_vote: Whether to reserve a port by which the hosts relaunch the run themselves.
+        port_first: The first port allowed; 0 for any.
+        port_last: The last port allowed.
+        deadline_s: How long one slow tool may take before it is left out.
+        hosts_only: Whether to leave out what only a launch needs: interpreter and GPUs.
+        gpus: Whether to look at the GPUs all the same.
+        setup_s: How long the setup lines may take.
+        python_path: The PYTHONPATH the ranks will have, if the configuration sets one.
+        packages: Distributions to look for in the task's interpreter, by normalised name.
+        serves: Whether to look for an etcd of the host's own.
+        endpoint: HOST:PORT of an etcd to try, "" for none.
+        thorough: Whether to do what no launch waits for: look at the health of the GPUs and at who
+            uses the machine, ask the login shell for the interpreter, read all of the release.
+    """
+
+    node: str
+    run_id: str = ""
+    setup: Tuple[str, ...] = ()
+    python: str = "python3"
+    project: str = ""
+    script: str = ""
+    workdir: str = "~/.runner"
+    tasks_hash: str = ""
+    release: str = ""
+    hold_port: bool = False
+    hold_hub: bool = False
+    hold_vote: bool = False
+    port_first: int = 0
+    port_last: int = 0
+    hosts_only: bool = False
+    gpus: bool = False
+    deadline_s: float = 15.0
+    setup_s: float = 120.0
+    python_path: str = ""
+    packages: Tuple[str, ...] = ()
+    serves: bool = False
+    endpoint: str = ""
+    thorough: bool = False
+
+
+@dataclass(frozen=True)
+class Interface:
+    """One network interface; `addresses` like "10.0.0.1/24" or "fe80::1/64".
+
+    `up` is switched on and with a carrier. A labelled address (`eth0:1`) is one of its own.
+    `mtu` is in bytes, 0 when unknown.
+    """
+
+    name: str
+    addresses: Tuple[str, ...] = ()
+    up: bool = True
+    loopback: bool = False
+    mtu: int = 0
+
+
+@dataclass(frozen=True)
+class Route:
+    """One line of the kernel's main routing table; `dest` like "10.0.0.0/24" or "0.0.0.0/0"."""
+
+    dest: str
+    interface: str
+    metric: int = 0
+
+
+@dataclass(frozen=True)
+class GpuProcess:
+    """A process that holds memory of a GPU. Memory in bytes, 0 when unknown."""
+
+    pid: int
+    memory: int = 0
+    user: str = ""
+    command: str = ""
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One GPU. Memory in bytes, 0 when unknown.
+
+    A broken GPU has nothing but its index, and in `error` the driver's words. `health` is only
+    known where it was asked for.
+    """
+
+    index: int
+    name: str = ""
+    uuid: str = ""
+    memory_total: int = 0
+    memory_used: int = 0
+    processes: Tuple[GpuProcess, ...] = ()
+    error: str = ""
+    health: Optional[GpuHealth] = None
+
+
+@dataclass(frozen=True)
+class Python:
+    """The task's interpreter. `error` says why it could not be asked; then the rest is empty.
+
+    Attributes:
+        executable: Its path.
+        version: Such as "3.11.7".
+        torch: The version string of torch's version file ("2.13.0+cpu"), "" without torch.
+        torch_cuda: The CUDA runtime it is built for ("12.8"), "" for none.
+        error: Why it could not be asked.
+        prefix: Where its environment is (`sys.prefix`, links resolved): two interpreters with
+            the same one import the same packages.
+        implementation: As in `sys.implementation.name`.
+        packages: Versions of those distributions that were asked for and are there; None when
+            they could not be listed.
+        similar: What may stand for those that are not: another distribution, or a module.
+    """
+
+    executable: str = ""
+    version: str = ""
+    torch: str = ""
+    torch_cuda: str = ""
+    error: str = ""
+    prefix: str = ""
+    implementation: str = "cpython"
+    packages: Optional[Dict[str, str]] = None
+    similar: Dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Setup:
+    """How the setup lines ended: exit code (-1: out of time) and the end of their output.
+
+    After a failure, the last line of `output` is ours and says which line it was.
+    """
+
+    code: int = 0
+    output: str = ""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """One host, as it sees itself.
+
+    Attributes:
+        node: The node's name in the YAML, as asked.
+        hostname: Its own name.
+        user: The user we are there.
+        home: That user's home.
+        setup: How the setup lines ended; with a code other than 0 the rest is not filled.
+        python: The task's interpreter.
+        gpus: Its GPUs, by index.
+        gpu_source: "nvml", "nvidia-smi", "none", or why neither answered.
+        driver: That of the GPUs.
+        xids: What it told the kernel's log since the boot, if that was asked for and may be read.
+        interfaces: Every interface with its addresses.
+        routes: The routing table.
+        reached_at: The address of its own by which we came (SSH_CONNECTION), "" when local.
+        cores: CPU cores a process of ours may use (affinity and cgroup quota).
+        held_port: The port reserved for the meeting, 0 when none was asked for or free.
+        hub_port: The one reserved for the supervisors' hub, likewise.
+        vote_port: The one reserved for a relaunch by the hosts, likewise.
+        port_error: Why no port could be reserved.
+        workdir: Absolute.
+        workdir_error: Why no file can be written below it.
+        disk_free: Bytes free there.
+        project: Absolute.
+        project_exists: Whether that folder is there.
+        script_exists: Whether the script is there.
+        run_there: Whether a run of this id has been here before.
+        run_stopped: Whether somebody told it here to stop.
+        tasks_held: Whether the shipped tasks of that hash are there.
+        release_held: Whether the release is there, whole.
+        release: "absent", "intact" or "damaged", after all of it was read; "" when it was not.
+        login_python: What the login shell finds by the same name, if it was asked and did.
+        machine: The kind of processor, as in `uname -m`.
+        shm_free: Bytes free in /dev/shm.
+        logind_kills: The setting by which logind kills at logout what a run leaves, "" for none.
+        own_env: What `setup` or the host itself sets of the variables in `OUR_ENV`.
+        limits: Soft resource limits by name ("nofile", "memlock", "nproc"); -1 is unlimited.
+        system: The machine's memory, load and NUMA nodes.
+        busiest: Who keeps its cores busy, if that was asked for and somebody does.
+        etcd: What it knows of etcd, if that was asked for.
+        seconds: How long each part of the answer took.
+    """
+
+    node: str
+    hostname: str = ""
+    user: str = ""
+    home: str = ""
+    setup: Setup = Setup()
+    python: Python = Python()
+    gpus: Tuple[Gpu, ...] = ()
+    gpu_source: str = "none"
+    driver: Driver = field(default_factory=Driver)
+    xids: Tuple[Xid, ...] = ()
+    interfaces: Tuple[Interface, ...] = ()
+    routes: Tuple[Route, ...] = ()
+    reached_at: str = ""
+    cores: int = 1
+    held_port: int = 0
+    hub_port: int = 0
+    vote_port: int = 0
+    port_error: str = ""
+    workdir: str = ""
+    workdir_error: str = ""
+    disk_free: Optional[int] = None
+    project: str = ""
+    project_exists: bool = True
+    script_exists: bool = True
+    run_there: bool = False
+    run_stopped: bool = False
+    tasks_held: bool = False
+    release_held: bool = False
+    release: str = ""
+    login_python: Python = Python()
+    machine: str = ""
+    shm_free: Optional[int] = None
+    logind_kills: str = ""
+    own_env: Dict[str, str] = field(default_factory=dict)
+    limits: Dict[str, int] = field(default_factory=dict)
+    system: System = field(default_factory=System)
+    busiest: Optional[Busy] = None
+    etcd: Etcd = field(default_factory=Etcd)
+    seconds: Dict[str, float] = field(default_factory=dict)

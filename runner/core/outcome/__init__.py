@@ -1,0 +1,1 @@
+"""How a run ended and why: verdict, diagnosis, stacks."""

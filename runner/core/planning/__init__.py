@@ -1,0 +1,1 @@
+"""From spec and facts to a plan: a pure function."""

@@ -1,0 +1,54 @@
+"""The environment of a node's ranks, over the host's own."""
+
+from __future__ import annotations
+
+from typing import Dict, Mapping, Tuple
+
+from runner.core.model.facts import Facts
+from runner.core.model.spec import Node, Spec
+
+RECORDER = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
+RECORDINGS = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
+"""Variables of torch's flight recorder, by their new and their old name (ProcessGroupNCCL.cpp)."""
+
+
+def flight_recorder(env: Mapping[str, str], place: str) -> Dict[str, str]:
+    """Return where ranks that have it switched on shall write its dumps: beside their logs."""
+    off = all(env.get(name, "0") == "0" for name in RECORDER)
+    if off or any(name in env for name in RECORDINGS):
+        return {}
+    return dict.fromkeys(RECORDINGS, place)
+
+
+def environment(
+    spec: Spec,
+    node: Node,
+    facts: Facts,
+    backend: str,
+    interface: str,
+    nproc: int,
+    gpus: Tuple[int, ...],
+    attempt: int = 0,
+) -> Dict[str, str]:
+    """Ours first, then the cluster's, the node's, the task's: a user's own setting wins.
+
+    `RUNNER_ATTEMPT` is there from the second attempt on.
+    """
+    env = {
+        "DIST_BACKEND": backend,
+        "OMP_NUM_THREADS": str(max(1, int(facts.cores / nproc))),
+        "RUNNER_RUN_ID": spec.run_id,
+        "RUNNER_NODE": node.name,
+    }
+    if attempt:
+        env["RUNNER_ATTEMPT"] = str(attempt)
+    if interface:
+        env["GLOO_SOCKET_IFNAME"] = interface
+        env["TP_SOCKET_IFNAME"] = interface
+        env["NCCL_SOCKET_IFNAME"] = f"={interface}"
+    env = {name: value for name, value in env.items() if name not in facts.own_env}
+    if node.gpu_ids or node.gpu_count is not None:
+        if gpus:
+            env["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # as in the facts; CUDA's: fastest first
+        env["CUDA_VISIBLE_DEVICES"] = ",".join(str(index) for index in gpus)
+    return {**env, **spec.env_of(node)}

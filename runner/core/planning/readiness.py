@@ -1,0 +1,220 @@
+"""Whether a host can carry out what is asked of it: its facts against the spec."""
+
+from __future__ import annotations
+
+import posixpath
+from typing import List, Tuple
+
+from runner.core.errors import Problem
+from runner.core.model.facts import Facts
+from runner.core.model.spec import Node, Spec, Task
+from runner.core.planning.rendezvous_flags import newer_options
+
+MIN_DISK_BYTES = 32 << 20
+"""Below this, not even the records and the first log lines are safe."""
+
+
+def problems_of(spec: Spec, node: Node, facts: Facts) -> List[Problem]:
+    """Return everything about one host that makes a start pointless."""
+    if facts.setup.code != 0:
+        return [_setup(node, facts)]
+    return [
+        *(interpreter_problems(node, facts) if needs_python(spec.task) else ()),
+        *(torch_problems(node, facts) if needs_torch(spec.task) else ()),
+        *storage_problems(node, facts),
+        *room_problems(spec, node, facts),
+        *_program(spec, node, facts),
+        *gpu_problems(node, facts),
+        *port_problems(spec, node, facts),
+        *service_problems(spec, node, facts),
+        *torchrun_problems(spec, node, facts),
+        *_logout(spec, node, facts),
+    ]
+
+
+def needs_python(task: Task) -> bool:
+    """Whether the task's interpreter starts it, or what starts it."""
+    return not (task.plain and task.kind == "command")
+
+
+def needs_torch(task: Task) -> bool:
+    """Whether torch starts it; a program that is started plainly may do without."""
+    return not task.plain
+
+
+def visible_gpus(facts: Facts) -> Tuple[int, ...]:
+    """Return the GPUs the host lets us see: all, or those of its own CUDA_VISIBLE_DEVICES.
+
+    That lists indices or (the beginnings of) UUIDs and ends, for CUDA, at the first word that is
+    neither, such as -1.
+    """
+    there = tuple(gpu.index for gpu in facts.gpus)
+    chosen = facts.own_env.get("CUDA_VISIBLE_DEVICES")
+    if chosen is None:
+        return there
+    visible: List[int] = []
+    for word in (word.strip() for word in chosen.split(",")):
+        named = [
+            gpu.index
+            for gpu in facts.gpus
+            if word == str(gpu.index) or (word.startswith("GPU-") and gpu.uuid.startswith(word))
+        ]
+        if len(named) != 1:
+            break
+        visible += named
+    return tuple(visible)
+
+
+def _setup(node: Node, facts: Facts) -> Problem:
+    how = "did not end in time" if facts.setup.code < 0 else f"ended with {facts.setup.code}"
+    output = facts.setup.output.strip() or "(no output)"
+    return Problem(node.name, f"cluster.setup {how}", output)
+
+
+def interpreter_problems(node: Node, facts: Facts) -> List[Problem]:
+    """Return why the task's interpreter cannot be used."""
+    if facts.python.error:
+        hint = "set cluster.python to the interpreter that has torch there"
+        return [Problem(node.name, facts.python.error, hint)]
+    return []
+
+
+def torch_problems(node: Node, facts: Facts) -> List[Problem]:
+    """Return that an interpreter which can be used has no torch."""
+    if not facts.python.error and not facts.python.torch:
+        return [
+            Problem(
+                node.name,
+                f"no torch in {facts.python.executable} (Python {facts.python.version})",
+                "set cluster.python to an interpreter that has it, activate its environment in "
+                f"cluster.setup, or there: {facts.python.executable} -m pip install torch",
+            )
+        ]
+    return []
+
+
+def storage_problems(node: Node, facts: Facts) -> List[Problem]:
+    """Return what keeps anything from being stored on a host."""
+    if facts.workdir_error:
+        what = f"cluster.workdir: {facts.workdir_error}"
+        return [Problem(node.name, what, "set cluster.workdir")]
+    return []
+
+
+def room_problems(spec: Spec, node: Node, facts: Facts) -> List[Problem]:
+    """Return what is wrong with the room on its disk."""
+    if facts.workdir_error:
+        return []
+    if facts.disk_free is not None and facts.disk_free < MIN_DISK_BYTES:
+        return [
+            Problem(
+                node.name,
+                f"cluster.workdir: {facts.workdir} has {facts.disk_free >> 20} MiB free, "
+                f"a run needs {MIN_DISK_BYTES >> 20} MiB and room for its logs",
+                f"remove what ended runs left: python -m runner clean --cluster {spec.cluster} "
+                "--older-than 1h\nor set cluster.workdir to another disk",
+            )
+        ]
+    return []
+
+
+def setup_problems(node: Node, facts: Facts) -> List[Problem]:
+    """Return how the setup lines failed."""
+    return [_setup(node, facts)] if facts.setup.code != 0 else []
+
+
+def _program(spec: Spec, node: Node, facts: Facts) -> List[Problem]:
+    problems = []
+    if facts.run_there:
+        what = f"run_id: there is a run {spec.run_id} below {facts.workdir} already"
+        problems.append(Problem(node.name, what, "choose another run_id, or leave it out"))
+    if spec.task.shipped:
+        return problems
+    if not facts.project_exists:
+        problems.append(
+            Problem(
+                node.name,
+                f"cluster.project: there is no folder {facts.project}",
+                "set cluster.project to where the code is on the hosts, or leave it out and set "
+                "cluster.deploy=auto to have it pushed",
+            )
+        )
+    elif not facts.script_exists:
+        where = "there" if posixpath.isabs(spec.task.target) else f"in {facts.project}"
+        problems.append(
+            Problem(
+                node.name,
+                f"task.script: there is no {spec.task.target} {where}",
+                "name it relative to cluster.project, or as an absolute path on the hosts",
+            )
+        )
+    return problems
+
+
+def gpu_problems(node: Node, facts: Facts) -> List[Problem]:
+    """Return what the YAML asks for of its GPUs, and it has not."""
+    there = visible_gpus(facts)
+    key = f"cluster.nodes.{node.name}.gpus"
+    if node.gpu_ids:
+        missing = [index for index in node.gpu_ids if index not in there]
+        asked = f"asked for device {missing[0]}" if missing else ""
+    else:
+        asked = f"asked for {node.gpu_count}" if (node.gpu_count or 0) > len(there) else ""
+    if not asked:
+        return []
+    source = "" if facts.gpu_source == "none" else f" ({facts.gpu_source})"
+    seen = f"{len(there) or 'none'}{source}"
+    legal = f"0 to {len(there)}, or a list of {list(there)}" if there else "0"
+    return [Problem(node.name, f"{key}: {asked}, the host has {seen}", f"legal here: {legal}")]
+
+
+def port_problems(spec: Spec, node: Node, facts: Facts) -> List[Problem]:
+    """Return why there is no port for the meeting."""
+    holds = spec.rendezvous.holds(node.name, spec.master.name)
+    if not holds or facts.held_port:
+        return []
+    hint = "set cluster.master_port to another port, a range such as 29500-29600, or auto"
+    return [Problem(node.name, f"cluster.master_port: {facts.port_error}", hint)]
+
+
+def service_problems(spec: Spec, node: Node, facts: Facts) -> List[Problem]:
+    """Return why this host cannot run the etcd that it is to run."""
+    if node.name != spec.rendezvous.serve:
+        return []
+    found, key = facts.etcd, "rendezvous.serve"
+    if not found.program:
+        hint = (
+            "install it there (Debian's package is etcd-server), add its folder to PATH in "
+            "cluster.setup, or set rendezvous.endpoint=HOST:PORT to one that runs"
+        )
+        return [Problem(node.name, f"{key}: there is no etcd on its PATH", hint)]
+    if not found.speaks_v2:
+        what = f"{key}: {found.program} is etcd {found.version}, which has no v2 API for torch"
+        return [
+            Problem(node.name, what, "install etcd 3.4 or 3.5 there, or choose rendezvous=c10d")
+        ]
+    return []
+
+
+def torchrun_problems(spec: Spec, node: Node, facts: Facts) -> List[Problem]:
+    """Return the options of torchrun's that were asked for and this host's torch has not."""
+    problems = []
+    for key, since, hint in newer_options(spec, facts.python.torch):
+        what = f"torch {facts.python.torch} is there, and {key} needs {since} or newer"
+        problems.append(Problem(node.name, what, hint))
+    return problems
+
+
+def _logout(spec: Spec, node: Node, facts: Facts) -> List[Problem]:
+    """A run that nobody stays logged in for must outlive the log-in that started it."""
+    if not facts.logind_kills or (spec.disconnect_s and not spec.detach):
+        return []
+    what = (
+        "logind would kill the run as soon as its launch has logged out again "
+        f"({facts.logind_kills})"
+    )
+    hint = (
+        f"have KillUserProcesses=no, or KillExcludeUsers={facts.user}, set there; or stay: leave "
+        "out detach=true and on_disconnect=keep"
+    )
+    return [Problem(node.name, what, hint)]

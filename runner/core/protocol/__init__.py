@@ -1,0 +1,1 @@
+"""What controller, agents and supervisors share: frames, events, states, paths."""

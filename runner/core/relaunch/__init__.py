@@ -1,0 +1,1 @@
+"""Relaunch policy, and what supervisors need to plan the next attempt."""

@@ -1,0 +1,1 @@
+"""Facts: what a host reports about itself."""

@@ -1,0 +1,159 @@
+"""The interfaces, addresses and routes of this host, as the kernel gives them.
+
+Straight from netlink, which is also where every libc's `getifaddrs` has them from: no library to
+load, and each address comes with its prefix length.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+import sys
+from typing import Dict, Iterator, List, Mapping, Tuple
+
+from runner.core.model.facts import Interface, Route
+
+_NLMSG_DONE, _NLMSG_ERROR = 3, 2
+_RTM_NEWLINK, _RTM_GETLINK, _RTM_NEWADDR, _RTM_GETADDR = 16, 18, 20, 22
+_REQUEST_DUMP = 0x301
+_IFLA_IFNAME, _IFLA_MTU = 3, 4
+_IFA_ADDRESS, _IFA_LOCAL, _IFA_LABEL = 1, 2, 3
+_IFF_UP, _IFF_LOOPBACK, _IFF_RUNNING = 0x1, 0x8, 0x40
+
+_HEADER = struct.Struct("=IHHII")
+_LINK = struct.Struct("=BxHiII")
+_ADDRESS = struct.Struct("=BBBBi")
+_ATTRIBUTE = struct.Struct("=HH")
+
+_PATIENCE_S = 2.0
+
+_RTF_UP, _RTF_REJECT = 0x1, 0x200
+_RTF_ANYCAST, _RTF_CACHE, _RTF_LOCAL = 0x100000, 0x1000000, 0x80000000
+
+
+def interfaces() -> Tuple[Interface, ...]:
+    """Return every interface with its addresses, in the kernel's order."""
+    return parse_interfaces(_dump(_RTM_GETLINK), _dump(_RTM_GETADDR))
+
+
+def parse_interfaces(links: bytes, addresses: bytes) -> Tuple[Interface, ...]:
+    """Return the interfaces in two netlink dumps.
+
+    An address with a label of its own (`eth0:1`) makes an interface of that name, as it does in
+    `getifaddrs`: this is the name by which gloo and NCCL look for it.
+    """
+    flags: Dict[int, int] = {}
+    names: Dict[int, str] = {}
+    mtus: Dict[int, int] = {}
+    owned: Dict[Tuple[int, str], List[str]] = {}
+    for kind, body in _messages(links):
+        if kind == _RTM_NEWLINK:
+            _, _, index, flags[index], _ = _LINK.unpack_from(body)
+            told = _attributes(body, _LINK.size)
+            names[index] = _text(told[_IFLA_IFNAME])
+            mtus[index] = int.from_bytes(told.get(_IFLA_MTU, b""), sys.byteorder)
+            owned[index, names[index]] = []
+    for kind, body in _messages(addresses):
+        if kind == _RTM_NEWADDR:
+            family, length, _, _, index = _ADDRESS.unpack_from(body)
+            found = _attributes(body, _ADDRESS.size)
+            raw = found.get(_IFA_LOCAL) or found[_IFA_ADDRESS]  # the latter may be the peer's
+            name = _text(found.get(_IFA_LABEL, b"")) or names.get(index, "")
+            owned.setdefault((index, name), []).append(f"{_show(family, raw)}/{length}")
+    return tuple(
+        Interface(name, tuple(own), *_state(flags.get(index, 0)), mtus.get(index, 0))
+        for (index, name), own in owned.items()
+    )
+
+
+def routes(root: str = "/") -> Tuple[Route, ...]:
+    """Return the main routing table, less what leads nowhere or to ourselves."""
+    net = os.path.join(root, "proc/net")
+    return (*_routes_v4(os.path.join(net, "route")), *_routes_v6(os.path.join(net, "ipv6_route")))
+
+
+def reached_at(environ: Mapping[str, str]) -> str:
+    """Return the address of ours that the SSH client came to, "" without one."""
+    words = environ.get("SSH_CONNECTION", "").split()
+    return words[2].partition("%")[0] if len(words) == 4 else ""
+
+
+def _dump(request: int) -> bytes:
+    """Return the kernel's whole answer to a request for all of a kind."""
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0) as netlink:
+        netlink.settimeout(_PATIENCE_S)
+        netlink.bind((0, 0))
+        netlink.send(_HEADER.pack(_HEADER.size + 4, request, _REQUEST_DUMP, 1, 0) + bytes(4))
+        answer = b""
+        while True:
+            chunk = netlink.recv(1 << 16)
+            answer += chunk
+            if any(kind in (_NLMSG_DONE, _NLMSG_ERROR) for kind, _ in _messages(chunk)):
+                return answer
+
+
+def _messages(dump: bytes) -> Iterator[Tuple[int, bytes]]:
+    at = 0
+    while at + _HEADER.size <= len(dump):
+        length, kind, _, _, _ = _HEADER.unpack_from(dump, at)
+        yield kind, dump[at + _HEADER.size : at + length]
+        at += max(_HEADER.size, _aligned(length))
+
+
+def _attributes(body: bytes, at: int) -> Dict[int, bytes]:
+    found = {}
+    while at + _ATTRIBUTE.size <= len(body):
+        length, kind = _ATTRIBUTE.unpack_from(body, at)
+        found[kind] = body[at + _ATTRIBUTE.size : at + length]
+        at += max(_ATTRIBUTE.size, _aligned(length))
+    return found
+
+
+def _aligned(length: int) -> int:
+    return (length + 3) & ~3
+
+
+def _text(raw: bytes) -> str:
+    return raw.rstrip(b"\0").decode(errors="replace")
+
+
+def _show(family: int, raw: bytes) -> str:
+    return socket.inet_ntop(family, raw)
+
+
+def _state(flags: int) -> Tuple[bool, bool]:
+    """Return whether it is up (switched on and with a carrier), and whether it is a loopback."""
+    up = flags & _IFF_UP and flags & _IFF_RUNNING
+    return bool(up), bool(flags & _IFF_LOOPBACK)
+
+
+def _routes_v4(path: str) -> Iterator[Route]:
+    for words in _table(path):
+        if len(words) < 8 or words[0] == "Iface":
+            continue
+        flags = int(words[3], 16)
+        if flags & _RTF_UP and not flags & _RTF_REJECT:
+            dest, mask = (struct.pack("=I", int(words[at], 16)) for at in (1, 7))
+            length = f"{int.from_bytes(mask, 'big'):b}".count("1")
+            yield Route(f"{_show(socket.AF_INET, dest)}/{length}", words[0], int(words[6]))
+
+
+def _routes_v6(path: str) -> Iterator[Route]:
+    unwanted = _RTF_REJECT | _RTF_ANYCAST | _RTF_CACHE | _RTF_LOCAL
+    for words in _table(path):
+        if len(words) < 10:
+            continue
+        dest, flags = bytes.fromhex(words[0]), int(words[8], 16)
+        multicast = dest[0] == 0xFF
+        if flags & _RTF_UP and not flags & unwanted and not multicast:
+            length = int(words[1], 16)
+            yield Route(f"{_show(socket.AF_INET6, dest)}/{length}", words[9], int(words[5], 16))
+
+
+def _table(path: str) -> Iterator[List[str]]:
+    try:
+        with open(path, encoding="ascii", errors="replace") as file:
+            yield from (line.split() for line in file)
+    except OSError:  # no such protocol in this kernel
+        return

@@ -1,0 +1,169 @@
+"""The task's interpreter: where it is, how old, and which torch it has, without importing it."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import re
+from typing import Any, Dict, Sequence, Tuple
+
+from runner.core.model.facts import Python
+from runner.host.process import bounded_child
+
+OLDEST = (3, 8)
+
+_MARK = "\x02runner-python\x03"
+
+# Any Python can run this, 2.7 too. It answers between marks: sites print banners. Distributions are
+# found by the names of their folders, since reading the metadata of each takes ten times as long.
+_PROGRAM = """
+import json, os, re, sys
+told = {"executable": sys.executable, "version": sys.version_info[:3], "torch": ""}
+try:
+    told["prefix"] = os.path.realpath(sys.prefix)
+    told["implementation"] = sys.implementation.name
+    from importlib.util import find_spec
+    spec = find_spec("torch")
+    for folder in spec and spec.submodule_search_locations or ():
+        with open(os.path.join(folder, "version.py")) as file:
+            told["torch"] = file.read()
+except Exception:
+    pass
+
+def plain(name):
+    return re.sub("[-_.]+", "-", name).lower()
+
+def version_in(folder, entry, version):
+    for name in ("METADATA", "PKG-INFO", "EGG-INFO/PKG-INFO", ""):
+        path = os.path.join(folder, entry, name) if name else os.path.join(folder, entry)
+        if os.path.isfile(path):
+            if version:
+                return version
+            with open(path, "rb") as file:
+                found = re.search(b"(?m)^Version: *([^\\s]+)", file.read(65536))
+            return found and found.group(1).decode()
+
+def look(wanted):
+    packages, similar, stems = {}, {}, {}
+    for name in wanted:
+        stems.setdefault(name.partition("-")[0], []).append(name)
+    kinds = re.compile("([A-Za-z0-9].*?)(?:-([0-9][^-]*))?(?:-py[0-9.]+.*)?[.](dist|egg)(-info)?$")
+    for folder in filter(None, sys.path):
+        above, own = os.path.split(folder)
+        names = [(folder, each) for each in os.listdir(folder)] if os.path.isdir(folder) else []
+        for place, entry in [(above, own)] * own.endswith(".egg") + names:
+            kind = kinds.match(entry)
+            name = plain(kind.group(1) if kind else entry.partition(".")[0])
+            if name in wanted and kind and name not in packages:
+                version = version_in(place, entry, kind.group(2))
+                if version:
+                    packages[name] = version
+            elif name in wanted and not kind:
+                similar.setdefault(name, entry)
+            elif kind:
+                for other in stems.get(name.partition("-")[0], ()):
+                    similar[other] = kind.group(1)
+    told["packages"] = packages
+    told["similar"] = dict((name, similar[name]) for name in similar if name not in packages)
+
+try:
+    if sys.argv[1:]:
+        look(set(sys.argv[1:]))
+except Exception:
+    pass
+os.write(1, ("MARK" + json.dumps(told) + "MARK").encode())
+""".replace("MARK", _MARK)
+
+
+def start(
+    python: str,
+    environ: Dict[str, str],
+    folder: str,
+    limit_s: float,
+    packages: Sequence[str] = (),
+) -> bounded_child.Child:
+    """Ask `python` in `environ`, in `folder` (or where we are, if there is no such folder).
+
+    `packages` are the distributions to look for, by normalised name.
+    """
+    return bounded_child.Child(functools.partial(_run, python, environ, folder, packages), limit_s)
+
+
+def result(child: bounded_child.Child, python: str) -> Python:
+    """Return what the child learned of `python`."""
+    told = child.told()
+    if "error" in told:
+        return Python(error=told["error"])
+    if child.late:
+        doing = told.get("doing", f"starting {python}")
+        return Python(error=f"{doing}: no answer within {child.limit_s:g} s")
+    answer = child.output.decode(errors="replace").split(_MARK)
+    if len(answer) < 3:
+        return Python(error=_silence(told.get("path", python), child))
+    return parse(json.loads(answer[-2]))
+
+
+def parse(answer: Dict[str, Any]) -> Python:
+    """Return the facts in an interpreter's answer."""
+    version = ".".join(str(part) for part in answer["version"])
+    executable = answer["executable"] or ""
+    if tuple(answer["version"]) < OLDEST:
+        oldest = ".".join(str(part) for part in OLDEST)
+        return Python(error=f"{executable} is Python {version}, older than {oldest}")
+    text = answer["torch"]
+    return Python(
+        executable,
+        version,
+        _assigned("__version__", text),
+        _assigned("cuda", text),
+        prefix=answer.get("prefix", ""),
+        implementation=answer.get("implementation", "cpython"),
+        packages=answer.get("packages"),
+        similar=answer.get("similar", {}),
+    )
+
+
+def _assigned(name: str, text: str) -> str:
+    pattern = rf"^{name}\s*(?::[^=\n]*)?=\s*['\"]([^'\"\n]*)['\"]"
+    found = re.search(pattern, text, re.MULTILINE)
+    return found.group(1) if found else ""
+
+
+def _silence(path: str, child: bounded_child.Child) -> str:
+    code = child.code or 0
+    how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+    last = child.text.splitlines()[-1:]
+    return ": ".join([f"{path} {how} without an answer", *last])
+
+
+def _run(python: str, environ: Dict[str, str], folder: str, packages: Sequence[str]) -> None:
+    if folder:
+        bounded_child.tell(doing=f"entering {folder}")
+        bounded_child.enter(folder)
+    bounded_child.tell(doing=f"looking for {python}")
+    path, error = locate(python, environ)
+    if error:
+        bounded_child.tell(error=error)
+        return
+    bounded_child.tell(doing=f"starting {path}", path=path)
+    try:
+        os.execve(path, [path, "-B", "-c", _PROGRAM, *packages], environ)
+    except FileNotFoundError:
+        bounded_child.tell(error=f"{path} cannot be started: the interpreter it names is not there")
+    except OSError as failure:
+        bounded_child.tell(error=f"{path} cannot be started: {failure.strerror}")
+
+
+def locate(python: str, environ: Dict[str, str]) -> Tuple[str, str]:
+    """Return the path of `python` and "", or "" and why it cannot be started."""
+    if "/" not in python:
+        path = bounded_child.find(python, environ)
+        return path, "" if path else f"no {python} on PATH ({environ.get('PATH', '')})"
+    if os.path.isdir(python):
+        return "", f"{python} is a folder, not an interpreter"
+    if not os.path.exists(python):
+        return "", f"{python} is not there"
+    if not os.access(python, os.X_OK):
+        return "", f"{python} is not executable"
+    return python, ""

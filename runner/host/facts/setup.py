@@ -1,0 +1,98 @@
+"""The user's setup lines, run by one bash, and the environment they leave behind.
+
+The lines share one shell and are checked like `set -e` would, but at the top level only: a failing
+test inside a sourced script or a function (conda's `activate`, `module`) is their own affair, what
+counts is how the line itself ends.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from typing import Dict, Sequence, Tuple
+
+from runner.core.model.facts import Setup
+from runner.host.process import bounded_child
+
+OUT_OF_TIME = -1
+
+_LINES = "__runner_lines"
+_BOOKKEEPING = ("_", "SHLVL", "PWD", "OLDPWD")
+
+# All up to `eval` is one line, so that bash's messages count the user's lines from 1. These come in
+# a variable: `ps` shows it to nobody, and sourced scripts find no positional parameters. They end
+# with a command that succeeds, since the status of a last line such as `[ -f x ] && y` would become
+# that of `eval`; so `eval` fails only where it cannot parse them.
+_TRAP = (
+    "__runner_code=$? __runner_line=$((LINENO - __runner_base)) __runner_what=$BASH_COMMAND; "
+    "if ((${#BASH_SOURCE[@]} == 0)); then "
+    "[[ $__runner_what == *__runner_text* ]] && __runner_line=-1; "
+    'builtin printf "failed\\0%s\\0%s\\0" "$__runner_code" "$__runner_line" >&REPORT; '
+    'builtin exit "$__runner_code"; fi'
+)
+_SCRIPT = (
+    "__runner_text=$__runner_lines$'\\n:'; unset __runner_lines; "
+    f"builtin eval '__runner_base=$LINENO'; trap '{_TRAP}' ERR; "
+    'builtin eval "$__runner_text"\n'
+    "trap - ERR\n"
+    "builtin printf 'done\\0' >&REPORT\n"
+    "builtin exec ENV -0 >&REPORT\n"
+)
+
+
+def start(
+    lines: Sequence[str], environ: Dict[str, str], folder: str, limit_s: float
+) -> bounded_child.Child:
+    """Run `lines` in `folder` (or where we are, if there is no such folder)."""
+    return bounded_child.Child(functools.partial(_run, lines, environ, folder), limit_s)
+
+
+def result(
+    child: bounded_child.Child, lines: Sequence[str], before: Dict[str, str]
+) -> Tuple[Setup, Dict[str, str]]:
+    """Return how the lines ended and the environment after them, `before` if they failed."""
+    kind, _, rest = child.report.partition(b"\0")
+    if child.late:
+        code, note = OUT_OF_TIME, f"the setup did not end within {child.limit_s:g} s"
+    elif kind == b"failed":
+        code, note = _failure(rest, lines)
+    elif kind == b"done" and child.code == 0:
+        return Setup(0, child.text), environment(rest, before)
+    elif child.code == 0:
+        code, note = 1, "the setup ended its shell (exit, exec): its environment is not known"
+    else:
+        status = child.code or 0
+        code = status if status > 0 else 128 - status
+        note = f"the setup ended with exit code {code}"
+    return Setup(code, f"{child.text}\n{note}".lstrip()), before
+
+
+def environment(dump: bytes, before: Dict[str, str]) -> Dict[str, str]:
+    """Return the environment in `dump` (as of `env -0`), less what is bash's own bookkeeping."""
+    after: Dict[str, str] = {}
+    for entry in dump.split(b"\0"):
+        name, equals, value = os.fsdecode(entry).partition("=")
+        if equals and not name.startswith("__runner_") and name not in _BOOKKEEPING:
+            after[name] = value
+    after.update((name, before[name]) for name in _BOOKKEEPING if name in before)
+    return after
+
+
+def _run(lines: Sequence[str], environ: Dict[str, str], folder: str) -> None:
+    bash = bounded_child.find("bash", environ)
+    if not bash:
+        raise FileNotFoundError(f"no bash on PATH ({environ.get('PATH', '')}): setup needs one")
+    env = bounded_child.find("env", environ) or "/usr/bin/env"  # the lines may break PATH
+    script = _SCRIPT.replace("REPORT", str(bounded_child.REPORT)).replace("ENV", env)
+    if folder:
+        bounded_child.enter(folder)
+    argv = [bash, "--norc", "--noprofile", "-c", script]
+    os.execve(bash, argv, {**environ, _LINES: "\n".join(lines)})
+
+
+def _failure(report: bytes, lines: Sequence[str]) -> Tuple[int, str]:
+    code, number = (int(word) for word in report.split(b"\0")[:2])
+    text = "\n".join(lines).split("\n")
+    if not 0 <= number < len(text):
+        return code, "bash cannot read the setup lines"
+    return code, f"setup line {number + 1} ({text[number].strip()}) ended with exit code {code}"

@@ -1,0 +1,1 @@
+"""GPUs: inventory, health, and which processes use them."""

@@ -1,0 +1,1 @@
+"""Reachability tests between hosts."""

@@ -1,0 +1,1 @@
+"""Connections between the supervisors of an attempt: hub, members, leader election."""

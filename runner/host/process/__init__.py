@@ -1,0 +1,1 @@
+"""Processes: /proc, signals, cgroups, bounded children, event loop."""

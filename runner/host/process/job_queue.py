@@ -1,0 +1,70 @@
+"""Long requests, one after the other, in steps between which the link hears and answers."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from typing import Any, Callable, Deque, Dict, Generator, Tuple
+
+from runner.core.protocol.frames import Frame
+
+Steps = Generator[None, None, None]
+"""Long work in small steps, so that whoever does it can answer in between."""
+
+SLICE_S = 0.02
+"""How long the wire may wait for the steps."""
+
+TOLD_S = 1.0
+"""How often the controller hears that something long goes on."""
+
+MANY = 16
+"""So many requests may wait; then no more are read."""
+
+
+class Work:
+    """What the controller asked for and is not done yet."""
+
+    def __init__(
+        self,
+        reply: Callable[[str, Dict[str, Any]], None],
+        refuse: Callable[[Frame, Exception], None],
+    ) -> None:
+        self._reply, self._refuse = reply, refuse
+        self._queue: Deque[Tuple[Frame, Steps]] = deque()
+        self._told = time.monotonic()
+
+    def __bool__(self) -> bool:
+        return bool(self._queue)
+
+    @property
+    def full(self) -> bool:
+        """Whether enough waits to read nothing else."""
+        return len(self._queue) >= MANY
+
+    def add(self, frame: Frame, steps: Steps) -> None:
+        """Do the work of one request after what was asked before."""
+        self._queue.append((frame, steps))
+        self.advance()
+
+    def advance(self) -> None:
+        """Go on for a moment; whatever fails is refused, and the next begins."""
+        until = time.monotonic() + SLICE_S
+        while self._queue and time.monotonic() < until:
+            frame, steps = self._queue[0]
+            try:
+                next(steps)
+            except StopIteration:
+                self._queue.popleft()
+            except Exception as error:  # noqa: BLE001 (the controller is told, whatever it is)
+                self._queue.popleft()
+                self._refuse(frame, error)
+        if self._queue and time.monotonic() > self._told + TOLD_S:
+            self._told = time.monotonic()
+            self._reply("working", {"id": self._queue[0][0].data.get("id")})
+
+    def give_up(self, why: str) -> None:
+        """End it in the middle."""
+        while self._queue:
+            frame, steps = self._queue.popleft()
+            steps.close()
+            self._refuse(frame, RuntimeError(why))

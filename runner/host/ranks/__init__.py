@@ -1,0 +1,1 @@
+"""The ranks of a node: shim, exit records, hang watchdog, stack dumps."""

@@ -1,0 +1,1 @@
+"""Run folders and releases on a host's disk."""

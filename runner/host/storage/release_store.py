@@ -1,0 +1,352 @@
+"""The releases on a host: which are here, and which may go.
+
+What is stored is sealed: read-only, with one modification time for all. Whoever writes into a
+release later breaks the seal of that file, so that a look at sizes and times tells whether a
+release is still what it was.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import re
+import secrets
+import stat
+import zlib
+from typing import Dict, Generator, List, Optional, Set, Tuple, TypeVar
+
+from runner.core.model.release import File, Manifest, release_hash
+from runner.core.protocol.paths import CODE, RunFolder, release_folder, releases_folder
+from runner.host.process.job_queue import Steps
+from runner.host.storage.run_folder import read_state
+
+T = TypeVar("T")
+
+SEAL = 1_000_000_000
+"""The modification time of every stored file, in seconds since the epoch."""
+
+MANIFEST, STORE = "manifest", ".store"
+ASIDE = ".new"
+
+_LEFT = re.compile(r"\.[^.]+\.(.+)\.(\d+)(?:\.broken|\.old)?" + re.escape(ASIDE))
+"""What an assembly leaves that was killed: whose, on which host, under which pid."""
+
+LOOKS = 1000
+"""Files that are looked at in one step: on a network disk each may take a millisecond."""
+
+STEP = 4 << 20
+"""Bytes that are read or written in one step."""
+
+
+def held(workdir: str, name: str) -> bool:
+    """Whether the release is here, whole and as it was stored."""
+    return _at_once(held_in_steps(workdir, name))
+
+
+def condition(workdir: str, name: str) -> str:
+    """Return "absent", "intact" or "damaged" after reading all of a release; nothing is changed."""
+    if not os.path.lexists(release_folder(workdir, name)):
+        return "absent"
+    root = release_folder(workdir, name)
+    manifest = load(root) if held(workdir, name) else None
+    whole = manifest is not None and not _at_once(_changed(root, manifest))
+    return "intact" if whole else "damaged"
+
+
+def _at_once(steps: Generator[None, None, T]) -> T:
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            value: T = end.value
+            return value
+
+
+def held_in_steps(workdir: str, name: str) -> Generator[None, None, bool]:
+    """Return what `held` does."""
+    root = release_folder(workdir, name)
+    manifest = load(root)
+    if manifest is None:
+        return False
+    code = os.path.join(root, CODE)
+    for count, file in enumerate(manifest.files):
+        if count % LOOKS == 0:
+            yield
+        if not sealed(os.path.join(code, file.path), file):
+            return False
+    try:
+        return all(
+            os.readlink(os.path.join(code, each.path)) == each.target for each in manifest.links
+        ) and all(os.path.isdir(os.path.join(code, each.path)) for each in manifest.folders)
+    except OSError:
+        return False
+
+
+def verified(workdir: str, name: str) -> Generator[None, None, bool]:
+    """Whether the release is here and every file has the content it should have.
+
+    What has not loses its seal, so that it is taken for missing from now on.
+    """
+    there = yield from held_in_steps(workdir, name)
+    root = release_folder(workdir, name)
+    manifest = load(root) if there else None
+    if manifest is None:
+        return False
+    changed = yield from _changed(root, manifest)
+    for path in changed:
+        os.utime(path)
+    return not changed
+
+
+def _changed(root: str, manifest: Manifest) -> Generator[None, None, List[str]]:
+    """Return the files of a release whose content is not what it should be."""
+    changed = []
+    for file in manifest.files:
+        path = os.path.join(root, CODE, file.path)
+        if (yield from digest_of(path)) != file.digest:
+            changed.append(path)
+    return changed
+
+
+def digest_of(path: str) -> Generator[None, None, str]:
+    """Return the sha256 of a file."""
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        while chunk := file.read(STEP):
+            digest.update(chunk)
+            yield
+    return digest.hexdigest()
+
+
+def load(root: str) -> Optional[Manifest]:
+    """Return the manifest of the release in that folder, None if it is not the one it should be."""
+    try:
+        with open(os.path.join(root, MANIFEST), "rb") as file:
+            data = zlib.decompress(file.read())
+        return Manifest.decode(data) if release_hash(data) == os.path.basename(root) else None
+    except (OSError, ValueError, zlib.error):
+        return None
+
+
+def sealed(path: str, file: File) -> bool:
+    """Whether a stored file is there and was not written to since."""
+    try:
+        found = os.lstat(path)
+    except OSError:
+        return False
+    return (
+        stat.S_ISREG(found.st_mode)
+        and found.st_size == file.size
+        and int(found.st_mtime) == SEAL
+        and stat.S_IMODE(found.st_mode) == stored_mode(file)
+    )
+
+
+def hold(workdir: str, name: str) -> Optional[int]:
+    """Keep a release from being removed, for as long as the descriptor returned is open.
+
+    None when there is none, or when it is being removed.
+    """
+    folder = release_folder(workdir, name)
+    try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        return None
+    except OSError:  # a network disk may have no locks: then the records of runs must do
+        pass
+    with contextlib.suppress(OSError):
+        if os.path.samestat(os.fstat(descriptor), os.stat(folder)):
+            return descriptor
+    os.close(descriptor)  # it was removed while we took hold of it
+    return None
+
+
+def lock_folder(path: str) -> Optional[int]:
+    """Mark a folder as in somebody's hands, for as long as the descriptor returned is open.
+
+    None where the disk has no locks.
+
+    Raises:
+        BlockingIOError: It is in somebody else's.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(descriptor)
+        if isinstance(error, BlockingIOError):
+            raise
+        return None
+    return descriptor
+
+
+def store_name(workdir: str) -> str:
+    """Return the name of this store: hosts that share the disk read the same one."""
+    folder = releases_folder(workdir)
+    os.makedirs(folder, mode=0o700, exist_ok=True)
+    path = os.path.join(folder, STORE)
+    aside = f"{path}.{os.uname().nodename}.{os.getpid()}"
+    if not os.path.exists(path):
+        with open(aside, "w", encoding="ascii") as file:
+            file.write(secrets.token_hex(8))
+        try:
+            with contextlib.suppress(FileExistsError):
+                os.link(aside, path)
+        except OSError:  # a disk without hard links
+            os.rename(aside, path)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(aside)
+    with open(path, encoding="ascii") as file:
+        return file.read()
+
+
+def stored_mode(file: File) -> int:
+    """Return the permissions a file is stored with."""
+    return (file.mode | 0o400) & 0o555
+
+
+def seal(path: str, file: File) -> None:
+    """Mark a file whose content is as it should be."""
+    os.chmod(path, stored_mode(file))
+    os.utime(path, (SEAL, SEAL))
+
+
+def prune(workdir: str, keep: int, current: str) -> Generator[None, None, List[str]]:
+    """Remove the oldest releases but `keep`, `current` and those in use; return their names."""
+    parent = releases_folder(workdir)
+    others = [name for name in names(parent) if not name.startswith(".") and name != current]
+    others.sort(key=lambda name: _last_use(os.path.join(parent, name)), reverse=True)
+    old = others[keep:]
+    used = _used_by_runs(workdir) if old else set()
+    removed = []
+    for name in old:
+        aside = "" if name in used else set_aside(parent, name)
+        if aside:
+            removed.append(name)
+            yield from remove_tree(aside)
+    return removed
+
+
+def unused(workdir: str, before: float) -> List[str]:
+    """Return the releases that no run names and nobody used since a moment in time."""
+    parent = releases_folder(workdir)
+    there = [name for name in names(parent) if not name.startswith(".")]
+    old = [name for name in there if _last_use(os.path.join(parent, name)) < before]
+    used = _used_by_runs(workdir) if old else set()
+    return sorted(name for name in old if name not in used)
+
+
+def _last_use(root: str) -> float:
+    """Return when a release was used last; one without a manifest is of no use."""
+    try:
+        return os.stat(os.path.join(root, MANIFEST)).st_mtime
+    except OSError:
+        return 0.0
+
+
+def remove_tree(path: str) -> Steps:
+    """Remove a folder; what cannot be removed stays."""
+    for folder, folders, files in os.walk(path, topdown=False):
+        for count, name in enumerate([*files, *folders]):
+            if count % LOOKS == 0:
+                yield
+            entry = os.path.join(folder, name)
+            with contextlib.suppress(OSError):
+                if name in folders and not os.path.islink(entry):
+                    os.rmdir(entry)
+                else:
+                    os.unlink(entry)
+    with contextlib.suppress(OSError):
+        os.rmdir(path)
+
+
+def set_aside(parent: str, name: str) -> str:
+    """Take one release out of its place, unless somebody holds it; return where it is then."""
+    path = os.path.join(parent, name)
+    aside = os.path.join(parent, f".{name}.{os.uname().nodename}.{os.getpid()}.old{ASIDE}")
+    try:
+        lock = lock_folder(path)
+    except OSError:
+        return ""
+    try:
+        os.rename(path, aside)
+    except OSError:
+        return ""
+    finally:
+        if lock is not None:
+            os.close(lock)
+    return aside
+
+
+def _used_by_runs(workdir: str) -> Set[str]:
+    """Return the releases of runs that are not over, on any host that shares this disk."""
+    runs = os.path.join(workdir, "runs")
+    return {
+        _release_of(RunFolder(workdir, run, node))
+        for run in names(runs)
+        for node in names(os.path.join(runs, run))
+    }
+
+
+def _release_of(folder: RunFolder) -> str:
+    """Return the release of a run on one host, "" when it is over."""
+    state = read_state(folder)
+    if state is None or state.terminal:
+        return ""
+    try:
+        with open(folder.order, encoding="utf-8") as file:
+            return str(json.load(file)["release"])
+    except (OSError, ValueError, KeyError):
+        return ""
+
+
+def names(folder: str) -> List[str]:
+    """Return what is in a folder, nothing where it cannot be read."""
+    try:
+        return os.listdir(folder)
+    except OSError:
+        return []
+
+
+def known_contents(parent: str) -> Generator[None, None, Dict[Tuple[str, int], str]]:
+    """Return where contents of earlier releases lie, by digest and stored mode, if still sealed."""
+    known: Dict[Tuple[str, int], str] = {}
+    for name in names(parent):
+        manifest = None if name.startswith(".") else load(os.path.join(parent, name))
+        yield
+        for count, file in enumerate(manifest.files if manifest else ()):
+            if count % LOOKS == 0:
+                yield
+            key = (file.digest, stored_mode(file))
+            path = os.path.join(parent, name, CODE, file.path)
+            if key not in known and sealed(path, file):
+                known[key] = path
+    return known
+
+
+def remove_stale(parent: str) -> Steps:
+    """Remove what processes of this host left that were killed while they assembled."""
+    host = os.uname().nodename
+    for name in names(parent):
+        found = _LEFT.fullmatch(name)
+        if found is None or found.group(1) != host:
+            continue
+        pid = found.group(2)
+        # With our own number it is of somebody before us: we begin only now.
+        if pid != str(os.getpid()) and os.path.exists(f"/proc/{pid}"):
+            continue
+        try:  # in another container of the same name the pid may be alive
+            lock = lock_folder(os.path.join(parent, name))
+        except OSError:
+            continue
+        yield from remove_tree(os.path.join(parent, name))
+        if lock is not None:
+            os.close(lock)

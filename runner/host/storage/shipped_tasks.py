@@ -1,0 +1,32 @@
+"""Our shipped tasks on a host: a folder named by its content, written once."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from typing import Any, Dict
+
+from runner.core.protocol.paths import tasks_folder
+
+
+def store(workdir: str, bundle: Dict[str, Any], payload: bytes) -> None:
+    """Unpack the files of `bundle` ("hash", and "files" as [name, size] pairs) from `payload`.
+
+    Several hosts may share the disk: each writes its own folder, and the first rename wins.
+    """
+    final = tasks_folder(workdir, bundle["hash"])
+    if os.path.isdir(final):
+        return
+    aside = f"{final}.{os.uname().nodename}.{os.getpid()}.new"
+    os.makedirs(aside, mode=0o700)
+    offset = 0
+    for name, size in bundle["files"]:
+        with open(os.path.join(aside, os.path.basename(name)), "wb") as file:
+            file.write(payload[offset : offset + size])
+        offset += size
+    try:
+        os.rename(aside, final)
+    except OSError:
+        shutil.rmtree(aside, ignore_errors=True)
+        if not os.path.isdir(final):
+            raise

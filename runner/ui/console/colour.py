@@ -1,0 +1,104 @@
+"""Ranks' lines as a terminal should see them: coloured prefixes, and nothing that moves a cursor.
+
+A prefix has its node's colour. `[gpu1:0] text` is standard output, `[gpu1:0]! text` standard
+error (the mark is red where there is colour), `[x15 gpu[1-4]] text` (with a real times sign) the
+same line from 15 ranks.
+Colours of ranks' own stay within their line; NO_COLOR takes all of them away.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+
+from runner.ui.console.dedup import Source
+from runner.ui.node_names import TIMES, folded
+
+ESC = b"\x1b"
+PLAIN = b"\x1b[0m"
+DEEP = (b"38;5;37", b"38;5;133", b"38;5;71", b"38;5;136", b"38;5;104", b"38;5;173")
+"""Of 256 colours some that can be read on black and on white; red is for what went wrong."""
+BASIC = (b"36", b"35", b"32")
+RED, GREEN, YELLOW, DIM, BOLD = b"31", b"32", b"33", b"2", b"1"
+
+ODD = b"\x05\x07\x08\x0b\x0c\x0e\x0f\x7f"
+"""Bells, answers, other alphabets, and what moves the cursor."""
+
+SEQUENCE = re.compile(
+    rb"\x1b(?:\[([0-?]*)[ -/]*([@-~]?)|[]PX^_][^\x07\x1b\n]*(?:\x07|\x1b\\)?|[ -/]*[0-Z\\^-~]?)"
+)
+LONG_NAMES = 20
+
+
+class Paint:
+    """How the lines of these nodes look."""
+
+    def __init__(self, nodes: Sequence[str], environ: Mapping[str, str] = os.environ) -> None:
+        self.colour = not environ.get("NO_COLOR")
+        deep = "256color" in environ.get("TERM", "") or bool(environ.get("COLORTERM"))
+        self._palette = DEEP if deep else BASIC
+        self._numbers = {node: number for number, node in enumerate(nodes)}
+
+    def sgr(self, code: bytes, text: bytes) -> bytes:
+        """Return text in a colour."""
+        return b"\x1b[%sm%s\x1b[0m" % (code, text) if self.colour else text
+
+    def prefix(self, source: Source, *, error: bool, hurry: bool = False) -> bytes:
+        """Return what stands before each line of a rank; in a hurry, without colour."""
+        if hurry:
+            return b"[%s:%d]%s " % (source.node.encode(), source.rank, b"!" if error else b"")
+        return self._prefix(b"[%s:%d]" % (source.node.encode(), source.rank), source.node, error)
+
+    def prefix_of_many(self, sources: Sequence[Source], *, error: bool) -> bytes:
+        """Return what stands before a line that several ranks wrote."""
+        nodes = tuple(dict.fromkeys(source.node for source in sources))
+        names = folded(nodes)
+        where = f" {names}" if len(names) <= LONG_NAMES else ""
+        text = f"[{TIMES}{len(sources)}{where}]".encode()
+        return self._prefix(text, nodes[0] if len(nodes) == 1 else "", error)
+
+    def _prefix(self, text: bytes, node: str, error: bool) -> bytes:
+        if node and self.colour:
+            number = self._numbers.setdefault(node, len(self._numbers))
+            text = self.sgr(self._palette[number % len(self._palette)], text)
+        return text + (self.sgr(RED, b"!") if error else b"") + b" "
+
+    def clean(self, lines: bytes) -> bytes:
+        """Return lines that colour themselves at most, and no other line."""
+        if ESC in lines:
+            lines = SEQUENCE.sub(_only_colours if self.colour else b"", lines)
+        if any(each in lines for each in _ODD):
+            lines = lines.translate(None, ODD)
+        if ESC in lines:
+            each_line = lines.split(b"\n")
+            lines = b"\n".join([line + PLAIN if ESC in line else line for line in each_line])
+        return lines
+
+    def report(self, text: str) -> str:
+        """Return our report with its good and its bad news in colour."""
+        if not self.colour:
+            return text
+        return "\n".join([self._reported(line) for line in text.split("\n")])
+
+    def _reported(self, line: str) -> str:
+        verdict = re.match(r"run \S+ (succeeded|stopped|\w+) ", line)
+        if verdict:
+            code = {"succeeded": GREEN, "stopped": YELLOW}.get(verdict[1], RED)
+            return self.sgr(BOLD + b";" + code, line.encode()).decode()
+        if line.startswith("first failure: "):
+            return self.sgr(BOLD + b";" + RED, line.encode()).decode()
+        return line
+
+
+def bare(line: bytes) -> str:
+    """Return a line as text without any control characters."""
+    text = SEQUENCE.sub(b"", line).decode(errors="replace").expandtabs(4)
+    return "".join(char for char in text if char.isprintable())
+
+
+_ODD = tuple(bytes([each]) for each in ODD)
+
+
+def _only_colours(match: re.Match[bytes]) -> bytes:
+    return match[0] if match[2] == b"m" else b""

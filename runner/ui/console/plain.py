@@ -1,0 +1,182 @@
+"""The console: whole lines, each with its node and rank, written by threads of their own.
+
+A console that nobody reads (a full pipe, a stopped terminal) holds up nothing but itself: what
+waits is counted, and whoever feeds it asks `full` before fetching more. This module has the plain
+console, for pipes and files; `runner.ui.live` has the one for a terminal.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+from runner.ui.console.line_buffer import Assembly
+from runner.ui.console.writer import Writer
+
+LIMIT = 8 << 20
+"""Bytes that may wait to be written."""
+
+LONG_LINE = 1 << 20
+"""A line without end is written in pieces of this size."""
+
+TICK_S = 0.25
+
+OUT, ERR = 1, 2
+NOBODY_READS = (
+    b"note: nobody reads our output any more; the run goes on, its files have all of it\n"
+)
+
+
+def open_console(ui: str, ranks: frozenset[int] | None, nodes: Sequence[str]) -> Console:
+    """Return the console that suits where our words go: `ui` is "auto" or "plain".
+
+    The live one is for a terminal that both standard output and standard error are: a pipe may
+    lead to the same terminal (`| tee`), where our area and its lines would be in each other's way.
+    """
+    if ui == "plain" or not _lively():
+        return Console(ranks)
+    from runner.ui.console.live import LiveConsole  # noqa: PLC0415 (it builds on this module)
+
+    return LiveConsole(ranks, nodes)
+
+
+def _lively() -> bool:
+    if os.environ.get("TERM", "dumb") in ("dumb", "") or not os.isatty(ERR):
+        return False
+    return os.isatty(OUT) and os.path.samestat(*map(os.fstat, (OUT, ERR)))
+
+
+class Console:
+    """What a person sees: ranks' output on theirs, our own lines on standard error.
+
+    A line that redraws itself with carriage returns (a progress bar) is shown in its last form.
+    One without an end is shown after a second, its rest as a line of its own.
+    """
+
+    def __init__(self, ranks: frozenset[int] | None = None, deserted: bytes = NOBODY_READS) -> None:
+        """Begin to write.
+
+        Args:
+            ranks: Whose output is shown; None for all.
+            deserted: What is said when nobody reads that any more.
+        """
+        self._ranks, self._farewell = ranks, deserted
+        self._muted = False
+        self._lock = threading.Lock()
+        self._lines = {descriptor: Assembly(LONG_LINE) for descriptor in (OUT, ERR)}
+        sys.stdout.flush()
+        self._writers = self._open_writers()
+        for writer in set(self._writers.values()):
+            writer.start()
+
+    @property
+    def full(self) -> bool:
+        """Whether what waits is more than a console needs."""
+        return self._waiting > LIMIT and not self._muted
+
+    @property
+    def deserted(self) -> bool:
+        """Whether nobody reads what the ranks write."""
+        return self._writers[OUT].broken
+
+    def say(self, text: str) -> None:
+        """Write our own lines."""
+        self._writers[ERR].put(ERR, encoded(text))
+
+    def phase(self, text: str, lasted: float = 0.0) -> None:
+        """Note what is going on: "connecting", "running", "stopping"; and for how long already."""
+
+    def state(self, node: str, text: str) -> None:
+        """Note how a node is doing: "ready", "2 of 4 ranks", "lost"."""
+
+    def verdict(self, text: str) -> None:
+        """Write the report that ends a run."""
+        self.say(text)
+
+    def show(self, node: str, rank: int, stream: str, data: bytes) -> None:
+        """Write a rank's output, by whole lines; the rest waits for its end."""
+        if self._ranks is not None and rank not in self._ranks:
+            return
+        descriptor = OUT if stream == "out" else ERR
+        with self._lock:
+            lines = self._lines[descriptor].feed((node, rank), data, time.monotonic())
+            if lines is not None:
+                self._put_lines(node, rank, descriptor, lines)
+
+    def mute(self) -> None:
+        """From now on drop ranks' output that would be too much; their files hold all of it."""
+        self._muted = True
+
+    def begin_again(self) -> None:
+        """Write unfinished last lines of an attempt, before another one follows it."""
+        with self._lock:
+            self._put_unfinished()
+        self._muted = False
+
+    def _put_unfinished(self) -> None:
+        for descriptor, lines in self._lines.items():
+            for (node, rank), torn in lines.finish():
+                self._put_lines(node, rank, descriptor, torn)
+
+    def finish_ranks(self, deadline_s: float = 0.0) -> None:
+        """Write unfinished last lines, and what waits before them, for `deadline_s` at most."""
+        with self._lock:
+            self._put_unfinished()
+        end = time.monotonic() + deadline_s
+        while any(w.pieces and w.alive for w in self._writers.values()) and time.monotonic() < end:
+            time.sleep(0.005)
+
+    def close(self, give_up: Callable[[], bool] = lambda: False) -> None:
+        """Write what waits, until it is written or the caller gives up."""
+        self.finish_ranks()
+        for writer in self._writers.values():
+            writer.end()
+        while any(writer.alive for writer in self._writers.values()) and not give_up():
+            time.sleep(0.01)
+
+    @property
+    def _waiting(self) -> int:
+        # One that died of a mistake of ours waits for nothing; the run must not wait for it.
+        return max(writer.waiting if writer.alive else 0 for writer in self._writers.values())
+
+    def _open_writers(self) -> dict[int, Writer]:
+        # One writer where both are the same terminal or file, so that lines keep their order; two
+        # otherwise, so that a pipe nobody reads does not keep our own words back.
+        out = Writer(OUT, TICK_S, self._tick, self._left)
+        same = os.path.samestat(*map(os.fstat, (OUT, ERR)))
+        return {OUT: out, ERR: out if same else Writer(ERR, TICK_S, self._tick, self._left)}
+
+    def _tick(self) -> None:
+        with self._lock:
+            for descriptor in self._lines:
+                self._show_overdue(descriptor)
+
+    def _show_overdue(self, descriptor: int) -> None:
+        lines, now = self._lines[descriptor], time.monotonic()
+        # Where a reader is slow, no more is fetched from the hosts.
+        lines.defer(now if self._waiting else max(w.idle_since for w in self._writers.values()))
+        for (node, rank), torn in lines.overdue(now):
+            self._put_lines(node, rank, descriptor, torn)
+
+    def _left(self, descriptor: int) -> None:
+        if descriptor == OUT:
+            with contextlib.suppress(OSError):
+                os.write(ERR, self._farewell)
+
+    def _put_lines(self, node: str, rank: int, descriptor: int, lines: bytes) -> None:
+        self._put_prefixed(b"[%s:%d] " % (node.encode(), rank), descriptor, lines)
+
+    def _put_prefixed(self, prefix: bytes, descriptor: int, lines: bytes) -> None:
+        if self._muted and self._writers[descriptor].waiting > LIMIT:
+            return
+        text = prefix + lines.replace(b"\n", b"\n" + prefix) + b"\n"
+        self._writers[descriptor].put(descriptor, text)
+
+
+def encoded(text: str) -> bytes:
+    """Return our own words as whole lines; nothing can fail to be written."""
+    return (text.rstrip("\n") + "\n").encode(errors="backslashreplace")

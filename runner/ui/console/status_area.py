@@ -1,0 +1,93 @@
+"""The live area: the phase, how long it lasts, each node's state, and lines that redraw themselves.
+
+Others set what is known; the thread that writes asks for a picture of it.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from runner.ui.console.dedup import Source
+
+SHOW_AFTER_S = 1.0
+"""What is over sooner needs no area."""
+
+SHARE = 3
+"""The area takes one in so many of the terminal's rows, no more."""
+
+
+class Row(NamedTuple):
+    """A line of the area as it is written, and how many cells it takes."""
+
+    text: bytes
+    cells: int
+
+
+class Area:
+    """What is going on, in a few rows."""
+
+    def __init__(
+        self,
+        nodes: Sequence[str],
+        *,
+        colour: bool,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._clock, self._colour = clock, colour
+        self._lock = threading.Lock()
+        self._states = dict.fromkeys(nodes, "")
+        self._phase, self._since = "", clock()
+        self._live: list[tuple[Source, str]] = []
+        self._shown = self._over = False
+
+    def phase(self, text: str, lasted: float = 0.0) -> None:
+        """Note what is going on from now on, or has for so many seconds."""
+        text = _one_line(text)
+        with self._lock:
+            if text != self._phase:
+                self._phase, self._since = text, self._clock() - lasted
+
+    def state(self, node: str, text: str) -> None:
+        """Note how a node is doing; "" is for one that has no part in this."""
+        with self._lock:
+            self._states[node] = _one_line(text)
+
+    def live(self, lines: list[tuple[Source, str]]) -> None:
+        """Note the newest form of unfinished lines."""
+        with self._lock:
+            self._live = sorted(lines, key=lambda line: line[0].rank)
+
+    def end(self) -> None:
+        """Show nothing any more."""
+        with self._lock:
+            self._over = True
+
+    @property
+    def over(self) -> bool:
+        """Whether it was ended."""
+        return self._over
+
+    def picture(self, columns: int, rows: int) -> list[Row]:
+        """Return the area's rows for a terminal of that size."""
+        with self._lock:
+            lasted = self._clock() - self._since
+            self._shown = self._shown or bool(self._live) or lasted > SHOW_AFTER_S
+            if self._over or not self._shown or not (self._phase or self._live):
+                return []
+            phase, live = self._phase, list(self._live)
+            groups: dict[str, list[str]] = {}
+            for node, state in self._states.items():
+                if state:
+                    groups.setdefault(state, []).append(node)
+        from runner.ui.console import status_render  # noqa: PLC0415 (Rich takes its time, and is not always needed)
+
+        states = [(nodes, state) for state, nodes in groups.items()]
+        texts = status_render.compose(phase, lasted, states, live, max(1, rows // SHARE))
+        return status_render.rendered(texts, max(1, columns - 1), colour=self._colour)
+
+
+def _one_line(text: str) -> str:
+    return "".join(char for char in " ".join(text.split()) if char.isprintable())

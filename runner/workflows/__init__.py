@@ -1,0 +1,1 @@
+"""What a launch and each verb do, from first to last step."""

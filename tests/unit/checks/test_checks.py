@@ -1,0 +1,376 @@
+"""The checks: what each says of hosts that are well, and of those that are not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from runner.checks.context import Case
+from runner.checks.registry import CHECKS, look
+from runner.core.errors import Problem
+from runner.core.model.facts import Facts, GpuProcess, Python, Setup
+from runner.core.model.finding import Finding, Level
+from runner.core.model.packages import Need, Wanted, Wants
+from runner.core.model.release import Code
+from runner.core.model.spec import Deploy, Node, Task
+from runner.ui.reports import findings
+from tests.golden.builders import SHIPPED, TORCH, facts, gpus, spec
+
+ERROR, WARNING, FINE = Level.ERROR, Level.WARNING, Level.FINE
+
+
+def case(gpu_counts: tuple[int | None, ...] = (None, None, None), **changes: Facts) -> Case:
+    """Three hosts that are well, but for what is changed in some."""
+    names = ("a", "b", "c")
+    nodes = [
+        Node(name, f"10.0.0.{at}", gpu_count=count)
+        for at, (name, count) in enumerate(zip(names, gpu_counts, strict=True), 1)
+    ]
+    well = {
+        name: facts(name, f"eth0 10.0.0.{at}/24", gpu_count=2, limits={"nofile": 65536})
+        for at, name in enumerate(names, 1)
+    }
+    return Case(spec(*nodes), {**well, **changes}, {}, dict.fromkeys(names, 0.01))
+
+
+def host(name: str, **changes: Any) -> Facts:
+    """One of them, with something changed."""
+    return replace(case().facts[name], **changes)
+
+
+def bad(check: str, looked_at: Case) -> list[tuple[Level, str, str]]:
+    """What a check finds that is not fine."""
+    found = list(CHECKS[check](looked_at))
+    assert all(one.hint for one in found if one.level is not FINE), found
+    return [(one.level, one.node, one.what) for one in found if one.level is not FINE]
+
+
+@pytest.mark.parametrize("check", CHECKS)
+def test_nothing_is_wrong_with_what_is_well(check: str) -> None:
+    """Three equal hosts."""
+    assert bad(check, case()) == []
+
+
+@pytest.mark.parametrize("check", CHECKS)
+def test_where_nobody_answers_no_check_fails_itself(check: str) -> None:
+    """It has nothing to say, but for the one that says so."""
+    nobody = replace(case(), facts={}, skews={}, silent={n: Problem(n, "no", "x") for n in "abc"})
+    assert [level for level, _, _ in bad(check, nobody)] == (
+        [ERROR] * 3 if check == "reach" else []
+    )
+
+
+def test_setup_that_fails_is_an_error_and_the_rest_of_that_host_is_not_judged() -> None:
+    """Nothing else is known of it."""
+    ill = case(b=host("b", setup=Setup(1, "module: not found"), python=Python(), gpus=()))
+    (found,) = CHECKS["setup"](ill)
+    assert (found.level, found.node) == (ERROR, "b")
+    assert found.what == "cluster.setup ended with 1; the host is not looked at any further"
+    assert found.hint.startswith("| module: not found\n")
+    for check in CHECKS.keys() - {"setup"}:
+        assert bad(check, ill) == []
+
+
+OTHER = replace(TORCH, version="3.9.2")
+
+
+@pytest.mark.parametrize(
+    ("check", "changes", "found"),
+    [
+        ("python", {"python": Python(error="no python3 on PATH")}, (ERROR, "no python3 on PATH")),
+        ("python", {"python": OTHER}, (WARNING, "Python 3.9.2, most have 3.11.7")),
+        ("torch", {"python": replace(TORCH, torch="")}, (ERROR, "no torch in /opt/venv/bin")),
+        ("torch", {"python": replace(TORCH, torch="2.11.0+cu128")}, (ERROR, "torch 2.11.0+cu128,")),
+        (
+            "torch",
+            {"python": replace(TORCH, torch="2.13.0+cpu")},
+            (WARNING, "torch 2.13.0+cpu, mo"),
+        ),
+        ("storage", {"workdir_error": "no permission"}, (ERROR, "cluster.workdir: no permission")),
+        ("storage", {"disk_free": 1 << 20}, (ERROR, "has 1 MiB free, a run needs")),
+        ("storage", {"disk_free": 1 << 30}, (WARNING, "has 1024 MiB free for logs")),
+        ("storage", {"shm_free": 64 << 20}, (WARNING, "shared memory (/dev/shm) has 64 MiB free")),
+        ("limits", {"limits": {"nofile": 1024}}, (WARNING, "ulimit -n is 1024")),
+        ("limits", {"limits": {"nproc": 100}}, (WARNING, "ulimit -u is 100")),
+        ("logout", {"logind_kills": "KillUserProcesses=yes"}, (WARNING, "logind kills what you")),
+    ],
+)
+def test_what_is_wrong_is_said(
+    check: str, changes: Mapping[str, Any], found: tuple[Level, str]
+) -> None:
+    """Of that host alone, with how bad it is."""
+    ((level, node, what),) = bad(check, case(b=host("b", **changes)))
+    assert (level, node) == (found[0], "b")
+    assert found[1] in what
+
+
+def with_nccl(version: str, **others: Any) -> Python:
+    """A torch with that NCCL beside it."""
+    return replace(TORCH, packages={"nvidia-nccl-cu12": version}, **others)
+
+
+@pytest.mark.parametrize(
+    ("other", "level", "what"),
+    [
+        (with_nccl("2.27.5"), WARNING, "NCCL 2.27.5, most have NCCL 2.27.3: NCCL refuses a peer"),
+        (
+            with_nccl("2.27.3", torch_cuda="12.6"),
+            WARNING,
+            "CUDA 12.6, most have CUDA 12.8",
+        ),
+        (
+            with_nccl("2.26.2", torch="2.13.0+cu126", torch_cuda="12.6"),
+            WARNING,
+            (
+                "torch 2.13.0+cu126, CUDA 12.6, NCCL 2.26.2, "
+                "most have 2.13.0+cu128, CUDA 12.8, NCCL 2.27.3"
+            ),
+        ),
+        (TORCH, FINE, ""),
+    ],
+)
+def test_what_torch_brings_has_to_be_alike(other: Python, level: Level, what: str) -> None:
+    """A difference is a warning, with the cure; what is not known is not compared."""
+    same = {name: host(name, python=with_nccl("2.27.3")) for name in "ac"}
+    looked_at = case(a=same["a"], b=host("b", python=other), c=same["c"])
+    found = bad("torch", looked_at)
+    assert [one[:2] for one in found] == ([] if level is FINE else [(level, "b")])
+    assert all(what in one[2] for one in found)
+
+
+@pytest.mark.parametrize(("kind", "level"), [("script", WARNING), ("command", None)])
+def test_a_plain_program_may_do_without_torch(kind: str, level: Level | None) -> None:
+    """A warning where it is Python, else nobody's business."""
+    ill = case(b=host("b", python=replace(TORCH, torch="")))
+    task = Task("t", kind, "t.py", entry="plain")
+    ill = replace(ill, spec=replace(ill.spec, task=task))
+    found = [(each, what.split(" in ")[0]) for each, _, what in bad("torch", ill)]
+    assert found == ([(level, "no torch")] if level else [])
+    assert bad("python", replace(ill, facts={})) == []
+
+
+def test_another_python_in_a_login_shell_is_a_warning() -> None:
+    """If it is another environment; the same one by another path is none."""
+    conda = Python("/opt/conda/bin/python3", "3.12.1", "2.5.0", prefix="/opt/conda")
+    ours = replace(TORCH, executable="/usr/bin/python3", prefix="/usr", torch="")
+    same = replace(ours, executable="/bin/python3")
+    looked_at = case(
+        a=host("a", python=ours, login_python=conda),
+        b=host("b", python=ours, login_python=same),
+        c=host("c", python=ours),
+    )
+    assert bad("python", looked_at) == [
+        (
+            WARNING,
+            "a",
+            (
+                "a login shell finds python3 at /opt/conda/bin/python3 (Python 3.12.1, torch "
+                "2.5.0), ours is /usr/bin/python3 (Python 3.11.7, no torch)"
+            ),
+        )
+    ]
+
+
+WANTS = Wants(
+    "uv.lock",
+    (
+        Wanted("einops", ">=0.7", locked=("0.8.2",)),
+        Wanted("numpy", "<3,>=1.26", locked=("2.2.6", "2.4.6")),
+        Wanted("pywin32", marker='sys_platform == "win32"'),
+        Wanted("tomli", marker='python_version < "3.11"'),
+        Wanted("plots", marker='extra == "plots"'),
+        Wanted("odd", marker="no marker at all"),
+        Wanted("arm", marker='platform_machine == "aarch64"'),
+    ),
+)
+HAS = {"einops": "0.8.2", "numpy": "2.4.6"}
+
+
+def holding(wants: Wants, **packages: Any) -> list[tuple[Level, str, str]]:
+    """What is found where a host has other packages than the others, or (`similar`) may have."""
+    similar = packages.pop("similar", {})
+    held = {name: version for name, version in {**HAS, **packages}.items() if version}
+    names = {name: host(name, python=replace(TORCH, packages=dict(HAS))) for name in "ac"}
+    odd = host("b", python=replace(TORCH, packages=held, similar=similar))
+    return bad("packages", replace(case(a=names["a"], b=odd, c=names["c"]), wants=wants))
+
+
+@pytest.mark.parametrize(
+    ("changed", "level", "what"),
+    [
+        ({"einops": ""}, ERROR, "einops is missing, and named in uv.lock"),
+        ({"einops": "", "numpy": ""}, ERROR, "einops, numpy are missing, and named in uv.lock"),
+        (
+            {"einops": "", "similar": {"einops": "einops-nightly"}},
+            WARNING,
+            "not found, though uv.lock names them: einops (but einops-nightly)",
+        ),
+        ({"numpy": "1.24.4"}, ERROR, "numpy 1.24.4, and pyproject.toml asks for numpy<3,>=1.26"),
+        ({"numpy": "2.0.1"}, WARNING, "numpy 2.0.1; uv.lock has numpy 2.2.6 or 2.4.6"),
+        ({"numpy": "2.2.6"}, WARNING, "numpy 2.2.6; most have numpy 2.4.6"),
+        ({"einops": "0.8.2+local.1"}, WARNING, "einops 0.8.2+local.1; most have einops 0.8.2"),
+        ({"einops": "as it was in 2012"}, WARNING, "most have einops 0.8.2"),
+    ],
+)
+def test_packages_that_are_not_as_the_project_says(
+    changed: dict[str, Any], level: Level, what: str
+) -> None:
+    """Of that host alone; other platforms', extras' and other Pythons' packages are no matter."""
+    assert holding(WANTS) == []
+    ((found, node, said),) = holding(WANTS, **changed)
+    assert (found, node) == (level, "b")
+    assert what in said
+
+
+def levels(need: Need, *holders: str) -> set[Level]:
+    """How bad it is that of three hosts these alone hold a package."""
+    a, b, c = (
+        host(name, python=replace(TORCH, packages={"kit": "1.0"} if name in holders else {}))
+        for name in "abc"
+    )
+    wants = Wants("requirements.txt", (Wanted("kit", need=need),))
+    return {one[0] for one in bad("packages", replace(case(a=a, b=b, c=c), wants=wants))}
+
+
+def test_only_a_host_that_lacks_what_others_have_is_refused() -> None:
+    """A list may hold tools, which one host has or none; what a lock concluded is never sure."""
+    assert levels(Need.RUNTIME, "a") == {ERROR}
+    assert levels(Need.LISTED, "a", "b") == {ERROR}
+    assert levels(Need.LISTED, "a") == {WARNING}
+    assert levels(Need.INDIRECT, "a", "b") == {WARNING}
+    assert levels(Need.RUNTIME) == levels(Need.LISTED) == {WARNING}
+    assert levels(Need.RUNTIME, "a", "b", "c") == set()
+
+
+def test_the_cure_for_packages_can_be_pasted() -> None:
+    """With the locked version, or what is asked for; many at once from the file."""
+    held = host("b", python=replace(TORCH, packages={}))
+    few = replace(case(b=held), wants=WANTS)
+    (missing, *_) = (one for one in CHECKS["packages"](few) if one.node == "b")
+    pip = "there: /opt/venv/bin/python -m pip install "
+    assert missing.hint.startswith(f"{pip}einops==0.8.2 'numpy<3,>=1.26'\n")
+    many = tuple(Wanted(f"p{at}", need=Need.LISTED) for at in range(9))
+    listed = replace(few, wants=Wants("requirements.txt", many))
+    (missing, *_) = (one for one in CHECKS["packages"](listed) if one.node == "b")
+    assert missing.hint.startswith(f"{pip}-r requirements.txt\n")
+
+
+def test_packages_are_no_error_where_the_task_is_ours() -> None:
+    """A launch would not refuse: it needs none of them."""
+    odd = case(b=host("b", python=replace(TORCH, packages={})))
+    ours = replace(odd, wants=WANTS, spec=replace(odd.spec, task=SHIPPED))
+    assert {one[0] for one in bad("packages", ours)} == {WARNING}
+
+
+def test_the_release_a_launch_would_push() -> None:
+    """Not there yet is fine; a damaged one is named with whether a launch notices."""
+    looked_at = case(
+        a=host("a", release="damaged"),
+        b=host("b", release="damaged", release_held=True),
+        c=host("c", release="absent"),
+    )
+    assert bad("code", looked_at) == []
+    found = bad("code", replace(looked_at, code=Code(release="0123456789abcdef")))
+    assert [(level, node) for level, node, _ in found] == [(WARNING, "a"), (WARNING, "b")]
+    assert found[0][2].endswith("a launch sends them again")
+    assert found[1][2].endswith("a launch does not notice")
+    unread = replace(case(), code=Code(release="0123456789abcdef"))
+    assert {one[0] for one in bad("code", unread)} == {WARNING}
+
+
+def test_code_that_cannot_be_pushed_is_an_error_where_a_launch_pushes() -> None:
+    """As the launch would say it."""
+    why = Problem("deploy.max_mb", "too much", "leave some out")
+    stuck = replace(case(), unpushable=(why,))
+    assert bad("code", stuck) == []
+    pushing = replace(stuck, spec=replace(stuck.spec, deploy=Deploy(on=True)))
+    assert bad("code", pushing) == [(ERROR, "", "deploy.max_mb: too much")]
+
+
+def test_too_few_gpus_are_an_error() -> None:
+    """The key and what is legal are in it."""
+    ((level, node, what),) = bad("gpus", case((2, 4, None)))
+    assert (level, node) == (ERROR, "b")
+    assert what == "cluster.nodes.b.gpus: asked for 4, the host has 2 (nvml)"
+
+
+def test_who_holds_a_gpu_is_named() -> None:
+    """With what may be seen of them."""
+    mine, hidden = (
+        GpuProcess(71, 3 << 30, "bob", "python train.py"),
+        GpuProcess(72),
+    )
+    held = tuple(replace(gpu, processes=(mine, hidden)) for gpu in gpus(1))
+    assert bad("gpus", case((1, 1, 1), b=host("b", gpus=held))) == [
+        (
+            WARNING,
+            "b",
+            "GPU 0 is in use: process 71 python train.py of bob, 3072 MiB, process 72 of unknown",
+        )
+    ]
+
+
+def test_mixed_gpus_are_a_warning_of_all() -> None:
+    """The slowest sets the pace."""
+    other = tuple(replace(gpu, name="NVIDIA T4") for gpu in gpus(2))
+    ((level, node, what),) = bad("gpus", case(c=host("c", gpus=other)))
+    assert (level, node) == (WARNING, "")
+    assert what.startswith("NVIDIA A100 and NVIDIA T4: ")
+
+
+def test_a_clock_that_is_off_is_a_warning() -> None:
+    """In either direction."""
+    off = replace(case(), skews={"a": -90.0, "b": 0.5, "c": 7.2})
+    assert [(node, what.partition(":")[0]) for _, node, what in bad("clock", off)] == [
+        ("a", "its clock is 90 s behind ours"),
+        ("c", "its clock is 7 s ahead of ours"),
+    ]
+
+
+def test_the_port_of_the_master_and_the_address_are_checked() -> None:
+    """As a launch does."""
+    taken = case(a=host("a", held_port=0, port_error="port 29500 is taken by python (pid 7)"))
+    ((level, _, what), *_) = bad("network", taken)
+    assert level is ERROR
+    assert "port 29500 is taken by python (pid 7)" in what
+
+
+def test_skipped_checks_do_not_look() -> None:
+    """By name."""
+    assert "clock" not in look(case(), ["clock"])
+    assert set(look(case())) == set(CHECKS)
+
+
+def test_equal_findings_are_one_line() -> None:
+    """The worst last, with what to do; and a line that sums up."""
+    found = {
+        "torch": [
+            Finding(FINE, "gpu1", "2.13.0"),
+            Finding(ERROR, "gpu4", "no torch in /usr/bin/python3", "install it"),
+            Finding(FINE, "gpu2", "2.13.0"),
+            Finding(FINE, "gpu3", "2.13.0"),
+        ],
+        "gpus": [Finding(WARNING, "", "mixed", "leave some out")],
+    }
+    assert findings.render(found, "lab", "train") == (
+        "torch  fine     gpu[1-3]  2.13.0\n"
+        "\n"
+        "gpus   warning  all       mixed\n"
+        "                → leave some out\n"
+        "torch  error    gpu4      no torch in /usr/bin/python3\n"
+        "                → install it\n"
+        "lab: 1 error, 1 warning; a launch of train would refuse or hang"
+    )
+    assert [one.node for one in findings.errors(found)] == ["gpu4"]
+    assert findings.warnings(found) == ["all: mixed"]
+    assert findings.render({}, "lab", "train").endswith("lab: all is well")
+    assert findings.as_data(found)[1] == {
+        "check": "torch",
+        "level": "error",
+        "node": "gpu4",
+        "what": "no torch in /usr/bin/python3",
+        "hint": "install it",
+    }

@@ -1,0 +1,324 @@
+"""The checks of driver, health and system: every outcome, on hosts well but for one thing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from runner.checks.context import Case
+from runner.checks.registry import CHECKS
+from runner.core.model.facts import Facts
+from runner.core.model.finding import Level
+from runner.core.model.hardware import Busy, Driver, GpuHealth, System, Xid
+from tests.golden.builders import TORCH, gpus
+from tests.unit.checks.test_checks import bad, case, host
+
+ERROR, WARNING, FINE = Level.ERROR, Level.WARNING, Level.FINE
+GIB = 1 << 30
+ALL = (None, None, None)
+WELL = GpuHealth("0000:3b:00", 0, 0, False, False, 1, True, False, 0, 16, 16, 0)
+
+
+def fine(check: str, looked_at: Case, node: str = "b") -> list[str]:
+    """What a check says of a node that is fine."""
+    found = CHECKS[check](looked_at)
+    return [one.what for one in found if one.level is FINE and one.node == node]
+
+
+# --- driver ---
+
+DRIVER = Driver("550.54.15", "12.4")
+
+
+def driven(driver: Driver, **changes: Any) -> Case:
+    """Three hosts with a driver, b with another one."""
+    others = {name: host(name, driver=DRIVER) for name in "ac"}
+    return case(ALL, **others, b=host("b", driver=driver, **changes))
+
+
+def test_the_same_driver_is_fine() -> None:
+    """With the CUDA it supports."""
+    assert bad("driver", driven(DRIVER)) == []
+    assert fine("driver", driven(DRIVER)) == ["550.54.15, CUDA 12.4"]
+
+
+def test_another_driver_is_a_warning() -> None:
+    """Of the one that differs."""
+    ((level, node, what),) = bad("driver", driven(Driver("535.104.05", "12.2")))
+    assert (level, node) == (WARNING, "b")
+    assert what.startswith("driver 535.104.05, most have 550.54.15: ")
+
+
+@pytest.mark.parametrize(
+    ("driver", "cuda", "told"),
+    [
+        (Driver("470.256.02", "11.4"), "12.8", "CUDA 11.4"),
+        (Driver("470.256.02"), "12.8", "CUDA 11"),
+        (Driver("570.86.10", "12.8"), "13.0", "CUDA 12.8"),
+    ],
+)
+def test_a_driver_too_old_for_torch_is_an_error(driver: Driver, cuda: str, told: str) -> None:
+    """Both are named, and the cure."""
+    old = driven(driver, python=replace(TORCH, torch_cuda=cuda))
+    (finding,) = [one for one in CHECKS["driver"](old) if one.level is ERROR]
+    assert finding.node == "b"
+    assert finding.what == (
+        f"driver {driver.version} supports {told}, torch {TORCH.torch} needs CUDA {cuda}"
+    )
+    branch = {"12.8": 525, "13.0": 580}[cuda]
+    assert finding.hint.startswith(f"install driver {branch} or newer there, or a torch built")
+
+
+@pytest.mark.parametrize(
+    ("driver", "cuda"),
+    [
+        (Driver("525.60.13", "12.0"), "12.8"),  # minor version compatibility
+        (Driver("525.60.13"), "12.8"),
+        (Driver("580.65.06", "13.0"), "12.8"),  # backward compatibility
+        (Driver("470.256.02", "11.4"), ""),  # a torch without CUDA
+        (Driver("340.108"), "12.8"),  # what it supports is not known
+    ],
+)
+def test_a_driver_new_enough_is_none(driver: Driver, cuda: str) -> None:
+    """Within a major version any goes."""
+    found = bad("driver", driven(driver, python=replace(TORCH, torch_cuda=cuda)))
+    assert [level for level, _, _ in found] == [WARNING]
+
+
+def test_a_node_that_uses_no_gpu_needs_no_new_driver() -> None:
+    """Zero GPUs in the YAML."""
+    old = host("b", driver=Driver("470.256.02", "11.4"))
+    found = bad("driver", case((0, 0, 0), b=old))
+    assert [level for level, _, _ in found] == []
+
+
+def test_a_driver_updated_under_the_kernel_is_told() -> None:
+    """It works again after a reboot."""
+    source = "NVML: Driver/library version mismatch; nvidia-smi: Failed to initialize NVML"
+    ((level, _, what),) = bad("driver", driven(Driver(), gpus=(), gpu_source=source))
+    assert (level, what.partition(" (")[0]) == (
+        WARNING,
+        "the driver was updated under the running kernel",
+    )
+
+
+# --- health ---
+
+
+def ill(*healths: GpuHealth | None, xids: tuple[Xid, ...] = (), **errors: str) -> Case:
+    """Host b with GPUs of this health; those in `errors` ("gpu1") do not answer."""
+    there = tuple(
+        replace(gpu, health=told, error=errors.get(f"gpu{gpu.index}", ""))
+        for gpu, told in zip(gpus(len(healths)), healths, strict=True)
+    )
+    return case(ALL, b=host("b", gpus=there, xids=xids))
+
+
+def test_gpus_that_are_well_are_told_so() -> None:
+    """Idle clocks are no finding; where nobody asked, nothing is said."""
+    assert fine("health", ill(WELL, replace(WELL, clocks=4))) == ["GPUs 0, 1: well"]
+    assert fine("health", ill(None, None)) == []
+
+
+@pytest.mark.parametrize("told", [GpuHealth(), GpuHealth("0000:01:00", clocks=0)])
+def test_what_is_not_known_is_not_held_against_it(told: GpuHealth) -> None:
+    """A consumer card has no ECC, a virtual GPU tells nothing."""
+    assert bad("health", ill(told)) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "level", "what"),
+    [
+        (
+            {"volatile": 2, "aggregate": 5},
+            WARNING,
+            "2 uncorrected memory errors since the driver was loaded",
+        ),
+        ({"aggregate": 1}, WARNING, "1 uncorrected memory error in its life, none since"),
+        ({"repair_pending": True}, WARNING, "bad memory waits for a reset"),
+        ({"repair_failed": True}, WARNING, "bad memory could not be replaced"),
+        ({"clocks": 0x48}, WARNING, "slowed down: it is too hot (hardware)"),
+        ({"clocks": 0x21}, WARNING, "slowed down: it is too hot (driver)"),
+        ({"clocks": 0x88}, WARNING, "slowed down: the power supply asks"),
+        ({"clocks": 0x08}, WARNING, "slowed down: its hardware slows it down"),
+        ({"width": 8}, WARNING, "8 of 16 PCIe lanes in use"),
+        ({"persistent": False}, WARNING, "persistence mode is off"),
+        ({"mig": True, "instances": 0}, ERROR, "divided (MIG), but without an instance"),
+    ],
+)
+def test_each_ill_is_told_with_its_gpu(changes: dict[str, Any], level: Level, what: str) -> None:
+    """The well one beside it is not named."""
+    found = bad("health", ill(WELL, replace(WELL, **changes)))
+    assert (level, "b", True) in [(lv, node, what in text) for lv, node, text in found]
+    assert all(text.startswith("GPU 1: ") for _, _, text in found if " divided " not in text)
+
+
+def test_one_ill_of_several_gpus_is_one_line() -> None:
+    """Their numbers together."""
+    off = replace(WELL, persistent=False)
+    ((_, _, what),) = bad("health", ill(off, WELL, off))
+    assert what.startswith("GPUs 0, 2: persistence mode is off")
+
+
+def test_gpus_that_are_not_used_are_not_judged() -> None:
+    """One was left out for good reason."""
+    sick = ill(WELL, replace(WELL, volatile=3))
+    assert bad("health", replace(sick, spec=case((1, 1, 1)).spec)) == []
+
+
+@pytest.mark.parametrize(
+    ("error", "what"),
+    [
+        ("GPU is lost", "GPU 1: no answer to the driver (GPU is lost); fallen off the bus"),
+        ("Unknown Error", "GPU 1: no answer to the driver (Unknown Error); fallen off"),
+        ("GPU requires reset", "GPU 1: to be reset, says the driver (GPU requires reset)"),
+        ("Insufficient Permissions", "GPU 1: not ours to use (Insufficient Permissions)"),
+    ],
+)
+def test_a_gpu_that_does_not_answer_is_an_error(error: str, what: str) -> None:
+    """At a launch too, which does not ask for more; with the key to leave it out."""
+    for told in (WELL, None):
+        lost = ill(told, None, gpu1=error)
+        (finding,) = [one for one in CHECKS["health"](lost) if one.level is ERROR]
+        assert finding.what.startswith(what)
+        assert "cluster.nodes.b.gpus=[...]" in finding.hint
+
+
+def test_a_gpu_that_has_a_name_may_be_in_trouble() -> None:
+    """As its driver says when it is asked for more."""
+    ((level, _, what),) = bad("health", ill(replace(WELL, trouble="GPU requires reset")))
+    assert (level, what) == (ERROR, "GPU 0: to be reset, says the driver (GPU requires reset)")
+
+
+def test_instances_are_told_and_a_mixture_is_a_warning() -> None:
+    """CUDA shows either whole GPUs or instances."""
+    divided = replace(WELL, mig=True, instances=4)
+    assert "GPU 0: divided (MIG) into 4 instances, and a rank gets one" in fine(
+        "health", ill(divided)
+    )
+    ((level, _, what),) = bad("health", ill(divided, WELL))
+    assert (level, what) == (
+        WARNING,
+        "GPU 0 divided (MIG), GPU 1 not: CUDA shows one kind only",
+    )
+
+
+def test_xids_are_told_with_meaning_and_cure() -> None:
+    """Those of programs are fine; those of other GPUs are not ours."""
+    logged = (
+        Xid("0000:3b:00", 79, "GPU has fallen off the bus.", 1, 7200.0),
+        Xid("0000:3b:00", 31, "MMU Fault", 3, 30.0),
+        Xid("0000:3b:00", 999, "something new", 2, 200.0),
+        Xid("0000:da:00", 48),
+    )
+    found = ill(WELL, xids=logged)
+    assert [what for _, _, what in bad("health", found)] == [
+        "GPU 0: Xid 79, once since the boot, 2 h ago: it has fallen off the bus",
+        "GPU 0: Xid 999, 2 times since the boot, last 3 min ago: something new",
+    ]
+    assert fine("health", found) == [
+        (
+            "GPU 0: Xid 31, 3 times since the boot, last a moment ago: a program read or wrote "
+            "memory that is not its own"
+        )
+    ]
+
+
+@pytest.mark.parametrize("there", [ill(WELL, None, gpu1="GPU is lost"), ill()])
+def test_xids_of_a_gpu_that_is_gone_are_told(there: Case) -> None:
+    """It cannot say any more that they are its own."""
+    facts = replace(there.facts["b"], xids=(Xid("0000:da:00", 62, "", 1, 90000.0),))
+    gone = replace(there, facts={**there.facts, "b": facts})
+    assert (
+        WARNING,
+        "b",
+        "the GPU at 0000:da:00: Xid 62, once since the boot, 1 d ago: its own controller halted",
+    ) in bad("health", gone)
+
+
+# --- limits and system ---
+
+
+def test_locked_memory_matters_for_infiniband_only() -> None:
+    """Nothing is said where no buffer is registered."""
+    low = {"nofile": 65536, "memlock": 64 << 10}
+    with_it = System(infiniband=("mlx5_0", "mlx5_1"))
+    ((level, node, what),) = bad("limits", case(b=host("b", limits=low, system=with_it)))
+    assert (level, node) == (WARNING, "b")
+    assert what == "ulimit -l is 64 KiB: NCCL cannot register its buffers with mlx5_0"
+    assert bad("limits", case(b=host("b", limits=low))) == []
+    free = {**low, "memlock": -1}
+    assert bad("limits", case(b=host("b", limits=free, system=with_it))) == []
+
+
+ROOMY = System(8, 1.0, 64 * GIB, 50 * GIB, None, 0, (0, 1))
+
+
+def roomy(**changes: Any) -> Facts:
+    """Host b with a machine that is well but for these."""
+    return host("b", system=replace(ROOMY, **changes))
+
+
+def test_a_machine_with_room_is_fine() -> None:
+    """With what it has."""
+    assert bad("system", case(b=roomy())) == []
+    assert fine("system", case(b=roomy())) == ["16 cores, 64 GiB of memory"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "what"),
+    [
+        (
+            {"memory_limit": 16 * GIB},
+            (
+                "our cgroup may take 16.0 GiB of the machine's 64.0 GiB of memory: beyond that "
+                "the kernel kills ranks"
+            ),
+        ),
+        (
+            {"memory_free": 2 * GIB, "swapped": 3 * GIB},
+            "2.0 GiB of 64.0 GiB of memory are free, 3.0 GiB are swapped out",
+        ),
+        ({"memory_free": 2 * GIB}, "2.0 GiB of 64.0 GiB of memory are free"),
+        ({"load": 6.5}, "a load of 6 on 8 cores: somebody uses them"),
+    ],
+)
+def test_little_memory_or_busy_cores_are_a_warning(changes: dict[str, Any], what: str) -> None:
+    """Both figures are named."""
+    assert bad("system", case(b=roomy(**changes))) == [(WARNING, "b", what)]
+
+
+@pytest.mark.parametrize(
+    "changes", [{"memory_limit": 60 * GIB}, {"load": 4.0}, {"swapped": 30 * GIB}]
+)
+def test_a_limit_near_all_and_an_old_swap_are_fine(changes: dict[str, Any]) -> None:
+    """What was swapped out long ago is in nobody's way."""
+    assert bad("system", case(b=roomy(**changes))) == []
+
+
+def test_who_keeps_the_cores_busy_is_named() -> None:
+    """As far as they can be seen."""
+    loaded = replace(roomy(load=7.0), busiest=Busy(71, 5.5, "bob", "python train.py"))
+    ((_, _, what),) = bad("system", case(b=loaded))
+    assert what.endswith("; process 71 python train.py of bob takes 5.5 cores")
+
+
+def test_fewer_cores_than_ranks_are_a_warning() -> None:
+    """One rank for each GPU, unless the YAML says otherwise."""
+    few = case(ALL, b=replace(roomy(), cores=1))
+    assert bad("system", few) == [(WARNING, "b", "1 core for 2 ranks: they wait for each other")]
+
+
+def test_gpus_far_from_our_cores_are_a_warning() -> None:
+    """At another NUMA node than any core we may use; at several is only said."""
+    there = ill(WELL, replace(WELL, numa=1)).facts["b"]
+    spread = replace(there, system=ROOMY)
+    assert fine("system", case(ALL, b=spread))[0] == "its GPUs are at NUMA nodes 0, 1"
+    bound = replace(there, system=replace(ROOMY, numa=(0,)))
+    ((level, _, what),) = bad("system", case(ALL, b=bound))
+    assert (level, what.partition(":")[0]) == (
+        WARNING,
+        "our cores are at NUMA node 0, GPU 1 elsewhere",
+    )

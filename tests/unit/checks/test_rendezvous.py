@@ -1,0 +1,150 @@
+"""The check of how nodes are to meet: each outcome, on one host of two."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from runner.checks.context import Case
+from runner.checks.registry import AT_LAUNCH, CHECKS
+from runner.core.model.facts import Facts
+from runner.core.model.finding import Finding, Level
+from runner.core.model.spec import Node, Rendezvous, Spec, Torchrun
+from runner.core.planning.etcd import Answer, Etcd
+from tests.golden.builders import TORCH, facts, spec
+
+NODES = (Node("a", "10.0.0.1"), Node("b", "10.0.0.2"))
+WITH_CLIENT = replace(TORCH, packages={"python-etcd": "0.4.5"})
+ANSWERS = Etcd(answer=Answer(version="3.4.23", v2=True))
+AT = Rendezvous("etcd-v2", endpoint="etcd1:2379")
+SERVED = Rendezvous("etcd", serve="b")
+
+
+def look(asked: Spec, b: Facts) -> list[Finding]:
+    """What is found of two hosts, of which `a` is well."""
+    etcd = ANSWERS if asked.rendezvous.endpoint else Etcd()
+    a = facts("a", "eth0 10.0.0.1/24", python=WITH_CLIENT, etcd=etcd)
+    return list(CHECKS["rendezvous"](Case(asked, {"a": a, "b": b})))
+
+
+def host(**others: Any) -> Facts:
+    """Host b."""
+    return facts("b", "eth0 10.0.0.2/24", **{"python": WITH_CLIENT, **others})
+
+
+def test_there_is_nothing_to_say_where_torch_needs_nothing() -> None:
+    """Static and c10d need no etcd, nor a client for one."""
+    for backend in ("static", "c10d"):
+        asked = spec(*NODES, rendezvous=Rendezvous(backend))
+        assert look(asked, host(python=TORCH)) == []
+
+
+def test_it_is_looked_at_by_every_launch() -> None:
+    """A client that is missing would end ten minutes later otherwise."""
+    assert "rendezvous" in AT_LAUNCH
+
+
+@pytest.mark.parametrize(
+    ("way", "b", "said"),
+    [
+        (AT, host(etcd=ANSWERS), ["etcd 3.4.23 answers", "etcd 3.4.23 answers"]),
+        (
+            SERVED,
+            host(etcd=Etcd("/usr/bin/etcd", "3.4.23")),
+            ["has what torch needs for etcd", "can run etcd 3.4.23"],
+        ),
+    ],
+)
+def test_what_is_well_is_said(way: Rendezvous, b: Facts, said: list[str]) -> None:
+    """Of every host."""
+    found = look(spec(*NODES, rendezvous=way), b)
+    assert [(each.level, each.what) for each in found] == [(Level.FINE, each) for each in said]
+
+
+@pytest.mark.parametrize(
+    ("way", "b", "what", "hint"),
+    [
+        pytest.param(
+            AT,
+            host(python=replace(TORCH, packages={}), etcd=ANSWERS),
+            "no python-etcd in /opt/venv/bin/python: torch cannot speak to an etcd without it",
+            "/opt/venv/bin/python -m pip install python-etcd",
+            id="no client",
+        ),
+        pytest.param(
+            AT,
+            host(etcd=Etcd(answer=Answer("Connection refused"))),
+            "rendezvous.endpoint: etcd1:2379 cannot be used from here: Connection refused",
+            "HOST:PORT of an etcd's client URL",
+            id="unreachable",
+        ),
+        pytest.param(
+            AT,
+            host(etcd=Etcd(answer=Answer(version="3.6.1", v2=False))),
+            "rendezvous.endpoint: the etcd 3.6.1 at etcd1:2379 offers no v2 API",
+            "start it with --enable-v2",
+            id="no v2 API",
+        ),
+        pytest.param(
+            SERVED,
+            host(),
+            "rendezvous.serve: there is no etcd on its PATH",
+            "set rendezvous.endpoint=HOST:PORT",
+            id="no etcd of its own",
+        ),
+        pytest.param(
+            SERVED,
+            host(etcd=Etcd("/opt/etcd", "3.6.1")),
+            "rendezvous.serve: /opt/etcd is etcd 3.6.1, which has no v2 API for torch",
+            "install etcd 3.4 or 3.5 there",
+            id="its own has no v2 API",
+        ),
+    ],
+)
+def test_what_keeps_them_apart_is_an_error(way: Rendezvous, b: Facts, what: str, hint: str) -> None:
+    """Of that host alone, with what to do."""
+    found = look(spec(*NODES, rendezvous=way), b)
+    (one,) = (each for each in found if each.level is not Level.FINE)
+    assert (one.level, one.node, one.what) == (Level.ERROR, "b", what)
+    assert hint in one.hint
+
+
+def test_a_client_without_metadata_counts() -> None:
+    """Somebody put its module there by hand."""
+    python = replace(TORCH, packages={}, similar={"etcd": "etcd"})
+    found = look(spec(*NODES, rendezvous=AT), host(python=python, etcd=ANSWERS))
+    assert {each.level for each in found} == {Level.FINE}
+
+
+@pytest.mark.parametrize(
+    ("knobs", "torch", "what"),
+    [
+        (Torchrun(numa_binding="node"), "2.8.0", "torchrun.numa_binding needs 2.9 or newer"),
+        (
+            Torchrun(signals_to_handle=("SIGTERM",)),
+            "2.9.1+cu128",
+            "torchrun.signals_to_handle needs 2.10 or newer",
+        ),
+        (Torchrun(shutdown_timeout=60), "2.11.0", "torchrun.shutdown_timeout needs 2.12 or newer"),
+        (Torchrun(), "1.13.1", "rendezvous=c10d (--local_addr) needs 2.0 or newer"),
+    ],
+)
+def test_an_option_that_a_hosts_torch_has_not(knobs: Torchrun, torch: str, what: str) -> None:
+    """Its version, the key, and the first torch that has it."""
+    asked = spec(*NODES, rendezvous=Rendezvous("c10d"), torchrun=knobs)
+    (one,) = look(asked, host(python=replace(TORCH, torch=torch)))
+    assert (one.level, one.node, one.what) == (
+        Level.ERROR,
+        "b",
+        f"torch {torch} is there, and {what}",
+    )
+    assert one.hint
+
+
+def test_what_nobody_asked_for_is_not_missed() -> None:
+    """An old torch does for a static rendezvous, and one of an unknown version for everything."""
+    assert look(spec(*NODES), host(python=replace(TORCH, torch="1.13.1"))) == []
+    asked = spec(*NODES, torchrun=Torchrun(numa_binding="node"))
+    assert look(asked, host(python=replace(TORCH, torch="main"))) == []

@@ -1,0 +1,185 @@
+"""`task.args` becomes the words a program gets, and the program reads the same values from them."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from typing import Any
+
+import pytest
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hypothesis import given
+from hypothesis import strategies as st
+
+from runner.config.arguments import arguments, hydra_value
+from runner.config.validation import Checker
+from runner.core.errors import Problem
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=12)
+# As a value, `--` alone is lost in argparse itself before Python 3.13.
+WORD = TEXT.filter(lambda text: text != "--") | st.sampled_from(
+    ["-1", "-x", "--lr=1", "$HOME", "a b"]
+)
+NUMBER = st.integers() | st.floats(allow_nan=False, allow_infinity=False)
+
+
+def words_of(args: object, style: str = "argparse") -> list[str]:
+    """Return the words, when nothing is wrong."""
+    problems: list[Problem] = []
+    words = arguments(Checker(problems), args, style)
+    assert problems == []
+    return words
+
+
+def problems_of(args: object, style: str = "argparse") -> list[str]:
+    """Return what is wrong, as it is printed."""
+    problems: list[Problem] = []
+    arguments(Checker(problems), args, style)
+    return [str(problem) for problem in problems]
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (None, []),
+        ({}, []),
+        ({"lr": 0.1}, ["--lr", "0.1"]),
+        ({"lr": 1e-05}, ["--lr", "1e-05"]),
+        ({"x": 1}, ["--x", "1"]),
+        ({"-x": 1}, ["-x", "1"]),
+        ({"flag": True, "no": False, "null": None, "empty": []}, ["--flag"]),
+        ({"x": -1}, ["--x=-1"]),
+        ({"x": "-a b"}, ["--x=-a b"]),
+        ({"x": ""}, ["--x", ""]),
+        ({"x": "true"}, ["--x", "true"]),
+        ({"sizes": [1, 2.5, "a b"]}, ["--sizes", "1", "2.5", "a b"]),
+        ({"x": [-1, -2.5, -1e-05]}, ["--x", "-1", "-2.5", "-0.00001"]),
+        ({"x": [True, False]}, ["--x", "true", "false"]),
+        ({"text": "$a 'b' \"c\"\n${d}"}, ["--text", "$a 'b' \"c\"\n${d}"]),
+    ],
+)
+def test_argparse_style(args: object, words: list[str]) -> None:
+    """Flags as a person would type them."""
+    assert words_of(args) == words
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (
+            {"lr": 0.1, "name": "a/b.c", "n": None, "t": True},
+            ["lr=0.1", "name=a/b.c", "n=null", "t=true"],
+        ),
+        ({"model": {"depth": 3, "opt": {"lr": 1}}}, ["model.depth=3", "model.opt.lr=1"]),
+        ({"+new": {"key": 1}}, ["+new.key=1"]),
+        ({"db/engine": "mysql"}, ["db/engine=mysql"]),
+        ({"x": "a b"}, ['x="a b"']),
+        ({"x": ""}, ['x=""']),
+        ({"x": "1"}, ['x="1"']),
+        ({"x": "True"}, ['x="True"']),
+        ({"x": 'say "hi"\\'}, ['x="say \\"hi\\"\\\\"']),
+        ({"x": [1, "a,b", None]}, ['x=[1,"a,b",null]']),
+        ({"x": {}}, ["x={}"]),
+    ],
+)
+def test_hydra_style(args: object, words: list[str]) -> None:
+    """Overrides, quoted only where the grammar needs it."""
+    assert words_of(args, "hydra") == words
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (["--x", 1, "a b"], ["--x", "1", "a b"]),
+        ("--x 1 'a b' $HOME", ["--x", "1", "a b", "$HOME"]),
+        ([], []),
+        (None, []),
+    ],
+)
+def test_raw_style(args: object, words: list[str]) -> None:
+    """Words as they are, or a text split as a shell would; nothing is expanded."""
+    assert words_of(args, "raw") == words
+
+
+@pytest.mark.parametrize(
+    ("args", "style", "text"),
+    [
+        (
+            {"model": {"lr": 1}},
+            "argparse",
+            (
+                "task.args.model: {'lr': 1} has no form as one word\n"
+                "    task.args_style=hydra takes nested values"
+            ),
+        ),
+        (
+            {"x": ["-a"]},
+            "argparse",
+            (
+                "task.args.x: a program would take '-a' in a list for a flag\n"
+                "    task.args_style=raw passes words as they are"
+            ),
+        ),
+        ({"a b": 1}, "argparse", "task.args.a b: 'a b' is no name for a flag"),
+        ({"a b": 1}, "hydra", "task.args.a b: 'a b' is no key that Hydra takes"),
+        (
+            ["a"],
+            "hydra",
+            "task.args: is ['a']\n    raw takes a list of words, the others a mapping",
+        ),
+        (
+            {"a": 1},
+            "raw",
+            "task.args: is {'a': 1}\n    raw takes a list of words, the others a mapping",
+        ),
+        ("a 'b", "raw", 'task.args: "a \'b" cannot be split into words: no closing quotation'),
+        ({"a": "\0"}, "hydra", "task.args: no command line can hold a NUL character"),
+    ],
+)
+def test_what_has_no_form_is_told(args: object, style: str, text: str) -> None:
+    """With the style that has one."""
+    assert problems_of(args, style) == [text]
+
+
+@given(
+    text=WORD,
+    number=NUMBER,
+    texts=st.lists(WORD.filter(lambda t: not t.startswith("-")), min_size=1),
+)
+def test_argparse_reads_back_what_was_asked(text: str, number: float, texts: list[str]) -> None:
+    """Any text and number arrives, whatever it begins with and holds."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--text")
+    parser.add_argument("--number", type=float)
+    parser.add_argument("--texts", nargs="*")
+    parser.add_argument("--numbers", type=float, nargs="*")
+    parser.add_argument("--flag", action="store_true")
+    args = {"texts": texts, "flag": True, "number": number, "text": text, "numbers": [number, 1]}
+    read = parser.parse_args(words_of(args))
+    assert (read.text, read.texts, read.flag) == (text, texts, True)
+    assert math.isclose(read.number, number, rel_tol=1e-12)
+    assert [math.isclose(a, b) for a, b in zip(read.numbers, [number, 1], strict=True)] == [
+        True
+    ] * 2
+
+
+@given(
+    st.recursive(
+        TEXT
+        | NUMBER
+        | st.booleans()
+        | st.none()
+        | st.sampled_from(["nan", "1e3", "a:b", "\\", '"']),
+        lambda inner: (
+            st.lists(inner, max_size=3)
+            | st.dictionaries(st.from_regex(r"k[a-z0-9_]{0,4}", fullmatch=True), inner, max_size=3)
+        ),
+        max_leaves=5,
+    )
+)
+def test_hydra_reads_back_what_was_asked(value: Any) -> None:
+    """Hydra's own parser finds the same value and the same type."""
+    override = OverridesParser.create().parse_override(f"key={hydra_value(value)}")
+    assert not override.is_sweep_override()
+    assert override.value() == value
+    assert type(override.value()) is type(value)

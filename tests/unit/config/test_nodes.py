@@ -1,0 +1,319 @@
+"""Which machines a run uses, and in which order."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from typing import Any
+
+import pytest
+
+from runner.config.inputs import Asked
+from runner.config.nodes import expand
+from runner.config.schema import Runner
+from runner.config.spec_builder import build
+from runner.core.errors import ConfigError
+from runner.core.model.spec import Node
+
+RANGE: dict[str, Any] = {"gpu1": {}, "gpu2": {}, "gpu[03-16]": {}}
+
+
+def asked(nodes: Any, cluster: dict[str, Any], task: dict[str, Any], **more: Any) -> Asked:
+    """Return a configuration with these nodes."""
+    values = dataclasses.asdict(Runner(run_id="run-1"))
+    values["cluster"].update(copy.deepcopy({"nodes": nodes, **cluster}))
+    values["task"].update({"script": "train.py", **task})
+    return Asked(values, cluster="lab", task="train", cwd="/", environ={}, **more)
+
+
+def nodes_of(
+    nodes: Any,
+    task: dict[str, Any] | None = None,
+    more: dict[str, Any] | None = None,
+    **cluster: Any,
+) -> tuple[Node, ...]:
+    """Return the chosen nodes."""
+    return build(asked(nodes, cluster, task or {}, **(more or {})), [])[0].nodes
+
+
+def names_of(nodes: Any, **cluster: Any) -> str:
+    """Return their names."""
+    return " ".join(node.name for node in nodes_of(nodes, **cluster))
+
+
+def problems_of(
+    nodes: Any,
+    task: dict[str, Any] | None = None,
+    more: dict[str, Any] | None = None,
+    **cluster: Any,
+) -> list[str]:
+    """Return what is wrong, as it is printed."""
+    with pytest.raises(ConfigError) as caught:
+        build(asked(nodes, cluster, task or {}, **(more or {})), [])
+    return [str(problem) for problem in caught.value.problems]
+
+
+def test_every_key_of_a_node_reaches_the_spec() -> None:
+    """What the YAML says of a node is what the plan gets."""
+    body = {
+        "host": "10.0.0.1",
+        "addr": "192.168.0.1",
+        "user": "ada",
+        "port": 2222,
+        "gpus": [0, 2],
+        "nproc_per_node": 4,
+        "env": {"A": 1},
+        "transport": "local",
+        "interface": "eth1",
+    }
+    assert nodes_of({"a": body}) == (
+        Node(
+            name="a",
+            host="10.0.0.1",
+            transport="local",
+            addr="192.168.0.1",
+            user="ada",
+            port=2222,
+            gpu_count=2,
+            gpu_ids=(0, 2),
+            nproc=4,
+            env={"A": "1"},
+            interface="eth1",
+        ),
+    )
+
+
+def test_a_node_without_settings_has_those_of_its_cluster() -> None:
+    """Its host is its name; `{}` and nothing at all are the same."""
+    chosen = nodes_of({"a": None, "b": {}}, transport="local", gpus_per_node=2, nproc_per_node=3)
+    assert chosen == tuple(
+        Node(name=name, host=name, transport="local", gpu_count=2, nproc=3) for name in "ab"
+    )
+
+
+def test_a_node_may_be_auto_where_its_cluster_is_not() -> None:
+    """Its own word counts, also when it is `auto`."""
+    (node,) = nodes_of({"a": {"gpus": "auto", "nproc_per_node": "auto"}}, nproc_per_node=3)
+    assert (node.gpu_count, node.nproc) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("entry", "names"),
+    [
+        ("gpu1", "gpu1"),
+        ("gpu[08-11]", "gpu08 gpu09 gpu10 gpu11"),
+        ("r[1-2]n[1,3]", "r1n1 r1n3 r2n1 r2n3"),
+        ("a,b[1-2].lab", "a b1.lab b2.lab"),
+    ],
+)
+def test_ranges(entry: str, names: str) -> None:
+    """ClusterShell's notation, zeros kept."""
+    assert sorted(expand(entry)) == sorted(names.split())
+
+
+def test_rank_order_is_the_order_of_the_yaml() -> None:
+    """Ranges stand where they are written."""
+    assert names_of({"b": {}, "c[2-3]": {}, "a": {}}) == "b c2 c3 a"
+
+
+def test_the_master_comes_first() -> None:
+    """The static rendezvous has its store on node rank 0."""
+    assert names_of({"a": {}, "b": {}, "c": {}}, master="b") == "b a c"
+
+
+def test_a_later_entry_adds_to_a_member_of_a_range() -> None:
+    """It keeps its place; environments are merged, other keys replaced."""
+    first, second, third = nodes_of(
+        {
+            "gpu[1-3]": {"user": "ada", "gpus": 8, "env": {"A": 1, "B": 1}},
+            "gpu2": {"gpus": [1], "env": {"B": 2}},
+        }
+    )
+    assert (first, third) == tuple(
+        Node(name=name, host=name, user="ada", gpu_count=8, env={"A": "1", "B": "1"})
+        for name in ("gpu1", "gpu3")
+    )
+    assert second == Node(
+        name="gpu2", host="gpu2", user="ada", gpu_count=1, gpu_ids=(1,), env={"A": "1", "B": "2"}
+    )
+
+
+def test_the_command_line_wins_over_a_later_range() -> None:
+    """`cluster.nodes.gpu2.gpus=4` holds wherever gpu2 stands in the YAML."""
+    nodes = {"gpu2": {"gpus": 4, "env": {"A": 4}}, "gpu[1-2]": {"gpus": 8, "env": {"A": 8, "B": 8}}}
+    paths = [("gpu2", "gpus"), ("gpu2", "env", "A")]
+    first, second = nodes_of(nodes, more={"node_overrides": paths, "declared": list(nodes)})
+    assert (first.name, first.gpu_count, first.env) == ("gpu2", 4, {"A": "4", "B": "8"})
+    assert (second.name, second.gpu_count, second.env) == ("gpu1", 8, {"A": "8", "B": "8"})
+
+
+@pytest.mark.parametrize(
+    ("cluster", "names"),
+    [
+        ({"only": ["gpu2", "gpu[15-16]"]}, "gpu2 gpu15 gpu16"),
+        ({"exclude": ["gpu1", "gpu[03-15]"]}, "gpu2 gpu16"),
+        ({"only": "gpu[03-05]", "exclude": "gpu04"}, "gpu03 gpu05"),
+        ({"task": {"nodes": ["gpu16", "gpu2"]}}, "gpu2 gpu16"),
+        ({"task": {"nnodes": 3}}, "gpu1 gpu2 gpu03"),
+        ({"task": {"nnodes": 2}, "master": "gpu05"}, "gpu05 gpu1"),
+        ({"task": {"nnodes": 2}, "exclude": ["gpu1"]}, "gpu2 gpu03"),
+    ],
+)
+def test_a_part_of_a_cluster(cluster: dict[str, Any], names: str) -> None:
+    """`only`, `exclude` and `task.nodes` keep the order, `task.nnodes` takes the first."""
+    assert names_of(RANGE, **cluster) == names
+
+
+@pytest.mark.parametrize(
+    ("nodes", "cluster", "text"),
+    [
+        (
+            {"a": {"gpu": 1}},
+            {},
+            (
+                "cluster.nodes.a.gpu: there is no such key; legal here: host, addr, user, port, "
+                "gpus, nproc_per_node, env, transport, interface\n"
+                "    did you mean cluster.nodes.a.gpus?"
+            ),
+        ),
+        (
+            {"a": "10.0.0.1"},
+            {},
+            "cluster.nodes.a: must be a mapping, not '10.0.0.1'\n    such as {host: 10.0.0.1}",
+        ),
+        (
+            {"a b": {}},
+            {},
+            (
+                "cluster.nodes.a b: 'a b' is no node name; use letters, digits, '.', '_' and '-'\n"
+                "    the name becomes a folder; `host:` takes any address"
+            ),
+        ),
+        (
+            {"..": {}},
+            {},
+            (
+                "cluster.nodes...: '..' is no node name; use letters, digits, '.', '_' and '-'\n"
+                "    the name becomes a folder; `host:` takes any address"
+            ),
+        ),
+        (
+            {"gpu[1-": {}},
+            {},
+            (
+                "cluster.nodes.gpu[1-: 'gpu[1-' is no range of names: missing bracket: \"gpu[1-\"\n"
+                "    such as gpu[01-16]"
+            ),
+        ),
+        (
+            {},
+            {},
+            (
+                "cluster.nodes: cluster lab names no node\n"
+                "    such as nodes: {gpu1: {host: 192.168.1.109}}"
+            ),
+        ),
+        (
+            ["a"],
+            {},
+            "cluster.nodes: must be a mapping of names to settings, not ['a']",
+        ),
+        ({"a": {"host": "-oX"}}, {}, "cluster.nodes.a.host: '-oX' is no host name or address"),
+        (
+            {"a": {"port": 0}},
+            {},
+            "cluster.nodes.a.port: must be a port from 1 to 65535, not 0",
+        ),
+        (
+            {"a": {"gpus": [1, 1]}},
+            {},
+            "cluster.nodes.a.gpus: must name distinct devices such as [0, 2], not [1, 1]",
+        ),
+        (
+            {"a": {"gpus": -1}},
+            {},
+            "cluster.nodes.a.gpus: must be a whole number from 0, or auto, not -1",
+        ),
+        (
+            {"gpu[1-2]": {"env": {"RANK": 0}}},
+            {},
+            "cluster.nodes.gpu[1-2].env.RANK: RANK cannot be set: what starts the ranks sets it",
+        ),
+        (
+            {"a": {"host": "x"}, "b": {"host": "x"}},
+            {},
+            (
+                "cluster.nodes.b: b and a are the same machine, x\n"
+                "    one node takes nproc_per_node ranks"
+            ),
+        ),
+        (
+            RANGE,
+            {"only": ["gpu01"]},
+            (
+                "cluster.only: there is no node gpu01; the nodes are gpu[1-2,03-16]\n"
+                "    did you mean gpu1?"
+            ),
+        ),
+        (
+            {"a1": {}, "a2": {}},
+            {"exclude": ["a[1-2]"]},
+            "cluster.nodes: no node is left after cluster.only, cluster.exclude or task.nodes",
+        ),
+        (
+            {"node1": {}},
+            {"master": "node3"},
+            "cluster.master: there is no node node3; the nodes are node1\n    did you mean node1?",
+        ),
+        (
+            {"a1": {}, "a2": {}},
+            {"master": "a1", "exclude": "a1"},
+            (
+                "cluster.master: a1 is not among the nodes to use: a2\n"
+                "    set cluster.master=a2, or null for the first"
+            ),
+        ),
+        (
+            {"a1": {}, "a2": {}},
+            {"task": {"nnodes": 3}},
+            "task.nnodes: 3 nodes asked, 2 there: a1, a2",
+        ),
+    ],
+)
+def test_problems(nodes: Any, cluster: dict[str, Any], text: str) -> None:
+    """One mistake is one problem, also in an entry that stands for many nodes."""
+    assert problems_of(nodes, **cluster) == [text]
+
+
+def test_one_host_with_two_ports_is_two_machines() -> None:
+    """Such as two containers behind one address; and local nodes share a machine on purpose."""
+    assert names_of({"a": {"host": "x", "port": 1}, "b": {"host": "x", "port": 2}}) == "a b"
+    assert names_of({"a": {"host": "x"}, "b": {"host": "x"}}, transport="local") == "a b"
+
+
+def test_a_misspelt_node_on_the_command_line_is_no_new_node() -> None:
+    """Only the YAML, or a `+`, makes a node."""
+    nodes = {"gpu1": {}, "gpu[02-03]": {}, "gpu04": {"gpus": 1}, "gpu5": {"gpus": 1}}
+    more = {
+        "node_overrides": [("gpu04", "gpus"), ("gpu5", "gpus")],
+        "declared": ["gpu1", "gpu[02-03]", "gpu04"],
+    }
+    assert problems_of(nodes, more=more) == [
+        (
+            "cluster.nodes.gpu5: there is no node gpu5; the nodes are gpu1, gpu02, gpu03, gpu04\n"
+            "    did you mean cluster.nodes.gpu1?\n"
+            "    +cluster.nodes.gpu5.host=ADDRESS adds one"
+        )
+    ]
+
+
+def test_a_node_name_with_dots_is_out_of_reach_of_the_command_line() -> None:
+    """The message says how to name it in place."""
+    nodes = {"n1.lab": {}, "n1": {"lab": {"gpus": 1}}}
+    more = {"node_overrides": [("n1", "lab", "gpus")], "declared": ["n1.lab"]}
+    assert problems_of(nodes, more=more) == [
+        (
+            "cluster.nodes.n1: there is no node n1; the nodes are n1.lab\n"
+            "    on the command line a dot parts keys: call it n1, with `host: n1.…`"
+        )
+    ]

@@ -1,0 +1,253 @@
+"""Following the files of a node: nothing lost, nothing doubled, nothing pulled that may wait."""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from runner.control.attempt.log_tail import CHUNK, Follower
+from runner.control.rpc.session import Session
+from runner.core.protocol.events import Event, ProgramStarted, RankStarted
+from tests.golden.builders import RUN_ID, plan
+
+Key = tuple[str, str]
+EVENTS: Key = ("events", "")
+RANK_0: Key = ("rank_0", "out")
+
+
+class Asked(Session):
+    """A session that only remembers the reads it was asked for, by file."""
+
+    def __init__(self) -> None:
+        self.reads: dict[Key, dict[str, Any]] = {}
+        self._last = 0
+
+    def request(self, kind: str, data: dict[str, Any] | None = None, payload: bytes = b"") -> int:
+        """Take a read."""
+        assert (kind, payload) == ("read", b"")
+        assert data is not None
+        self._last += 1
+        key = (data.pop("source"), data.pop("stream"))
+        assert key not in self.reads, "two reads of one file at a time"
+        self.reads[key] = {"id": self._last, **data}
+        return self._last
+
+
+class Followed:
+    """A follower on a node with one rank, and what came of it."""
+
+    def __init__(self, tail: int | None = None) -> None:
+        self.logs: defaultdict[Key, bytes] = defaultdict(bytes)
+        self.events: list[Event] = []
+        self.follower = Follower(plan(1).of("a"), self._sink, begin={"tail": tail} if tail else {})
+        self.link = Asked()
+        self.follower.start(self.link)
+
+    def _sink(self, source: str, stream: str, offset: int, data: bytes) -> None:
+        assert offset == len(self.logs[source, stream])
+        self.logs[source, stream] += data
+
+    def answer(
+        self, key: Key, chunk: bytes = b"", *, eof: bool = False, hold_back: bool = False
+    ) -> None:
+        """Answer the pending read of a file."""
+        read = self.link.reads.pop(key)
+        taken = self.follower.take(
+            self.link, read["id"], read["offset"], chunk, eof=eof, hold_back=hold_back
+        )
+        self.events += taken
+
+    def new_link(self) -> None:
+        """The link was lost; there is another."""
+        self.link = Asked()
+        self.follower.start(self.link)
+
+
+def events(count: int) -> tuple[list[Event], bytes]:
+    """So many events, and the file they make."""
+    made = [Event(RUN_ID, "größer", 0, n, 1.5, 2.5, ProgramStarted(n)) for n in range(count)]
+    return made, "".join(event.line() for event in made).encode()
+
+
+def test_every_file_is_asked_for_from_its_beginning() -> None:
+    """The events, torchrun's own output, and two streams for every rank."""
+    followed = Followed()
+
+    ask = {"attempt": 0, "offset": 0, "n": CHUNK}
+    assert {key: {**read, "id": 0} for key, read in followed.link.reads.items()} == {
+        key: {**ask, "id": 0}
+        for key in [
+            EVENTS,
+            *(("program", "out"), ("program", "err"), ("rank_0", "out"), ("rank_0", "err")),
+            ("stacks", "out"),
+        ]
+    }
+
+
+def test_stacks_are_read_from_their_first_byte() -> None:
+    """Their last lines alone would tell of no dump."""
+    followed = Followed(tail=5)
+    assert "tail" in followed.link.reads[RANK_0]
+    assert "tail" not in followed.link.reads["stacks", "out"]
+
+
+def test_events_of_another_attempt_are_left_out() -> None:
+    """One file holds the events of all attempts."""
+    followed = Followed()
+    other = Event(RUN_ID, "a", 1, 1, 1.5, 2.5, ProgramStarted(7))
+    made, content = events(1)
+
+    followed.answer(EVENTS, other.line().encode() + content)
+
+    assert followed.events == made
+
+
+def test_a_tail_is_asked_for_once() -> None:
+    """The host says where the last lines begin; from there it goes on by offset."""
+    followed = Followed(tail=10)
+    assert followed.link.reads[RANK_0]["tail"] == 10
+    assert "tail" not in followed.link.reads[EVENTS]
+    number = followed.link.reads.pop(RANK_0)["id"]
+    followed.logs[RANK_0] = b"x" * 500  # so far unread
+
+    list(followed.follower.take(followed.link, number, 500, b"end", eof=False, hold_back=False))
+
+    assert followed.link.reads[RANK_0] == {"id": 7, "attempt": 0, "offset": 503, "n": CHUNK}
+
+
+def test_each_answer_asks_for_what_follows() -> None:
+    """A file is read on from where its last piece ended."""
+    followed = Followed()
+
+    followed.answer(RANK_0, b"one")
+    followed.answer(RANK_0, b"two")
+
+    assert followed.link.reads[RANK_0]["offset"] == 6
+    assert followed.logs[RANK_0] == b"onetwo"
+
+
+def test_file_at_its_end_is_not_asked_for_again() -> None:
+    """When every file is at its end, all is here."""
+    followed = Followed()
+    for key in list(followed.link.reads):
+        assert not followed.follower.done
+        followed.answer(key, eof=True)
+
+    assert followed.follower.done
+    assert followed.link.reads == {}
+
+
+def test_torn_event_waits_for_its_rest() -> None:
+    """Events come out whole, however their bytes are cut, within a letter too."""
+    made, content = events(2)
+    followed = Followed()
+
+    for cut in range(len(content)):
+        followed.answer(EVENTS, content[cut : cut + 1])
+
+    assert followed.events == made
+    assert followed.link.reads[EVENTS]["offset"] == len(content)
+
+
+def test_log_that_must_wait_is_not_asked_for() -> None:
+    """While the console is full, what is unread stays on its host; `resume` asks on."""
+    followed = Followed()
+    followed.answer(RANK_0, b"one", hold_back=True)
+    assert RANK_0 not in followed.link.reads
+
+    followed.follower.resume(followed.link)
+
+    assert followed.link.reads[RANK_0]["offset"] == 3
+
+
+def test_resuming_twice_asks_once() -> None:
+    """One read of a file at a time."""
+    followed = Followed()
+    followed.answer(RANK_0, b"one", hold_back=True)
+
+    followed.follower.resume(followed.link)
+    followed.follower.resume(followed.link)
+
+    assert followed.link.reads[RANK_0]["id"] == 7
+
+
+def test_events_never_wait() -> None:
+    """A full console does not keep the end of a run from being seen."""
+    followed = Followed()
+
+    followed.answer(EVENTS, hold_back=True)
+
+    assert EVENTS in followed.link.reads
+
+
+def test_new_link_goes_on_where_the_old_one_ended() -> None:
+    """Files at their end are not asked for, and those held back are, once."""
+    followed = Followed()
+    followed.answer(RANK_0, b"one", hold_back=True)
+    followed.answer(("rank_0", "err"), eof=True)
+
+    followed.new_link()
+    followed.follower.resume(followed.link)
+
+    assert followed.link.reads[RANK_0]["offset"] == 3
+    assert ("rank_0", "err") not in followed.link.reads
+
+
+def test_answer_to_an_old_question_is_ignored() -> None:
+    """After a new link the old one may still have had something to say."""
+    followed = Followed()
+    old = followed.link.reads[RANK_0]["id"]
+    for key in list(followed.link.reads):
+        followed.answer(key, b"")
+    before = dict(followed.link.reads)
+
+    assert not list(
+        followed.follower.take(followed.link, old, 0, b"again", eof=False, hold_back=False)
+    )
+    assert followed.logs[RANK_0] == b""
+    assert followed.link.reads == before
+
+
+@settings(max_examples=15)
+@given(st.integers(0, 2**32))
+def test_all_arrives_whatever_happens(seed: int) -> None:
+    """Cuts, full consoles and lost links: every byte of every file arrives once, in order."""
+    chance = random.Random(seed)  # noqa: S311 (a story, not a key)
+    made, content = events(3)
+    followed = Followed()
+    files = {key: chance.randbytes(chance.randrange(60)) for key in followed.link.reads}
+    files[EVENTS] = content
+
+    while not followed.follower.done:
+        if not followed.link.reads or chance.random() < 0.1:
+            followed.follower.resume(followed.link)
+        if chance.random() < 0.1:
+            followed.new_link()
+        key = chance.choice(list(followed.link.reads))
+        offset = followed.link.reads[key]["offset"]
+        chunk = files[key][offset : offset + chance.randrange(1, 30)]
+        followed.answer(key, chunk, eof=not chunk, hold_back=chance.random() < 0.3)
+
+    assert followed.events == made
+    assert dict(followed.logs) == {
+        key: data for key, data in files.items() if data and key != EVENTS
+    }
+
+
+def test_the_logs_of_a_rank_nobody_knew_of_are_followed_from_its_start() -> None:
+    """Where torch numbers the ranks, the plan knows none; a second start is in the same files."""
+    followed = Followed()
+    event = Event(RUN_ID, "a", 0, 1, 1.5, 2.5, RankStarted(5, 77))
+    again = Event(RUN_ID, "a", 0, 2, 1.5, 2.5, RankStarted(5, 78, start=2))
+    followed.answer(EVENTS, (event.line() + again.line()).encode())
+    assert followed.link.reads["rank_5", "out"]["offset"] == 0
+    assert not followed.follower.done
+    followed.answer(("rank_5", "err"), b"oh", eof=True)
+    assert followed.logs["rank_5", "err"] == b"oh"
+    followed.follower.again()
+    followed.new_link()
+    assert followed.link.reads["rank_5", "err"]["offset"] == 2

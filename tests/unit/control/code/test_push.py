@@ -1,0 +1,457 @@
+"""One release on its way to many hosts, whose own end is real and whose wires are not."""
+
+from __future__ import annotations
+
+import os
+import queue
+import signal
+import time
+import zlib
+from collections import Counter, deque
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+
+from runner.control.code import push as code_push
+from runner.control.code.push import Deployment
+from runner.control.code.snapshot import Snapshot
+from runner.control.code.worktree import survey
+from runner.control.rpc.session import Inbox, Session
+from runner.core.errors import Interrupted, NotReady
+from runner.core.model.release import File
+from runner.core.model.spec import Deploy, Node
+from runner.core.protocol.frames import Frame, Unpacker
+from runner.host.agent.push import Receiving
+from runner.host.storage.release_store import held
+from tests.golden.builders import spec
+from tests.unit.release_builders import Made, done, left_in, release, store
+
+
+class Host(Session):
+    """A host with a store of its own; it takes a frame whenever the test lets it.
+
+    Attributes:
+        asked: The kinds of all requests.
+        pieces: The pieces it was sent.
+        most: The most that ever waited to be sent to it.
+        deaf: It takes no pieces, but answers.
+        breaks: The connection breaks at the first frame of that kind.
+        alters: What is done to an answer of its own.
+    """
+
+    def __init__(self, name: str, workdir: Path, inbox: Inbox) -> None:
+        self.node = Node(name, "10.0.0.1")
+        self.workdir = workdir
+        self.heard = self.sent = time.monotonic()
+        self.unsent = self.most = 0
+        self.asked: list[str] = []
+        self.pieces: list[bytes] = []
+        self.deaf = False
+        self.breaks = ""
+        self.alters: dict[str, dict[str, Any]] = {}
+        self._inbox = inbox
+        self._coming: deque[tuple[Frame, int]] = deque()
+        self._ended = False
+        self._end = Receiving(str(workdir), self._reply)
+
+    @property
+    def closed(self) -> bool:
+        """Whether the wire has ended."""
+        return self._ended
+
+    def close(self) -> None:
+        """End the wire."""
+        self._ended = True
+
+    def request(self, kind: str, data: dict[str, Any] | None = None, payload: bytes = b"") -> int:
+        """Queue a request."""
+        assert not self._ended, "nobody speaks into a wire that has ended"
+        self.asked.append(kind)
+        self._coming.append((Frame(kind, {"id": len(self.asked), **(data or {})}, payload), 0))
+        return len(self.asked)
+
+    def share(self, head: bytes, payload: bytes) -> None:
+        """Queue a piece, or the offer."""
+        (frame,) = Unpacker().feed(head + payload)
+        if frame.kind != "piece":
+            self.asked.append(frame.kind)
+            self._coming.append((frame, 0))
+            return
+        self.pieces.append(frame.payload)
+        self.unsent += len(payload)
+        self.most = max(self.most, self.unsent)
+        self._coming.append((frame, len(payload)))
+
+    def take(self) -> None:
+        """Take one frame, unless there is none."""
+        if not self._coming or (self.deaf and self._coming[0][0].kind == "piece"):
+            return
+        frame, size = self._coming.popleft()
+        self.unsent -= size
+        if frame.kind == self.breaks:
+            self._inbox.put((self, Frame("closed", {"reason": "reset by peer"})))
+            self._coming.clear()
+            self._ended = True
+            return
+        here = os.uname_result(("Linux", self.node.name, "", "", ""))
+        try:
+            with patch.object(os, "uname", lambda: here):
+                self._answer(frame)
+        except (OSError, ValueError, RuntimeError) as error:
+            self._inbox.put((self, Frame("refused", {"id": 0, "why": str(error)})))
+
+    def _answer(self, frame: Frame) -> None:
+        ends = {"manifest": self._end.offered, "finish": self._end.finished}
+        if frame.kind in ends:
+            for _ in ends[frame.kind](frame):
+                pass
+        elif frame.kind == "piece":
+            done(self._end.piece(frame))
+        elif frame.kind == "drop":
+            self._end.drop()
+
+    def has(self, made: Made) -> bool:
+        """Whether the release is in its store, whole."""
+        return held(str(self.workdir), made.name)
+
+    def _reply(self, kind: str, data: dict[str, Any]) -> None:
+        self._inbox.put((self, Frame(kind, {**data, **self.alters.get(kind, {})})))
+
+
+class Turns(queue.SimpleQueue[tuple[Session | None, Frame]]):
+    """An inbox: whoever looks into it lets every host take a frame first, and never waits."""
+
+    def __init__(self) -> None:
+        self.hosts: list[Host] = []
+        self.looks = 0
+
+    def get(self, *_: Any, **__: Any) -> Any:
+        """Return what came."""
+        self.looks += 1
+        assert self.looks < 5000, "this never ends"
+        for host in self.hosts:
+            host.take()
+        return self.get_nowait()
+
+
+class Read(Snapshot):
+    """A snapshot of what is in memory; it counts how often a file is read."""
+
+    def __init__(self, made: Made) -> None:
+        self._made = made
+        self.reads: Counter[str] = Counter()
+
+    manifest = property(lambda self: self._made.manifest)
+    encoded = property(lambda self: self._made.manifest.encode())
+
+    def read(self, file: File) -> Iterator[bytes]:
+        """Yield a file in small chunks."""
+        self.reads[file.path] += 1
+        data = self._made.contents[file.digest]
+        for at in range(0, len(data), 10):
+            yield data[at : at + 10]
+
+
+class Push:
+    """A push to some hosts."""
+
+    def __init__(self, folder: Path, made: Made) -> None:
+        self.folder, self.made = folder, made
+        self.inbox = Turns()
+        self.snapshot: Snapshot = Read(made)
+        self.states: dict[str, list[str]] = {}
+        self.beside: list[Host] = []
+
+    def host(self, name: str, disk: str = "") -> Host:
+        """One more host, with a disk of its own or that one."""
+        host = Host(name, self.folder / (disk or name), self.inbox)
+        self.inbox.hosts.append(host)
+        return host
+
+    def show(self, name: str, state: str) -> None:
+        """Remember what the user sees."""
+        self.states.setdefault(name, []).append(state)
+
+    def run(self, keep: int = 3) -> Deployment:
+        """Push to all of them."""
+        hosts = [host for host in self.inbox.hosts if host not in self.beside]
+        made = spec(*(host.node for host in hosts), deploy=Deploy(on=True, keep=keep), lost_s=15.0)
+        deployment = Deployment(
+            made,
+            self.snapshot,
+            {host.node.name: host for host in hosts},
+            self.inbox,
+            self.show,
+            self.beside,
+        )
+        deployment.run()
+        return deployment
+
+    def problems(self) -> list[str]:
+        """Push, and return what the user is told."""
+        with pytest.raises(NotReady) as caught:
+            self.run()
+        return [f"{each.where}: {each.what}" for each in caught.value.problems]
+
+
+TREE = release({"a": b"one" * 50, "b": b"two" * 50, "d/c": b"three" * 50, "empty": b""})
+
+
+@pytest.fixture
+def push(tmp_path: Path) -> Push:
+    """A push of `TREE`."""
+    return Push(tmp_path, TREE)
+
+
+def test_every_host_gets_the_release(push: Push) -> None:
+    """And the user sees each of them come to it."""
+    hosts = [push.host(name) for name in "abc"]
+
+    receivers = push.run().receivers
+
+    assert all(host.has(TREE) for host in hosts)
+    assert [each.new for each in receivers.values()] == [True] * 3
+    assert {name: states[-1] for name, states in push.states.items()} == dict.fromkeys(
+        "abc", "has the code"
+    )
+
+
+def test_hosts_are_sent_what_they_lack_and_files_are_read_once(push: Push) -> None:
+    """A second push costs what changed, per host; this machine's disk is read once for all."""
+    full, some, none = (push.host(name) for name in ("full", "some", "none"))
+    store(full.workdir, TREE)
+    store(some.workdir, release({"old": b"two" * 50, "empty": b""}))
+
+    receivers = push.run().receivers
+
+    assert all(host.has(TREE) for host in (full, some, none))
+    assert {name: each.queued for name, each in receivers.items()} == {
+        "full": 0,
+        "some": 400,
+        "none": 550,
+    }
+    assert (receivers["full"].new, full.pieces) == (False, [])
+    assert isinstance(push.snapshot, Read)
+    assert push.snapshot.reads == {"a": 1, "b": 1, "d/c": 1, "empty": 1}
+
+
+def test_what_all_have_is_not_read(push: Push) -> None:
+    """A push of nothing new touches no file here."""
+    host = push.host("a")
+    store(host.workdir, release({"x": b"one" * 50, "y": b"two" * 50, "z": b"three" * 50, "e": b""}))
+
+    push.run()
+
+    assert host.has(TREE)
+    assert isinstance(push.snapshot, Read)
+    assert not push.snapshot.reads
+
+
+def test_pieces_are_compressed_where_it_helps(tmp_path: Path) -> None:
+    """Text shrinks; what does not is sent as it is, and arrives either way."""
+    noise = bytes(zlib.crc32(bytes([n, m])) & 255 for n in range(64) for m in range(64))
+    for name, data, smaller in (("text", b"def f():\n" * 500, True), ("noise", noise, False)):
+        push = Push(tmp_path / name, release({"f": data}))
+        host = push.host("a")
+        receiver = push.run().receivers["a"]
+        assert host.has(push.made)
+        assert (receiver.sent < len(data) / 2) is smaller
+        assert receiver.queued == receiver.total == len(data)
+
+
+def test_slow_host_makes_the_reading_wait(push: Push, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However large the release and slow a host, little of it waits in memory."""
+    monkeypatch.setattr(code_push, "WINDOW", 100)
+    monkeypatch.setattr(code_push, "PIECE", 20)
+    slow, quick = push.host("slow"), push.host("quick")
+
+    push.run()
+
+    assert slow.has(TREE)
+    assert quick.has(TREE)
+    assert 100 < slow.most <= 100 + 2 * 20
+
+
+def test_host_that_takes_nothing_is_given_up(push: Push, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is silent for `lost_s` is named; the others get the release."""
+    monkeypatch.setattr(code_push, "WINDOW", 100)
+    monkeypatch.setattr(code_push, "PIECE", 20)
+    dead, other = push.host("dead"), push.host("other")
+    dead.deaf = True
+    taken = dead.share
+
+    def last_words(head: bytes, payload: bytes) -> None:
+        dead.heard = dead.sent = time.monotonic() - 16
+        taken(head, payload)
+
+    monkeypatch.setattr(dead, "share", last_words)
+
+    assert push.problems() == ["dead: nothing was heard from it for 16 s"]
+    assert dead.closed
+    assert other.has(TREE)
+
+
+def test_host_that_has_the_release_may_be_silent(
+    push: Push, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who is lost after its part is found out by the launch, not taken for a failed push."""
+    done, other = push.host("done"), push.host("other")
+    store(done.workdir, TREE)
+
+    def last_words(name: str, state: str) -> None:
+        if (name, state) == ("done", "has the code"):
+            done.heard = done.sent = time.monotonic() - 16
+
+    monkeypatch.setattr(push, "show", last_words)
+
+    push.run()
+
+    assert done.heard < time.monotonic() - 15
+    assert other.has(TREE)
+    assert not done.closed
+
+
+@pytest.mark.parametrize("moment", ["manifest", "piece", "finish"])
+def test_host_that_breaks_away_does_not_end_the_others(push: Push, moment: str) -> None:
+    """Whenever a connection breaks, the rest of the hosts get the release; that one is named."""
+    broken, whole = push.host("broken"), push.host("whole")
+    broken.breaks = moment
+
+    assert push.problems() == [
+        "broken: the connection to it broke while the code was pushed: reset by peer"
+    ]
+    assert whole.has(TREE)
+    assert not broken.has(TREE)
+    assert push.states["broken"][-1] == "failed"
+
+
+def test_every_failure_is_told_at_once(push: Push) -> None:
+    """Nobody repairs one host to hear of the next one; a full disk has a cure."""
+    for name in "ab":
+        push.host(name).alters["lacks"] = {"missing": []}  # so nothing comes, and finish fails
+    push.host("c").workdir.write_text("no folder")
+
+    told = push.problems()
+
+    assert [each[:2] for each in told] == ["a:", "b:", "c:"]
+    assert told[0] == "a: could not store the code: the stream ended within a"
+
+
+def test_full_disk_has_a_cure(push: Push, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The message names the key that chooses another disk."""
+    push.host("a")
+
+    class Full:
+        f_bavail, f_frsize = 1, 1
+
+    monkeypatch.setattr("os.statvfs", lambda _: Full)
+    with pytest.raises(NotReady) as caught:
+        push.run()
+
+    assert "No space left" in caught.value.problems[0].what
+    assert "cluster.workdir" in caught.value.problems[0].hint
+
+
+def test_shared_disk_is_written_by_one(push: Push) -> None:
+    """Hosts with one home get the release once, and none of them leaves anything beside it."""
+    hosts = [push.host(name, "nfs") for name in "abc"]
+
+    receivers = push.run().receivers
+
+    assert [bool(host.pieces) for host in hosts] == [True, False, False]
+    assert [each.new for each in receivers.values()] == [True, False, False]
+    assert left_in(push.folder / "nfs") == [".store", TREE.name]
+    assert "shares a disk" in push.states["b"]
+
+
+@pytest.mark.parametrize("moment", ["piece", "finish"])
+def test_shared_disk_survives_its_writer(push: Push, moment: str) -> None:
+    """When the host that writes for all breaks away, another one does it."""
+    first, second, third = (push.host(name, "nfs") for name in "abc")
+    first.breaks = moment
+
+    assert [told[:2] for told in push.problems()] == ["a:"]
+    assert second.has(TREE)
+    assert second.pieces
+    assert not third.pieces
+
+
+def test_disks_that_only_look_shared_are_each_written(push: Push) -> None:
+    """Machines made from one image have equal names for different disks."""
+    hosts = [push.host(name) for name in "abc"]
+    for host in hosts:
+        host.alters["lacks"] = {"store": "cloned"}
+
+    push.run()
+
+    assert all(host.has(TREE) for host in hosts)
+
+
+def test_disks_without_a_name_are_each_written(push: Push) -> None:
+    """A name that a power cut left empty makes nobody wait for anybody."""
+    hosts = [push.host(name) for name in "ab"]
+    for host in hosts:
+        (host.workdir / "releases").mkdir(parents=True)
+        (host.workdir / "releases" / ".store").touch()
+
+    push.run()
+
+    assert all(host.has(TREE) for host in hosts)
+
+
+def test_hosts_that_have_the_release_hear_from_us(push: Push) -> None:
+    """A long push to some makes no other believe that we are gone."""
+    push.host("lacks")
+    push.beside.append(push.host("has"))
+    push.beside.append(push.host("gone"))
+    push.beside[1].close()
+
+    push.run()
+
+    assert push.beside[0].asked == ["ping"]
+
+
+def test_old_releases_go(push: Push) -> None:
+    """A host keeps `deploy.keep` of them."""
+    host = push.host("a")
+    store(host.workdir, release({"x": b"old"}))
+
+    push.run(keep=0)
+
+    assert left_in(host.workdir) == [".store", TREE.name]
+
+
+def test_signal_ends_it(push: Push) -> None:
+    """Ctrl-C while code is pushed: exit 130, and no host has half a release."""
+    host = push.host("a")
+    host.deaf = True
+    push.inbox.put((None, Frame("signal", {"signal": signal.SIGINT})))
+
+    with pytest.raises(Interrupted) as caught:
+        push.run()
+
+    assert caught.value.exit_code == 130
+    assert not host.has(TREE)
+
+
+def test_file_that_changes_meanwhile_ends_it(tmp_path: Path) -> None:
+    """No host stores what is a mix of two versions; the file is named."""
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "a.py").write_text("x = 1\n")
+    (project / "b.py").write_text("y = 1\n")
+    push = Push(tmp_path, TREE)
+    host = push.host("a")
+    push.snapshot = Snapshot(survey(project), project, "")
+    name = push.snapshot.code.release
+    (project / "b.py").write_text("y = 2\n")
+
+    with pytest.raises(NotReady) as caught:
+        push.run()
+
+    assert caught.value.problems[0].what == "b.py changed while it was read"
+    assert not held(str(host.workdir), name)
+    assert not host.has(TREE)

@@ -1,0 +1,321 @@
+"""What of a project is pushed, and what is nobody's code."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runner.control.code.worktree import Tree, commit, largest, survey
+from runner.core.errors import ConfigError
+
+
+@pytest.fixture(autouse=True)
+def plain_git(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let nobody's own configuration of git decide."""
+    for name in ("GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM"):
+        monkeypatch.setenv(name, os.devnull)
+
+
+def git(folder: Path, *words: str) -> None:
+    """Run git."""
+    who = ("-c", "user.name=a", "-c", "user.email=a@b", "-c", "init.templateDir=")
+    subprocess.run(["git", *who, *words], cwd=folder, check=True, capture_output=True)
+
+
+def make(folder: Path, *paths: str, **contents: str) -> Path:
+    """Make empty files, and folders (which end with "/"); then files with content."""
+    folder.mkdir(exist_ok=True, parents=True)
+    for path in paths:
+        target = folder / path
+        (target if path.endswith("/") else target.parent).mkdir(parents=True, exist_ok=True)
+        if not path.endswith("/"):
+            target.touch()
+    for name, text in contents.items():
+        (folder / name.replace("__", "/").replace("_dot_", ".")).write_text(text)
+    return folder
+
+
+def told(found: Tree) -> list[str]:
+    """All that is pushed: folders with "/", links with "@"."""
+    names = [*found.files, *(f"{each}/" for each in found.folders)]
+    return sorted([*names, *(f"{each}@" for each in found.links)])
+
+
+def rules(folder: Path, text: str, name: str = ".gitignore") -> None:
+    """Write an ignore file."""
+    (folder / name).write_text(text)
+
+
+ODD = (":(glob)", ":!x", "-rf", " sp ", "new\nline", "a\\b", '"q"', "..data", "ta\tb", "\udcff")
+
+# Without git
+
+
+def test_all_but_caches_is_pushed(tmp_path: Path) -> None:
+    """Empty folders and links too; virtual environments and what hides itself are nobody's code."""
+    make(tmp_path, "a.py", "d/b.py", "empty/", "__pycache__/x", ".venv/x", ".hg/x", ".svn/x")
+    make(tmp_path, "env/pyvenv.cfg", "env/lib/x.py", "cache/x", "deep/er/empty/")
+    rules(tmp_path / "cache", "# made by a tool\n*\n")
+    (tmp_path / "link").symlink_to("d")
+    (tmp_path / "dangling").symlink_to("/nowhere")
+
+    assert told(survey(tmp_path)) == [
+        *("a.py", "d/", "d/b.py", "dangling@", "deep/", "deep/er/", "deep/er/empty/"),
+        *("empty/", "link@"),
+    ]
+
+
+@pytest.mark.parametrize("name", [".gitignore", ".runnerignore"])
+@pytest.mark.parametrize(
+    ("text", "pushed"),
+    [
+        ("*.log\n!keep.log\n", "data/ data/c data/data data/keep.log data2"),
+        ("data/\n", "data2"),
+        ("/data\n", "data2"),
+        ("data/*\n!data/c\n", "data/ data/c data2"),
+        ("data\n!data/c\n", "data2"),
+        ("**/data\n", "data2"),
+        ("\ufeffdata\r\n\r\n", "data2"),
+        ("!\n\\\n[z-a]\ndata\n", "data2"),
+        ("dat\\a\n", "data2"),
+        ("data/?\ndata/*.log/\n", "data/ data/a.log data/data data/keep.log data2"),
+    ],
+)
+def test_ignore_files_mean_what_git_makes_of_them(
+    tmp_path: Path, name: str, text: str, pushed: str
+) -> None:
+    """Whether there is git or not; a line that means nothing is passed over."""
+    make(tmp_path, "data/a.log", "data/b.log/x", "data/c", "data/keep.log", "data/data", "data2")
+    rules(tmp_path, text, name)
+
+    assert told(survey(tmp_path)) == sorted([name, *pushed.split()])
+
+
+def test_nearest_ignore_file_decides(tmp_path: Path) -> None:
+    """A folder may want back what the one above it leaves out."""
+    make(tmp_path, "a.bin", "d/a.bin", "d/b.bin", "d/e/a.bin")
+    rules(tmp_path, "*.bin\n")
+    rules(tmp_path / "d", "!a.bin\n")
+    rules(tmp_path / "d/e", "/a.bin\n")
+
+    assert [path for path in survey(tmp_path).files if path.endswith("bin")] == ["d/a.bin"]
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_any_name_is_pushed(tmp_path: Path, name: str) -> None:
+    """However odd, as a file and as a folder, without git."""
+    make(tmp_path, f"d/{name}", f"{name}/")
+
+    assert told(survey(tmp_path)) == sorted(["d/", f"d/{name}", f"{name}/"])
+
+
+def test_record_of_the_run_is_left_out(tmp_path: Path) -> None:
+    """A run does not push its own logs."""
+    make(tmp_path, "a", "out/now/log", "out/now/deep/log", "out/nowhere")
+
+    assert told(survey(tmp_path, tmp_path / "out/now")) == ["a", "out/", "out/nowhere"]
+    assert "out/now/log" in survey(tmp_path, tmp_path.parent / "elsewhere").files
+
+
+def test_what_is_no_file_is_told(tmp_path: Path) -> None:
+    """A socket or a pipe cannot be pushed, and reading one would never end."""
+    os.mkfifo(tmp_path / "pipe")
+
+    found = survey(tmp_path)
+
+    assert told(found) == []
+    assert found.notes == ["pipe is no file, folder or link; it is not pushed"]
+
+
+@pytest.mark.parametrize("home", ["home", "repository"])
+def test_home_is_never_pushed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, home: str) -> None:
+    """All keys and mails of somebody are no project, also when their home is a work tree."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    make(tmp_path, ".ssh/id_ed25519", "project/a.py")
+    here = tmp_path
+    if home == "repository":
+        git(tmp_path, "init", "-q")
+        here = tmp_path / "project"
+
+    with pytest.raises(ConfigError) as caught:
+        survey(here)
+    assert caught.value.problems[0].hint.endswith("cluster.project=PATH names it on the hosts")
+
+
+def test_unreadable_folder_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And how to leave it out."""
+    make(tmp_path, "secret/x")
+    real = os.scandir
+
+    def refuse(path: Path) -> Any:
+        if str(path).endswith("secret"):
+            raise PermissionError(13, "Permission denied", path)
+        return real(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+
+    with pytest.raises(ConfigError) as caught:
+        survey(tmp_path)
+    (problem,) = caught.value.problems
+    assert problem.what == "secret cannot be read: Permission denied"
+    assert problem.hint == "leave it out: add /secret to .runnerignore"
+
+
+# With git
+
+
+def test_git_says_what_belongs_to_it(tmp_path: Path) -> None:
+    """Tracked or not ignored, as it is now, from the top of the work tree."""
+    make(tmp_path, "tracked", "tracked.log", "gone", "file", "d/deep/x", "ignored/x")
+    git(tmp_path, "init", "-q")
+    rules(tmp_path, "*.log\nignored/\n.env\n")
+    git(tmp_path, "add", "-f", ".gitignore", "tracked", "tracked.log", "gone", "file", "d")
+    make(tmp_path, "new", "new.log", "empty/in/", "ignored/empty/", ".env", "__pycache__/")
+    (tmp_path / "gone").unlink()
+    (tmp_path / "file").unlink()
+    make(tmp_path, "file/now", *(f"odd/{name}" for name in ODD), *(f"{name}/" for name in ODD))
+
+    found = survey(tmp_path / "d" / "deep")
+
+    assert found.git
+    assert found.root == tmp_path
+    assert told(found) == sorted(
+        [".gitignore", "d/", "d/deep/", "d/deep/x", "empty/", "empty/in/", "file/", "file/now"]
+        + ["new", "tracked", "tracked.log", "odd/"]
+        + [f"odd/{name}" for name in ODD]
+        + [f"{name}/" for name in ODD]
+    )
+
+
+def test_folder_that_became_a_link_is_one(tmp_path: Path) -> None:
+    """What git tracks below it is elsewhere now, and nothing is pushed twice."""
+    make(tmp_path, "d/e/x", "d/y", "d/empty/")
+    git(tmp_path, "init", "-q")
+    git(tmp_path, "add", ".")
+    (tmp_path / "d").rename(tmp_path / "moved")
+    (tmp_path / "d").symlink_to("moved")
+
+    assert told(survey(tmp_path)) == [
+        *("d@", "moved/", "moved/e/", "moved/e/x", "moved/empty/", "moved/y")
+    ]
+
+
+def test_runnerignore_leaves_out_what_git_tracks(tmp_path: Path) -> None:
+    """A data set in the repository need not travel."""
+    make(tmp_path, "a.py", "data/x", "data/y/z")
+    git(tmp_path, "init", "-q")
+    git(tmp_path, "add", ".")
+    rules(tmp_path, "/data/\n", ".runnerignore")
+
+    assert told(survey(tmp_path)) == [".runnerignore", "a.py"]
+
+
+def test_repositories_within_belong_to_it(tmp_path: Path) -> None:
+    """Submodules and clones with what they themselves track; their own ignore files count."""
+    make(tmp_path, "a.py", "sub/lib.py", "bare/", "clone/b.py", "clone/c.log", "clone/empty/")
+    for each in (tmp_path, tmp_path / "sub", tmp_path / "clone"):
+        git(each, "init", "-q")
+    rules(tmp_path / "clone", "*.log\n")
+    for name in ("sub", "bare", "gone"):
+        git(tmp_path, "update-index", "--add", "--cacheinfo", f"160000,{'1' * 40},{name}")
+
+    found = survey(tmp_path)
+
+    assert told(found) == sorted(
+        [
+            *("a.py", "bare/", "sub/", "sub/lib.py"),
+            *("clone/", "clone/.gitignore", "clone/b.py", "clone/empty/"),
+        ]
+    )
+    assert [note.split(" is not")[0] for note in found.notes] == ["the submodule bare"]
+
+
+def test_hook_of_another_repository_does_not_confuse(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Within a hook, git tells its children of its own repository."""
+    project = make(tmp_path / "project", "a.py")
+    git(tmp_path, "init", "-q", "other")
+    git(project, "init", "-q")
+    git(project, "add", ".")
+    rules(project, "*\n")
+    monkeypatch.setenv("GIT_DIR", str(tmp_path / "other/.git"))
+    monkeypatch.setenv("GIT_INDEX_FILE", str(tmp_path / "other/.git/index"))
+
+    assert told(survey(project)) == ["a.py"]
+
+
+def test_commit_says_whether_files_differ(tmp_path: Path) -> None:
+    """Before the first commit, and outside of git, there is none."""
+    assert commit(tmp_path) == ""
+    make(tmp_path, "a")
+    git(tmp_path, "init", "-q")
+    assert commit(tmp_path) == ""
+    git(tmp_path, "add", ".")
+    git(tmp_path, "commit", "-qm", "x")
+    clean = commit(tmp_path)
+
+    make(tmp_path, "b")
+
+    assert len(clean) == 40
+    assert commit(tmp_path) == clean + "+"
+
+
+@pytest.mark.parametrize(
+    ("raised", "words"),
+    [
+        (FileNotFoundError("git"), ("no git on PATH", "install git")),
+        (subprocess.TimeoutExpired("git", 60), ("did not answer within 60 s", "cluster.project")),
+    ],
+)
+def test_git_that_cannot_be_asked_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, raised: Exception, words: tuple[str, str]
+) -> None:
+    """Nobody guesses in its place."""
+    make(tmp_path, ".git/x")
+
+    def fail(*_: object, **__: object) -> None:
+        raise raised
+
+    monkeypatch.setattr(subprocess, "run", fail)
+
+    with pytest.raises(ConfigError) as caught:
+        survey(tmp_path)
+    assert words[0] in caught.value.problems[0].what
+    assert words[1] in caught.value.problems[0].hint
+
+
+def test_what_git_says_is_passed_on(tmp_path: Path) -> None:
+    """It knows best what is wrong with a repository."""
+    make(tmp_path, _dot_git="gitdir: /nowhere\n")
+
+    with pytest.raises(ConfigError) as caught:
+        survey(tmp_path)
+    assert "/nowhere" in caught.value.problems[0].hint
+
+
+# Sizes
+
+
+@pytest.mark.parametrize(
+    ("sizes", "shown"),
+    [
+        ({}, []),
+        ({"a": 1, "b": 3}, [("b", 3), ("a", 1)]),
+        ({"d/x": 9, "d/y": 1, "a": 2}, [("d/x", 9), ("a", 2), ("d/y", 1)]),
+        ({"d/x": 5, "d/y": 5, "a": 2}, [("d/", 10), ("a", 2)]),
+        ({"d/e/x": 5, "d/e/y": 5}, [("d/e/", 10)]),
+    ],
+)
+def test_largest_things_are_named(sizes: dict[str, int], shown: list[tuple[str, int]]) -> None:
+    """A folder of many small things is one line; one huge file in it is named itself."""
+    assert largest(sizes) == shown
+
+
+def test_only_the_largest_are_named() -> None:
+    """Ten lines are enough to know what to leave out."""
+    assert len(largest({str(number): number for number in range(30)})) == 10

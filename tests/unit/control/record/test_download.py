@@ -1,0 +1,239 @@
+"""What a pull makes of what a host says, whatever that is, and where it puts it."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import zlib
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from runner.control.record import download as pulling
+from runner.control.record.destination import Growing, Shelf, Symlink, Whole, jobs_of
+from runner.control.record.download import Pulled, pull
+from runner.control.rpc.session import Inbox, Session
+from runner.core.model.spec import Node
+from runner.core.protocol.frames import Frame
+from runner.core.protocol.remote_files import KINDS, Found, check
+
+BAD = ("", ".", "..", "/etc/passwd", "../x", "a/../b", "a//b", "a/", "a\0b", "\ud800")
+
+
+class Host:
+    """A host that says what the test wants, in place of a session."""
+
+    def __init__(self, inbox: Inbox, rows: list[Any], contents: dict[str, bytes]) -> None:
+        self.node = Node("gpu1", "x")
+        self.closed = False
+        self.silence = 0.0
+        self.asked: list[dict[str, Any]] = []
+        self.ahead = 0
+        self._inbox, self._rows, self._contents = inbox, rows, contents
+        self._held: list[Frame] = []
+
+    def request(self, kind: str, data: dict[str, Any] | None = None) -> int:
+        """Answer at once, pieces four at a time."""
+        number = len(self.asked) + 1
+        self.asked.append({"kind": kind, **(data or {})})
+        if kind == "inventory":
+            rows = zlib.compress(json.dumps(self._rows).encode())
+            self._say(Frame("listed", {"id": number}, rows))
+            told = {"id": number, "left_out": 0, "skips": 0, "skipped": []}
+            self._say(Frame("inventoried", told))
+        elif kind == "fetch" and data:
+            content = self._contents[data["path"]]
+            piece = content[data["offset"] : data["offset"] + data["n"]]
+            self._say(Frame("fetched", {"id": number, "size": len(content), "mtime_ns": 5}, piece))
+        return number
+
+    def _say(self, frame: Frame) -> None:
+        self._inbox.put((cast("Session", self), frame))
+
+
+def row(path: str, size: int = 0, kind: str = "output", target: str | None = None) -> list[Any]:
+    """One line of an inventory."""
+    return [kind, path, size, 5, 0o644, target]
+
+
+def pulled(folder: Path, rows: list[Any], contents: dict[str, bytes] | None = None) -> Pulled:
+    """Pull from a host that says so."""
+    inbox: Inbox = queue.SimpleQueue()
+    host = cast("Session", Host(inbox, rows, contents or {}))
+    told = pull({"gpu1": host}, inbox, "run-1", folder, lost_s=5, show=lambda *_: None)
+    return told["gpu1"]
+
+
+def everything(folder: Path) -> set[str]:
+    """All that lies in a folder."""
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if not path.is_dir()}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("path", BAD)
+def test_a_path_that_leads_out_is_refused(tmp_path: Path, kind: str, path: str) -> None:
+    """All of that host's, for such a host is not to be trusted."""
+    told = pulled(tmp_path / "run", [row(path, kind=kind)])
+    assert not told.complete
+    assert "it said what is not to be understood" in str(told.problems)
+    assert everything(tmp_path) == set()
+
+
+@pytest.mark.parametrize(
+    ("kind", "path"),
+    [
+        ("record", "other"),
+        ("record", "work/x"),
+        ("log", "rank_0.out"),
+        ("log", "attempt_0/rank_0.out/x"),
+        ("log", "attempt_x/rank_0.out"),
+        ("log", "attempt_0/rank_0.out\n"),
+        ("nothing", "x"),
+    ],
+)
+def test_only_what_a_run_has_is_fetched(kind: str, path: str) -> None:
+    """Records and logs are known by name."""
+    with pytest.raises(ValueError, match="of a run"):
+        check(kind, path)
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        None,
+        [],
+        ["output", "a", -1, 0, 0, None],
+        ["output", "a", 1 << 80, 0, 0, None],
+        ["output", "a", 0, 1 << 80, 0, None],
+        ["output", "a", float("inf"), 0, 0, None],
+        ["output", "a", 0, 0, 0, 7],
+        ["log", "attempt_0/rank_0.out", 0, 0, 0, "/etc/passwd"],
+        ["output", 7, 0, 0, 0, None],
+        [["output"], "a", 0, 0, 0, None],
+    ],
+)
+def test_no_file_at_all(bad: Any) -> None:
+    """Anything else than a row is a ValueError."""
+    with pytest.raises(ValueError, match=r"."):
+        Found.of(bad)
+
+
+def test_nothing_is_written_through_a_link(tmp_path: Path) -> None:
+    """Neither through one the host names first, nor through one that was there."""
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    rows = [row("a", target=str(outside)), row("a/b", 3), row("c", 3)]
+    told = pulled(tmp_path / "run", rows, {"a/b": b"bad", "c": b"yes"})
+    assert everything(outside) == set()
+    assert told.failed == 1
+    assert "outputs/gpu1/a is in the way" in str(told.problems)
+    assert (tmp_path / "run/outputs/gpu1/c").read_bytes() == b"yes"
+
+    elsewhere = tmp_path / "other"
+    elsewhere.mkdir()
+    (elsewhere / "outputs").symlink_to(outside)
+    (elsewhere / "logs").mkdir()
+    (elsewhere / "logs" / "gpu1").mkdir()
+    (elsewhere / "logs/gpu1/rank_0.out").symlink_to(outside / "log")
+    rows = [row("c", 3), row("attempt_0/rank_0.out", 3, kind="log")]
+    told = pulled(elsewhere, rows, {"c": b"bad", "attempt_0/rank_0.out": b"bad"})
+    assert told.failed == 2
+    assert everything(outside) == set()
+
+
+def test_a_file_replaces_a_link_and_not_its_target(tmp_path: Path) -> None:
+    """What was a link on the host may have become a file."""
+    target = tmp_path / "target"
+    target.write_text("kept")
+    (tmp_path / "run/outputs/gpu1").mkdir(parents=True)
+    (tmp_path / "run/outputs/gpu1/a").symlink_to(target)
+    assert pulled(tmp_path / "run", [row("a", 3)], {"a": b"new"}).complete
+    assert target.read_text() == "kept"
+    assert (tmp_path / "run/outputs/gpu1/a").read_text() == "new"
+    assert not (tmp_path / "run/outputs/gpu1/a").is_symlink()
+
+
+def test_more_than_was_asked_for_is_not_taken(tmp_path: Path) -> None:
+    """Nor a piece that unpacks to more."""
+
+    class Lavish(Host):
+        def _say(self, frame: Frame) -> None:
+            if frame.kind == "fetched":
+                told = {**frame.data, "z": True, "size": 3}
+                frame = Frame("fetched", told, zlib.compress(bytes(10 << 20)))
+            super()._say(frame)
+
+    inbox: Inbox = queue.SimpleQueue()
+    host = cast("Session", Lavish(inbox, [row("a", 3)], {"a": b"abc"}))
+    told = pull({"gpu1": host}, inbox, "run-1", tmp_path, lost_s=5, show=lambda *_: None)["gpu1"]
+    assert "more came than there is" in str(told.problems)
+    assert told.size == 0
+
+
+def test_so_much_is_asked_for_ahead_and_no_more(tmp_path: Path) -> None:
+    """Enough to fill a wire, and bounded however large the file."""
+    inbox: Inbox = queue.SimpleQueue()
+    content = os.urandom(20 << 20)
+    host = Host(inbox, [row("big", len(content))], {"big": content})
+    most = 0
+    get = inbox.get
+
+    class Counting:
+        """An inbox that looks at what waits in it."""
+
+        def get(self, timeout: float) -> Any:
+            nonlocal most
+            most = max(most, inbox.qsize())
+            return get(timeout=timeout)
+
+    told = pull(
+        {"gpu1": cast("Session", host)},
+        cast("Inbox", Counting()),
+        "run-1",
+        tmp_path,
+        lost_s=5,
+        show=lambda *_: None,
+    )["gpu1"]
+    assert told.complete
+    assert pulling.LEAST <= most <= pulling.WINDOW // pulling.PIECE + 3
+    assert (tmp_path / "outputs/gpu1/big").read_bytes() == content
+
+
+def test_what_is_here_decides_where_to_begin(tmp_path: Path) -> None:
+    """A file that only grows goes on at its size; any other at a part of the same version."""
+    shelf = Shelf(tmp_path)
+    found = Found("output", "a", 10, 5, 0o600)
+    assert Whole(shelf, ("a",), found).begin() == 0
+    Whole(shelf, ("a",), found).write(0, b"1234")
+    assert Whole(shelf, ("a",), found).begin() == 4
+    later = Found("output", "a", 10, 6, 0o600)
+    assert Whole(shelf, ("a",), later).begin() == 0
+    assert everything(tmp_path) == set()
+    (tmp_path / "a").write_bytes(b"0123456789")
+    os.utime(tmp_path / "a", ns=(6, 6))
+    assert Whole(shelf, ("a",), later).begin() is None
+    assert Whole(shelf, ("a",), found).begin() == 0
+    log = Found("log", "attempt_0/rank_0.out", 12, 5, 0o600)
+    assert Growing(shelf, ("a",), log).begin() == 10
+    assert Growing(shelf, ("a",), found).begin() is None
+    with pytest.raises(ValueError, match="is longer here"):
+        Growing(shelf, ("a",), Found("log", "attempt_0/rank_0.out", 9, 5, 0o600)).begin()
+    link = Found("output", "l", 0, 5, 0o777, "there")
+    assert Symlink(shelf, ("l",), link).begin() == 0
+    Symlink(shelf, ("l",), link).finish()
+    assert Symlink(shelf, ("l",), link).begin() is None
+    shelf.close()
+
+
+def test_the_logs_of_another_attempt_lie_apart(tmp_path: Path) -> None:
+    """Each file here is a beginning of one on the host; empty ones are not made."""
+    shelf = Shelf(tmp_path)
+    found = [Found("log", f"attempt_{n}/rank_0.out", n + 1, 5, 0o600) for n in (10, 0)]
+    jobs = [*jobs_of(shelf, "gpu1", [*found, Found("log", "attempt_0/rank_0.err", 0, 5, 0o600)])]
+    assert [job.place for job in jobs] == [
+        ("logs", "gpu1", "attempt_10", "rank_0.out"),
+        ("logs", "gpu1", "rank_0.out"),
+    ]
+    shelf.close()

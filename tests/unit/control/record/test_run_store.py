@@ -1,0 +1,277 @@
+"""The controller's record of a run."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import resource
+import signal
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from runner.control.record.run_store import RunStore
+from runner.core.codec import decode, encode
+from runner.core.errors import ConfigError
+from runner.core.outcome.verdict import Verdict
+from runner.core.planning.build_plan import Plan
+from runner.core.protocol.events import Event, ProgramStarted, parse
+from runner.core.secret import Secret
+from tests.golden.builders import RUN_ID, plan
+
+HINT = "\n    set run_dir to a new folder, or another run_id"
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> RunStore:
+    """The record of a run that is about to start."""
+    return created(tmp_path / "runs" / RUN_ID)
+
+
+def created(folder: Path) -> RunStore:
+    """The record of a run in that folder."""
+    store = RunStore(folder)
+    store.reserve()
+    store.create("seed: 1\n")
+    return store
+
+
+def names(folder: Path) -> set[str]:
+    """Everything in a folder."""
+    return {path.name for path in folder.iterdir()}
+
+
+def test_new_folder_holds_the_configuration(store: RunStore) -> None:
+    """It is there with its parents, and `latest` beside it points here."""
+    assert names(store.folder) == {"config.yaml", "logs"}
+    assert (store.folder / "config.yaml").read_text() == "seed: 1\n"
+    assert names(store.folder.parent) == {RUN_ID, "latest", ".gitignore"}
+    assert (store.folder.parent / "latest").readlink() == Path(RUN_ID)
+
+
+def test_record_is_the_users_alone(store: RunStore) -> None:
+    """Others on this machine read neither configuration nor logs."""
+    store.write_log("a", "rank_0.out", 0, b"x")
+
+    folders = (store.folder, store.logs, store.logs / "a")
+    assert [folder.stat().st_mode & 0o777 for folder in folders] == [0o700] * 3
+
+
+def test_latest_follows_the_newest_run(store: RunStore) -> None:
+    """Also where it points to a run that somebody deleted."""
+    latest = store.folder.parent / "latest"
+    latest.unlink()
+    latest.symlink_to("deleted")
+
+    created(store.folder.parent / "second")
+
+    assert latest.readlink() == Path("second")
+
+
+def test_a_record_that_was_cut_off_is_made_good(store: RunStore) -> None:
+    """Whoever joins adds what is missing; `latest` stays that of the last launch."""
+    (store.folder / "config.yaml").unlink()
+    store.release()
+    created(store.folder.parent / "second")
+
+    assert RunStore(store.folder).join("seed: 2\n", plan(1))
+
+    assert names(store.folder) == {"config.yaml", "logs", "plan.json"}
+    assert (store.folder.parent / "latest").readlink() == Path("second")
+
+
+def test_a_record_has_one_writer(store: RunStore) -> None:
+    """Until it is released."""
+    other = RunStore(store.folder)
+    assert not other.join("seed: 1\n", plan(1))
+    assert not other.failed
+    store.release()
+    assert other.join("seed: 1\n", plan(1))
+
+
+def test_folder_of_the_users_is_not_replaced_by_the_link(tmp_path: Path) -> None:
+    """A real folder called `latest` is not ours to touch."""
+    (tmp_path / "latest").mkdir()
+
+    created(tmp_path / "first")
+
+    assert not (tmp_path / "latest").is_symlink()
+
+
+@pytest.mark.parametrize("place", ["new", "there/new", "there", "not/there/new"])
+def test_run_that_never_started_leaves_no_trace(tmp_path: Path, place: str) -> None:
+    """The folder is reserved with its parents; abandoned, what was there before is there."""
+    (tmp_path / "there").mkdir()
+    store = RunStore(tmp_path / place)
+
+    store.reserve()
+    reserved = store.folder.is_dir()
+    store.abandon()
+
+    assert reserved
+    assert list(tmp_path.rglob("*")) == [tmp_path / "there"]
+
+
+def test_record_of_a_run_is_not_abandoned(store: RunStore) -> None:
+    """What was written stays, whoever gives up later."""
+    store.abandon()
+
+    assert (store.folder / "config.yaml").is_file()
+
+
+def test_run_never_writes_over_another(store: RunStore) -> None:
+    """A folder with anything in it is refused, before anything is contacted."""
+    with pytest.raises(ConfigError) as caught:
+        RunStore(store.folder).reserve()
+
+    assert str(caught.value) == (
+        f"run_dir: {store.folder} is there already; a run never writes over another{HINT}"
+    )
+
+
+@pytest.mark.parametrize("below", ["file", "file/x", "file/x/y"])
+def test_file_in_the_way_is_refused(tmp_path: Path, below: str) -> None:
+    """What is no folder cannot become one."""
+    (tmp_path / "file").touch()
+
+    with pytest.raises(ConfigError) as caught:
+        RunStore(tmp_path / below).reserve()
+
+    assert str(caught.value) == f"run_dir: cannot make {tmp_path / below}: Not a directory{HINT}"
+
+
+def test_records_read_back(store: RunStore) -> None:
+    """Plan and verdict are on record whole, the run's id with both."""
+    verdict = Verdict("succeeded", 0, 12.5)
+    store.write_plan(plan(2))
+    store.write_result(plan(2), verdict, began=1700000000.0)
+
+    assert decode(Plan, json.loads((store.folder / "plan.json").read_text())) == plan(2)
+    result = json.loads((store.folder / "result.json").read_text())
+    times = {"began": 1700000000.0, "ended": 1700000012.5}
+    assert result == {"run_id": RUN_ID, **times, **encode(verdict), "diagnosis": None}
+
+
+def test_record_is_replaced_whole_or_not_at_all(store: RunStore) -> None:
+    """What fails half-way leaves the earlier record, and no half of a new one."""
+    store.write_plan(plan(1))
+    secret = cast("str", Secret("hunter2"))
+
+    with pytest.raises(TypeError, match="Secret"):
+        store.write_plan(replace(plan(1), cluster=secret))
+
+    assert decode(Plan, json.loads((store.folder / "plan.json").read_text())) == plan(1)
+    assert names(store.folder) == {"config.yaml", "logs", "plan.json"}
+
+
+def test_events_are_appended(store: RunStore) -> None:
+    """One line each, in the order of hearing."""
+    events = [Event(RUN_ID, "a", 0, n, 1.0, 2.0, ProgramStarted(n)) for n in (1, 2)]
+    for event in events:
+        store.append(event)
+
+    lines = (store.folder / "events.jsonl").read_text().splitlines()
+    assert [parse(line) for line in lines] == events
+
+
+def test_logs_are_appended_byte_for_byte(store: RunStore) -> None:
+    """A file per node and stream; pieces may end anywhere."""
+    for offset, chunk in ((0, b"one\xff"), (4, b"\ntw"), (7, b"o")):
+        store.write_log("a", "rank_0.out", offset, chunk)
+    store.write_log("b", "rank_1.err", 0, b"x")
+
+    assert (store.logs / "a" / "rank_0.out").read_bytes() == b"one\xff\ntwo"
+    assert (store.logs / "b" / "rank_1.err").read_bytes() == b"x"
+
+
+def test_a_log_is_never_doubled_and_has_no_gap(store: RunStore) -> None:
+    """Whoever follows again, from the first byte or another, adds only what is new."""
+    store.write_log("a", "rank_0.out", 0, b"one\n")
+    again = RunStore(store.folder)
+    again.write_log("a", "rank_0.out", 0, b"one\ntwo\n")
+    again.write_log("a", "rank_0.out", 2, b"e\ntwo\nthree\n")
+    again.write_log("a", "rank_0.out", 100, b"beyond a gap")
+
+    assert (store.logs / "a" / "rank_0.out").read_bytes() == b"one\ntwo\nthree\n"
+
+
+def test_tail_is_the_last_lines(store: RunStore) -> None:
+    """Blank lines at the end do not count, bytes that are no text are shown as such."""
+    store.write_log("a", "rank_0.err", 0, b"1\n2\n3 \xff\n\n\n")
+
+    assert store.tail("a", "rank_0.err", 2) == ["2", "3 \ufffd"]
+    assert store.tail("a", "rank_0.err", 9) == ["1", "2", "3 \ufffd"]
+
+
+def test_tail_of_a_huge_log_is_read_from_its_end(store: RunStore) -> None:
+    """A log of any size costs the same."""
+    store.write_log("a", "rank_0.err", 0, b"x" * (1 << 20) + b"\nlast\n")
+
+    assert store.tail("a", "rank_0.err", 1) == ["last"]
+
+
+def test_tail_of_nothing_is_empty(store: RunStore) -> None:
+    """A rank that wrote nothing has no file here."""
+    assert store.tail("a", "rank_0.err", 9) == []
+
+
+def test_full_disk_here_ends_no_run(store: RunStore) -> None:
+    """What cannot be written is missing, the first reason is kept, and nothing is raised."""
+    log = store.logs / "a" / "rank_0.out"
+    log.parent.mkdir()
+    log.symlink_to("/dev/full")
+    (store.folder / "events.jsonl").mkdir()
+
+    store.write_log("a", "rank_0.out", 0, b"x")
+    store.append(Event(RUN_ID, "a", 0, 1, 1.0, 2.0, ProgramStarted(1)))
+
+    assert store.failed == f"cannot write {log}: No space left on device"
+
+
+def test_record_that_works_has_not_failed(store: RunStore) -> None:
+    """Nothing is said of a disk in order."""
+    store.write_plan(plan(1))
+    store.write_log("a", "rank_0.out", 0, b"x")
+
+    assert store.failed == ""
+
+
+@contextlib.contextmanager
+def room_for(size: int) -> Iterator[None]:
+    """No file of ours can grow beyond a size."""
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, before)
+
+
+def test_a_disk_that_was_full_for_a_moment_leaves_no_hole(store: RunStore) -> None:
+    """What is here stays a beginning of the host's file, so that a pull can fill the rest."""
+    there = bytes(range(256)) * 100
+    store.write_log("a", "rank_0.out", 0, there[:8000])
+    with room_for(10_000):
+        store.write_log("a", "rank_0.out", 8000, there[8000:16000])
+    store.write_log("a", "rank_0.out", 16000, there[16000:])
+    here = (store.logs / "a" / "rank_0.out").read_bytes()
+    assert here == there[: len(here)]
+    assert 8000 <= len(here) <= 10_000
+    assert "cannot write" in store.failed
+    store.write_log("a", "rank_0.out", len(here), there[len(here) :])
+    assert (store.logs / "a" / "rank_0.out").read_bytes() == there
+
+
+def test_an_event_after_a_torn_one_can_be_read(store: RunStore) -> None:
+    """Its line is its own."""
+    event = Event(RUN_ID, "a", 0, 1, 1.0, 1.0, ProgramStarted(7))
+    with room_for(10):
+        store.append(event)
+    store.append(replace(event, seq=2))
+    lines = (store.folder / "events.jsonl").read_text().splitlines()
+    assert parse(lines[-1]).seq == 2

@@ -1,0 +1,284 @@
+"""The controller's end of a wire, over a channel that exists in memory only."""
+
+from __future__ import annotations
+
+import queue
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from runner.control.rpc import session
+from runner.control.rpc.session import MAX_BANNER, Clock, Inbox, Session
+from runner.core.model.spec import Node
+from runner.core.protocol.frames import LENGTHS, MAGIC, Frame, Unpacker
+
+NODE = Node("gpu1", "10.0.0.1")
+PATIENCE_S = 5.0
+
+
+class FakeChannel:
+    """A channel whose other end is a test."""
+
+    def __init__(self) -> None:
+        self.coming: queue.SimpleQueue[bytes | OSError] = queue.SimpleQueue()
+        self.sent: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+        self.broken = False
+        self.ended = False
+
+    def recv(self) -> bytes:
+        """Return what the test put there, or fail with it; an end is an end for ever."""
+        if self.ended:
+            return b""
+        got = self.coming.get()
+        if isinstance(got, OSError):
+            raise got
+        self.ended = not got
+        return got
+
+    def send(self, data: bytes) -> None:
+        """Keep it for the test."""
+        if self.broken:
+            raise BrokenPipeError
+        self.sent.put(data)
+
+    def close(self) -> None:
+        """End it, as a closed socket would."""
+        self.coming.put(b"")
+
+
+class Wire:
+    """A session, its channel and its inbox."""
+
+    def __init__(self) -> None:
+        self.channel = FakeChannel()
+        self.inbox: Inbox = queue.SimpleQueue()
+        self.session = Session(NODE, self.channel, self.inbox)
+
+    def come(self, *chunks: bytes | OSError) -> None:
+        """Have the other side say something."""
+        for chunk in chunks:
+            self.channel.coming.put(chunk)
+
+    def next(self) -> Frame:
+        """Return the next frame that came in."""
+        session, frame = self.inbox.get(timeout=PATIENCE_S)
+        assert session is self.session
+        return frame
+
+    def sent(self) -> Frame:
+        """Return the next frame that went out."""
+        (frame,) = Unpacker().feed(self.channel.sent.get(timeout=PATIENCE_S))
+        return frame
+
+
+@pytest.fixture
+def wire() -> Iterator[Wire]:
+    """A new one; its threads end with it."""
+    wire = Wire()
+    yield wire
+    wire.session.close()
+
+
+HELLO = Frame("hello", {"protocol": 1})
+BANNER = b"Welcome to gpu1!\nLast login: never\n"
+
+
+@pytest.mark.parametrize("banner", [b"", BANNER, MAGIC[:5] + BANNER], ids=["none", "one", "teaser"])
+@pytest.mark.parametrize("size", [1, 7, 4096])
+def test_wire_begins_after_the_banner(wire: Wire, banner: bytes, size: int) -> None:
+    """Whatever a login shell prints first is no frame, however the stream is cut."""
+    stream = banner + MAGIC + HELLO.pack() + Frame("pong", {"id": 1}, b"\0" * 9).pack()
+
+    wire.come(*(stream[at : at + size] for at in range(0, len(stream), size)))
+
+    assert [wire.next(), wire.next()] == [HELLO, Frame("pong", {"id": 1}, b"\0" * 9)]
+    assert wire.session.banner == banner
+
+
+def test_endless_banner_is_not_kept(wire: Wire) -> None:
+    """A host that prints for ever fills no memory, and its end is what is kept."""
+    wire.come(*[b"x" * MAX_BANNER] * 3, b"no such shell\n", b"")
+
+    assert wire.next().kind == "closed"
+    assert len(wire.session.banner) == MAX_BANNER
+    assert wire.session.banner.endswith(b"no such shell\n")
+
+
+def test_banner_without_a_wire_is_told_after_the_end(wire: Wire) -> None:
+    """When our code did not start there, what came instead says why."""
+    wire.come(b"sh: 1: python3: ", b"not found\n", b"")
+
+    assert wire.next() == Frame("closed", {"reason": "the link ended"})
+    assert wire.session.banner == b"sh: 1: python3: not found\n"
+
+
+@pytest.mark.parametrize(
+    ("last", "reason"),
+    [
+        pytest.param([b""], "the link ended", id="end"),
+        pytest.param([OSError("reset by peer")], "reset by peer", id="error"),
+        pytest.param([b"\xff" * 8], "a frame of impossible size", id="no frame"),
+        pytest.param(
+            [LENGTHS.pack(2, 0), b"{}"], "a frame without a readable header", id="no kind"
+        ),
+    ],
+)
+def test_end_is_reported_once(wire: Wire, last: list[bytes | OSError], reason: str) -> None:
+    """However a wire ends, and whoever then closes it, one frame says so."""
+    wire.come(MAGIC + HELLO.pack(), *last)
+
+    assert [wire.next(), wire.next()] == [HELLO, Frame("closed", {"reason": reason})]
+    assert wire.session.closed
+    wire.session.close()
+    with pytest.raises(queue.Empty):
+        wire.inbox.get(timeout=0.02)
+
+
+def test_closing_twice_reports_once(wire: Wire) -> None:
+    """Our own end is reported like any other."""
+    wire.session.close()
+    wire.session.close()
+
+    assert wire.next() == Frame("closed", {"reason": "the link ended"})
+    with pytest.raises(queue.Empty):
+        wire.inbox.get(timeout=0.02)
+
+
+def test_requests_go_out_in_order_with_their_ids(wire: Wire) -> None:
+    """Raw bytes first, then frames; each request has an id of its own."""
+    wire.session.send_raw(b"boot code")
+    numbers = [
+        wire.session.request("facts", {"request": {}}),
+        wire.session.request("go", {"order": {}}, b"tasks"),
+    ]
+
+    assert wire.channel.sent.get(timeout=PATIENCE_S) == b"boot code"
+    assert wire.sent() == Frame("facts", {"id": numbers[0], "request": {}})
+    assert wire.sent() == Frame("go", {"id": numbers[1], "order": {}}, b"tasks")
+    assert numbers[0] != numbers[1]
+
+
+def test_broken_pipe_is_the_readers_to_report(wire: Wire) -> None:
+    """Sending into a dead connection raises nowhere and reports nothing twice."""
+    wire.channel.broken = True
+    wire.session.request("ping")
+    wire.come(OSError("reset by peer"))
+
+    assert wire.next() == Frame("closed", {"reason": "reset by peer"})
+
+
+def test_hearing_is_noted(wire: Wire) -> None:
+    """Whatever comes after the banner is a sign of life."""
+    wire.session.heard = 0.0
+    wire.come(MAGIC, b"\0")
+    wire.come(HELLO.pack()[1:], b"")
+    wire.next()
+
+    assert time.monotonic() - wire.session.heard < PATIENCE_S
+
+
+def test_clock_of_the_host_is_translated(wire: Wire) -> None:
+    """A ping shows the offset of the host's clock, to within half its round trip; others do not."""
+    ahead, wall = 1e6, {"wall": time.time()}
+    wire.come(MAGIC)
+    asked = time.monotonic()
+    number = wire.session.request("ping")
+    wire.come(Frame("pong", {"id": number, "mono": time.monotonic() + ahead, **wall}).pack())
+    wire.come(Frame("facts", {"id": number + 1, "mono": 0.0, **wall}).pack())
+    assert [wire.next().kind, wire.next().kind] == ["pong", "facts"]
+    now = time.monotonic()
+
+    assert (
+        asked <= wire.session.to_controller_clock(now + ahead, time.time()) <= now + (now - asked)
+    )
+
+
+class Now:
+    """A clock that a test sets."""
+
+    def __init__(self) -> None:
+        self.time = 0.0
+
+    def monotonic(self) -> float:
+        """Return what the test set."""
+        return self.time
+
+
+@pytest.fixture
+def now(monkeypatch: pytest.MonkeyPatch) -> Now:
+    """Our clock."""
+    now = Now()
+    monkeypatch.setattr(session, "time", now)
+    return now
+
+
+def test_quickest_ping_decides(now: Now) -> None:
+    """A slow answer says less about the other clock than a quick one; half its way is assumed."""
+    clock = Clock()
+    for number, (asked, told, theirs) in enumerate(
+        [(10.0, 14.0, 1000.0), (20.0, 21.0, 1012.0), (30.0, 36.0, 1022.0)]
+    ):
+        now.time = asked
+        clock.asked(number)
+        now.time = told
+        clock.told(number, theirs, theirs)
+
+    assert clock.offset == 20.5 - 1012.0
+
+
+def test_a_machine_that_slept_has_another_offset(now: Now) -> None:
+    """Its clock stood still meanwhile: what an earlier ping told, however quick, is wrong now."""
+    clock = Clock()
+    for number, (asked, told, theirs) in enumerate([(10.0, 10.2, 1000.0), (20.0, 23.0, 1051.0)]):
+        now.time = asked
+        clock.asked(number)
+        now.time = told
+        clock.told(number, theirs, theirs)
+
+    assert clock.offset == 21.5 - 1051.0
+
+
+def test_before_any_ping_the_first_word_must_do(now: Now) -> None:
+    """A host's hello carries its clock: late by one way, but of the right size."""
+    clock = Clock()
+    now.time = 10.0
+
+    clock.told(None, 1000.0, 1000.0)
+
+    assert clock.offset == 10.0 - 1000.0
+
+
+def test_what_was_before_the_last_boot_is_told_by_the_other_clock(now: Now) -> None:
+    """The monotonic one began anew: what it said then means nothing now."""
+    clock = Clock()
+    now.time = 10.0
+    clock.told(None, 60.0, 1_700_000_060.0)
+
+    assert clock.ours(50.0, 1_700_000_050.5) == 0.0
+    assert clock.ours(3_000_000.0, 1_699_999_060.0) == pytest.approx(10.0 - 1000.0)
+
+
+def test_unasked_word_does_not_spoil_a_ping() -> None:
+    """Only pings have a known way back."""
+    clock = Clock()
+    clock.asked(1)
+    clock.told(1, time.monotonic() + 1e6, 0.0)
+    before = clock.offset
+
+    clock.told(7, 0.0, 0.0)
+
+    assert clock.offset == before
+
+
+def test_only_what_somebody_must_have_taken_ends_a_silence(wire: Wire) -> None:
+    """Pings go into a cut cable for as long as its buffer lasts; the bytes of a push do not."""
+    wire.session.heard = wire.session.sent = time.monotonic() - 100
+    for _ in range(3):
+        wire.session.request("ping")
+        wire.sent()
+    assert wire.session.silence >= 100
+    wire.session.send_raw(bytes(session.SLICE + 1))
+    wire.channel.sent.get(timeout=PATIENCE_S)
+    wire.channel.sent.get(timeout=PATIENCE_S)
+    assert wire.session.silence < 50

@@ -1,0 +1,219 @@
+"""One command on every host: what they print, how they end, and whom nothing is heard of."""
+
+from __future__ import annotations
+
+import queue
+import signal
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from runner.control import remote_exec
+from runner.control.remote_exec import Execution
+from runner.control.rpc.session import Session
+from runner.core.model.spec import Node
+from runner.core.protocol.frames import Frame
+
+LOST_S = 15.0
+
+
+class Host(Session):
+    """A host that remembers what it was asked."""
+
+    def __init__(self, name: str) -> None:
+        self.node = Node(name, "10.0.0.1")
+        self.heard = self.sent = time.monotonic()
+        self._closed = threading.Event()
+        self.asked: list[tuple[str, dict[str, Any]]] = []
+
+    def request(self, kind: str, data: dict[str, Any] | None = None, payload: bytes = b"") -> int:
+        """Take a request."""
+        assert not payload
+        self.asked.append((kind, data or {}))
+        return len(self.asked)
+
+
+class Story(queue.SimpleQueue[tuple[Session | None, Frame]]):
+    """An inbox that never waits, and ends a test that would."""
+
+    def __init__(self) -> None:
+        self.looks = 0
+        self.at: dict[int, Callable[[], None]] = {}
+
+    def get(self, *_: Any, **__: Any) -> Any:
+        """Return what came."""
+        self.looks += 1
+        assert self.looks < 1000, "this never ends"
+        self.at.get(self.looks, lambda: None)()
+        return self.get_nowait()
+
+
+class Run:
+    """A command on hosts a and b."""
+
+    def __init__(self) -> None:
+        self.inbox = Story()
+        self.hosts = {name: Host(name) for name in "ab"}
+        self.states: list[tuple[str, str]] = []
+        self.execution = Execution(
+            self.hosts, self.inbox, LOST_S, lambda name, state: self.states.append((name, state))
+        )
+
+    def come(self, name: str, kind: str, payload: bytes = b"", **data: Any) -> None:
+        """Have a host say something."""
+        self.inbox.put((self.hosts[name], Frame(kind, data, payload)))
+
+    def output(self, name: str, stream: str, data: bytes) -> None:
+        """Have a host print."""
+        self.come(name, "output", data, stream=stream)
+
+    def exited(self, name: str, code: int = 0, **data: Any) -> None:
+        """Have the command end there."""
+        self.come(name, "exited", **{"code": code, "late": False, "survivors": [], **data})
+
+    def told(self, timeout_s: float = 60.0) -> dict[str, tuple[int | None, str]]:
+        """Run it; return codes and problems."""
+        self.execution.run(["echo", "a b"], timeout_s)
+        return {name: (each.code, each.problem) for name, each in self.execution.answers.items()}
+
+
+@pytest.fixture
+def run() -> Run:
+    """A new one."""
+    return Run()
+
+
+def test_answers_are_kept_apart(run: Run) -> None:
+    """Each host's two streams are its own, to the byte, and so is its exit code."""
+    run.output("a", "out", b"one\xff")
+    run.output("b", "out", b"two")
+    run.output("a", "err", b"warning")
+    run.output("a", "out", b"\nmore")
+    run.exited("b", 3)
+    run.exited("a", -9)
+
+    assert run.told() == {"a": (-9, ""), "b": (3, "")}
+    answers = run.execution.answers
+    assert (bytes(answers["a"].out), bytes(answers["a"].err)) == (b"one\xff\nmore", b"warning")
+    assert (bytes(answers["b"].out), bytes(answers["b"].err)) == (b"two", b"")
+    assert run.hosts["a"].asked[0] == ("exec", {"argv": ["echo", "a b"], "limit_s": 60.0})
+
+
+@pytest.mark.parametrize(
+    ("kind", "data", "problem"),
+    [
+        ("refused", {"why": "No such file"}, "cannot be started: No such file"),
+        ("closed", {"reason": "reset"}, "lost: the connection to it broke: reset"),
+    ],
+)
+def test_host_that_cannot_answer_is_named(
+    run: Run, kind: str, data: dict[str, Any], problem: str
+) -> None:
+    """The others go on, and what it says later changes nothing."""
+    run.come("a", kind, **data)
+    run.exited("a")
+    run.exited("b")
+
+    left = "; the command may go on there" if problem.startswith("lost") else ""
+    assert run.told() == {"a": (None, problem + left), "b": (0, "")}
+
+
+def test_command_that_had_to_be_killed_is_named(run: Run) -> None:
+    """So are processes that even that could not end."""
+    run.exited("a", -9, late=True)
+    run.exited("b", -9, late=True, survivors=[7, 8])
+
+    assert run.told() == {
+        "a": (-9, "did not end in time and was killed"),
+        "b": (-9, "cannot be killed: process 7, 8"),
+    }
+
+
+def test_silent_host_is_given_up(run: Run) -> None:
+    """After `lost_s`, while the other one still runs and is asked whether it is there."""
+    run.hosts["a"].heard = run.hosts["a"].sent = time.monotonic() - LOST_S - 1
+    run.inbox.at[5] = lambda: run.exited("b")
+
+    told = run.told()
+
+    assert told["a"] == (
+        None,
+        "lost: nothing was heard from it for 16 s; the command may go on there",
+    )
+    assert told["b"] == (0, "")
+    assert [kind for kind, _ in run.hosts["b"].asked] == ["exec", "ping"]
+    assert ("a", "lost") in run.states
+
+
+def test_nobody_waits_longer_than_the_time_limit(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A host that answers pings but never ends the command is given up in the end."""
+    monkeypatch.setattr(remote_exec, "MARGIN_S", -1.0)
+
+    assert {code for code, _ in run.told(timeout_s=0.0).values()} == {None}
+    assert all(answer.problem.startswith("lost") for answer in run.execution.answers.values())
+
+
+def test_flood_of_one_host_hides_no_other(run: Run) -> None:
+    """While one prints without end, the others are looked after, and hear from us."""
+    run.hosts["a"].heard = run.hosts["a"].sent = time.monotonic() - LOST_S - 1
+    for _ in range(20):
+        run.output("b", "out", b"y\n")
+    run.exited("b")
+
+    assert run.told()["a"][1].startswith("lost")
+    assert ("ping", {}) in run.hosts["b"].asked
+
+
+def test_endless_output_is_cut_and_that_is_said(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """This machine's memory is no host's to fill."""
+    monkeypatch.setattr(remote_exec, "LIMIT", 10)
+    for _ in range(5):
+        run.output("a", "out", b"12345678")
+    run.exited("a")
+    run.exited("b")
+    run.told()
+
+    assert bytes(run.execution.answers["a"].out) == b"1234567812"
+    assert run.execution.answers["a"].dropped
+
+
+def test_output_of_just_the_limit_is_whole(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is said to be missing that is not."""
+    monkeypatch.setattr(remote_exec, "LIMIT", 8)
+    run.output("a", "out", b"12345678")
+    run.exited("a")
+    run.exited("b")
+    run.told()
+
+    assert bytes(run.execution.answers["a"].out) == b"12345678"
+    assert not run.execution.answers["a"].dropped
+
+
+def test_pieces_that_fill_the_limit_exactly_hide_nothing(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What comes after the last byte kept is missing too."""
+    monkeypatch.setattr(remote_exec, "LIMIT", 16)
+    for _ in range(3):
+        run.output("a", "out", b"12345678")
+    run.exited("a")
+    run.exited("b")
+    run.told()
+
+    assert run.execution.answers["a"].dropped
+
+
+def test_signal_ends_the_waiting(run: Run) -> None:
+    """Ctrl-C: every host ends it, what came so far is told, and who was ended is named."""
+    run.output("b", "out", b"so far")
+    run.exited("a")
+    run.inbox.put((None, Frame("signal", {"signal": signal.SIGINT})))
+    run.inbox.at[5] = lambda: run.exited("b", -signal.SIGKILL)
+
+    assert run.told() == {"a": (0, ""), "b": (-9, "interrupted")}
+    assert ("kill", {}) in run.hosts["b"].asked
+    assert run.execution.signal == signal.SIGINT
+    assert bytes(run.execution.answers["b"].out) == b"so far"

@@ -1,0 +1,30 @@
+"""Runs as their hosts tell of them: those that may do with fewer nodes."""
+
+from __future__ import annotations
+
+import pytest
+
+from runner.core.model.run_info import RunInfo, RunSeen, elastic, present
+from runner.core.protocol.states import State
+
+
+@pytest.mark.parametrize(
+    ("least", "alive", "text"),
+    [(0, 2, ""), (2, 3, ", 3 of 2-4 nodes"), (2, 1, ", 1 of 2-4 nodes"), (4, 4, "")],
+)
+def test_how_many_nodes_an_elastic_run_has(least: int, alive: int, text: str) -> None:
+    """Those whose supervisor lives, of as few and as many as there may be."""
+    info = RunInfo("r", nodes=4, least=least)
+    seen = {
+        f"n{at}": RunSeen(info, "ada", State.RUNNING, at < alive, 1.0) for at in range(alive + 1)
+    }
+    assert elastic(info, seen) == text
+
+
+def test_who_only_stands_by_is_no_node_of_a_run() -> None:
+    """Unless nobody else is left who tells of it."""
+    info = RunInfo("r", "lab", "train", attempt=1, standby=("n2",))
+    on, over = (RunSeen(info, "ada", State.RUNNING, alive, 1.0) for alive in (True, False))
+
+    assert list(present({"n0": on, "n1": over, "n2": on})) == ["n0", "n1"]
+    assert list(present({"n2": on})) == ["n2"]

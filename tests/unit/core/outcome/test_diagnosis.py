@@ -1,0 +1,129 @@
+"""Why a run failed: the last words of the rank that failed first, and what is known of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from runner.core.outcome.diagnosis import BEFORE, Tail, diagnose, shortened
+from runner.core.outcome.tracebacks import SHOWN, TRACEBACK, split
+from runner.core.outcome.verdict import Failure, RankResult, Verdict
+from runner.core.planning.build_plan import Plan
+from tests.golden.builders import plan
+
+WROTE = Path(__file__).parents[3] / "fixtures" / "failures"
+
+
+def failed(rank: int | None = 2, state: str = "failed", signum: int | None = None) -> Verdict:
+    """Rank 2, on node b, failed first."""
+    ranks = {
+        str(each): RankResult("ab"[each // 2], None if each == rank and signum else 1, signum)
+        for each in range(4)
+    }
+    failure = Failure("b", rank, "exited with 1")
+    return Verdict(state, 1, 3.0, first_failure=failure, ranks=ranks)
+
+
+def logs(**texts: str) -> Tail:
+    """Logs by node, rank and stream: `b_2_err`; `b_err` is torchrun's."""
+
+    def tail(node: str, name: str, lines: int) -> list[str]:
+        source, _, stream = name.partition(".")
+        who = source.removeprefix("rank_") if source.startswith("rank") else ""
+        key = "_".join(filter(None, (node, who, stream)))
+        return texts.get(key, "").splitlines()[-lines:]
+
+    return tail
+
+
+MADE: Plan = plan(2, 2)
+CHAIN = f"""\
+loading data
+epoch 1
+{TRACEBACK}
+  File "train.py", line 3, in <module>
+KeyError: 'lr'
+
+The above exception was the direct cause of the following exception:
+
+{TRACEBACK}
+  File "train.py", line 5, in <module>
+    raise RuntimeError("no lr") from error
+RuntimeError: no lr
+see the handbook
+
+shutting down
+"""
+
+
+def test_the_last_traceback_is_told_and_what_stood_before_it() -> None:
+    """Of several, the one that ended the rank, with all lines of its message; nothing after it."""
+    before, said = split(CHAIN.splitlines())
+    assert said[0] == TRACEBACK
+    assert said[-2:] == ["RuntimeError: no lr", "see the handbook"]
+    told = diagnose(MADE, failed(), logs(b_2_err=CHAIN))
+    assert told is not None
+    assert told.said == tuple(said)
+    assert told.before == tuple(before[-BEFORE:])
+    assert "direct cause" in told.before[-1]
+
+
+def test_without_a_traceback_the_last_lines_are_told() -> None:
+    """Of the errors, or else of the output."""
+    text = "".join(f"line {number}\n" for number in range(50))
+    told = diagnose(MADE, failed(), logs(b_2_out=text))
+    assert told is not None
+    assert told.said == tuple(f"line {number}" for number in range(50 - SHOWN, 50))
+    assert told.cause == ""
+
+
+def test_torchs_marks_of_the_rank_are_left_out() -> None:
+    """`[rank0]: ` stands before each line of what it excepts."""
+    told = diagnose(MADE, failed(), logs(b_2_err=(WROTE / "peer_left.txt").read_text()))
+    assert told is not None
+    assert told.cause == "peer_left"
+    assert told.said[0] == TRACEBACK
+    assert not [line for line in told.said if line.startswith("[rank")]
+
+
+def test_a_long_traceback_keeps_its_ends() -> None:
+    """Where the user's own frame mostly is, and the exception."""
+    lines = [TRACEBACK, *(f'  File "{each}.py", line 1, in f' for each in range(40)), "Error: x"]
+    told = shortened(lines)
+    assert len(told) == SHOWN
+    assert told[:2] == (TRACEBACK, '  File "0.py", line 1, in f')
+    assert told[-1] == "Error: x"
+    assert told[3] == f"  … {len(lines) - SHOWN + 1} lines …"
+
+
+def test_the_same_words_elsewhere_are_counted() -> None:
+    """It is no matter of one host then."""
+    text = (WROTE / "module_missing.txt").read_text()
+    told = diagnose(MADE, failed(), logs(b_2_err=text, a_1_err=text))
+    assert told is not None
+    assert told.means == "the interpreter there has no module apex, on every node"
+    told = diagnose(MADE, failed(), logs(b_2_err=text))
+    assert told is not None
+    assert told.means == "the interpreter there has no module apex"
+
+
+def test_torchruns_own_failure_is_read_in_its_own_words() -> None:
+    """Where no rank failed."""
+    text = (WROTE / "master_refused.txt").read_text()
+    told = diagnose(MADE, failed(rank=None), logs(b_err=text))
+    assert told is not None
+    assert told.cause == "master_refused"
+
+
+def test_a_signal_says_something_without_a_word() -> None:
+    """The rank could not."""
+    told = diagnose(MADE, failed(signum=11), logs())
+    assert told is not None
+    assert (told.said, told.cause) == ((), "sigsegv")
+
+
+@pytest.mark.parametrize("verdict", [failed(state="lost"), Verdict("succeeded", 0, 1.0)])
+def test_where_no_rank_is_to_blame_nothing_is_told(verdict: Verdict) -> None:
+    """What ranks say when their host's loss ends them, is no reason."""
+    assert diagnose(MADE, verdict, logs(b_2_err=CHAIN)) is None

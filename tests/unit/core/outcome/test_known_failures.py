@@ -1,0 +1,68 @@
+"""What is known of failures: an entry each, found in what a rank really wrote."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from runner.core.outcome.known_failures import BY_SIGNAL, KNOWN, explain
+
+WROTE = Path(__file__).parents[3] / "fixtures" / "failures"
+MEANS = {
+    "memory": "memory ran out on that host",
+    "local_rank_unknown": "does not take --local-rank",
+    "local_rank_wanted": "wants --local_rank",
+    "port_taken": "port 29511 was taken already",
+    "shared_memory": "shared memory (/dev/shm) is too small",
+    "disk_full": "a disk of that host is full",
+    "gpu_memory": "memory ran out: 2.50 GiB more were wanted",
+    "no_gpu": "torch sees no GPU",
+    "gpu_ordinal": "a rank chose a GPU that it does not have",
+    "nccl_versions": "different versions of NCCL",
+    "nccl_no_route": "NCCL could not reach 172.17.0.1 over",
+    "gloo_loopback": "this one is at its loopback address",
+    "ranks_missing": "only 1 of 2 came to the meeting within 6 s",
+    "master_refused": "the master could not be reached at 127.0.0.1, 29512",
+    "module_missing": "has no module apex",
+    "file_missing": "there is no data/train.bin on that host",
+    "nccl_watchdog": "a collective was not joined by all ranks",
+    "nccl_system": "NCCL failed in the operating system",
+    "peer_left": "another rank left while this one talked to it",
+}
+
+
+def test_each_known_failure_is_shown_here() -> None:
+    """With what a rank wrote, and what is said of it."""
+    names = [known.name for known in KNOWN]
+    assert len(set(names)) == len(names)
+    assert set(MEANS) == set(names)
+    assert {path.stem for path in WROTE.glob("*.txt")} == set(names)
+
+
+@pytest.mark.parametrize("name", MEANS)
+def test_a_known_failure_is_explained(name: str) -> None:
+    """By its own entry, with what is particular to it filled in, and a cure."""
+    explained = explain((WROTE / f"{name}.txt").read_text().splitlines())
+    assert explained is not None
+    assert explained.name == name
+    assert MEANS[name] in explained.means
+    assert "{" not in explained.means.replace("${", "")
+    assert len(explained.cure) > 20
+
+
+def test_what_is_not_known_is_not_explained() -> None:
+    """It is shown as it is."""
+    assert (
+        explain(["Traceback (most recent call last):", "ValueError: lr must be positive"]) is None
+    )
+    assert explain([], signal.SIGTERM) is None
+
+
+@pytest.mark.parametrize("signum", BY_SIGNAL)
+def test_signals_have_a_meaning(signum: int) -> None:
+    """Also without a word."""
+    explained = explain([], signum)
+    assert explained is not None
+    assert explained.name == signal.Signals(signum).name.lower()

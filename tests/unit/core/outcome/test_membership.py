@@ -1,0 +1,56 @@
+"""Who takes part: starts of ranks, put together by where they meet."""
+
+from __future__ import annotations
+
+from runner.core.outcome.membership import Membership, Memberships
+from runner.core.protocol.events import RankStarted
+
+
+def start(rank: int, master: str, world: int, number: int = 1) -> RankStarted:
+    """A rank begins, of so many that meet at `master`, for the `number`-th time on its node."""
+    return RankStarted(rank, 7, number, world, master=master)
+
+
+def told(*starts: tuple[float, str, RankStarted]) -> tuple[Memberships, list[Membership]]:
+    """Take starts in that order; return all, and those that became whole by one of them."""
+    members = Memberships()
+    whole = [members.started(node, body, at) for at, node, body in starts]
+    return members, [each for each in whole if each]
+
+
+def test_a_membership_is_whole_by_its_last_rank() -> None:
+    """Two ranks on two nodes; nobody joined or left, since nobody was there before."""
+    members, whole = told((1, "b", start(1, "a:1", 2)), (2, "a", start(0, "a:1", 2)))
+    assert [each.number for each in whole] == [1]
+    assert whole[0].nodes == ("a", "b")
+    assert (whole[0].joined, whole[0].left) == ((), ())
+    assert members.last is whole[0]
+
+
+def test_who_joined_and_left() -> None:
+    """By comparison with the one before that was whole."""
+    _, whole = told(
+        *((1, node, start(rank, "a:1", 2)) for rank, node in enumerate("ab")),
+        *((5, node, start(rank, "b:2", 2)) for rank, node in enumerate("bc")),
+    )
+    assert whole[1].joined == ("c",)
+    assert whole[1].left == ("a",)
+
+
+def test_the_same_port_once_more_is_another_membership() -> None:
+    """A rank that is there already cannot start in the same one."""
+    members, whole = told((1, "a", start(0, "a:1", 1)), (2, "a", start(0, "a:1", 1, 2)))
+    assert members.count == 2
+    assert whole[1].has("a", 0, 2)
+    assert not whole[1].has("a", 0, 1)
+
+
+def test_the_last_is_the_one_that_began_last() -> None:
+    """What a host tells late, of what was before, changes nothing of that."""
+    members, _ = told(
+        (1, "a", start(0, "a:1", 2)),
+        (5, "a", start(0, "a:2", 1, 2)),
+        (1, "b", start(1, "a:1", 2)),
+    )
+    assert members.last is not None
+    assert members.last.master == "a:2"

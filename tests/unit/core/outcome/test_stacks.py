@@ -1,0 +1,159 @@
+"""Stacks of many ranks as one picture: what is alike, and who waits for whom."""
+
+from __future__ import annotations
+
+from runner.core.outcome.stacks import (
+    END,
+    Frame,
+    Stack,
+    grouped,
+    parse,
+    picture,
+    sentence,
+    shortened,
+    waits_in,
+)
+
+C10D = "/opt/venv/lib/python3.11/site-packages/torch/distributed"
+DUMP = f"""\
+=== stacks, 2026-11-21T22:51:00+00:00: asked for
+--- rank 0: process 71 (python3.11), by faulthandler
+Thread 0x00007f0a (most recent call first):
+  File "/usr/lib/python3.11/threading.py", line 320 in wait
+
+Current thread 0x00007f0b (most recent call first):
+  File "{C10D}/distributed_c10d.py", line 3252 in all_reduce
+  File "{C10D}/c10d_logger.py", line 83 in wrapper
+  File "/home/a/.runner/runs/r/node1/work/train.py", line 27 in step
+  File "/home/a/.runner/runs/r/node1/work/train.py", line 37 in <module>
+--- rank 1: process 72 (bash), by nothing: it is no Python
+{END}"""
+
+LATER = DUMP.replace("22:51", "22:52").replace("all_reduce", "barrier")
+
+NODES = {0: "a", 1: "a", 2: "b", 3: "b"}
+
+
+def stack(rank: int, *calls: str, pid: int = 1) -> Stack:
+    """A rank in calls such as `torch/x.py:3:all_reduce`, the innermost first."""
+    frames = (call.split(":") for call in calls)
+    return Stack(rank, pid, "python", "py-spy", tuple(Frame(f, int(n), c) for f, n, c in frames))
+
+
+def waiting(rank: int, operation: str = "all_reduce", line: int = 27) -> Stack:
+    """A rank in an operation of torch's, called by train.py."""
+    return stack(
+        rank, f"torch/distributed/distributed_c10d.py:3252:{operation}", f"train.py:{line}:step"
+    )
+
+
+def says(*stacks: Stack, silent: str = "") -> str:
+    """What the stacks tell together; nothing is known of the `silent` node."""
+    told = {
+        node: [stack for stack in stacks if NODES[stack.rank] == node]
+        for node in "ab"
+        if node != silent
+    }
+    return sentence(picture(told, NODES, []))
+
+
+def test_dumps_are_read_back() -> None:
+    """Each with its processes; of one with threads, the one that answered; torn lines are left."""
+    first, second = parse(f"torn line\n{DUMP}{LATER}")
+    assert (first.when, first.why) == ("2026-11-21T22:51:00+00:00", "asked for")
+    rank_0, rank_1 = first.stacks
+    assert [frame.function for frame in rank_0.frames] == [
+        *("all_reduce", "wrapper", "step", "<module>"),
+    ]
+    assert rank_0.frames[0].line == 3252
+    assert (rank_1.frames, rank_1.how) == ((), "nothing: it is no Python")
+    assert second.stacks[0].frames[0].function == "barrier"
+    assert (first.whole, second.whole, parse(DUMP[:-5])[0].whole) == (True, True, False)
+    assert parse("") == []
+
+
+def test_files_are_named_as_people_name_them() -> None:
+    """So that the same place on two nodes is the same."""
+    found = shortened(parse(DUMP)[0].stacks[0], ["/home/a/.runner/runs/r/node1/work"])
+    assert [frame.file for frame in found.frames[1:3]] == [
+        *("torch/distributed/c10d_logger.py", "train.py"),
+    ]
+
+
+def test_equal_stacks_are_one_and_the_odd_comes_first() -> None:
+    """Who waits for others comes last; of a rank's processes the first counts."""
+    odd = stack(2, "data.py:9:read")
+    groups = grouped([waiting(0), odd, waiting(1), stack(1, "pool.py:3:work", pid=9), waiting(3)])
+    assert [group.ranks for group in groups] == [(2,), (0, 1, 3)]
+    assert [group.waits for group in groups] == ["", "all_reduce"]
+
+
+def test_what_is_waited_in_is_the_call_that_the_user_made() -> None:
+    """Not torch's inner or wrapping ones; a gradient's reduction has no frame but autograd's."""
+    inner = "torch/distributed/distributed_c10d.py:1:_wait"
+    outer = "torch/distributed/distributed_c10d.py:2:broadcast_object_list"
+    wrapper = "torch/distributed/c10d_logger.py:3:wrapper"
+    assert waits_in(stack(0, inner, outer, wrapper, "a.py:1:f").frames) == "broadcast_object_list"
+    backward = stack(0, "torch/autograd/graph.py:5:_engine_run_backward", "a.py:1:f")
+    assert waits_in(backward.frames) == "backward"
+    assert waits_in(stack(0, "a.py:1:f", outer).frames) == ""
+
+
+def test_who_computes_in_a_wrapper_of_torchs_waits_for_nobody() -> None:
+    """FSDP's forward is above every layer; a checkpoint is written by torch.distributed as well."""
+    layer = "torch/nn/modules/linear.py:125:forward"
+    fsdp = "torch/distributed/fsdp/fully_sharded_data_parallel.py:850:forward"
+    save = "torch/distributed/checkpoint/state_dict_saver.py:150:save"
+    assert waits_in(stack(0, layer, fsdp, "a.py:1:f").frames) == ""
+    assert waits_in(stack(0, save, "a.py:1:f").frames) == ""
+    gather = "torch/distributed/distributed_c10d.py:4:all_gather_into_tensor"
+    assert waits_in(stack(0, gather, fsdp, "a.py:1:f").frames) == "all_gather_into_tensor"
+    waiter = "/usr/lib/python3.11/threading.py:320:wait"
+    store = "torch/distributed/rendezvous.py:7:_create_c10d_store"
+    assert waits_in(stack(0, waiter, store, "a.py:1:f").frames) == "_create_c10d_store"
+
+
+def test_who_waits_for_whom() -> None:
+    """The late one with its place and node; the ended one; one of whom nothing is known."""
+    others = (waiting(0), waiting(1), waiting(3))
+    late = stack(2, "data.py:9:read", "train.py:20:step")
+    wait = "ranks 0-1, 3 wait in all_reduce"
+    assert says(*others, late) == f"{wait} for rank 2 on b, which is in read (data.py:9)"
+    assert says(*others) == f"{wait} for rank 2 on b, which has ended"
+    mute = Stack(2, 1, "bash", "nothing: it is no Python")
+    assert says(*others, mute) == f"{wait} for rank 2 on b (nothing: it is no Python)"
+    assert says(waiting(0), waiting(1), silent="b") == (
+        "ranks 0-1 wait in all_reduce for ranks 2-3 on b, of which no stack is known"
+    )
+
+
+def test_the_users_own_line_is_told() -> None:
+    """Not only that of a library it waits in."""
+    waits = stack(2, "/usr/lib/python3.11/subprocess.py:2004:_try_wait", "train.py:12:work")
+    assert says(waiting(0), waiting(1), waiting(3), waits).endswith(
+        "for rank 2 on b, which is in _try_wait, called in work (train.py:12)"
+    )
+
+
+def test_where_nobody_waits_in_torch_the_odd_one_is_told() -> None:
+    """On GPUs a collective returns at once, and ranks wait somewhere else."""
+    steps = [stack(rank, "train.py:30:step") for rank in (0, 1, 3)]
+    assert says(*steps, stack(2, "data.py:9:read")) == (
+        "rank 2 on b, which is in read (data.py:9), and ranks 0-1, 3, which are in "
+        "step (train.py:30)"
+    )
+
+
+def everywhere(*stacks: Stack) -> str:
+    """What ranks 0 and 1, which are all there are, tell."""
+    return sentence(picture({"a": stacks}, {0: "a", 1: "a"}, []))
+
+
+def test_ranks_that_wait_for_each_other() -> None:
+    """In different operations, at different calls of one, or all at the same place."""
+    assert everywhere(waiting(0), waiting(1, "broadcast")) == (
+        "rank 0 waits in all_reduce and rank 1 waits in broadcast: "
+        "they do not agree on which comes next"
+    )
+    assert "called from different places" in everywhere(waiting(0), waiting(1, line=40))
+    assert "all at the same place" in everywhere(waiting(0), waiting(1))

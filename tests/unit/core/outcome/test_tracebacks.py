@@ -1,0 +1,72 @@
+"""What a program said last."""
+
+from __future__ import annotations
+
+import pytest
+
+from runner.core.outcome.known_failures import of_another
+from runner.core.outcome.tracebacks import LATER, TRACEBACK, raised, unmarked
+
+FRAMES = [TRACEBACK, '  File "t.py", line 1, in <module>', "    train()", "    ^^^^^^^"]
+
+
+@pytest.mark.parametrize(
+    ("lines", "exception"),
+    [
+        ([*FRAMES, "ValueError: no"], "ValueError: no"),
+        (["epoch 1", *FRAMES, "my.Error: one", "two", "", "[W tcp.cpp] bye"], "my.Error: one\ntwo"),
+        ([*FRAMES, "KeyError: 1", "", "During that:", "", *FRAMES, "OSError"], "OSError"),
+        ([*FRAMES, "KeyError: 1", "", *["step"] * LATER], "KeyError: 1"),
+        ([*FRAMES, "KeyError: 1", "", *["step"] * (LATER + 1)], ""),
+        ([*FRAMES, "KeyboardInterrupt"], ""),
+        ([*FRAMES, "SystemExit: 3"], ""),
+        ([*FRAMES, "torch.distributed.elastic.SignalException: got signal: 15"], ""),
+        ([*FRAMES, "lightning.pytorch.SIGTERMException"], ""),
+        ([*FRAMES, "RuntimeError: DataLoader worker (pid 7) is killed by signal: Terminated."], ""),
+        ([*FRAMES, "ValueError: lr", "[W TCPStore.cpp] was likely closed"], "ValueError: lr"),
+        (
+            [*FRAMES, "ValueError: lr", "Exception ignored in: <x>", *FRAMES, "BrokenPipeError"],
+            "ValueError: lr",
+        ),
+        (
+            [*FRAMES, "ValueError: lr", "", "Exception in thread T-4:", *FRAMES, "EOFError"],
+            "ValueError: lr",
+        ),
+        (["Exception in thread T-4:", *FRAMES, "EOFError"], ""),
+        ([*FRAMES, "KeyboardInterruptedError: mine"], "KeyboardInterruptedError: mine"),
+        (["epoch 1", "epoch 2"], ""),
+        (FRAMES, ""),
+        ([], ""),
+    ],
+)
+def test_the_exception_that_ended_it(lines: list[str], exception: str) -> None:
+    """The last one, unless it went on after it, or was told to end."""
+    assert raised(lines) == exception
+    marked = [f"[rank3]: {line}" if line else "[rank3]:" for line in lines]
+    assert raised(unmarked(marked)) == exception
+
+
+def test_a_progress_bar_does_not_end_its_line() -> None:
+    """The traceback begins behind it."""
+    lines = [f" 9%|▉ | 9/99 [00:01<00:09, 9.5it/s]{TRACEBACK}", *FRAMES[1:], "ValueError: no"]
+    assert raised(unmarked(lines)) == "ValueError: no"
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "RuntimeError: Connection closed by peer [10.0.0.1]:40853",
+        "DistBackendError: ncclRemoteError: ... Connection closed by remote peer gpu1<50123>",
+        "DistBackendError: ncclSystemError: ... Connection reset by peer",
+        "DistNetworkError: failed to recv, got 0 bytes",
+    ],
+)
+def test_who_only_noticed(said: str) -> None:
+    """The words of a broken connection are about another."""
+    assert of_another(said)
+
+
+@pytest.mark.parametrize("said", ["ValueError: no", "RuntimeError: CUDA out of memory", ""])
+def test_who_did_it(said: str) -> None:
+    """All others are about oneself."""
+    assert not of_another(said)

@@ -1,0 +1,529 @@
+"""How a run ended and why, folded from what was seen.
+
+Nodes a and b have two ranks each; times are seconds on the controller's clock.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+from dataclasses import replace
+
+import pytest
+
+from runner.core.outcome.exits import describe_exit
+from runner.core.outcome.verdict import Failure, NodeResult, Observed, RankResult, Verdict, fold
+from runner.core.protocol.events import (
+    Body,
+    Cause,
+    Ended,
+    Event,
+    HostLost,
+    HostSilent,
+    Moving,
+    PeerLost,
+    PortTaken,
+    ProgramExited,
+    ProgramStarted,
+    RankExited,
+    RankStarted,
+    Stalled,
+    StopAsked,
+    Stopping,
+)
+from runner.core.protocol.states import State
+from tests.golden.builders import plan
+
+PLAN = plan(2, 2)
+OK, FAILED, STOPPED = (
+    Ended(State.SUCCEEDED),
+    Ended(State.FAILED),
+    Ended(State.STOPPED, "told to stop"),
+)
+TERM, KILL = 15, 9
+
+
+def seen(at: float, node: str, *bodies: Body, mono: float = 0.0) -> list[Observed]:
+    """Things that happened at one time; `mono` is what the host's own clock said."""
+    return [Observed(at, Event(PLAN.run_id, node, 0, 0, 0.0, mono, body)) for body in bodies]
+
+
+def started() -> list[Observed]:
+    """The beginning of every story."""
+    return [
+        *seen(1, "a", ProgramStarted(7), RankStarted(0, 8), RankStarted(1, 9)),
+        *seen(1, "b", ProgramStarted(7), RankStarted(2, 8), RankStarted(3, 9)),
+    ]
+
+
+def succeeded(node: str, at: float = 9) -> list[Observed]:
+    """A node on which all went well."""
+    ranks = (0, 1) if node == "a" else (2, 3)
+    ends = [RankExited(rank, code=0, max_rss=rank << 20) for rank in ranks]
+    return seen(at, node, *ends, ProgramExited(code=0), OK)
+
+
+def terminated(node: str, at: float) -> list[Observed]:
+    """A node that was told to stop, and did."""
+    ranks = (0, 1) if node == "a" else (2, 3)
+    ends = [RankExited(rank, signal=TERM) for rank in ranks]
+    return seen(at, node, Stopping("told to stop"), *ends, ProgramExited(code=1), STOPPED)
+
+
+def verdict(*stories: Iterable[Observed]) -> Verdict:
+    """Fold a story; it is told host by host, since only times count."""
+    return fold(PLAN, [*started(), *itertools.chain(*stories)], 10.0)
+
+
+def outcome(told: Verdict) -> tuple[str, int]:
+    """State and exit code."""
+    return told.state, told.exit_code
+
+
+def test_all_went_well() -> None:
+    """Every rank ended with 0 and nothing is left: the whole verdict."""
+    assert verdict(succeeded("a"), succeeded("b")) == Verdict(
+        state="succeeded",
+        exit_code=0,
+        seconds=10.0,
+        nodes={"a": NodeResult(0, ended=True), "b": NodeResult(0, ended=True)},
+        ranks={
+            str(rank): RankResult(node, 0, max_rss=rank << 20, started=True)
+            for rank, node in enumerate("aabb")
+        },
+    )
+
+
+GONE = "RuntimeError: pair.cc:553 Connection closed by peer [10.0.0.1]:40853"
+
+
+@pytest.mark.parametrize(
+    ("of_0", "of_3", "first"),
+    [
+        (GONE, "ValueError: no: really", Failure("b", 3, "raised ValueError")),
+        (GONE, GONE, Failure("a", 0, "was killed by SIGABRT")),
+        (GONE, "", Failure("a", 0, "was killed by SIGABRT")),
+        ("KeyError: 'x'", "ValueError: no", Failure("a", 0, "was killed by SIGABRT")),
+    ],
+)
+def test_who_only_noticed_is_not_the_first(of_0: str, of_3: str, first: Failure) -> None:
+    """Rank 3 raised, and had not ended yet when rank 0 died of its closed connections."""
+    told = verdict(
+        seen(5.0, "a", RankExited(0, signal=6, raised=of_0)),
+        seen(5.2, "b", Stopping("rank 0 on a", Cause.PEER), RankExited(2, signal=TERM)),
+        seen(5.3, "b", RankExited(3, signal=TERM, raised=of_3), ProgramExited(code=1), STOPPED),
+        seen(5.3, "a", RankExited(1, signal=TERM), ProgramExited(code=1), FAILED),
+    )
+    assert told.first_failure == first
+    assert outcome(told) == ("failed", 1)
+    assert told.consequences == 3
+
+
+def test_what_ranks_raise_when_they_are_told_to_end_says_nothing() -> None:
+    """Rank 2 has a handler for TERM; rank 3 raised, hung, and was killed after it."""
+    noticed = seen(5.0, "a", RankExited(0, code=1, raised=GONE))
+    told = seen(5.2, "b", Stopping("rank 0 on a", Cause.PEER), mono=5.2)
+    handled = seen(5.3, "b", RankExited(2, code=1, raised="MyExit: told to"), mono=5.3)
+    ended = seen(9.0, "a", RankExited(1, signal=TERM), ProgramExited(code=1), FAILED)
+    assert verdict(noticed, told, handled, ended).first_failure == Failure("a", 0, "exited with 1")
+    hung = seen(8.0, "b", RankExited(3, signal=KILL, raised="ValueError: no"), mono=8.0)
+    guilty = Failure("b", 3, "raised ValueError")
+    assert verdict(noticed, told, handled, hung, ended).first_failure == guilty
+
+
+def test_who_was_killed_by_the_kernel_noticed_nothing() -> None:
+    """Whatever it had said before."""
+    told = verdict(
+        seen(5.0, "a", RankExited(0, signal=KILL, raised="BrokenPipeError")),
+        seen(5.3, "b", RankExited(3, signal=TERM, raised="ValueError: no")),
+    )
+    assert told.first_failure == Failure("a", 0, "was killed by SIGKILL")
+
+
+def test_failure_that_came_first_is_the_first() -> None:
+    """Rank 3 failed a moment before rank 0, and was heard of later."""
+    told = verdict(
+        seen(5.1, "a", RankExited(0, code=1)),
+        seen(5.0, "b", RankExited(3, code=77)),
+        seen(5.2, "", StopAsked("rank 0 on a exited with 1")),
+        terminated("a", 5.3),
+        terminated("b", 5.4),
+    )
+
+    assert outcome(told) == ("failed", 1)
+    assert told.first_failure == Failure("b", 3, "exited with 77")
+
+
+def test_hosts_own_clocks_do_not_matter() -> None:
+    """Clocks that are hours apart change nothing: times were corrected before."""
+    told = verdict(
+        seen(5.1, "a", RankExited(0, code=1), mono=3.0),
+        seen(5.0, "b", RankExited(3, code=77), mono=90000.0),
+    )
+
+    assert told.first_failure == Failure("b", 3, "exited with 77")
+
+
+def test_what_follows_is_consequence() -> None:
+    """Ranks that failed or were ended after the first are counted, not named."""
+    told = verdict(
+        seen(5, "a", RankExited(0, code=3)),
+        seen(6, "a", RankExited(1, signal=TERM), ProgramExited(code=1), FAILED),
+        seen(6, "b", RankExited(2, code=1), RankExited(3, code=0), ProgramExited(code=1), FAILED),
+    )
+
+    assert told.first_failure == Failure("a", 0, "exited with 3")
+    assert told.consequences == 2
+
+
+def test_rank_whose_end_nobody_saw_is_a_failure() -> None:
+    """SIGKILL may take a rank and its shim at once; what follows is still counted right."""
+    told = verdict(
+        seen(5, "a", RankExited(1)),
+        seen(6, "a", RankExited(0, signal=TERM), ProgramExited(code=1), FAILED),
+        succeeded("b"),
+    )
+
+    assert outcome(told) == ("failed", 1)
+    assert told.first_failure == Failure("a", 1, "ended unseen")
+    assert told.consequences == 1
+
+
+def test_consequences_of_a_failing_host_are_all_its_ranks() -> None:
+    """Where no rank failed first, every bad rank is a consequence."""
+    told = verdict(
+        seen(4, "a", ProgramExited(signal=KILL)),
+        seen(5, "a", RankExited(0, signal=KILL), RankExited(1, signal=KILL), FAILED),
+        succeeded("b"),
+    )
+
+    assert told.first_failure == Failure("a", None, "torchrun was killed by SIGKILL")
+    assert told.consequences == 2
+
+
+def test_without_a_launcher_it_is_the_program_that_ended() -> None:
+    """Nobody is told of a torchrun that was never there."""
+    share = replace(PLAN.nodes[0], order=replace(PLAN.nodes[0].order, launcher=""))
+    plain = replace(PLAN, nodes=(share, *PLAN.nodes[1:]))
+    told = fold(plain, seen(4, "a", ProgramExited(signal=KILL)), 10.0)
+
+    assert told.first_failure == Failure("a", None, "the program was killed by SIGKILL")
+
+
+def test_rank_says_itself_what_went_wrong() -> None:
+    """An error on record is told in place of the exit code."""
+    told = verdict(seen(5, "a", RankExited(0, code=1, error="CUDA out of memory")))
+
+    assert told.first_failure == Failure("a", 0, "CUDA out of memory")
+
+
+def test_program_may_fail_before_any_rank() -> None:
+    """torchrun itself could not be started, or ended at once."""
+    what = "cannot start /opt/python in /data: No such file or directory"
+    told = fold(PLAN, [*seen(1, "a", ProgramExited(error=what), FAILED), *terminated("b", 2)], 2.0)
+
+    assert outcome(told) == ("failed", 1)
+    assert told.first_failure == Failure("a", None, what)
+
+
+def test_port_of_somebody_else_is_the_failure() -> None:
+    """It precedes the failures it causes, and names who holds the port."""
+    told = verdict(
+        seen(2, "a", PortTaken(29500, (4711, 4712)), Stopping("the master's port was taken")),
+        seen(3, "a", ProgramExited(code=1), STOPPED),
+        terminated("b", 4),
+    )
+
+    assert outcome(told) == ("failed", 1)
+    assert told.first_failure == Failure(
+        "a", None, "port 29500, reserved for the ranks' meeting, was taken (process 4711)"
+    )
+
+
+def test_port_may_be_held_by_somebody_unseen() -> None:
+    """/proc may hide other users' processes."""
+    told = verdict(seen(2, "a", PortTaken(29500)))
+
+    assert told.first_failure == Failure(
+        "a", None, "port 29500, reserved for the ranks' meeting, was taken"
+    )
+
+
+def test_noise_of_torchrun_after_success_is_no_failure() -> None:
+    """When all ranks ended with 0, a torchrun that then complains changes nothing."""
+    told = verdict(
+        seen(8, "b", RankExited(2, code=0), RankExited(3, code=0), ProgramExited(code=1), FAILED),
+        succeeded("a", at=9),
+    )
+
+    assert outcome(told) == ("succeeded", 0)
+    assert told.first_failure is None
+
+
+@pytest.mark.parametrize(("signum", "code"), [(2, 130), (15, 143), (1, 129)])
+def test_users_stop_has_its_own_code(signum: int, code: int) -> None:
+    """What ends because of it is no failure."""
+    told = verdict(
+        seen(5, "", StopAsked("interrupted", signum)), terminated("a", 6), terminated("b", 6)
+    )
+
+    assert outcome(told) == ("stopped", code)
+    assert told.first_failure is None
+    assert told.unproven == ()
+
+
+def test_users_stop_counts_even_after_a_failure() -> None:
+    """Its code beats the failure's, which is still named."""
+    told = verdict(
+        seen(5, "a", RankExited(0, code=3)),
+        seen(5.1, "", StopAsked("rank 0 on a exited with 3")),
+        seen(5.2, "", StopAsked("interrupted", 2)),
+        terminated("a", 6),
+        terminated("b", 6),
+    )
+
+    assert outcome(told) == ("stopped", 130)
+    assert told.first_failure == Failure("a", 0, "exited with 3")
+
+
+def test_second_signal_does_not_change_the_code() -> None:
+    """Ctrl-C, then SIGTERM from an impatient system, is still a Ctrl-C."""
+    told = verdict(
+        seen(5, "", StopAsked("interrupted", 2)),
+        seen(6, "", StopAsked("interrupted", 15)),
+        terminated("a", 7),
+        terminated("b", 7),
+    )
+
+    assert outcome(told) == ("stopped", 130)
+
+
+def test_lost_host_is_4_and_unproven() -> None:
+    """The others are stopped; the lost one is named, since nobody could look there."""
+    told = verdict(
+        seen(5, "b", HostLost("nothing was heard from it for 15 s")),
+        seen(5.1, "", StopAsked("lost b")),
+        terminated("a", 6),
+    )
+
+    assert outcome(told) == ("lost", 4)
+    assert told.first_failure == Failure("b", None, "nothing was heard from it for 15 s")
+    assert told.unproven == ("b",)
+    assert told.consequences == 2
+
+
+def test_lost_host_that_came_back_is_proven() -> None:
+    """Its link was cut; over a new one it said that nothing is left."""
+    told = verdict(
+        seen(5, "b", HostLost("the connection to it broke")),
+        terminated("a", 6),
+        terminated("b", 7),
+    )
+
+    assert outcome(told) == ("lost", 4)
+    assert told.unproven == ()
+
+
+def test_a_hosts_own_word_is_better_than_what_others_saw() -> None:
+    """Its supervisor was killed: the others see a closed connection, its guardian says why."""
+    told = verdict(
+        seen(5.0, "a", PeerLost("b", "its supervisor ended without a word")),
+        seen(5.1, "b", Stopping("its supervisor ended by signal 9")),
+        terminated("a", 6),
+        terminated("b", 7),
+    )
+
+    assert outcome(told) == ("failed", 1)
+    assert told.first_failure == Failure("b", None, "its supervisor ended by signal 9")
+
+
+def test_a_host_that_others_lost_is_lost() -> None:
+    """What it says later, of its own stop for want of a hub, is a consequence."""
+    told = verdict(
+        seen(5.0, "a", PeerLost("b", "nothing was heard from it for 15 s")),
+        seen(20.1, "b", Stopping("lost a: nothing was heard from it", Cause.PEER)),
+        terminated("a", 21),
+        terminated("b", 22),
+    )
+
+    assert outcome(told) == ("lost", 4)
+    assert told.first_failure == Failure("b", None, "nothing was heard from it for 15 s")
+    assert told.unproven == ()
+
+
+def test_a_stop_that_somebody_else_asked_for_is_no_failure() -> None:
+    """Another machine's `stop`: every host says so, and that was all."""
+    told = verdict(
+        seen(5.0, "a", Stopping("stopped by ada@desk", Cause.USER)),
+        seen(5.1, "b", Stopping("stopped by ada@desk", Cause.USER)),
+        terminated("a", 6),
+        terminated("b", 7),
+    )
+
+    assert outcome(told) == ("stopped", 130)
+    assert told.first_failure is None
+
+
+def test_host_lost_after_a_failure_does_not_change_the_cause() -> None:
+    """The first failure gives the code; the lost host is named all the same."""
+    told = verdict(
+        seen(5, "a", RankExited(0, code=3)),
+        seen(6, "b", HostLost("the connection to it broke")),
+        terminated("a", 7),
+    )
+
+    assert outcome(told) == ("failed", 1)
+    assert told.unproven == ("b",)
+
+
+def test_host_that_keeps_silent_after_a_stop_is_5() -> None:
+    """Nobody can say that nothing is left there."""
+    told = verdict(
+        seen(5, "", StopAsked("interrupted", 2)),
+        terminated("a", 6),
+        seen(30, "b", HostSilent("it did not say that nothing is left")),
+    )
+
+    assert outcome(told) == ("stuck", 5)
+    assert told.unproven == ("b",)
+
+
+def test_lost_host_makes_a_users_stop_5() -> None:
+    """Stopping was asked for, and could not be proven."""
+    told = verdict(
+        seen(5, "", StopAsked("interrupted", 2)),
+        terminated("a", 6),
+        seen(7, "b", HostLost("the connection to it broke")),
+    )
+
+    assert outcome(told) == ("stuck", 5)
+
+
+@pytest.mark.parametrize(
+    "story",
+    [
+        pytest.param(succeeded("b"), id="after success"),
+        pytest.param(seen(5, "b", RankExited(2, code=1), FAILED), id="after a failure"),
+        pytest.param(
+            [*seen(5, "", StopAsked("interrupted", 2)), *terminated("b", 6)], id="after a stop"
+        ),
+    ],
+)
+def test_process_that_cannot_be_killed_beats_all(story: list[Observed]) -> None:
+    """5 whatever else happened, with the processes named."""
+    told = verdict(
+        story,
+        seen(8, "a", RankExited(0, code=0), RankExited(1, code=0), ProgramExited(code=0)),
+        seen(9, "a", Ended(State.STUCK, "told to stop", 3, (4711,))),
+    )
+
+    assert outcome(told) == ("stuck", 5)
+    assert told.nodes["a"].survivors == (4711,)
+    assert told.nodes["a"].killed == 3
+
+
+def test_supervisor_that_died_is_the_failure() -> None:
+    """Its guardian closed the record, and says why."""
+    told = verdict(
+        seen(5, "a", Ended(State.FAILED, "its supervisor ended by signal 9", 4)),
+        seen(5.1, "", StopAsked("the run failed on a")),
+        terminated("b", 6),
+    )
+
+    assert outcome(told) == ("failed", 1)
+    assert told.first_failure == Failure("a", None, "its supervisor ended by signal 9")
+    assert told.nodes["a"] == NodeResult(
+        ended=True, killed=4, note="its supervisor ended by signal 9"
+    )
+
+
+def test_host_that_stops_on_its_own_is_the_failure() -> None:
+    """A laptop slept: the ranks that got SIGTERM for it are consequences."""
+    reason = "no controller was heard for 15 s"
+    told = verdict(
+        seen(5, "a", Stopping(reason)),
+        seen(5.5, "a", RankExited(0, signal=TERM), RankExited(1, signal=TERM)),
+        seen(5.6, "a", ProgramExited(code=1), Ended(State.STOPPED, reason)),
+        seen(5.7, "", StopAsked("rank 0 on a was killed by SIGTERM")),
+        terminated("b", 6),
+    )
+
+    assert outcome(told) == ("failed", 1)
+    assert told.first_failure == Failure("a", None, reason)
+    assert told.consequences == 4
+
+
+def test_run_of_which_nothing_was_heard_did_not_succeed() -> None:
+    """No failure was seen, no success either, and nobody can say what is left."""
+    told = fold(PLAN, [], 1.0)
+
+    assert outcome(told) == ("stuck", 5)
+    assert told.unproven == ("a", "b")
+
+
+def test_run_that_ended_without_its_ranks_did_not_succeed() -> None:
+    """torchrun said 0, but a rank's end is not on record."""
+    told = verdict(seen(9, "a", RankExited(0, code=0), ProgramExited(code=0), OK), succeeded("b"))
+
+    assert outcome(told) == ("failed", 1)
+    assert told.ranks["1"] == RankResult("a", started=True)
+
+
+@pytest.mark.parametrize(
+    ("code", "signum", "words"),
+    [
+        (3, None, "exited with 3"),
+        (0, None, "exited with 0"),
+        (None, 9, "was killed by SIGKILL"),
+        (None, 11, "was killed by SIGSEGV"),
+        (None, 99, "was killed by signal 99"),
+        (None, None, "ended unseen"),
+    ],
+)
+def test_exit_is_told_in_words(code: int | None, signum: int | None, words: str) -> None:
+    """A signal by its name, where it has one."""
+    assert describe_exit(code, signum) == words
+
+
+def test_who_was_told_to_stop_did_not_fail_first() -> None:
+    """Its own clock says so; between two hosts some milliseconds are nobody's word."""
+    verdict = fold(
+        PLAN,
+        [
+            *started(),
+            *seen(4.999, "b", Stopping("rank 0 on a was killed", Cause.PEER), mono=77.0),
+            *seen(4.999, "b", RankExited(2, signal=TERM), mono=77.001),
+            *seen(5.0, "a", RankExited(0, signal=KILL), mono=10.0),
+            *seen(5.0, "a", Stopping("rank 0 on a was killed", Cause.OWN), mono=10.0),
+            *seen(6.0, "a", FAILED),
+            *seen(6.0, "b", FAILED),
+        ],
+        6.0,
+    )
+    assert verdict.first_failure == Failure("a", 0, describe_exit(None, KILL))
+
+
+def test_who_is_cut_off_is_named_and_not_the_hub() -> None:
+    """It says that all others are silent; the hub lives, and was told to stop."""
+    verdict = fold(
+        PLAN,
+        [
+            *started(),
+            *seen(5.0, "b", PeerLost("a", "nothing was heard from it for 15 s")),
+            *seen(5.1, "a", Stopping("lost a: nothing was heard from it for 15 s", Cause.PEER)),
+            *seen(6.0, "a", FAILED),
+            *seen(6.0, "b", FAILED),
+        ],
+        6.0,
+    )
+    assert verdict.first_failure == Failure(
+        "b", None, "out of touch with a: nothing was heard from it for 15 s"
+    )
+    assert verdict.exit_code == 4
+
+
+def test_how_long_nothing_had_moved_is_told() -> None:
+    """By the last word of a watchdog: what moved again is forgotten."""
+    hung = (seen(5, "a", Stalled(300.5)), seen(6, "b", Stalled(301.0)))
+    assert verdict(*hung).still_s == 301.0
+    assert verdict(*hung, seen(7, "b", Moving())).still_s == 0.0

@@ -1,0 +1,228 @@
+"""Where nodes meet, and over which interface."""
+
+from __future__ import annotations
+
+from ipaddress import ip_address
+
+import pytest
+
+from runner.core.errors import Problem
+from runner.core.model.facts import Facts, Interface, Route
+from runner.core.model.spec import Node
+from runner.core.planning.addresses import (
+    Endpoint,
+    endpoints,
+    interface_owning,
+    interface_towards,
+    training_address,
+)
+from tests.golden.builders import LO, facts, interface, spec
+
+DOCKER = "docker0 172.17.0.1/16"
+A, B = Node("a", "alias-a"), Node("b", "alias-b")
+
+
+def meet(*nodes: tuple[Node, Facts]) -> tuple[str, str]:
+    """Return the address and why it was chosen; there is one."""
+    address, why, problem = training_address(
+        [node for node, _ in nodes], {node.name: told for node, told in nodes}
+    )
+    assert problem is None
+    return address, why
+
+
+def test_single_node_meets_itself() -> None:
+    """One node uses loopback, whatever else it was told."""
+    node = Node("a", "10.0.0.1", addr="10.0.0.1")
+
+    assert meet((node, facts("a", "eth0 10.0.0.1/24"))) == ("127.0.0.1", "one node")
+
+
+def test_addr_wins_over_everything() -> None:
+    """What the user says is taken to the letter, a name too."""
+    master = Node("a", "10.0.0.1", addr="a.ib.example.org")
+    hosts = (facts("a", "eth0 10.0.0.1/24"), facts("b", "eth0 10.0.0.2/24"))
+
+    assert meet((master, hosts[0]), (B, hosts[1])) == ("a.ib.example.org", "cluster.nodes.a.addr")
+
+
+def test_host_is_taken_if_the_master_owns_it() -> None:
+    """The address we log in at is good for the others too, even on another subnet than theirs."""
+    master = Node("a", "10.0.0.1")
+    hosts = (facts("a", "eth1 10.9.0.1/24", "eth0 10.0.0.1/24"), facts("b", "eth1 10.9.0.2/24"))
+
+    assert meet((master, hosts[0]), (B, hosts[1])) == ("10.0.0.1", "the master's host")
+
+
+def test_alias_is_taken_as_the_address_we_reached() -> None:
+    """Peers cannot resolve an alias of ours; where it led is known."""
+    hosts = (facts("a", "eth0 10.0.0.1/24"), facts("b", "eth0 10.5.0.2/24"))
+
+    assert meet((A, hosts[0]), (B, hosts[1])) == ("10.0.0.1", "where we reach the master")
+
+
+@pytest.mark.parametrize(
+    ("host", "reached_at"),
+    [
+        pytest.param("alias-a", "", id="this machine"),
+        pytest.param("localhost", "127.0.0.1", id="a tunnel"),
+        pytest.param("127.0.1.1", "127.0.1.1", id="Debian's own name"),
+        pytest.param("203.0.113.9", "10.99.0.1", id="a forwarded port"),
+        pytest.param("fe80::1", "fe80::1", id="link-local"),
+        pytest.param("0.0.0.0", "::", id="unspecified"),
+    ],
+)
+def test_else_it_is_the_subnet_all_share(host: str, reached_at: str) -> None:
+    """Loopback, link-local and addresses the master does not own are no use to peers."""
+    owned = ("eth0 10.0.0.1/24 fe80::1/64", "eth1 10.9.0.1/24")
+    master = facts("a", *owned, reached_at=reached_at)
+    peers = [facts("b", "eth1 10.9.0.2/24"), facts("c", "ens1 10.9.0.3/24", "eth0 10.0.0.3/24")]
+
+    assert meet((Node("a", host), master), (B, peers[0]), (Node("c", "c"), peers[1])) == (
+        "10.9.0.1",
+        "the subnet all nodes share",
+    )
+
+
+@pytest.mark.parametrize(
+    "useless",
+    [
+        pytest.param(interface(DOCKER), id="everybody's own docker bridge"),
+        pytest.param(interface("eth9 10.9.0.1/24", up=False), id="cable out"),
+        pytest.param(Interface("dummy0", ("10.9.0.1/24",), loopback=True), id="loopback"),
+        pytest.param(interface("eth9 fe80::1/64"), id="link-local"),
+        pytest.param(interface("eth9 10.9.0.1/16"), id="another prefix"),
+        pytest.param(interface("gcp0 10.9.0.1/32"), id="no subnet"),
+    ],
+)
+def test_these_are_no_shared_subnets(useless: Interface) -> None:
+    """An address that only looks shared is never chosen; the error lists what there is."""
+    master = facts("a", reached_at="", interfaces=(LO, useless, interface("eth0 10.1.0.1/24")))
+    peer = facts("b", DOCKER, "eth9 10.9.0.2/24 fe80::2/64", "eth0 10.2.0.1/24")
+
+    address, _, problem = training_address([A, B], {"a": master, "b": peer})
+
+    assert address == ""
+    assert problem is not None
+    assert "10.1.0.1 (eth0)" in problem.hint
+
+
+def test_peer_with_its_interface_down_does_not_share() -> None:
+    """A subnet counts only if every peer can use it now."""
+    master = facts("a", "eth0 10.0.0.1/24", reached_at="")
+    peer = facts("b", interfaces=(LO, interface("eth0 10.0.0.2/24", up=False)))
+
+    assert training_address([A, B], {"a": master, "b": peer})[2] is not None
+
+
+def test_ipv6_subnet_is_as_good() -> None:
+    """Link-local comes first on every interface; the subnet's own address is taken."""
+    hosts = [
+        facts(name, f"eth0 fe80::{number}/64 fd00:7::{number}/64", reached_at="")
+        for name, number in (("a", 1), ("b", 2))
+    ]
+
+    assert meet((A, hosts[0]), (B, hosts[1]))[0] == "fd00:7::1"
+
+
+def test_error_names_the_key_and_the_choices() -> None:
+    """Without a shared subnet the user is told which key to set, and to what."""
+    master = facts("a", "eth0 10.1.0.1/24 fe80::1/64", "ib0 10.9.0.1/24", reached_at="")
+
+    _, _, problem = training_address([A, B], {"a": master, "b": facts("b", "eth0 10.2.0.1/24")})
+
+    assert problem == Problem(
+        "cluster.nodes.a.addr",
+        "no address of a, the master, lies on a subnet that every node shares",
+        "set it to the address at which the other nodes reach it, "
+        "one of 10.1.0.1 (eth0), 10.9.0.1 (ib0)",
+    )
+
+
+def test_error_of_a_master_without_addresses_is_as_plain() -> None:
+    """There may be nothing to choose from."""
+    _, _, problem = training_address([A, B], {"a": facts("a"), "b": facts("b")})
+
+    assert problem is not None
+    assert problem.hint == "set it to the address at which the other nodes reach it"
+
+
+ROUTES = (
+    Route("0.0.0.0/0", "wan0"),
+    Route("10.0.0.0/8", "vpn0", 50),
+    Route("10.0.0.0/8", "eth9", 100),
+    Route("10.5.0.0/16", "eth5", 600),
+    Route("::/0", "wan6"),
+    Route("fd00::/16", "eth6"),
+)
+
+
+@pytest.mark.parametrize(
+    ("address", "expected"),
+    [
+        pytest.param("10.5.0.9", "eth5", id="longest prefix, whatever its metric"),
+        pytest.param("10.6.0.9", "vpn0", id="lowest metric of equals"),
+        pytest.param("192.0.2.9", "wan0", id="default route"),
+        pytest.param("fd00::9", "eth6", id="IPv6"),
+        pytest.param("2001:db8::9", "wan6", id="IPv6 default route"),
+        pytest.param("10.0.0.1", "eth0", id="own address: not lo, but its owner"),
+        pytest.param("gpu1.example.org", "", id="a name: unknown"),
+        pytest.param("", "", id="nothing"),
+    ],
+)
+def test_interface_is_the_kernels_choice(address: str, expected: str) -> None:
+    """As in the kernel: own addresses aside, the longest prefix, then the lowest metric."""
+    told = facts("a", "eth0 10.0.0.1/24", routes=ROUTES)
+
+    assert interface_towards(told, address) == expected
+
+
+def test_without_a_route_there_is_no_interface() -> None:
+    """A route of the other family does not count."""
+    told = facts("a", routes=(Route("::/0", "wan6"),))
+
+    assert interface_towards(told, "192.0.2.9") == ""
+
+
+def test_owner_is_found_by_the_exact_address() -> None:
+    """An address of the same subnet is not enough."""
+    own = (LO, interface("eth0 10.0.0.1/24 fd00::1/64"))
+
+    assert interface_owning(own, ip_address("fd00:0::1")) == "eth0"
+    assert interface_owning(own, ip_address("10.0.0.2")) == ""
+
+
+def test_each_node_is_reached_at_its_interface_towards_the_master() -> None:
+    """Of several addresses the one on the master's subnet; link-local ones are of no use."""
+    nodes = (Node("a", "10.0.0.1"), Node("b", "b"), Node("c", "c", interface="ib0"), Node("d", "d"))
+    told = {
+        "a": facts("a", "eth0 10.0.0.1/24 10.5.0.1/24 fe80::1/64"),
+        "b": facts("b", "eth0 192.168.0.2/24", "eth1 10.9.0.2/16 10.0.0.2/24"),
+        "c": facts("c", "eth0 10.0.0.3/24", "ib0 fe80::3/64 10.1.0.3/24"),
+        "d": facts("d", "eth0 192.168.0.4/24"),
+    }
+    assert endpoints(spec(*nodes), nodes, told) == {
+        "a": Endpoint("eth0", "10.0.0.1", "10.0.0.0/24"),
+        "b": Endpoint("eth1", "10.0.0.2", "10.0.0.0/24"),
+        "c": Endpoint("ib0", "10.1.0.3", "10.1.0.0/24"),
+        "d": Endpoint(),
+    }
+
+
+def test_where_the_ranks_cannot_meet_nobody_is_reached() -> None:
+    """There is no address to go by."""
+    nodes = (Node("a", "x"), Node("b", "y"))
+    told = {"a": facts("a", reached_at=""), "b": facts("b")}
+    assert endpoints(spec(*nodes), nodes, told) == {}
+
+
+def test_a_variable_of_the_users_that_names_an_interface_counts() -> None:
+    """Ranks follow it; a pattern names none."""
+    nodes = (Node("a", "10.0.0.1", env={"NCCL_SOCKET_IFNAME": "=ib0"}), Node("b", "10.0.0.2"))
+    told = {
+        "a": facts("a", "eth0 10.0.0.1/24", "ib0 10.1.0.1/24"),
+        "b": facts("b", "eth0 10.0.0.2/24", "ib0 10.1.0.2/24"),
+    }
+    env = {"GLOO_SOCKET_IFNAME": "ib"}
+    found = endpoints(spec(*nodes, env=env), nodes, told)
+    assert [found[name].interface for name in "ab"] == ["ib0", "eth0"]

@@ -1,0 +1,222 @@
+"""What `build_plan` decides and refuses; whole plans are in tests/golden."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from runner.core.errors import NotReady
+from runner.core.model.facts import Python
+from runner.core.model.spec import Node, Rendezvous, Task
+from runner.core.planning.build_plan import Plan, build_plan
+from runner.core.planning.etcd import Etcd
+from runner.core.planning.launch_command import PLUMBING
+from tests.golden.builders import RUN_ID, facts, plan, spec
+
+A, B = Node("a", "10.0.0.1"), Node("b", "10.0.0.2")
+
+
+def test_problems_of_all_hosts_come_together() -> None:
+    """Nobody repairs one host to hear of the next; they come in the order of the YAML."""
+    hosts = {
+        "a": facts("a", "eth0 10.0.0.1/24", python=Python(error="no python3")),
+        "b": facts("b", "eth0 10.0.0.2/24", project_exists=False),
+    }
+
+    with pytest.raises(NotReady) as caught:
+        build_plan(spec(A, B), hosts)
+
+    assert [problem.where for problem in caught.value.problems] == ["a", "b"]
+
+
+def test_nodes_that_cannot_meet_are_not_ready() -> None:
+    """Without an address for all there is no plan."""
+    hosts = {name: facts(name, f"eth0 10.{name == 'a':d}.0.1/24", reached_at="") for name in "ab"}
+
+    with pytest.raises(NotReady, match=r"^cluster\.nodes\.a\.addr: no address of a, the master"):
+        build_plan(spec(Node("a", "a"), Node("b", "b")), hosts)
+
+
+@pytest.mark.parametrize(
+    ("asked", "counts", "nproc", "expected"),
+    [
+        pytest.param("auto", (2, 1), None, "nccl", id="a GPU per rank everywhere"),
+        pytest.param("auto", (2, 0), None, "gloo", id="one node without"),
+        pytest.param("auto", (2, 2), 3, "gloo", id="more ranks than GPUs"),
+        pytest.param("gloo", (2, 2), None, "gloo", id="as asked"),
+        pytest.param("nccl", (2, 2), 1, "nccl", id="more GPUs than ranks"),
+    ],
+)
+def test_backend_is_one_for_all(
+    asked: str, counts: tuple[int, int], nproc: int | None, expected: str
+) -> None:
+    """`auto` is nccl exactly where every rank of every node has a GPU; all ranks are told."""
+    nodes = [Node(name, f"10.0.0.{n}", nproc=nproc) for n, name in enumerate("ab", start=1)]
+    hosts = {
+        node.name: facts(node.name, f"eth0 {node.host}/24", gpu_count=count)
+        for node, count in zip(nodes, counts, strict=True)
+    }
+
+    made = build_plan(spec(*nodes, backend=asked), hosts)
+
+    assert made.backend == expected
+    assert {share.env["DIST_BACKEND"] for share in made.nodes} == {expected}
+
+
+def test_nccl_without_enough_gpus_is_refused() -> None:
+    """The message names the node, the counts, and both ways out."""
+    hosts = {
+        "a": facts("a", "eth0 10.0.0.1/24", gpu_count=2),
+        "b": facts("b", "eth0 10.0.0.2/24", gpu_count=1),
+    }
+
+    with pytest.raises(NotReady) as caught:
+        build_plan(spec(A, Node("b", "10.0.0.2", nproc=2), backend="nccl"), hosts)
+
+    assert str(caught.value) == (
+        "cluster.backend: nccl needs a GPU per rank, and b has 1 for 2 ranks\n"
+        "    set cluster.backend=gloo, or fewer ranks with cluster.nodes.b.nproc_per_node"
+    )
+
+
+def test_a_torch_that_is_not_there_is_not_built_without_cuda() -> None:
+    """What needs none is not told that its GPUs cannot be used."""
+    hosts = {
+        "a": facts("a", "eth0 10.0.0.1/24", gpu_count=1, python=Python("/usr/bin/python3", "3.11"))
+    }
+    made = build_plan(spec(A, task=Task("t", "script", "t.py", entry="plain")), hosts)
+    assert made.notes == ()
+    assert made.backend == "nccl"
+
+
+def test_ranks_follow_the_order_of_the_nodes() -> None:
+    """Global ranks are dense, the master has rank 0."""
+    made = plan(2, 1, 3)
+
+    assert [share.ranks for share in made.nodes] == [(0, 1), (2,), (3, 4, 5)]
+    assert made.world_size == 6
+    assert [share.order.hold_port for share in made.nodes] == [29512, 0, 0]
+
+
+def test_second_attempt_has_its_own_folder_and_the_same_command() -> None:
+    """Logs of an attempt are never written over."""
+    first = plan(1)
+    again = build_plan(spec(A), {"a": facts("a")}, attempt=1)
+
+    assert again.of("a").command[:3] == first.of("a").command[:3]
+    assert again.of("a").order.env["PET_LOG_DIR"].endswith(f"/{RUN_ID}/a/attempt_1/torchrun")
+    assert again.of("a").order.attempt == 1
+
+
+def test_plumbing_is_hidden_from_ranks_and_from_people() -> None:
+    """torchrun needs it; the pasted command and the rank's own environment do not have it."""
+    share = plan(1).of("a")
+
+    assert set(share.order.env) - set(share.env) == set(PLUMBING)
+    assert share.order.hide == PLUMBING
+
+
+def test_torchruns_own_ladder_ends_after_ours() -> None:
+    """In whole seconds; else it would kill the shims before they can say how their ranks ended."""
+    made = build_plan(spec(A, grace_s=0.2), {"a": facts("a")})
+
+    assert made.of("a").order.env["PET_SHUTDOWN_TIMEOUT"] == "10"
+    assert made.of("a").order.grace_s == 0.2
+
+
+@pytest.mark.parametrize(
+    ("task", "prefix", "python_exec"),
+    [
+        pytest.param(Task("t", "script", "t.py"), ("/opt/venv/bin/python",), True, id="python"),
+        pytest.param(Task("t", "command", "julia"), (), False, id="command"),
+    ],
+)
+def test_shim_starts_python_programs_with_the_tasks_python(
+    task: Task, prefix: tuple[str, ...], *, python_exec: bool
+) -> None:
+    """A command is started as it is; a script by the interpreter that has torch."""
+    order = build_plan(spec(A, task=task), {"a": facts("a")}).of("a").order
+
+    assert order.rank_prefix == prefix
+    assert ("PYTHON_EXEC" in order.env) == python_exec
+
+
+def test_share_is_found_by_name() -> None:
+    """`of` gives one node's share."""
+    assert plan(1, 1).of("b").order.node == "b"
+
+
+def test_logind_that_kills_at_logout_is_noted_with_its_cure() -> None:
+    """Hosts with the same setting are named together."""
+    setting = "KillUserProcesses=yes in /etc/systemd/logind.conf"
+    nodes = [Node(name, f"10.0.0.{n}") for n, name in enumerate("abc", start=1)]
+    hosts = {
+        node.name: facts(node.name, f"eth0 {node.host}/24", logind_kills=setting)
+        for node in nodes[1:]
+    }
+
+    made = build_plan(spec(*nodes), {"a": facts("a", "eth0 10.0.0.1/24"), **hosts})
+
+    assert made.notes[-1] == (
+        "logind on b, c kills what you leave running when you log out (KillUserProcesses=yes in "
+        "/etc/systemd/logind.conf): a run that outlives its connection would die on them; an "
+        "administrator can set KillUserProcesses=no, or KillExcludeUsers=ada"
+    )
+
+
+@pytest.mark.parametrize(
+    ("env", "there"),
+    [
+        ({}, None),
+        ({"TORCH_FR_BUFFER_SIZE": "0"}, None),
+        ({"TORCH_FR_BUFFER_SIZE": "2000"}, "attempt_0/flight_"),
+        ({"TORCH_NCCL_TRACE_BUFFER_SIZE": "2000"}, "attempt_0/flight_"),
+        ({"TORCH_FR_BUFFER_SIZE": "1", "TORCH_FR_DUMP_TEMP_FILE": "/mine"}, "/mine"),
+    ],
+)
+def test_dumps_of_the_flight_recorder_lie_beside_the_logs(
+    env: dict[str, str], there: str | None
+) -> None:
+    """Where it is switched on, unless the user says where."""
+    made = build_plan(spec(A, env=env), {"a": facts("a")})
+
+    found = made.of("a").env.get("TORCH_FR_DUMP_TEMP_FILE")
+
+    assert (found or "").endswith(there or "")
+    assert (found is None) is (there is None)
+
+
+SERVED = Rendezvous("etcd", serve="b")
+
+
+def served(**others: Any) -> Plan:
+    """A plan of two nodes, of which b runs an etcd at its port 29700."""
+    a = facts("a", "eth0 10.0.0.1/24", held_port=0, hub_port=29600)
+    b = facts("b", "eth0 10.0.0.2/24", held_port=29700, etcd=Etcd("/usr/bin/etcd", "3.4.23"))
+    nodes = (Node("a", "10.0.0.1"), replace(Node("b", "10.0.0.2"), **others))
+    return build_plan(spec(*nodes, rendezvous=SERVED), {"a": a, "b": b})
+
+
+def test_an_etcd_of_the_run_is_everybodys_and_one_nodes_to_run() -> None:
+    """All wait for it; that node keeps its port free until then, and no other keeps one."""
+    a, b = (share.order for share in served().nodes)
+    assert a.service == b.service
+    assert a.service is not None
+    assert (a.service.node, a.service.addr, a.service.port) == ("b", "10.0.0.2", 29700)
+    assert "--listen-client-urls=http://10.0.0.2:29700" in a.service.argv
+    assert (a.hold_port, b.hold_port) == (0, 29700)
+    assert a.hub == b.hub
+    assert a.hub is not None
+    assert (a.hub.node, a.hub.port) == ("a", 29600)
+
+
+def test_an_etcd_listens_at_a_number_whatever_its_node_is_called() -> None:
+    """A supervisor never waits for a resolver; torch may."""
+    plan = served(addr="b.example.org")
+    service = plan.nodes[0].order.service
+    assert service is not None
+    assert service.addr == "10.0.0.2"
+    assert plan.endpoint == "b.example.org:29700"
+    assert "--rdzv_endpoint=b.example.org:29700" in plan.nodes[1].command

@@ -1,0 +1,78 @@
+"""What starts the ranks of a node, as commands and as an order."""
+
+from __future__ import annotations
+
+import pytest
+
+from runner.core.model.spec import Node, Task
+from runner.core.planning.build_plan import NodePlan, build_plan
+from runner.core.planning.launch_command import args_at
+from tests.golden.builders import facts, spec
+
+PROGRAMS = [
+    ("script", "train.py", ("/opt/venv/bin/python", "-u", "train.py")),
+    ("module", "my.train", ("/opt/venv/bin/python", "-u", "-m", "my.train")),
+    ("command", "julia", ("julia",)),
+]
+
+
+def second(task: Task, gpu_count: int = 0) -> NodePlan:
+    """The share of the second of two nodes."""
+    nodes = [Node(name, f"10.0.0.{n}") for n, name in enumerate("ab", start=1)]
+    hosts = {
+        node.name: facts(node.name, f"eth0 {node.host}/24", gpu_count=gpu_count) for node in nodes
+    }
+    return build_plan(spec(*nodes, task=task), hosts).of("b")
+
+
+@pytest.mark.parametrize(("kind", "target", "start"), PROGRAMS)
+def test_a_plain_program_is_started_as_a_person_would(
+    kind: str, target: str, start: tuple[str, ...]
+) -> None:
+    """Nobody substitutes anything in its arguments; the supervisor puts the shim before it."""
+    share = second(Task("t", kind, target, ("-m", "$5", "${local_rank}"), entry="plain"))
+    assert share.command == (*start, "-m", "$5", "${local_rank}")
+    prefix = share.order.rank_prefix
+    assert share.order.argv == (share.order.shim, *share.command[len(prefix) :])
+    assert prefix == (() if kind == "command" else ("/opt/venv/bin/python",))
+    assert share.order.hide == ()
+    assert share.order.launcher == ""
+
+
+@pytest.mark.parametrize(("kind", "target", "_"), PROGRAMS)
+@pytest.mark.parametrize("entry", ["torchrun", "launch", "plain"])
+def test_arguments_of_the_task_are_found_in_a_command(
+    kind: str, target: str, _: object, entry: str
+) -> None:
+    """They begin after the program, whatever kind it is and whatever starts it."""
+    share = second(Task("t", kind, target, ("-u", "-m"), entry=entry))
+    assert share.command[args_at(share.command, share.order) :] == ("-u", "-m")
+
+
+def test_a_plain_program_has_its_place_and_all_gpus() -> None:
+    """One rank per node, however many GPUs it has; none of torchrun's environment."""
+    share = second(Task("t", "script", "t.py", entry="plain"), gpu_count=4)
+    assert (share.ranks, share.gpus) == ((1,), (0, 1, 2, 3))
+    assert share.env["DIST_BACKEND"] == "nccl"
+    assert "CUDA_VISIBLE_DEVICES" not in share.env
+    assert share.order.env == share.env
+    wanted = {"MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29512", "RANK": "1", "NODE_RANK": "1"}
+    wanted |= {"WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
+    assert share.env.items() >= wanted.items()
+    assert not any(name.startswith(("TORCHELASTIC_", "PET_")) for name in share.order.env)
+
+
+def test_launch_is_torchrun_by_another_name() -> None:
+    """Both read the same options and the same environment."""
+    old, new = (
+        second(Task("t", "script", "t.py", entry=entry)) for entry in ("launch", "torchrun")
+    )
+    assert old.command[2] == "torch.distributed.launch"
+    assert old.command[3:] == new.command[3:]
+    assert old.order.env == new.order.env
+
+
+def test_launch_leaves_other_programs_alone() -> None:
+    """Without `--use_env` it would want to pass `--local-rank`, and refuses."""
+    command = second(Task("t", "command", "julia", entry="launch")).command
+    assert command[-4:] == ("--use_env", "--no_python", "--", "julia")

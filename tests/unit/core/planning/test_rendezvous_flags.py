@@ -1,0 +1,97 @@
+"""What torchrun is told of the meeting, by every way there is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from runner.core.model.spec import Node, Rendezvous, Spec, Task, Torchrun
+from runner.core.planning.rendezvous_flags import Place, flags
+
+SPEC = Spec(
+    run_id="0102-0304-x-abcd",
+    cluster="lab",
+    nodes=(Node("a", "10.0.0.1"), Node("b", "10.0.0.2")),
+    task=Task("t", "script", "t.py"),
+)
+HERE = Place(1, 4, "10.0.0.1", 29500, "10.0.0.2")
+
+
+def by(backend: str, endpoint: str = "") -> Spec:
+    """Return a spec of that rendezvous, with three restarts."""
+    way = Rendezvous(backend, endpoint)
+    return replace(SPEC, rendezvous=way, torchrun=Torchrun(max_restarts=3))
+
+
+@pytest.mark.parametrize(
+    ("spec", "place", "expected"),
+    [
+        pytest.param(
+            by("static"),
+            HERE,
+            "--nnodes=2 --nproc_per_node=4 --node_rank=1 --master_addr=10.0.0.1 "
+            "--master_port=29500 --rdzv_id=0102-0304-x-abcd --max_restarts=0",
+            id="static: torch's store keeps stale keys, so it never restarts",
+        ),
+        pytest.param(
+            by("c10d"),
+            HERE,
+            "--nnodes=2 --nproc_per_node=4 --rdzv_backend=c10d --rdzv_endpoint=10.0.0.1:29500 "
+            "--rdzv_id=0102-0304-x-abcd --rdzv_conf=is_host=0 --local_addr=10.0.0.2 "
+            "--max_restarts=3",
+            id="c10d",
+        ),
+        pytest.param(
+            replace(by("c10d"), least=1),
+            Place(0, 4, "fd00::1", 29500, "fd00::1"),
+            "--nnodes=1:2 --nproc_per_node=4 --rdzv_backend=c10d --rdzv_endpoint=[fd00::1]:29500 "
+            "--rdzv_id=0102-0304-x-abcd --rdzv_conf=is_host=1 --local_addr=fd00::1 "
+            "--max_restarts=3",
+            id="c10d, elastic, its host, IPv6",
+        ),
+        pytest.param(
+            by("etcd-v2"),
+            replace(HERE, endpoint="etcd1:2379"),
+            "--nnodes=2 --nproc_per_node=4 --rdzv_backend=etcd-v2 --rdzv_endpoint=etcd1:2379 "
+            "--rdzv_id=0102-0304-x-abcd --local_addr=10.0.0.2 --max_restarts=3",
+            id="etcd-v2",
+        ),
+        pytest.param(
+            by("standalone"),
+            Place(0, 4, "127.0.0.1", 0, "127.0.0.1"),
+            "--standalone --nproc_per_node=4 --local_addr=127.0.0.1 --max_restarts=3",
+            id="standalone",
+        ),
+    ],
+)
+def test_every_node_is_told_how_to_meet(spec: Spec, place: Place, expected: str) -> None:
+    """In the order a person would type it."""
+    assert flags(spec, 0, place) == tuple(expected.split())
+
+
+def test_two_attempts_never_meet() -> None:
+    """What is late of the first does not find the second."""
+    first, second = (flags(by("c10d"), attempt, HERE) for attempt in (0, 1))
+
+    assert "--rdzv_id=0102-0304-x-abcd" in first
+    assert "--rdzv_id=0102-0304-x-abcd-1" in second
+
+
+def test_torchruns_own_options_go_by_its_names() -> None:
+    """Those that were chosen, and no other."""
+    knobs = Torchrun(
+        monitor_interval=0.5,
+        rdzv_conf={"join_timeout": "60"},
+        role="trainer",
+        signals_to_handle=("SIGTERM", "SIGUSR1"),
+        numa_binding="socket",
+        start_method="fork",
+    )
+    told = flags(replace(by("c10d"), torchrun=knobs), 0, HERE)
+
+    assert "--rdzv_conf=join_timeout=60,is_host=0" in told
+    assert told[-5:] == (
+        *("--monitor_interval=0.5", "--role=trainer", "--start_method=fork"),
+        *("--signals_to_handle=SIGTERM,SIGUSR1", "--numa_binding=socket"),
+    )

@@ -1,0 +1,133 @@
+"""Events as lines of a file."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from runner.core.protocol.events import (
+    KINDS,
+    Apart,
+    Body,
+    Ended,
+    Event,
+    HostLost,
+    HostSilent,
+    Joined,
+    Kept,
+    Moving,
+    NotRelaunched,
+    PeerLeft,
+    PeerLost,
+    PortTaken,
+    ProgramExited,
+    ProgramStarted,
+    RankExited,
+    RankStarted,
+    Regrouping,
+    Relaunching,
+    Stalled,
+    StopAsked,
+    Stopping,
+    parse,
+)
+from runner.core.protocol.states import State
+
+BODIES: list[Body] = [
+    ProgramStarted(7),
+    RankStarted(3, 8),
+    RankExited(3, signal=9, max_rss=1 << 40, error="out of memory\nkilled"),
+    ProgramExited(code=1),
+    PortTaken(29500, (7, 8)),
+    Stopping("told to stop"),
+    Ended(State.STUCK, "told to stop", 2, (7,)),
+    StopAsked("interrupted", 2),
+    HostLost("größer"),
+    HostSilent("no word"),
+    Joined(),
+    Apart("gpu1 at 10.0.0.1 port 29501: it does not answer"),
+    PeerLost("gpu2", "nothing was heard from it for 15 s"),
+    PeerLeft("gpu2", "its supervisor ended without a word", 3),
+    Kept(),
+    Stalled(601.5, stops=True, problem="no answer within 20 s"),
+    Moving(),
+    Regrouping(),
+    Relaunching(1, ("gpu1", "gpu3"), "lost gpu2: nothing was heard from it for 15 s"),
+    NotRelaunched("only 1 of 3 supervisors are in touch"),
+]
+
+
+def event(body: Body) -> Event:
+    """An event with that body."""
+    return Event("0102-0304-x-abcd", "gpu1", 1, 17, 1700000000.25, 12.5, body)
+
+
+def test_every_kind_is_tried_here() -> None:
+    """The list above is complete."""
+    assert {type(body) for body in BODIES} == set(KINDS.values())
+
+
+@pytest.mark.parametrize("body", BODIES, ids=lambda body: type(body).__name__)
+def test_event_survives_its_line(body: Body) -> None:
+    """One line of text holds an event, and gives it back."""
+    line = event(body).line()
+
+    assert line.count("\n") == 1
+    assert line.endswith("\n")
+    assert parse(line) == event(body)
+
+
+def test_line_is_flat_and_names_version_and_kind() -> None:
+    """What other programs read: one object, envelope and body side by side."""
+    envelope = {"v": 1, "kind": "rank_exited", "run_id": "0102-0304-x-abcd", "node": "gpu1"}
+    moment = {"attempt": 1, "seq": 17, "wall": 1700000000.25, "mono": 12.5}
+    body = {"rank": 3, "code": 0, "signal": None, "max_rss": 0, "error": "", "traceback": ""}
+    body |= {"start": 1, "raised": ""}
+
+    line = event(RankExited(3, code=0)).line()
+
+    assert json.loads(line) == {**envelope, **moment, **body}
+
+
+def test_unknown_fields_are_ignored() -> None:
+    """A newer version may say more."""
+    data = {**event(ProgramStarted(7)).as_data(), "v": 2, "moon": "full"}
+
+    assert parse(json.dumps(data)) == event(ProgramStarted(7))
+
+
+def _without(name: str) -> str:
+    data = event(ProgramStarted(7)).as_data()
+    del data[name]
+    return json.dumps(data)
+
+
+def _with(**fields: Any) -> str:
+    return json.dumps({**event(Ended(State.FAILED)).as_data(), **fields})
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("", "Expecting value"),
+        ('{"v":1,"kind":"rank_st', "Unterminated string"),
+        ("7", "an event of unknown kind None"),
+        ("{}", "an event of unknown kind None"),
+        (_with(kind="moon_rose"), "an event of unknown kind 'moon_rose'"),
+        (_with(kind=["ended"]), r"an event of unknown kind \['ended'\]"),
+        (_with(state="asleep"), "'asleep' is not a valid State"),
+        (_with(survivors=7), "a int where there should be several things"),
+        (_without("seq"), "an event without 'seq'"),
+        (_without("pid"), "ProgramStarted: .*pid"),
+    ],
+    ids=[
+        *("empty", "torn", "number", "nothing", "unknown kind", "kind of odd type"),
+        *("unknown state", "odd list", "no seq", "body not whole"),
+    ],
+)
+def test_what_is_no_event_is_refused(line: str, message: str) -> None:
+    """Readers of a file that a power cut left need to catch one exception only."""
+    with pytest.raises(ValueError, match=message):
+        parse(line)

@@ -1,0 +1,90 @@
+"""Which paths the patterns of a task's outputs match."""
+
+from __future__ import annotations
+
+import pytest
+
+from runner.core.protocol import globs
+
+
+def matches(pattern: str, path: str) -> bool:
+    """Whether a file at that path is one of the outputs."""
+    matching = globs.begin([pattern])
+    for name in path.split("/"):
+        matching = globs.descend(matching, name)
+    return () in matching
+
+
+@pytest.mark.parametrize(
+    ("pattern", "path"),
+    [
+        ("a.pt", "a.pt"),
+        ("./a.pt", "a.pt"),
+        ("results//a", "results/a"),
+        ("*.pt", "a.pt"),
+        ("r*/a?.pt", "results/a1.pt"),
+        ("results", "results/deep/er/.hidden"),
+        ("results/", "results/a"),
+        ("results/**", "results/.a/b"),
+        ("results/*", "results/deep/file"),
+        ("**/*.pt", "a.pt"),
+        ("**/*.pt", "x/y/a.pt"),
+        ("x/**/**/z", "x/z"),
+        ("x/**/z", "x/1/2/z/below"),
+        (".", "anything/at/.all"),
+        ("**", ".hidden"),
+        (".git*", ".gitignore"),
+        ("a[1].pt", "a1.pt"),
+        ("a[1].pt", "a[1].pt"),
+        ("*", "two\nlines"),
+        ("*.pt", "caf\udce9.pt"),
+        ("A", "A"),
+    ],
+)
+def test_matches(pattern: str, path: str) -> None:
+    """A folder that matches stands for all in it."""
+    assert matches(pattern, path)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "path"),
+    [
+        ("*.pt", "x/a.pt"),
+        ("*.pt", ".hidden.pt"),
+        ("results/*.pt", "results/a.pth"),
+        ("results/*.pt", "other/a.pt"),
+        ("results", "results2"),
+        ("**/*.pt", ".cache/a.pt"),
+        ("*", ".hidden"),
+        ("x/**/z", "x/1/2"),
+        ("A", "a"),
+    ],
+)
+def test_matches_not(pattern: str, path: str) -> None:
+    """As in a shell: no dot in front is matched by a star, and no slash."""
+    assert not matches(pattern, path)
+
+
+def test_where_nothing_is_asked_for_nobody_looks() -> None:
+    """A folder no pattern leads into is not entered."""
+    matching = globs.begin(["results/*.pt", "x/y"])
+    assert globs.descend(matching, "data") == frozenset()
+    assert globs.named_below(globs.descend(matching, "results"))
+
+
+@pytest.mark.parametrize(
+    ("pattern", "problem"),
+    [
+        ("", "is empty"),
+        (" ", "is empty"),
+        ("/x", "is absolute"),
+        ("~/x", "is absolute"),
+        ("..", "leads out of the working folder"),
+        ("a/..", "leads out of the working folder"),
+        ("a/..b", ""),
+        ("a~", ""),
+    ],
+)
+def test_what_is_wrong_with_a_pattern(pattern: str, problem: str) -> None:
+    """It has to stay in the working folder."""
+    assert globs.problem_of(pattern) == problem

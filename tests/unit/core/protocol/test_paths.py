@@ -1,0 +1,39 @@
+"""Where things lie on a host."""
+
+from __future__ import annotations
+
+from runner.core.protocol.paths import PROGRAM, RunFolder, rank_source, tasks_folder
+
+
+def test_run_folder_is_as_documented() -> None:
+    """Run and node name the folder: several hosts may share one home."""
+    folder = RunFolder("/home/ada/.runner", "0102-0304-x-abcd", "gpu1")
+    root = "/home/ada/.runner/runs/0102-0304-x-abcd/gpu1"
+
+    assert vars(folder) == {
+        "root": root,
+        "format": f"{root}/format",
+        "order": f"{root}/order.json",
+        "info": f"{root}/run.json",
+        "plan": f"{root}/plan.json",
+        "config": f"{root}/config.yaml",
+        "state": f"{root}/state.json",
+        "keeper": f"{root}/keeper.json",
+        "events": f"{root}/events.jsonl",
+        "log": f"{root}/supervisor.log",
+        "stopped": f"{root}/stopped",
+        "waiting": f"{root}/waiting",
+        "ballast": f"{root}/ballast",
+        "last_ballast": f"{root}/ballast.last",
+        "work": f"{root}/work",
+        "shim": f"{root}/rank",
+        "shim_code": f"{root}/rank.py",
+        "site": f"{root}/site",
+    }
+    assert folder.stream(1, rank_source(3), "err") == f"{root}/attempt_1/rank_3.err"
+    assert folder.stream(0, PROGRAM, "out") == f"{root}/attempt_0/program.out"
+
+
+def test_shipped_tasks_lie_by_content() -> None:
+    """Another content is another folder: what runs is never written over."""
+    assert tasks_folder("/w", "abc") == "/w/tasks/abc"

@@ -1,0 +1,234 @@
+"""Who takes part in the next attempt of a run that failed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from runner.core.model.past import Past
+from runner.core.model.spec import Node, Relaunch, Rendezvous, Spec, Task
+from runner.core.outcome.stacks import STALLED
+from runner.core.outcome.verdict import Observed, fold
+from runner.core.protocol.events import (
+    Body,
+    Cause,
+    Ended,
+    Event,
+    HostLost,
+    HostSilent,
+    PeerLeft,
+    PeerLost,
+    PortTaken,
+    ProgramStarted,
+    RankExited,
+    StopAsked,
+    Stopping,
+)
+from runner.core.protocol.states import State
+from runner.core.relaunch.policy import (
+    LONGEST_S,
+    Casualties,
+    casualties,
+    curable,
+    next_spec,
+    past,
+    pause_s,
+    reason,
+)
+from tests.golden.builders import plan
+
+FAILED, STOPPED = Ended(State.FAILED), Ended(State.STOPPED)
+TOLD = Stopping("it failed elsewhere", Cause.PEER)
+
+
+def spec(used: str, spares: str = "", least: int | None = None) -> Spec:
+    """A spec of nodes a, b, c, …, of which some are spare."""
+    nodes, more = (tuple(Node(name, name) for name in names) for names in (used, spares))
+    return Spec("r", "c", nodes, Task("t", "script", "t.py"), spares=more, least=least)
+
+
+def served(used: str, spares: str) -> Spec:
+    """Likewise, with an etcd on b."""
+    return replace(spec(used, spares), rendezvous=Rendezvous("etcd", serve="b"))
+
+
+@pytest.mark.parametrize(
+    ("before", "gone", "suspect", "after"),
+    [
+        pytest.param(spec("abc"), "", "b", ("abc", ""), id="no spare: it is tried again"),
+        pytest.param(spec("abc"), "b", "", None, id="too few are left"),
+        pytest.param(spec("abc", "d"), "b", "", ("acd", ""), id="a spare takes its place"),
+        pytest.param(spec("abc", "d"), "a", "", ("bcd", ""), id="of the master, too"),
+        pytest.param(spec("abc", "d"), "", "b", ("acd", "b"), id="who failed is spare now"),
+        pytest.param(spec("abc", "de"), "bd", "a", ("ace", ""), id="a suspect is better than none"),
+        pytest.param(spec("abc", least=2), "b", "", ("ac", ""), id="elastic: fewer will do"),
+        pytest.param(spec("abc", least=2), "bc", "", None, id="elastic: too few"),
+        pytest.param(served("abc", "d"), "b", "", None, id="the one that runs its etcd"),
+        pytest.param(served("abc", "d"), "", "b", ("abc", "d"), id="which is no suspect"),
+    ],
+)
+def test_who_takes_part(
+    before: Spec, gone: str, suspect: str, after: tuple[str, str] | None
+) -> None:
+    """As many as before, in the order of the YAML."""
+    found = next_spec(before, gone, suspect)
+
+    told = found and tuple("".join(n.name for n in nodes) for nodes in (found.nodes, found.spares))
+    assert told == after
+
+
+def test_each_pause_is_twice_as_long() -> None:
+    """Up to a bound."""
+    asked = Spec("r", "c", (), Task("t", "script", "t.py"), relaunch=Relaunch(50, 5.0))
+
+    assert [pause_s(asked, attempt) for attempt in (1, 2, 3)] == [5.0, 10.0, 20.0]
+    assert pause_s(asked, 40) == LONGEST_S
+
+
+def story(*told: tuple[str, Body]) -> list[Observed]:
+    """What happened on nodes a, b and c, of which all began, in this order."""
+    began: list[tuple[str, Body]] = [(name, ProgramStarted(7)) for name in "abc"]
+    return [
+        Observed(float(at), Event("r", name, 0, at, 0.0, float(at), body))
+        for at, (name, body) in enumerate((*began, *told))
+    ]
+
+
+@pytest.mark.parametrize(
+    ("told", "gone", "suspect"),
+    [
+        pytest.param(
+            [("b", RankExited(1, 3)), ("", StopAsked("x")), *((n, FAILED) for n in "abc")],
+            {},
+            {"b"},
+            id="a rank failed",
+        ),
+        pytest.param(
+            [("c", PeerLost("b", "silent")), ("a", TOLD), ("a", STOPPED), ("c", STOPPED)],
+            {"b": "silent"},
+            set(),
+            id="a host was lost",
+        ),
+        pytest.param(
+            [("", StopAsked("x")), ("b", HostLost("silent")), ("a", STOPPED), ("c", STOPPED)],
+            {"b": "silent"},
+            set(),
+            id="the controller lost a host",
+        ),
+        pytest.param(
+            [("a", PeerLost("b", "silent")), *((n, STOPPED) for n in "acb")],
+            {},
+            {"b"},
+            id="a lost host came back, and nothing is left there",
+        ),
+        pytest.param(
+            [("b", PeerLost("a", "silent")), ("c", STOPPED), ("b", STOPPED)],
+            {"a": "silent"},
+            set(),
+            id="the hub's host was lost",
+        ),
+        pytest.param(
+            [("b", PeerLost("a", "silent")), ("a", TOLD), ("a", STOPPED), ("c", STOPPED)],
+            {"b": "out of touch with a: silent"},
+            set(),
+            id="who lost the hub, which is well, was cut off",
+        ),
+        pytest.param(
+            [("a", Stopping(f"{STALLED} 9 s")), *((n, STOPPED) for n in "abc")],
+            {},
+            set(),
+            id="a watchdog saw no progress: nobody is to blame",
+        ),
+        pytest.param(
+            [("a", PortTaken(29500)), *((n, STOPPED) for n in "abc")],
+            {},
+            set(),
+            id="a port was taken",
+        ),
+        pytest.param(
+            [("b", RankExited(1, 3)), ("b", FAILED), ("a", STOPPED), ("c", HostSilent("late"))],
+            {"c": "late"},
+            {"b"},
+            id="a host did not say that nothing is left",
+        ),
+        pytest.param(
+            [
+                *(("b", RankExited(1, 3)), ("b", FAILED), ("c", STOPPED)),
+                ("a", Ended(State.STUCK, survivors=(4,))),
+            ],
+            {"a": "something of the run may be left there"},
+            {"b"},
+            id="something cannot be killed",
+        ),
+    ],
+)
+def test_what_an_attempt_cost(
+    told: list[tuple[str, Body]], gone: dict[str, str], suspect: set[str]
+) -> None:
+    """Who cannot take part any more, and who had better not."""
+    assert casualties(plan(1, 1, 1), story(*told)) == Casualties(gone, frozenset(suspect))
+
+
+def test_a_node_without_which_a_run_went_on_is_gone() -> None:
+    """Unless it came back, or showed that nothing is left there."""
+    left = ("a", PeerLeft("c", "no power", 2))
+
+    assert casualties(plan(1, 1, 1), story(left)).gone == {"c": "no power"}
+    assert casualties(plan(1, 1, 1), story(left, ("c", STOPPED))).gone == {}
+    assert casualties(plan(1, 1, 1), story(left, ("c", ProgramStarted(8)))).gone == {}
+
+
+def test_a_node_that_could_not_begin_is_gone() -> None:
+    """It would not be able to the next time either."""
+    began = [seen for seen in story() if seen.event.node != "b"]
+    refused = Ended(State.FAILED, "could not start: no space left")
+    end = story(("b", refused), ("a", STOPPED), ("c", STOPPED))[3:]
+
+    assert casualties(plan(1, 1, 1), began + end) == Casualties({"b": refused.reason})
+
+
+LOST = story(("a", PeerLost("b", "silent")), ("a", STOPPED), ("c", STOPPED))
+STILL = story(("a", Stopping(f"{STALLED} 9 s")), *((n, STOPPED) for n in "abc"))
+
+
+@pytest.mark.parametrize(
+    ("observed", "why", "again"),
+    [
+        (story(("b", RankExited(1, 3)), *((n, FAILED) for n in "abc")), "rank 1 on b exited", True),
+        (LOST, "lost b (silent)", True),
+        (story(("", StopAsked("x", 2)), *((n, STOPPED) for n in "abc")), "stopped", False),
+        (
+            story(
+                *((n, RankExited(r, 0)) for r, n in enumerate("abc")),
+                *((n, Ended(State.SUCCEEDED)) for n in "abc"),
+            ),
+            "succeeded",
+            False,
+        ),
+        (story(("b", RankExited(1, 3)), ("b", Ended(State.STUCK, survivors=(4,)))), "rank", False),
+        (STILL, STALLED, False),
+    ],
+    ids=["failed", "lost", "stopped", "succeeded", "stuck", "still"],
+)
+def test_what_may_be_followed_by_another(observed: list[Observed], why: str, again: bool) -> None:
+    """A failure may; not what the user ended, what cannot be killed, or what only stands still."""
+    verdict = fold(plan(1, 1, 1), observed, 1.0)
+
+    assert reason(verdict).startswith(why)
+    assert curable(spec("abc"), verdict) is again
+
+
+def test_a_standstill_may_where_that_is_wanted() -> None:
+    """`watch.action=restart`."""
+    verdict = fold(plan(1, 1, 1), STILL, 1.0)
+
+    assert curable(replace(spec("abc"), stall_restarts=True), verdict)
+
+
+def test_what_stays_on_record() -> None:
+    """Where it ran, why it ended, and who did not show that nothing is left."""
+    there = plan(1, 1, 1)
+
+    found = past(there, fold(there, LOST, 7.5))
+    assert found == Past(0, ("a", "b", "c"), "lost b (silent)", 7.5, ("b",))

@@ -1,0 +1,133 @@
+"""Data goes to JSON and comes back the same."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import enum
+import json
+from pathlib import Path
+from typing import Any, Union, get_args, get_origin, get_type_hints
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from runner.core import codec
+from runner.core.codec import decode, encode
+from runner.core.model.facts import (
+    Facts,
+    FactsRequest,
+    Gpu,
+    GpuProcess,
+    Interface,
+    Python,
+    Route,
+    Setup,
+)
+from runner.core.model.order import Order
+from runner.core.outcome.verdict import Failure, NodeResult, RankResult, Verdict
+from runner.core.planning.build_plan import NodePlan, Plan
+from runner.core.protocol.events import KINDS, Ended, RankExited
+from runner.core.protocol.states import State
+
+DATA = [
+    *(Facts, FactsRequest, Interface, Route, Gpu, GpuProcess, Python, Setup),
+    *(Order, NodePlan, Plan, Verdict, NodeResult, RankResult, Failure),
+    *KINDS.values(),
+]
+TEXT = st.text("".join(map(chr, range(256))) + "ß→🙂", max_size=6)
+SCALARS: dict[Any, st.SearchStrategy[Any]] = {
+    str: TEXT,
+    int: st.integers(-(2**63), 2**64),
+    float: st.floats(allow_nan=False),
+    bool: st.booleans(),
+}
+
+
+def values(hint: Any) -> st.SearchStrategy[Any]:
+    """Return values of a type; collections stay small, since a plan holds orders, and so on."""
+    origin, args = get_origin(hint), get_args(hint)
+    if origin is Union:
+        return st.none() | values(args[0])
+    if origin is tuple:
+        return st.lists(values(args[0]), max_size=2).map(tuple)
+    if origin is dict:
+        return st.dictionaries(values(args[0]), values(args[1]), max_size=2)
+    if isinstance(hint, type) and dataclasses.is_dataclass(hint):
+        hints = get_type_hints(hint)
+        return st.builds(
+            hint, **{field.name: values(hints[field.name]) for field in dataclasses.fields(hint)}
+        )
+    if issubclass(hint, enum.Enum):
+        return st.sampled_from(hint)
+    return SCALARS[hint]
+
+
+@settings(max_examples=6)
+@given(st.data())
+@pytest.mark.parametrize("cls", DATA, ids=lambda cls: cls.__name__)
+def test_every_kind_of_data_survives_json(cls: type[Any], data: st.DataObject) -> None:
+    """What is written as JSON text is read back equal, whatever is in it."""
+    value = data.draw(values(cls))
+
+    assert decode(cls, json.loads(json.dumps(encode(value)))) == value
+
+
+def test_encoded_data_is_plain() -> None:
+    """Dataclasses become objects, enumerations their values, tuples lists."""
+    ended = Ended(State.STUCK, "wedged", 2, (7, 8))
+
+    assert encode({1: ended}) == {
+        "1": {
+            "state": "stuck",
+            "reason": "wedged",
+            "killed": 2,
+            "survivors": [7, 8],
+            "proven": True,
+        }
+    }
+
+
+def test_unknown_fields_are_ignored() -> None:
+    """A newer side may say more, at every depth."""
+    data = {"node": "a", "moon": 1, "gpus": [{"index": 3, "colour": "red"}]}
+
+    assert decode(Facts, data) == Facts("a", gpus=(Gpu(3),))
+
+
+def test_missing_fields_take_their_defaults() -> None:
+    """An older side may say less."""
+    assert decode(RankExited, {"rank": 3}) == RankExited(3)
+
+
+def test_null_is_none_where_that_is_legal() -> None:
+    """An optional field may be null."""
+    assert decode(RankExited, {"rank": 3, "code": None}) == RankExited(3)
+
+
+@pytest.mark.parametrize(
+    ("cls", "data"),
+    [
+        pytest.param(RankExited, ["rank", 3], id="no object"),
+        pytest.param(RankExited, None, id="null"),
+        pytest.param(RankExited, {"code": 0}, id="field missing"),
+        pytest.param(Ended, {"state": "asleep"}, id="unknown enum value"),
+        pytest.param(Ended, {"state": ["stuck"]}, id="enum value of odd type"),
+        pytest.param(Ended, {"state": "stuck", "survivors": 7}, id="number for a list"),
+        pytest.param(Ended, {"state": "stuck", "survivors": "78"}, id="text for a list"),
+        pytest.param(Facts, {"node": "a", "own_env": ["A"]}, id="list for a mapping"),
+        pytest.param(Facts, {"node": "a", "python": "python3"}, id="text for an object"),
+        pytest.param(Facts, {"node": "a", "gpus": [7]}, id="number for an object in a list"),
+    ],
+)
+def test_data_of_another_shape_is_a_value_error(cls: type[Any], data: Any) -> None:
+    """Whatever comes from outside, readers need to catch one exception only."""
+    with pytest.raises(ValueError):  # noqa: PT011 (any of them will do)
+        decode(cls, data)
+
+
+def test_core_is_python_3_8() -> None:
+    """Hosts may have nothing newer, and all of `core` travels there."""
+    for path in Path(codec.__file__).parent.rglob("*.py"):
+        ast.parse(path.read_text(encoding="utf-8"), str(path), feature_version=(3, 8))

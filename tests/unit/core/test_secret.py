@@ -1,0 +1,51 @@
+"""Secrets stay out of everything that is text."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import pytest
+
+from runner.core.codec import encode
+from runner.core.model.spec import Node, Spec, Task
+from runner.core.secret import Secret
+
+SECRET = Secret("hunter2")
+SPEC = Spec("r", "lab", (Node("a", "a"),), Task("t", "script", "t.py"), secrets={"KEY": SECRET})
+
+
+@pytest.mark.parametrize(
+    "show",
+    [repr, str, "{}".format, "{!r}".format, "%s".__mod__, ascii, lambda secret: f"{secret:}"],
+    ids=["repr", "str", "format", "format repr", "percent", "ascii", "f-string"],
+)
+def test_secret_prints_as_stars(show: Callable[[Secret], str]) -> None:
+    """However it becomes text, a secret is `***`."""
+    assert show(SECRET) == "***"
+
+
+def test_spec_with_a_secret_can_be_printed() -> None:
+    """A spec in a traceback or a log gives nothing away."""
+    assert "secrets={'KEY': ***}" in repr(SPEC)
+    assert "hunter2" not in repr(SPEC)
+
+
+def test_secret_cannot_be_written_as_json() -> None:
+    """What would record a secret fails instead."""
+    with pytest.raises(TypeError, match="Secret is not JSON serializable"):
+        json.dumps(encode(SPEC))
+
+
+def test_secret_shows_itself_only_when_asked() -> None:
+    """`reveal` is the one way to the text."""
+    assert SECRET.reveal() == "hunter2"
+    assert not hasattr(SECRET, "__dict__")
+
+
+def test_secrets_compare_by_their_text() -> None:
+    """Two with the same text are equal; the text itself is not."""
+    assert Secret("hunter2") == SECRET
+    assert Secret("hunter3") != SECRET
+    assert SECRET.reveal() != SECRET
+    assert len({SECRET, Secret("hunter2")}) == 1

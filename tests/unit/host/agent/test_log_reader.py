@@ -1,0 +1,86 @@
+"""Reading logs from somewhere in them: the last lines, or those of the last minutes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from runner.core.protocol.paths import RunFolder
+from runner.host.agent import log_reader
+from runner.host.agent.log_reader import Reader
+from runner.host.storage.run_folder import record_sizes
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> RunFolder:
+    """A run folder with one attempt."""
+    made = RunFolder(str(tmp_path), "run", "a")
+    Path(made.attempt(0)).mkdir(parents=True)
+    return made
+
+
+def read(folder: RunFolder, **words: Any) -> tuple[int, bytes]:
+    """Ask for the log of rank 0; return where the answer begins, and what it is."""
+    reader = Reader(folder)
+    where = {"source": "rank_0", "stream": "out", "attempt": 0, "offset": 0, "n": 1 << 20}
+    reader.ask({"id": 1, "wait": False, **where, **words})
+    ((told, payload),) = reader.answers(over=False)
+    return told["offset"], payload
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.binary(max_size=9).filter(lambda line: b"\n" not in line)), st.integers(0, 9))
+def test_the_last_lines(tmp_path: Path, lines: list[bytes], count: int) -> None:
+    """However long they are, whether the last one has its end or not, and however they are read."""
+    content = b"".join(line + b"\n" for line in lines)
+    for text in (content, content + b"unfinished"):
+        path = tmp_path / "log"
+        path.write_bytes(text)
+        with path.open("rb") as file:
+            tail = text[log_reader._start_of_tail(file.fileno(), count) :]
+        whole = [part + b"\n" for part in text.split(b"\n")]
+        whole[-1:] = [whole[-1][:-1]] if whole[-1] != b"\n" else []
+        assert tail == b"".join(whole[len(whole) - min(count, len(whole)) :])
+
+
+def test_tails_across_blocks(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A long file is read from its end, block by block."""
+    monkeypatch.setattr(log_reader, "MAX_READ", 7)
+    Path(folder.stream(0, "rank_0", "out")).write_bytes(b"".join(b"%d\n" % n for n in range(100)))
+    assert read(folder, tail=3)[0] == 290 - 9
+    assert read(folder, tail=1000)[0] == 0
+    assert read(folder, tail=0) == (290, b"")
+
+
+def test_what_came_since_a_moment(folder: RunFolder) -> None:
+    """To within the pause between two looks at the lengths, and never half a line."""
+    path = Path(folder.stream(0, "rank_0", "out"))
+    path.write_bytes(b"old\nhalf")
+    sizes = record_sizes(folder, 0, {})
+    assert record_sizes(folder, 0, sizes) == sizes
+    text = Path(folder.sizes(0)).read_text()
+    (sample,) = [json.loads(line) for line in text.splitlines()]
+    assert sample["sizes"] == {"rank_0.out": 8}
+    Path(folder.sizes(0)).write_text(text.replace(str(sample["wall"]), str(sample["wall"] - 60)))
+    with path.open("ab") as file:
+        file.write(b" a line\nnew\n")
+    assert read(folder, since=30)[1] == b"new\n"
+    assert read(folder, since=90)[1] == b"old\nhalf a line\nnew\n"
+    Path(folder.sizes(0)).write_text('{"wall": 1, "siz')
+    assert read(folder, since=30)[1] == b"old\nhalf a line\nnew\n"
+
+
+def test_a_disk_that_fails_is_not_the_end_of_a_log(folder: RunFolder) -> None:
+    """It may come back; if the run is over, what is missing is said."""
+    Path(folder.stream(0, "rank_0", "out")).mkdir()  # reading it is an error
+    reader = Reader(folder)
+    where = {"source": "rank_0", "stream": "out", "attempt": 0, "offset": 5, "n": 9}
+    reader.ask({"id": 1, **where})
+    assert list(reader.answers(over=False)) == []
+    ((told, payload),) = reader.answers(over=True)
+    assert (told["eof"], told["error"], payload) == (True, "Is a directory", b"")

@@ -1,0 +1,178 @@
+"""The tries of hosts to reach each other, over the loopback interface."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+
+import pytest
+
+from runner.core.model.network_probe import Contact, Outcome, Questions, Target
+from runner.host.netcheck import dialer, name_lookup, responder
+
+TOKEN = b"of this check"
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A greeter that is told to end notices at once."""
+    monkeypatch.setattr(responder, "TICK_MS", 5)
+
+
+def listener(address: str = "127.0.0.1") -> socket.socket:
+    """A socket that listens, at any port."""
+    made = socket.create_server((address, 0))
+    made.setblocking(False)
+    return made
+
+
+@contextmanager
+def serving(turn: Callable[[], object]) -> Iterator[None]:
+    """Somebody who takes turns until the end."""
+    over = threading.Event()
+
+    def turns() -> None:
+        while not over.is_set():
+            turn()
+
+    thread = threading.Thread(target=turns)
+    thread.start()
+    yield
+    over.set()
+    thread.join()
+
+
+@contextmanager
+def greeting(name: str, token: bytes = TOKEN) -> Iterator[Target]:
+    """A node that listens as in a check."""
+    at = listener()
+    port = at.getsockname()[1]
+    answers = responder.Greeter([at], name, token)
+    with serving(answers.turn):
+        yield Target(name, "127.0.0.1", port)
+    answers.close()
+
+
+@contextmanager
+def stranger(words: bytes, *, leaves: bool = False) -> Iterator[Target]:
+    """A program of somebody else's that says something to all who come."""
+    with listener() as at, ExitStack() as kept:
+        at.settimeout(0.005)
+
+        def turn() -> None:
+            try:
+                talk = at.accept()[0]
+            except TimeoutError:
+                return
+            talk.sendall(words)
+            if leaves:
+                talk.recv(4096)  # or the kernel would reset the connection
+                talk.close()
+            else:
+                kept.enter_context(talk)
+
+        with serving(turn):
+            yield Target("b", "127.0.0.1", at.getsockname()[1])
+
+
+def tried(*targets: Target) -> list[Contact]:
+    """How the tries of node a ended."""
+    found: dict[int, Contact] = {}
+    dialer.reach("a", targets, TOKEN, found.__setitem__)
+    return [found[at] for at in sorted(found)]
+
+
+def test_nodes_that_know_the_token_reach_each_other() -> None:
+    """Many at a time, each with its round trip; nobody tries itself."""
+    with ExitStack() as stack:
+        nodes = [stack.enter_context(greeting(name)) for name in "abc"]
+        found = tried(*nodes, nodes[1])
+    assert [(each.target.node, each.outcome) for each in found] == [
+        ("b", Outcome.REACHED),
+        ("c", Outcome.REACHED),
+        ("b", Outcome.REACHED),
+    ]
+    assert all(0 < each.trip_s < 1 for each in found)
+
+
+def test_more_targets_than_connections_are_tried_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next begins when one is done."""
+    monkeypatch.setattr(dialer, "AT_ONCE", 2)
+    with greeting("b") as target:
+        assert [each.outcome for each in tried(*[target] * 7)] == [Outcome.REACHED] * 7
+
+
+def test_another_token_or_another_node_is_a_stranger() -> None:
+    """Whoever answers has to prove who it is."""
+    with greeting("b", b"of another check") as other, greeting("c") as moved:
+        found = tried(other, Target("d", moved.address, moved.port))
+    assert [each.outcome for each in found] == [Outcome.STRANGER, Outcome.STRANGER]
+    assert found[1].detail == "c"
+
+
+@pytest.mark.parametrize(
+    ("words", "leaves"), [(b"220 mail.example.org ESMTP\r\n", False), (b"", True)]
+)
+def test_another_program_is_a_stranger(words: bytes, *, leaves: bool) -> None:
+    """Garbage, or a closed door."""
+    with stranger(words, leaves=leaves) as target:
+        (found,) = tried(target)
+    assert found.outcome is Outcome.STRANGER
+
+
+def test_a_program_that_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is waited for, but not for long."""
+    monkeypatch.setattr(dialer, "GREET_S", 0.1)
+    with stranger(b"") as target:
+        assert tried(target)[0].outcome is Outcome.MUTE
+
+
+def test_a_port_at_which_nobody_listens() -> None:
+    """Bound, so that nobody else can take it meanwhile."""
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        (found,) = tried(Target("b", "127.0.0.1", bound.getsockname()[1]))
+    assert (found.outcome, found.trip_s) == (Outcome.REFUSED, 0.0)
+
+
+def test_an_address_without_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A full queue of connections takes no other, and says nothing."""
+    monkeypatch.setattr(dialer, "CONNECT_S", 0.1)
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as at, ExitStack() as stack:
+        for _ in range(3):
+            waits = stack.enter_context(socket.socket())
+            waits.setblocking(False)
+            waits.connect_ex(at.getsockname())
+        (found,) = tried(Target("b", *at.getsockname()))
+    assert found.outcome is Outcome.TIMED_OUT
+
+
+def test_strangers_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who proves nothing does not stay, and keeps nobody else away."""
+    monkeypatch.setattr(responder, "PROVE_S", 0.1)
+    with greeting("b") as target:
+        at = (target.address, target.port)
+        with socket.create_connection(at) as silent, socket.create_connection(at) as rude:
+            rude.sendall(b"GET / HTTP/1.0\r\n\r\n")
+            for each in (silent, rude):
+                each.settimeout(5)
+                try:
+                    while each.recv(4096):
+                        pass
+                except ConnectionResetError:
+                    pass
+            assert tried(target)[0].outcome is Outcome.REACHED
+
+
+def test_names_are_looked_up_side_by_side() -> None:
+    """Each answer is told when it comes."""
+    told: dict[str, object] = {}
+    name_lookup.look_up(
+        Questions({"a": "127.0.0.1"}, "localhost"), lambda **more: told.update(more)
+    )
+    found = name_lookup.gathered(told)
+    assert (found.asked, list(found.seconds), found.own_known) == (("a",), ["a"], True)
+    assert "127.0.0.1" in found.master
+    assert not found.master_error

@@ -1,0 +1,83 @@
+"""Who listens on a port, as /proc tells it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from runner.host.facts import ports
+
+HEAD = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid\n"
+ROW = "{n:4}: {local} {remote} {state} 00000000:00000000 00:00000000 00000000  0  0 {inode} 1\n"
+ANY4, ANY6 = "00000000:0000", "0" * 32 + ":0000"
+
+
+def proc(root: Path) -> str:
+    """Write a /proc with two listeners on 29500 and other sockets on and off that port."""
+    net = root / "proc" / "net"
+    net.mkdir(parents=True)
+    rows4 = [
+        ("0100007F:733C", ANY4, "0A", 501),  # 127.0.0.1:29500, listening
+        ("00000000:0016", ANY4, "0A", 502),  # port 22
+        ("0700000A:733C", "0800000A:C350", "01", 503),  # a connection
+        ("0700000A:733C", "0900000A:C350", "06", 0),  # TIME_WAIT
+    ]
+    rows6 = [("0" * 32 + ":733C", ANY6, "0A", 601)]
+    for name, rows in (("tcp", rows4), ("tcp6", rows6)):
+        lines = [
+            ROW.format(n=n, local=local, remote=remote, state=state, inode=inode)
+            for n, (local, remote, state, inode) in enumerate(rows)
+        ]
+        (net / name).write_text(HEAD + "".join(lines))
+    for pid, inode in ((10, 501), (11, 503), (12, 601)):
+        folder = root / "proc" / str(pid) / "fd"
+        folder.mkdir(parents=True)
+        (folder / "0").symlink_to("/dev/null")
+        (folder / "5").symlink_to(f"socket:[{inode}]")
+    return str(root)
+
+
+def test_listeners_of_both_families_are_found(tmp_path: Path) -> None:
+    """Connections on the port and listeners on others do not count."""
+    assert {501, 601} == ports.listening(29500, proc(tmp_path))
+
+
+def test_who_is_connected_to_a_port(tmp_path: Path) -> None:
+    """Both addresses, as the kernel writes them; neither listeners nor what only lingers."""
+    root = proc(tmp_path)
+
+    assert ports.peers(29500, root) == [("0700000A", "0800000A")]
+    assert ports.peers(29501, root) == []
+
+
+def test_nobody_listens_on_a_free_port(tmp_path: Path) -> None:
+    """No socket, no inode; also where a kernel has no such table."""
+    assert set() == ports.listening(29501, proc(tmp_path))
+    assert set() == ports.listening(29501, "/nonexistent")
+
+
+def test_owners_are_told_among_the_processes_asked_about(tmp_path: Path) -> None:
+    """A process is an owner if one of its descriptors is the socket; hidden ones never are."""
+    root = proc(tmp_path)
+
+    assert {10, 12} == ports.owners({501, 601}, [10, 11, 12, 13], root)
+    assert {12} == ports.owners({501, 601}, [11, 12], root)
+    assert set() == ports.owners(set(), [10, 11, 12], root)
+
+
+def test_a_listener_without_an_owner_counts_when_it_stays(tmp_path: Path) -> None:
+    """It may belong to a process that is just ending: its descriptors go before its sockets."""
+    root = proc(tmp_path)
+    lookout = ports.Lookout(29500, root)
+    assert lookout.owners([11]) is None
+    assert lookout.owners([11]) == set()
+    assert ports.Lookout(29500, root).owners([10, 11]) == {10}
+
+
+def test_a_listener_that_passes_by_is_nobody(tmp_path: Path) -> None:
+    """What is gone at the second look took nothing."""
+    root = proc(tmp_path)
+    lookout = ports.Lookout(29500, root)
+    assert lookout.owners([11]) is None
+    for name in ("tcp", "tcp6"):
+        (tmp_path / "proc" / "net" / name).write_text(HEAD)
+    assert lookout.owners([11]) is None

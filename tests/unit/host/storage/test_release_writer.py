@@ -1,0 +1,380 @@
+"""A release on its way in: whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from runner.core.protocol.frames import Frame
+from runner.host.agent.push import Receiving
+from runner.host.storage import release_store
+from runner.host.storage.release_store import STORE, held
+from runner.host.storage.release_writer import Assembly
+from tests.unit.release_builders import (
+    Made,
+    begun,
+    done,
+    left_in,
+    release,
+    store,
+    stream,
+    write_into,
+)
+
+TREE = release(
+    {"a": b"one", "d/b": b"two" * 100, "d/copy": b"one", "empty": b"", "z": b"", "-x\n": b"x"},
+    modes={"d/copy": 0o755},
+    folders={"nothing": 0o500},
+    links={"l": "/nowhere"},
+)
+
+
+def finish(assembly: Assembly) -> None:
+    """Complete it."""
+    for _ in assembly.finish():
+        pass
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=5)
+@given(st.lists(st.integers(1, 40), min_size=1))
+def test_stream_may_be_cut_anywhere(tmp_path: Path, sizes: list[int]) -> None:
+    """However the wire cuts it, every file arrives as it was."""
+    shutil.rmtree(tmp_path / "releases", ignore_errors=True)
+    assembly = begun(tmp_path, TREE)
+    rest = stream(assembly, TREE)
+    while rest:
+        for size in sizes:
+            done(assembly.feed(rest[:size]))
+            rest = rest[size:]
+    finish(assembly)
+
+    assert held(str(tmp_path), TREE.name)
+    code = TREE.code(tmp_path)
+    assert {
+        str(path.relative_to(code)): path.read_bytes()
+        for path in code.rglob("*")
+        if path.is_file() and not path.is_symlink()
+    } == {file.path: TREE.contents[file.digest] for file in TREE.manifest.files}
+
+
+def test_every_content_comes_once(tmp_path: Path) -> None:
+    """Equal files are copied on the host."""
+    assert store(tmp_path, TREE) == ["-x\n", "a", "d/b", "empty"]
+    assert left_in(tmp_path) == [TREE.name]
+
+
+def test_empty_release_is_one(tmp_path: Path) -> None:
+    """A project may consist of nothing but folders."""
+    bare = release({}, folders={"a": 0o755})
+
+    assert store(tmp_path, bare) == []
+    assert held(str(tmp_path), bare.name)
+
+
+@pytest.mark.parametrize("steps", range(6))
+def test_nothing_is_left_of_what_was_given_up(tmp_path: Path, steps: int) -> None:
+    """Whenever the controller leaves, the store is as it was before."""
+    before = release({"a": b"one"})
+    store(tmp_path, before)
+    assembly = Assembly(str(tmp_path), TREE.manifest.encode())
+    begin, end = assembly.begin(), assembly.finish()
+    for number in range(steps):
+        if number == 0:
+            next(begin)
+        elif number == 1:
+            list(begin)
+        elif number == 2:
+            done(assembly.feed(stream(assembly, TREE)[:5]))
+        elif number == 3:
+            done(assembly.feed(stream(assembly, TREE)[5:]))
+        else:
+            done(end)
+
+    begin.close()
+    end.close()
+    assembly.abandon()
+    assembly.abandon()
+
+    assert held(str(tmp_path), TREE.name) is (steps == 5)
+    assert [name for name in left_in(tmp_path) if name != TREE.name] == [before.name]
+    assert held(str(tmp_path), before.name)
+
+
+def test_unfinished_release_is_never_seen(tmp_path: Path) -> None:
+    """Until its last byte is verified there is no release of that name."""
+    assembly = begun(tmp_path, TREE)
+    done(assembly.feed(stream(assembly, TREE)))
+
+    assert not TREE.code(tmp_path).exists()
+    finish(assembly)
+    assert TREE.code(tmp_path).exists()
+
+
+def test_wrong_bytes_are_refused(tmp_path: Path) -> None:
+    """A file that changed on its way is named, and stored nowhere."""
+    assembly = begun(tmp_path, TREE)
+    wrong = bytearray(stream(assembly, TREE))
+    wrong[-1] ^= 1
+
+    with pytest.raises(ValueError, match="d/b arrived as something else"):
+        done(assembly.feed(bytes(wrong)))
+    assembly.abandon()
+
+    assert left_in(tmp_path) == []
+
+
+def test_file_that_is_touched_while_stored_is_told(tmp_path: Path) -> None:
+    """Somebody who writes into an unfinished release ends it."""
+    assembly = begun(tmp_path, TREE)
+    done(assembly.feed(stream(assembly, TREE)))
+    (path,) = tmp_path.glob("releases/.*/code/a")
+    write_into(path, b"ONE")
+
+    with pytest.raises(ValueError, match="a was changed while it was stored"):
+        finish(assembly)
+
+
+def test_too_much_is_refused(tmp_path: Path) -> None:
+    """Bytes that belong to no file belong to some mistake."""
+    assembly = begun(tmp_path, TREE)
+
+    with pytest.raises(ValueError, match="more came than was missing"):
+        done(assembly.feed(stream(assembly, TREE) + b"!"))
+
+
+def test_too_little_is_refused(tmp_path: Path) -> None:
+    """A stream that ended early is no release."""
+    assembly = begun(tmp_path, TREE)
+    done(assembly.feed(stream(assembly, TREE)[:-1]))
+
+    with pytest.raises(ValueError, match="the stream ended within d/b"):
+        finish(assembly)
+    assert not TREE.code(tmp_path).exists()
+
+
+def test_full_disk_is_told_before_anything_is_sent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody waits for an upload that cannot fit."""
+
+    class Full:
+        f_bavail, f_frsize = 1, 100
+
+    monkeypatch.setattr(os, "statvfs", lambda _: Full)
+
+    assembly = begun(tmp_path, TREE)
+
+    assert "No space left on device: 0.0 MB are needed, 0.0 MB are free" in assembly.lacks_room
+
+
+def test_known_contents_are_another_name_of_the_same_file(tmp_path: Path) -> None:
+    """A second release costs the disk, and the wire, only what is new in it."""
+    store(tmp_path, TREE)
+    second = release(
+        {"a": b"changed", "moved/b": b"two" * 100, "x": b"one"}, modes={"moved/b": 0o600}
+    )
+
+    assert store(tmp_path, second) == ["a", "moved/b"]  # with another mode it is another file
+    assert (second.code(tmp_path) / "x").samefile(TREE.code(tmp_path) / "a")
+
+
+@pytest.mark.parametrize("error", [OSError, PermissionError])
+def test_disk_without_hard_links_copies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: type[OSError]
+) -> None:
+    """Where a file has one name only, nothing is sent again either."""
+    store(tmp_path, TREE)
+    second = release({"x": b"one", "y": b"one"})
+
+    def refuse(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(os, "link", refuse)
+
+    assert store(tmp_path, second) == []
+    assert held(str(tmp_path), second.name)
+    assert not (second.code(tmp_path) / "x").samefile(TREE.code(tmp_path) / "a")
+
+
+def test_content_that_was_removed_meanwhile_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another deploy may remove an old release while we take over from it."""
+    store(tmp_path, TREE)
+    second = release({"x": b"one"})
+
+    def gone(source: str, _: str) -> None:
+        Path(source).unlink()
+        raise FileNotFoundError(source)
+
+    monkeypatch.setattr(os, "link", gone)
+
+    assert store(tmp_path, second) == ["x"]
+    assert held(str(tmp_path), second.name)
+
+
+def test_content_that_was_forged_is_refused(tmp_path: Path) -> None:
+    """What was changed behind our back, times and all, does not become part of a new release."""
+    store(tmp_path, TREE)
+    stored = TREE.code(tmp_path) / "a"
+    seal = stored.stat().st_mtime
+    write_into(stored, b"ONE")
+    os.utime(stored, (seal, seal))
+    assembly = begun(tmp_path, release({"x": b"one"}))
+
+    with pytest.raises(ValueError, match="x is not what it was in an earlier release"):
+        finish(assembly)
+
+
+def test_broken_release_is_replaced(tmp_path: Path) -> None:
+    """What somebody wrote into is pushed anew, and nothing of it is left."""
+    store(tmp_path, TREE)
+    write_into(TREE.code(tmp_path) / "a", b"broken")
+
+    assert store(tmp_path, TREE) == ["a"]
+    assert held(str(tmp_path), TREE.name)
+    assert left_in(tmp_path) == [TREE.name]
+
+
+def test_two_at_once_make_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two deploys of the same code to one disk both succeed."""
+    first = begun(tmp_path, TREE)
+    monkeypatch.setattr(os, "getpid", lambda: 1)
+    second = begun(tmp_path, TREE)
+    assert len(left_in(tmp_path)) == 2
+
+    for assembly in (first, second):
+        done(assembly.feed(stream(assembly, TREE)))
+    finish(second)
+    inode = TREE.code(tmp_path).stat().st_ino
+    finish(first)
+
+    assert TREE.code(tmp_path).stat().st_ino == inode
+    assert held(str(tmp_path), TREE.name)
+    assert left_in(tmp_path) == [TREE.name]
+
+
+def test_leftover_of_our_own_number_is_no_obstacle(tmp_path: Path) -> None:
+    """After a power cut the same pid may come again."""
+    first = begun(tmp_path, TREE)
+    done(first.feed(stream(first, TREE)[:5]))
+    first._unlock()  # as the kernel does
+
+    store(tmp_path, TREE)
+
+    assert left_in(tmp_path) == [TREE.name]
+
+
+def test_verifying_answers_in_between(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A link that reads back gigabytes is not taken for dead."""
+    monkeypatch.setattr(release_store, "STEP", 100)
+    store(tmp_path, release({"a": b"x" * 1000}))
+
+    assert sum(1 for _ in begun(tmp_path, release({"b": b"x" * 1000})).finish()) >= 5
+
+
+class Talk:
+    """The host's end of a deploy, and what it answers."""
+
+    def __init__(self, workdir: Path) -> None:
+        self.told: list[tuple[str, dict[str, Any]]] = []
+        self.end = Receiving(str(workdir), self._reply)
+        self._number = 0
+
+    def _reply(self, kind: str, data: dict[str, Any]) -> None:
+        self.told.append((kind, data))
+
+    def ask(self, what: Callable[[Frame], Any], payload: bytes = b"", **data: Any) -> None:
+        """Hand it a request."""
+        self._number += 1
+        for _ in what(Frame("x", {"id": self._number, **data}, payload)) or ():
+            pass
+
+    def offer(self, made: Made) -> list[str]:
+        """Offer a release; return the paths of what it lacks."""
+        self.ask(self.end.offered, zlib.compress(made.manifest.encode()))
+        kind, data = self.told[-1]
+        assert (kind, data["id"]) == ("lacks", self._number)
+        return [made.manifest.files[index].path for index in data["missing"]]
+
+
+def test_receiving_stores_what_was_lacking(tmp_path: Path) -> None:
+    """Compressed or not, the pieces make the release; older ones but `keep` go."""
+    old = release({"a": b"old"})
+    store(tmp_path, old)
+    talk = Talk(tmp_path)
+    lacks = talk.offer(TREE)
+    files = {file.path: TREE.contents[file.digest] for file in TREE.manifest.files}
+
+    for number, path in enumerate(lacks):
+        data = files[path]
+        talk.ask(talk.end.piece, zlib.compress(data) if number % 2 else data, z=bool(number % 2))
+    talk.ask(talk.end.finished, keep=0)
+
+    assert talk.told[-1] == ("stored", {"id": 2 + len(lacks), "new": True})
+    assert left_in(tmp_path) == [STORE, TREE.name]
+    talk.end.drop()
+    assert held(str(tmp_path), TREE.name)
+
+
+def test_receiving_knows_what_it_has(tmp_path: Path) -> None:
+    """A second offer of the same release costs one answer, and it cannot be removed any more."""
+    store(tmp_path, TREE)
+    talk = Talk(tmp_path)
+
+    talk.ask(talk.end.offered, zlib.compress(TREE.manifest.encode()))
+
+    assert talk.told == [("stored", {"id": 1, "new": False})]
+    other = Talk(tmp_path)
+    assert other.offer(release({})) == []
+    other.ask(other.end.finished, keep=0)
+    assert held(str(tmp_path), TREE.name)
+
+
+def test_receiving_leaves_nothing_of_a_failure(tmp_path: Path) -> None:
+    """What was wrong is told once; pieces that were on their way already do no harm."""
+    talk = Talk(tmp_path)
+    talk.offer(TREE)
+
+    with pytest.raises(ValueError, match="arrived as something else"):
+        talk.ask(talk.end.piece, b"wrong" * 100)
+    talk.ask(talk.end.piece, b"more")
+
+    assert left_in(tmp_path) == [STORE]
+    with pytest.raises(RuntimeError, match="no release is being pushed"):
+        talk.ask(talk.end.finished, keep=3)
+
+
+def test_receiving_begins_anew_when_asked(tmp_path: Path) -> None:
+    """An offer ends whatever was being pushed over the same link."""
+    talk = Talk(tmp_path)
+    talk.offer(TREE)
+    talk.ask(talk.end.piece, b"x")
+    second = release({"other": b"2"})
+
+    assert talk.offer(second) == ["other"]
+    assert len(left_in(tmp_path)) == 2  # with the name of the store
+
+    talk.end.drop()
+    assert left_in(tmp_path) == [STORE]
+
+
+def test_release_that_another_deploy_removed_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No launch goes on to a release that is gone."""
+    talk = Talk(tmp_path)
+    talk.offer(release({}))
+    monkeypatch.setattr("runner.host.storage.release_store.hold", lambda *_: None)
+
+    with pytest.raises(ValueError, match=r"raise deploy\.keep"):
+        talk.ask(talk.end.finished, keep=0)
+    assert all(kind != "stored" for kind, _ in talk.told)

@@ -1,0 +1,141 @@
+"""Whose a run is: of this machine, of an earlier boot of it, or of another one on the same disk."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from runner.core.codec import encode
+from runner.core.model.order import Order
+from runner.core.protocol.events import Ended, ProgramStarted
+from runner.core.protocol.frames import Frame
+from runner.core.protocol.paths import RunFolder
+from runner.core.protocol.states import State
+from runner.host.agent.handler import Wire
+from runner.host.agent.runs import Keeping
+from runner.host.storage import run_folder, run_owner
+from runner.host.storage.run_list import see
+from runner.host.storage.run_owner import Keeper
+
+PROGRAMS = {"shim": "#", "sitecustomize": "#"}
+
+
+class Host:
+    """A work folder with a run, and a link that looks after it."""
+
+    def __init__(self, workdir: Path) -> None:
+        self.workdir = str(workdir)
+        self.order = Order("r1", "n1", 0, self.workdir, ("x",), {}, "/", (0,), "", "")
+        self.folder = RunFolder(self.workdir, "r1", "n1")
+        self.told: list[dict[str, object]] = []
+        wire = Wire(lambda _, data, __=b"": self.told.append(data), 60.0, lambda: True)
+        wire.place = self.workdir
+        self.keeping = Keeping(wire)
+
+    def begin(self) -> None:
+        """Have the run begin."""
+        run_folder.prepare(self.folder, self.order, PROGRAMS, {})
+        run_owner.note(self.folder, [os.getpid()])
+        journal = run_folder.Journal(self.folder, self.order)
+        journal.append(ProgramStarted(1))
+        journal.enter(State.RUNNING)
+
+    def kept_by(self, **changes: object) -> Keeper:
+        """Have somebody else keep it."""
+        known = run_owner.read(self.folder)
+        assert known is not None
+        other = replace(known, **changes)  # type: ignore[arg-type]
+        Path(self.folder.keeper).write_text(json.dumps(encode(other)))
+        return other
+
+    def prove(self) -> dict[str, object]:
+        """Look for what is left of it."""
+        self.keeping.handlers()["prove"](Frame("prove", {"id": 1, "run_id": "r1", "node": "n1"}))
+        return self.told.pop()
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Host:
+    """A new one."""
+    return Host(tmp_path)
+
+
+def test_a_machine_stays_the_same_under_another_name(host: Host) -> None:
+    """Of the same boot and the same processes; in another boot its name and its id decide."""
+    host.begin()
+    assert host.kept_by(host="renamed").elsewhere == ""
+    assert run_owner.keepers(host.folder) == [os.getpid()]
+    assert host.kept_by(host="renamed", boot="another").elsewhere == "renamed"
+    assert host.kept_by(host=os.uname().nodename, boot="another").elsewhere == ""
+    assert run_owner.keepers(host.folder) == []
+
+
+def test_containers_share_all_but_their_processes(host: Host) -> None:
+    """Of one boot and machine: the name tells, or a sign of life; else it was restarted."""
+    host.begin()
+    assert host.kept_by(host="other", pids="pid:[1]").elsewhere == "other"
+    host.kept_by(host=os.uname().nodename, pids="pid:[1]")
+    assert run_owner.elsewhere(host.folder) == f"another container of {os.uname().nodename}"
+    assert run_owner.keepers(host.folder) == []
+    long_ago = time.time() - run_owner.RESTARTED_S - 1
+    os.utime(host.folder.keeper, (long_ago, long_ago))
+    assert run_owner.elsewhere(host.folder) == ""
+
+
+def test_who_was_gone_when_it_was_noted_is_nobody(host: Host) -> None:
+    """Not whoever else is gone by now."""
+    host.begin()
+    host.kept_by(starts={"999999999": -1})
+    assert run_owner.keepers(host.folder) == []
+
+
+def test_a_run_of_another_machine_is_not_ours_to_prove(host: Host) -> None:
+    """Nothing is found of it here, and that says nothing."""
+    host.begin()
+    host.kept_by(host="oldbox", boot="another")
+    with pytest.raises(ValueError, match="run r1 is on oldbox, and this is "):
+        host.prove()
+    seen = see(host.folder)
+    assert seen is not None
+    assert seen.alive
+    long_ago = time.time() - run_owner.FRESH_S - 60
+    os.utime(host.folder.keeper, (long_ago, long_ago))
+    seen = see(host.folder)
+    assert seen is not None
+    assert not seen.alive
+    with pytest.raises(ValueError, match=r"oldbox \(its last sign is 6\d\d s old\)"):
+        host.prove()
+    journal = run_folder.Journal(host.folder, host.order)
+    journal.enter(State.STOPPING)
+    journal.end(Ended(State.STOPPED))
+    assert host.prove()["survivors"] == []
+
+
+def test_a_run_that_never_began_here_has_left_nothing(host: Host) -> None:
+    """Its folder was taken, or its order never arrived whole."""
+    assert run_folder.claim(host.folder, 0)
+    assert not run_folder.claim(host.folder, 0)
+    assert host.prove() == {"id": 1, "killed": 0, "survivors": []}
+    Path(host.folder.order).write_text("")
+    assert host.prove()["survivors"] == []
+
+
+def test_an_attempt_can_be_claimed(host: Host) -> None:
+    """So that its order, should it arrive late, finds its place taken."""
+    host.begin()
+    assert run_folder.claim(host.folder, 1)
+    with pytest.raises(FileExistsError):
+        run_folder.prepare(host.folder, replace(host.order, attempt=1), PROGRAMS, {})
+
+
+def test_names_of_runs_lead_nowhere_else(host: Host) -> None:
+    """Whatever somebody asks for."""
+    for name in ("../r1", "/etc", "", "r1/../r1"):
+        frame = Frame("prove", {"id": 1, "run_id": name, "node": "n1"})
+        with pytest.raises(ValueError, match="is no run"):
+            host.keeping.handlers()["prove"](frame)

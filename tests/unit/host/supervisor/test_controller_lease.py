@@ -1,0 +1,134 @@
+"""Whether an attempt needs a controller, and by whose word it does not."""
+
+from __future__ import annotations
+
+import time
+from typing import cast
+
+import pytest
+
+from runner.core.model.order import Hub, Order
+from runner.core.protocol.events import Body, Kept
+from runner.host.peers.group import Circle
+from runner.host.storage.run_folder import Journal
+from runner.host.supervisor.controller_lease import Attendance
+
+
+class Paper:
+    """A journal that nobody reads later."""
+
+    def __init__(self) -> None:
+        self.events: list[Body] = []
+
+    def append(self, body: Body) -> None:
+        """Write it down."""
+        self.events.append(body)
+
+
+class InTouch(Circle):
+    """A member that reaches its hub."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def pass_on_keep(self) -> bool:
+        """Ask the hub."""
+        self.asked += 1
+        return True
+
+
+class Scene:
+    """The supervisor of one node; the hub is with a."""
+
+    def __init__(self, node: str = "b", *, disconnect_s: float = 600.0, hub: bool = True) -> None:
+        order = Order(
+            *("run", node, 0, "/w", (), {}, "/", (), "", ""),
+            hub=Hub("a", "10.0.0.1", 29500, 1, 15.0) if hub else None,
+            disconnect_s=disconnect_s,
+        )
+        self.paper = Paper()
+        self.attendance = Attendance(order, cast("Journal", self.paper))
+
+    @property
+    def state(self) -> tuple[bool, bool, int]:
+        """Whether nobody is needed, whether the hosts agree in that, how often it is on record."""
+        assert all(isinstance(event, Kept) for event in self.paper.events)
+        return self.attendance.needless, self.attendance.agreed, len(self.paper.events)
+
+    def missing(self) -> str:
+        """Why it is to end."""
+        return self.attendance.missing
+
+
+NEEDED, OURS, AGREED = (False, False, 0), (True, False, 1), (True, True, 1)
+
+
+def test_in_touch_with_the_hub_its_word_counts() -> None:
+    """A controller's is passed on; the hub's holds also for who stops already."""
+    scene, circle = Scene(), InTouch()
+    scene.attendance.asked_to_keep(circle, met=True, stopping=False)
+    assert (scene.state, circle.asked) == (NEEDED, 1)
+    scene.attendance.asked_to_keep(circle, met=True, stopping=True)
+    assert (scene.state, circle.asked) == (NEEDED, 1)
+    scene.attendance.told_to_keep(stopping=True)
+    scene.attendance.told_to_keep(stopping=True)
+    assert scene.state == AGREED
+
+
+@pytest.mark.parametrize(
+    ("node", "hub", "met", "state"),
+    [
+        ("a", True, False, AGREED),
+        ("b", False, False, AGREED),
+        ("b", True, True, AGREED),
+        ("b", True, False, OURS),
+    ],
+    ids=["the hub", "alone", "its hub is lost", "never met it"],
+)
+def test_without_a_hub_to_ask(
+    node: str, hub: bool, met: bool, state: tuple[bool, bool, int]
+) -> None:
+    """Each keeps what is its own; who never met the hub has no part in what follows."""
+    scene = Scene(node, hub=hub)
+    scene.attendance.asked_to_keep(Circle(), met=met, stopping=True)
+    assert scene.state == NEEDED
+    scene.attendance.asked_to_keep(Circle(), met=met, stopping=False)
+    assert scene.state == state
+    if state is OURS:
+        scene.attendance.told_to_keep(stopping=True)
+        assert scene.state == AGREED
+
+
+def test_the_hub_hears_it_from_a_member_only_before_the_end() -> None:
+    """What it said to all holds."""
+    scene = Scene("a")
+    scene.attendance.told_to_keep(stopping=True)
+    assert scene.state == NEEDED
+    scene.attendance.told_to_keep(stopping=False)
+    assert scene.state == AGREED
+
+
+def test_nobody_is_needed_from_the_start() -> None:
+    """That is not news for the record."""
+    scene = Scene(disconnect_s=0.0)
+    assert scene.state == (True, True, 0)
+    assert scene.missing() == ""
+
+
+def test_a_controller_is_missing_after_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wherever it was heard last; a run that is kept misses nobody."""
+    scene, began = Scene(disconnect_s=10.0), time.monotonic()
+    now = began
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    now = began + 9
+    assert scene.missing() == ""
+    now = began + 11
+    assert scene.missing() == "no controller was heard for 10 s"
+    scene.attendance.hear_of(began + 5)
+    assert scene.missing() == ""
+    now = began + 20
+    scene.attendance.hear()
+    assert scene.missing() == ""
+    now = began + 31
+    scene.attendance.told_to_keep(stopping=False)
+    assert scene.missing() == ""

@@ -1,0 +1,304 @@
+"""The user's ssh configuration: what it settles, what the YAML settles over it."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from runner.core.model.spec import Node, Ssh
+from runner.transport.ssh import config as ssh_config
+from runner.transport.ssh.config import Endpoint, Hop, Resolver, expand, parse_answer, parse_jump
+from runner.transport.ssh.deadline import Failure
+
+Resolve = Callable[..., tuple[Endpoint, ...]]
+
+ANSWER = """\
+host gpu1
+user train
+hostname gpu1.lab
+port 2222
+identitiesonly yes
+identityagent none
+identityfile ~/.ssh/lab-%r
+identityfile {here}/key-%h
+globalknownhostsfile /etc/known /etc/known2
+userknownhostsfile {here}/mine
+hostkeyalias cluster
+proxycommand nc -x %%h %h %p
+"""
+
+
+@pytest.fixture
+def fake_client(tmp_path: Path) -> Callable[[str], str]:
+    """Make an ssh client that prints what it is given, and notes how it was called."""
+
+    def make(answer: str, then: str = "") -> str:
+        (tmp_path / "answer").write_text(answer)
+        client = tmp_path / "ssh"
+        calls = tmp_path / "calls"
+        client.write_text(f'#!/bin/sh\necho "$@" >>{calls}\ncat {tmp_path}/answer\n{then}\n')
+        client.chmod(0o755)
+        return str(client)
+
+    return make
+
+
+@pytest.fixture(params=["openssh", "paramiko"])
+def resolve(request: pytest.FixtureRequest, tmp_path: Path) -> Resolve:
+    """Resolve a host by a text of configuration, with the real client and without any."""
+    client = shutil.which("ssh") if request.param == "openssh" else ""
+    if client is None:
+        pytest.skip("no ssh client here")
+
+    def run(text: str, host: str = "gpu1", **ssh: object) -> tuple[Endpoint, ...]:
+        config = tmp_path / "config"
+        config.write_text(text)
+        made = Ssh(config=str(config), **ssh)  # type: ignore[arg-type]
+        return Resolver(made, notes=pytest.fail, client=client).route(Node("n", host))
+
+    return run
+
+
+def test_answer_of_the_client_is_read(fake_client: Callable[[str], str], tmp_path: Path) -> None:
+    """Every setting we honour, with the tokens that ssh leaves to us."""
+    (tmp_path / "key-gpu1.lab").touch()
+    client = fake_client(ANSWER.format(here=tmp_path))
+    (found,) = Resolver(Ssh(), notes=pytest.fail, client=client).route(Node("n", "gpu1"))
+    assert found == Endpoint(
+        name="gpu1",
+        host="gpu1.lab",
+        port=2222,
+        user="train",
+        keys=(f"{tmp_path}/key-gpu1.lab",),
+        only_these_keys=True,
+        agent="",
+        proxy_command="nc -x %h gpu1.lab 2222",
+        key_alias="cluster",
+        known_hosts=(
+            str(Path("~/.ssh/known_hosts").expanduser()),
+            f"{tmp_path}/mine",
+            "/etc/known",
+            "/etc/known2",
+        ),
+        by_hand="ssh -v gpu1",
+    )
+
+
+def test_client_is_told_what_the_yaml_says(
+    fake_client: Callable[[str], str], tmp_path: Path
+) -> None:
+    """So that `Match user` and `%r` see it; and each host is asked about once."""
+    client = fake_client("hostname 10.0.0.1\nuser alice\nport 77\n")
+    ssh = Ssh(user="bob", port=77, config=str(tmp_path / "c"))
+    resolver = Resolver(ssh, notes=pytest.fail, client=client)
+    for _ in range(2):
+        resolver.route(Node("n", "gpu1", user="alice"))
+    (found,) = resolver.route(Node("m", "gpu2"))
+    calls = (tmp_path / "calls").read_text().splitlines()
+    assert calls == [
+        f"-G -F {tmp_path}/c -l alice -p 77 -- gpu1",
+        f"-G -F {tmp_path}/c -l bob -p 77 -- gpu2",
+    ]
+    assert (found.user, found.port) == ("bob", 77)
+
+
+def test_default_config_leaves_the_system_file_in(
+    fake_client: Callable[[str], str], tmp_path: Path
+) -> None:
+    """`-F` would make ssh skip /etc/ssh/ssh_config."""
+    client = fake_client("")
+    Resolver(Ssh(), notes=pytest.fail, client=client).route(Node("n", "gpu1"))
+    assert (tmp_path / "calls").read_text() == "-G -- gpu1\n"
+
+
+def test_slow_client_is_ended(
+    fake_client: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A `Match exec` that hangs costs its deadline, also if it leaves a child on the pipe."""
+    monkeypatch.setattr(ssh_config, "QUERY_TIMEOUT_S", 0.2)
+    client = fake_client("", "sleep 60 & sleep 60")
+    start = time.monotonic()
+    with pytest.raises(Failure, match=r"did not answer within 0.2 s") as caught:
+        Resolver(Ssh(), notes=pytest.fail, client=client).route(Node("n", "gpu1"))
+    assert "Match exec" in caught.value.hint
+    assert time.monotonic() - start < 2
+
+
+def test_broken_config_is_told_in_the_client_s_words(fake_client: Callable[..., str]) -> None:
+    """The first line that ssh prints names the file and the line."""
+    client = fake_client("", "echo 'config line 3: Bad configuration option: hots' >&2; exit 255")
+    with pytest.raises(Failure, match="config line 3: Bad configuration option: hots"):
+        Resolver(Ssh(), notes=pytest.fail, client=client).route(Node("n", "gpu1"))
+
+
+def test_yaml_wins_over_the_config(resolve: Resolve, tmp_path: Path) -> None:
+    """User, port, key, jump and known hosts of the YAML beat those of the file."""
+    (hop, found) = resolve(
+        "Host gpu1\n User a\n Port 1\n ProxyJump other\n UserKnownHostsFile /x\n",
+        user="b",
+        port=2,
+        key="/k",
+        jump=("c@gate:3",),
+        known_hosts=str(tmp_path / "kh"),
+    )
+    assert (hop.host, hop.user, hop.port) == ("gate", "c", 3)
+    assert (found.user, found.port, found.chosen_key) == ("b", 2, "/k")
+    assert found.known_hosts[0] == str(tmp_path / "kh")
+    assert "/x" not in found.known_hosts
+    assert found.by_hand == (
+        f"ssh -v -F {tmp_path}/config -i /k -o UserKnownHostsFile={tmp_path}/kh"
+        " -J c@gate:3 -p 2 b@gpu1"
+    )
+
+
+def test_config_settles_what_the_yaml_leaves_open(resolve: Resolve, tmp_path: Path) -> None:
+    """Name, user, port, keys, alias, agent; keys that are not there are left out."""
+    key = tmp_path / "key"
+    key.touch()
+    (found,) = resolve(
+        "Host gpu*\n HostName %h.lab\n User train\n Port 22022\n IdentitiesOnly yes\n"
+        f" IdentityFile {key}\n IdentityFile {tmp_path}/gone\n HostKeyAlias cluster\n"
+        f" IdentityAgent {tmp_path}/agent\n UserKnownHostsFile {tmp_path}/kh\n",
+    )
+    assert (found.host, found.user, found.port) == ("gpu1.lab", "train", 22022)
+    assert (found.keys, found.only_these_keys) == ((str(key),), True)
+    assert (found.key_alias, found.agent) == ("cluster", f"{tmp_path}/agent")
+    assert f"{tmp_path}/kh" in found.known_hosts
+
+
+def test_proxy_jump_of_the_config_is_followed(resolve: Resolve) -> None:
+    """Hops in order, each with its own settings; the first one's own jump comes before it."""
+    route = resolve(
+        "Host gpu1\n ProxyJump first,me@second:2200\n"
+        "Host first\n HostName 10.0.0.1\n ProxyJump door\n"
+        "Host second\n User ignored\n ProxyJump not-asked\n"
+    )
+    assert [(hop.name, hop.host, hop.port) for hop in route] == [
+        ("door", "door", 22),
+        ("first", "10.0.0.1", 22),
+        ("second", "second", 2200),
+        ("gpu1", "gpu1", 22),
+    ]
+    assert route[2].user == "me"
+
+
+def test_jump_host_for_all_others_is_reached_directly(resolve: Resolve) -> None:
+    """The usual way to send everything through one gate."""
+    route = resolve("Match host !gate,*\n ProxyJump gate\n")
+    assert [hop.name for hop in route] == ["gate", "gpu1"]
+
+
+def test_node_that_is_the_jump_host_is_reached_directly(resolve: Resolve) -> None:
+    """One of the cluster's own nodes may be the way to the others."""
+    assert [hop.name for hop in resolve("", "gpu1", jump=("gpu1",))] == ["gpu1"]
+    assert [hop.name for hop in resolve("", "gpu1", jump=("door", "gpu1"))] == ["door", "gpu1"]
+
+
+def test_circle_of_jump_hosts_is_an_error(resolve: Resolve) -> None:
+    """Two hosts that each wait behind the other are named, not followed for ever."""
+    with pytest.raises(Failure, match="lead in a circle"):
+        resolve("Host gpu1\n ProxyJump b\nHost b\n ProxyJump c\nHost c\n ProxyJump b\n")
+
+
+def test_proxy_command_counts_where_no_jump_is_given(resolve: Resolve) -> None:
+    """The YAML's jump takes its place; "none" is none."""
+    text = "Host gpu1\n ProxyCommand nc %h %p\nHost gpu2\n ProxyCommand none\n"
+    assert resolve(text)[0].proxy_command == "nc gpu1 22"
+    assert resolve(text, "gpu2")[0].proxy_command == ""
+    assert [hop.proxy_command for hop in resolve(text, jump=("gate",))] == ["", ""]
+
+
+def test_agent_can_be_switched_off(resolve: Resolve, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`IdentityAgent none` leaves the agent out; else SSH_AUTH_SOCK says where it is."""
+    monkeypatch.setenv("SSH_AUTH_SOCK", "/agent")
+    assert resolve("Host *\n IdentityAgent none\n")[0].agent == ""
+    assert resolve("")[0].agent == "/agent"
+
+
+def test_include_and_match_exec_are_followed_by_the_client(tmp_path: Path) -> None:
+    """OpenSSH's own client knows every rule; that is why it is asked."""
+    client = shutil.which("ssh")
+    if client is None:
+        pytest.skip("no ssh client here")
+    (tmp_path / "more").write_text("Host gpu1\n HostName 10.0.0.1\n")
+    config = tmp_path / "config"
+    config.write_text(f'Include {tmp_path}/more\nMatch exec "true"\n Port 2222\n')
+    resolver = Resolver(Ssh(config=str(config)), notes=pytest.fail, client=client)
+    (found,) = resolver.route(Node("n", "gpu1"))
+    assert (found.host, found.port) == ("10.0.0.1", 2222)
+
+
+def test_without_a_client_one_note_names_what_is_ignored(tmp_path: Path) -> None:
+    """Include and Match exec: not followed, not run, and told once with their lines."""
+    config = tmp_path / "config"
+    config.write_text(
+        f"Include {tmp_path}/more\nHost gpu1\n Port 1\n"
+        f'Match exec "touch {tmp_path}/ran"\n Port 2\n User wrong\n'
+        "Match host gpu1 tagged x\n User wrong\nMatch host gpu1\n User right\n"
+    )
+    notes: list[str] = []
+    resolver = Resolver(Ssh(config=str(config)), notes=notes.append, client="")
+    (found,) = resolver.route(Node("n", "gpu1"))
+    resolver.route(Node("m", "gpu2"))
+    assert (found.port, found.user) == (1, "right")
+    (note,) = notes
+    assert note == (
+        "no ssh client here, so parts of your ssh config are ignored:"
+        f" Include ({config}:1), Match exec ({config}:4), Match tagged ({config}:7)"
+    )
+    assert not (tmp_path / "ran").exists()
+
+
+def test_without_a_client_and_a_config_the_defaults_hold(tmp_path: Path) -> None:
+    """A missing file settles nothing."""
+    resolver = Resolver(Ssh(config=str(tmp_path / "gone")), notes=pytest.fail, client="")
+    (found,) = resolver.route(Node("n", "10.0.0.1"))
+    assert (found.host, found.port, found.proxy_command) == ("10.0.0.1", 22, "")
+    assert found.known_hosts[-1] == "/etc/ssh/ssh_known_hosts"
+
+
+@pytest.mark.parametrize(
+    ("text", "hops"),
+    [
+        ("", ()),
+        ("none", ()),
+        ("gate", (Hop("gate"),)),
+        ("me@gate:2200", (Hop("gate", "me", 2200),)),
+        ("a, b@c", (Hop("a"), Hop("c", "b"))),
+        ("ssh://me@gate:22/", (Hop("gate", "me", 22),)),
+        ("me@[fe80::1]:2200", (Hop("fe80::1", "me", 2200),)),
+        ("fe80::1", (Hop("fe80::1"),)),
+        ("me@lab@gate", (Hop("gate", "me@lab"),)),
+    ],
+)
+def test_jump_hosts_are_read(text: str, hops: tuple[Hop, ...]) -> None:
+    """The forms of ProxyJump."""
+    assert parse_jump(text) == hops
+    assert parse_jump(",".join(map(str, hops))) == hops
+
+
+@pytest.mark.parametrize("text", ["a,,b", "gate:ssh", "[gate", "me@"])
+def test_bad_jump_host_names_the_key(text: str) -> None:
+    """What cannot be read is quoted, with the form it should have."""
+    with pytest.raises(Failure, match=r"\[user@\]host\[:port\]") as caught:
+        parse_jump(text)
+    assert "cluster.ssh.jump" in caught.value.hint
+
+
+def test_answer_keeps_repeated_keywords() -> None:
+    """IdentityFile comes once per key."""
+    answer = parse_answer("identityfile a\nidentityfile b c\nuser\n")
+    assert answer == {"identityfile": ["a", "b c"], "user": [""]}
+
+
+def test_tokens_and_variables_are_expanded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unknown ones stay; a command keeps its ~ and $ for its shell."""
+    monkeypatch.setenv("KEYS", "/keys")
+    monkeypatch.setenv("HOME", "/home/me")
+    tokens = {"h": "gpu1", "%": "%"}
+    assert expand("~/${KEYS}/%h-%%h-%Z-${GONE_X}", tokens) == "/home/me/keys/gpu1-%h-%Z-${GONE_X}"
+    assert expand("~/nc ${KEYS} %h", tokens, home=False) == "~/nc ${KEYS} gpu1"

@@ -1,0 +1,415 @@
+"""The console on a terminal: what is on the screen, and what is left of it."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import re
+import struct
+import termios
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from runner.ui.console import line_buffer, live, plain, status_area, status_render, writer
+from runner.ui.console.live import LiveConsole, Screen
+from runner.ui.console.plain import Console, open_console
+from runner.ui.console.status_area import Area, Row
+
+NODES = ["gpu1", "gpu2"]
+PATIENCE_S = 5.0
+
+
+class Terminal:
+    """A terminal of 80 columns that remembers all it was told."""
+
+    def __init__(self) -> None:
+        self._ours, self.theirs = pty.openpty()
+        fcntl.ioctl(self.theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+        self.other = os.dup(self.theirs)
+        self.raw = b""
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        with suppress(OSError):
+            while chunk := os.read(self._ours, 65536):
+                self.raw += chunk
+
+    def screen(self) -> list[str]:
+        """Return what a person sees, and what scrolled away above it."""
+        return drawn(self.raw)
+
+    def hang_up(self) -> None:
+        """Have all that was written read, and close."""
+        for descriptor in (self.theirs, self.other):
+            with suppress(OSError):
+                os.close(descriptor)
+        self._reader.join(PATIENCE_S)
+
+    def close(self) -> None:
+        """Close whatever is open."""
+        self.hang_up()
+        os.close(self._ours)
+
+
+def drawn(raw: bytes) -> list[str]:
+    """Return the rows of a terminal that knows what we use, and of that only what we use."""
+    rows, row, column = [""], 0, 0
+    for part in re.findall(r"\x1b\[[0-9;]*[A-Za-z]|[\r\n]|[^\x1b\r\n]+", raw.decode()):
+        if part == "\n":
+            row += 1
+            rows += [""] * (row + 1 - len(rows))
+        elif part == "\r":
+            column = 0
+        elif part == "\x1b[A":
+            row -= 1
+        elif part in ("\x1b[K", "\x1b[2K"):
+            assert column == 0
+            rows[row] = ""
+        elif part.endswith("m"):
+            continue
+        else:
+            assert not part.startswith("\x1b")
+            rows[row] = rows[row][:column] + part + rows[row][column + len(part) :]
+            column += len(part)
+    while rows and not rows[-1]:
+        rows.pop()
+    return rows
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[Terminal]:
+    """In place of both of our standard streams; nothing is too quick to be shown."""
+    made = Terminal()
+    monkeypatch.setattr(plain, "OUT", made.other)
+    monkeypatch.setattr(plain, "ERR", made.theirs)
+    monkeypatch.setattr(status_area, "SHOW_AFTER_S", -1.0)
+    monkeypatch.setattr(status_render, "_elapsed", lambda _: "0 s")
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    yield made
+    made.close()
+
+
+def wait_until(true: Callable[[], bool]) -> None:
+    """Give a thread its moment."""
+    end = time.monotonic() + PATIENCE_S
+    while not true():
+        assert time.monotonic() < end
+        time.sleep(0.001)
+
+
+def opened(ranks: frozenset[int] | None = None) -> Console:
+    """Return what is chosen for the terminal."""
+    made = open_console("auto", ranks, NODES)
+    assert isinstance(made, LiveConsole)
+    return made
+
+
+def test_area_is_below_the_lines_and_gone_at_the_end(terminal: Terminal) -> None:
+    """The verdict is the last on the screen; nothing of the area stays."""
+    shown = opened()
+    shown.phase("running")
+    shown.state("gpu1", "running")
+    shown.state("gpu2", "2 of 4 ranks")
+    shown.say("opening")
+    shown.show("gpu1", 0, "out", b"one\n")
+    wait_until(lambda: "[gpu1:0] one" in terminal.screen() and len(terminal.screen()) == 5)
+    meanwhile = terminal.screen()
+    shown.finish_ranks(PATIENCE_S)
+    shown.verdict("run 1-a succeeded after 1 s\n  logs: here")
+    shown.close()
+    terminal.hang_up()
+
+    assert meanwhile == [
+        "opening",
+        "[gpu1:0] one",
+        "running  0 s",
+        "  gpu1  running",
+        "  gpu2  2 of 4 ranks",
+    ]
+    assert terminal.screen() == [
+        "opening",
+        "[gpu1:0] one",
+        "run 1-a succeeded after 1 s",
+        "  logs: here",
+    ]
+    assert b"\x1b[1;32mrun 1-a succeeded" in terminal.raw
+    assert b"\x1b[?25l" not in terminal.raw
+
+
+def test_what_we_quote_of_hosts_moves_no_cursor(terminal: Terminal) -> None:
+    """The last lines of a log, or a banner, may hold anything."""
+    shown = opened()
+    shown.say("banner\r\n\x1b[2Jwelcome")
+    shown.verdict("  | \x1b[31mred\x1b[5A\nrun 1-a failed after 1 s")
+    shown.close()
+    terminal.hang_up()
+
+    assert terminal.screen() == ["banner", "welcome", "  | red", "run 1-a failed after 1 s"]
+    assert b"\x1b[31mred\x1b[0m" in terminal.raw
+
+
+def test_same_line_of_many_ranks_is_one(terminal: Terminal) -> None:
+    """In order of arrival, before our own words that came later; errors are marked."""
+    shown = opened()
+    for rank in range(4):
+        shown.show(NODES[rank // 2], rank, "out", b"start\n")
+    shown.show("gpu2", 3, "err", b"warning\n")
+    shown.say("every rank started")
+    shown.close()
+    terminal.hang_up()
+
+    assert terminal.screen() == [
+        "[×4 gpu[1-2]] start",
+        "[gpu2:3]! warning",
+        "every rank started",
+    ]
+
+
+def test_held_lines_come_by_themselves(terminal: Terminal) -> None:
+    """A fifth of a second later, at most."""
+    shown = opened()
+    shown.show("gpu1", 0, "out", b"start\n")
+    wait_until(lambda: terminal.screen() == ["[gpu1:0] start"])
+    shown.close()
+
+
+def test_flood_is_shown_to_the_last_line(terminal: Terminal) -> None:
+    """In order, with the area below."""
+    shown = opened()
+    shown.phase("running")
+    for chunk in range(10):
+        for rank in range(2):
+            text = b"".join(b"%d\n" % (100 * chunk + line) for line in range(100))
+            shown.show(NODES[rank], rank, "out", text)
+    shown.finish_ranks(PATIENCE_S)
+    shown.close()
+    terminal.hang_up()
+
+    for rank in range(2):
+        mine = [row for row in terminal.screen() if row.startswith(f"[{NODES[rank]}:")]
+        assert mine == [f"[{NODES[rank]}:{rank}] {number}" for number in range(1000)]
+    assert len(terminal.screen()) == 2000
+
+
+def test_progress_bar_stands_in_the_area_until_it_ends(
+    terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its last form is a line."""
+    monkeypatch.setattr(live, "LIVE_S", 0.0)
+    shown = opened()
+    shown.phase("running")
+    shown.show("gpu1", 0, "err", b"\r 10%")
+    wait_until(lambda: terminal.screen() == ["running  0 s", "[gpu1:0]  10%"])
+    shown.show("gpu1", 0, "err", b"\r 20%\r 30%")
+    wait_until(lambda: terminal.screen() == ["running  0 s", "[gpu1:0]  30%"])
+    shown.show("gpu1", 0, "err", b"\r100%\n")
+    wait_until(lambda: terminal.screen() == ["[gpu1:0]! 100%", "running  0 s"])
+    shown.close()
+
+
+def test_unfinished_line_stands_in_the_area(
+    terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It becomes a line when it ends, or when all does."""
+    monkeypatch.setattr(line_buffer, "UNFINISHED_S", 0.0)
+    shown = opened()
+    shown.show("gpu1", 0, "out", b"Loading...")
+    wait_until(lambda: terminal.screen()[1:] == ["[gpu1:0] Loading..."])
+    shown.show("gpu1", 0, "out", b" done\nand")
+    shown.finish_ranks()
+    shown.close()
+    terminal.hang_up()
+
+    assert terminal.screen() == ["[gpu1:0] Loading... done", "[gpu1:0] and"]
+
+
+def test_single_rank_is_not_held(terminal: Terminal) -> None:
+    """There is nothing to fold it with."""
+    shown = opened(frozenset({0}))
+    shown.show("gpu1", 0, "out", b"same\n")
+    shown.show("gpu2", 1, "out", b"same\n")
+    shown.close()
+    terminal.hang_up()
+
+    assert terminal.screen() == ["[gpu1:0] same"]
+
+
+def test_output_that_goes_elsewhere_is_plain(
+    terminal: Terminal, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Behind a pipe may be the same terminal (`| tee`): there is no area to be in the way."""
+    descriptor = os.open(tmp_path / "out", os.O_WRONLY | os.O_CREAT)
+    monkeypatch.setattr(plain, "OUT", descriptor)
+    shown = open_console("auto", None, NODES)
+    shown.show("gpu1", 0, "out", b"\x1b[31msame\n")
+    shown.show("gpu1", 1, "out", b"\x1b[31msame\nbar\r 10%\r 20%")
+    shown.show("gpu1", 1, "err", b"error\n")
+    shown.close()
+    os.close(descriptor)
+    terminal.hang_up()
+
+    assert (tmp_path / "out").read_bytes() == (
+        b"[gpu1:0] \x1b[31msame\n[gpu1:1] \x1b[31msame\n[gpu1:1]  20%\n"
+    )
+    assert terminal.screen() == ["[gpu1:1] error"]
+
+
+@pytest.mark.parametrize("name", ["dumb", ""])
+def test_terminal_that_knows_nothing_gets_plain_lines(
+    terminal: Terminal, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """As do pipes, and whoever asks for it."""
+    first = open_console("plain", None, NODES)
+    monkeypatch.setenv("TERM", name)
+    second = open_console("auto", None, NODES)
+    for each in (first, second):
+        each.phase("running")
+        each.state("gpu1", "running")
+        each.show("gpu1", 0, "err", b"x\n")
+        each.verdict("run 1-a succeeded after 1 s")
+        each.close()
+    terminal.hang_up()
+
+    assert type(first) is type(second) is Console
+    assert terminal.raw == b"[gpu1:0] x\r\nrun 1-a succeeded after 1 s\r\n" * 2
+
+
+def test_pipe_gets_plain_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where our own words go into a pipe there is nothing live."""
+    reading, writing = os.pipe()
+    monkeypatch.setattr(plain, "OUT", writing)
+    monkeypatch.setattr(plain, "ERR", writing)
+    monkeypatch.setenv("TERM", "xterm")
+
+    made = open_console("auto", None, NODES)
+    made.close()
+    os.close(reading)
+    os.close(writing)
+
+    assert type(made) is Console
+
+
+class Painted(Area):
+    """An area that looks as it is told."""
+
+    def __init__(self, *texts: str) -> None:
+        super().__init__([], colour=False)
+        self.rows = [Row(text.encode(), len(text)) for text in texts]
+
+    def picture(self, columns: int, rows: int) -> list[Row]:
+        """Return what was told."""
+        del columns, rows
+        if self.rows == [Row(b"broken", 6)]:
+            raise ValueError
+        return self.rows
+
+
+class Clock:
+    """A time that passes when told."""
+
+    now = 100.0
+
+    def __call__(self) -> float:
+        """Return it."""
+        return self.now
+
+
+UP = b"\x1b[A\x1b[2K"
+
+
+@pytest.fixture
+def size(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Set how many columns there are."""
+
+    def set_columns(columns: int) -> None:
+        monkeypatch.setattr(live, "_size", lambda _: (columns, 24))
+
+    set_columns(80)
+    return set_columns
+
+
+@pytest.mark.usefixtures("size")
+def test_area_is_drawn_again_after_each_write_and_left_when_nothing_is_new() -> None:
+    """Not oftener than it changes."""
+    clock = Clock()
+    screen = Screen(-1, Painted("one", "two"), clock)
+
+    assert screen.frame(b"") == b"one\ntwo\n"
+    assert screen.frame(b"") == b""
+    assert screen.frame(b"line\n") == b"\r\x1b[K" + UP * 2 + b"line\none\ntwo\n"
+
+
+@pytest.mark.usefixtures("size")
+def test_area_is_looked_at_eight_times_a_second() -> None:
+    """However often there are lines; its end is heeded at once."""
+    clock, painted = Clock(), Painted("one")
+    screen = Screen(-1, painted, clock)
+    screen.frame(b"")
+    painted.rows = [Row(b"new", 3)]
+    clock.now += 0.1
+
+    assert screen.frame(b"") == b""
+    clock.now += 0.1
+    assert screen.frame(b"") == b"\r\x1b[K" + UP + b"new\n"
+    painted.rows = []
+    painted.end()
+    assert screen.frame(b"") == b"\r\x1b[K" + UP
+
+
+def test_terminal_made_narrower_broke_rows(size: Callable[[int], None]) -> None:
+    """All of their parts are wiped."""
+    screen = Screen(-1, Painted("x" * 79, "y"), Clock())
+    screen.frame(b"")
+    size(40)
+
+    assert screen.frame(b"").startswith(b"\r\x1b[K" + UP * 3 + b"x")
+
+
+@pytest.mark.usefixtures("size")
+def test_after_a_stop_nothing_of_others_is_wiped() -> None:
+    """After Ctrl-Z and fg the area is drawn anew, below what the shell wrote."""
+    screen = Screen(-1, Painted("one"), Clock())
+    screen.frame(b"")
+    screen.forget()
+
+    assert screen.frame(b"") == b"one\n"
+
+
+@pytest.mark.parametrize(("longer", "seen"), [(-1.0, True), (100.0, False)])
+def test_stop_is_seen_by_a_wait_that_took_too_long(
+    monkeypatch: pytest.MonkeyPatch, longer: float, seen: bool
+) -> None:
+    """Whoever waits for a moment and wakes much later was stopped."""
+    monkeypatch.setattr(writer, "STOPPED_S", longer)
+    ticks: list[None] = []
+    stops: list[None] = []
+    made = writer.Writer(
+        -1,
+        0.001,
+        lambda: ticks.append(None),
+        lambda _: None,
+        stopped=lambda: stops.append(None),
+    )
+    made.start()
+    wait_until(lambda: len(ticks) > 1)
+    made.end()
+    wait_until(lambda: not made.alive)
+
+    assert bool(stops) == seen
+
+
+@pytest.mark.usefixtures("size")
+def test_broken_area_costs_no_line() -> None:
+    """A mistake in the picture ends the picture."""
+    painted = Painted("broken")
+
+    assert Screen(-1, painted, Clock()).frame(b"line\n") == b"line\n"
+    assert painted.over

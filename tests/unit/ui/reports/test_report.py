@@ -1,0 +1,378 @@
+"""What a run says at its beginning and at its end, to the letter."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from runner.core.model.past import Past
+from runner.core.model.spec import Node, Spec, Task
+from runner.core.outcome.verdict import Failure, NodeResult, RankResult, Verdict
+from runner.core.planning.build_plan import Plan, build_plan
+from runner.ui.reports import report
+from runner.ui.reports.report import ending, opening
+from tests.golden.builders import RUN_ID, facts, plan, spec
+
+FOLDER = Path("runs/0314")
+DONE = NodeResult(0, ended=True)
+TERM, KILL = 15, 9
+
+
+def no_tail(node: str, name: str, lines: int) -> list[str]:
+    """Logs in which nothing was written."""
+    del node, name, lines
+    return []
+
+
+def told(verdict: Verdict, made: Plan | None = None, **tails: list[str]) -> str:
+    """Return the report; `tails` are the last lines of logs by their names, `.` as `_`."""
+
+    def tail(node: str, name: str, lines: int) -> list[str]:
+        assert lines >= 12
+        return tails.get(f"{node}_{name.replace('.', '_')}", [])
+
+    return ending(made or plan(2, 2), verdict, FOLDER, tail, disconnect_s=15.0, where="-c lab")
+
+
+def ranks(*ends: int | None, signals: dict[int, int] | None = None) -> dict[str, RankResult]:
+    """Results of ranks on a and b by exit code; None and no signal is an end nobody saw."""
+    signals = signals or {}
+    return {
+        str(rank): RankResult(
+            "a" if rank < len(ends) / 2 else "b", code, signals.get(rank), started=True
+        )
+        for rank, code in enumerate(ends)
+    }
+
+
+def test_success() -> None:
+    """Each node in a line, how long, and where the logs are."""
+    verdict = Verdict("succeeded", 0, 12.34, nodes={"a": DONE, "b": DONE}, ranks=ranks(0, 0, 0, 0))
+
+    assert told(verdict) == (
+        "  a  ranks 0-1 succeeded; 0 processes left\n"
+        "  b  ranks 2-3 succeeded; 0 processes left\n"
+        f"run {RUN_ID} succeeded after 12.3 s\n"
+        "  logs: runs/0314/logs"
+    )
+
+
+def test_success_of_many_nodes_is_short() -> None:
+    """Beyond eight nodes nobody reads a list of good news."""
+    names = [f"n{number}" for number in range(9)]
+    made = build_plan(
+        spec(*(Node(name, name, addr="10.0.0.1") for name in names)),
+        {name: facts(name) for name in names},
+    )
+    verdict = Verdict("succeeded", 0, 3661.2, nodes=dict.fromkeys(names, DONE))
+
+    assert told(verdict, made) == (
+        f"run {RUN_ID} succeeded after 1 h 01 m 01 s\n  logs: runs/0314/logs"
+    )
+
+
+def test_failure_of_many_nodes_fits_a_screen() -> None:
+    """Those that fared alike are one line; the one that failed has its own."""
+    names = [f"n{number}" for number in range(200)]
+    made = build_plan(
+        spec(*(Node(name, name, addr="10.0.0.1") for name in names)),
+        {name: facts(name) for name in names},
+    )
+    ends = {
+        str(rank): RankResult(f"n{rank}", None, TERM, started=True) for rank in range(len(names))
+    }
+    ends["7"] = RankResult("n7", 77, None, started=True)
+    ends["9"] = RankResult("n9", None, None, started=True)
+    nodes = dict.fromkeys(names, replace(DONE, code=1, killed=3))
+    nodes["n9"] = NodeResult()
+    verdict = Verdict(
+        "failed", 1, 65.0, Failure("n7", 7, "exited with 77"), nodes=nodes, ranks=ends
+    )
+    proof = "0 processes left, 3 killed"
+
+    assert told(verdict, made).splitlines() == [
+        "first failure: rank 7 on n7 exited with 77",
+        f"  n[0-6,8,10-199]  ranks 0-6, 8, 10-199 were killed by SIGTERM; {proof} on each",
+        f"  n7               rank 7 exited with 77; {proof}",
+        "  n9               rank 9 ended unseen",
+        f"run {RUN_ID} failed after 1 m 05 s",
+        "  logs: runs/0314/logs",
+    ]
+
+
+def test_many_lost_hosts_are_one_line() -> None:
+    """However many a dead switch took away."""
+    names = [f"n{number}" for number in range(9)]
+    made = build_plan(
+        spec(*(Node(name, name, addr="10.0.0.1") for name in names)),
+        {name: facts(name) for name in names},
+    )
+    ends = {str(rank): RankResult(f"n{rank}", None, None, started=True) for rank in range(9)}
+    nodes = dict.fromkeys(names, NodeResult())
+    verdict = Verdict("lost", 4, 65.0, unproven=tuple(names), nodes=nodes, ranks=ends)
+
+    assert told(verdict, made).startswith(
+        "  n[0-8]  ranks 0-8 ended unseen\n"
+        "  n[0-8]: there is no proof that nothing is left; where they are up, their "
+        "supervisors stop the run within 15 s of losing us\n"
+    )
+
+
+def test_failure_shows_the_last_lines_of_the_first() -> None:
+    """The rank that failed first, what it said last, and how the others fared."""
+    verdict = Verdict(
+        "failed",
+        1,
+        65.0,
+        Failure("b", 3, "exited with 77"),
+        consequences=2,
+        nodes={"a": replace(DONE, code=1, killed=2), "b": replace(DONE, code=1)},
+        ranks=ranks(None, None, 0, 77, signals={0: TERM, 1: KILL}),
+    )
+
+    assert told(verdict, b_rank_3_err=["Traceback:", "  boom"], b_rank_3_out=["epoch 1"]) == (
+        "first failure: rank 3 on b exited with 77\n"
+        "  | Traceback:\n"
+        "  |   boom\n"
+        "  2 ranks ended badly after it\n"
+        "  a  rank 0 was killed by SIGTERM; rank 1 was killed by SIGKILL"
+        "; 0 processes left, 2 killed\n"
+        "  b  rank 2 succeeded; rank 3 exited with 77; 0 processes left\n"
+        f"run {RUN_ID} failed after 1 m 05 s\n"
+        "  logs: runs/0314/logs"
+    )
+
+
+def test_marks_below_a_line_of_a_traceback_are_left_out() -> None:
+    """Of a long line they are two rows of circumflexes; the log has them."""
+    verdict = Verdict(
+        "failed",
+        1,
+        65.0,
+        Failure("b", 3, "exited with 1"),
+        nodes={"a": DONE, "b": replace(DONE, code=1)},
+        ranks=ranks(0, 0, 0, 1),
+    )
+    wrote = ["Traceback:", "    a(load(PATH))", "      ~~~~^^^^^^", "OSError: no"]
+    shown = told(verdict, b_rank_3_err=wrote)
+    assert "  | Traceback:\n  |     a(load(PATH))\n  | OSError: no\n" in shown
+
+
+def test_rank_that_wrote_no_errors_shows_its_output() -> None:
+    """Some programs complain on standard output."""
+    verdict = Verdict(
+        "failed",
+        1,
+        1.0,
+        Failure("a", 0, "exited with 3"),
+        nodes={"a": DONE, "b": DONE},
+        ranks=ranks(3, 0, 0, 0),
+    )
+
+    assert told(verdict, a_rank_0_out=["bad input"]).startswith(
+        "first failure: rank 0 on a exited with 3\n  | bad input\n  a  rank 0 exited with 3;"
+    )
+
+
+def test_failure_of_torchrun_shows_its_own_output() -> None:
+    """Where no rank failed first, the program's log says more."""
+    verdict = Verdict(
+        "failed",
+        1,
+        1.0,
+        Failure("a", None, "torchrun exited with 1"),
+        consequences=1,
+        nodes={"a": replace(DONE, code=1), "b": DONE},
+        ranks=ranks(None, None, 0, 0, signals={0: TERM}),
+    )
+
+    assert told(verdict, a_program_err=["unrecognized arguments: --x"]).splitlines()[:4] == [
+        "first failure: a: torchrun exited with 1",
+        "  | unrecognized arguments: --x",
+        "  1 rank ended badly after it",
+        "  a  rank 0 was killed by SIGTERM; rank 1 ended unseen; 0 processes left",
+    ]
+
+
+def test_lost_host_is_named_with_what_becomes_of_it() -> None:
+    """Nobody could look there; the user hears what happens if it still lives."""
+    verdict = Verdict(
+        "lost",
+        4,
+        30.0,
+        Failure("b", None, "nothing was heard from it for 15 s"),
+        consequences=2,
+        unproven=("b",),
+        nodes={"a": replace(DONE, code=1), "b": NodeResult()},
+        ranks=ranks(None, None, None, None, signals={0: TERM, 1: TERM}),
+    )
+
+    assert told(verdict) == (
+        "first failure: b: nothing was heard from it for 15 s\n"
+        "  2 ranks ended badly after it\n"
+        "  a  ranks 0-1 were killed by SIGTERM; 0 processes left\n"
+        "  b  ranks 2-3 ended unseen\n"
+        "  b: there is no proof that nothing is left; if it is up, its supervisor stops "
+        "the run within 15 s of losing us\n"
+        f"run {RUN_ID} lost after 30.0 s\n"
+        "  logs: runs/0314/logs"
+    )
+
+
+def test_stopped_run_says_that_nothing_is_left() -> None:
+    """The user's own stop is no failure."""
+    node = replace(DONE, code=1, killed=1)
+    verdict = Verdict(
+        "stopped",
+        130,
+        9.96,
+        nodes={"a": node, "b": node},
+        ranks=ranks(None, None, None, None, signals=dict.fromkeys(range(4), TERM)),
+    )
+
+    assert told(verdict) == (
+        "  a  ranks 0-1 were killed by SIGTERM; 0 processes left, 1 killed\n"
+        "  b  ranks 2-3 were killed by SIGTERM; 0 processes left, 1 killed\n"
+        f"run {RUN_ID} stopped after 10.0 s\n"
+        "  logs: runs/0314/logs"
+    )
+
+
+def test_stuck_run_names_hosts_and_processes() -> None:
+    """What could not be stopped is there to be looked up."""
+    verdict = Verdict(
+        "stuck",
+        5,
+        40.0,
+        unproven=("b",),
+        nodes={"a": NodeResult(0, ended=True, killed=1, survivors=(41, 42)), "b": NodeResult()},
+        ranks=ranks(0, 0, None, None),
+    )
+
+    assert told(verdict) == (
+        "  a  ranks 0-1 succeeded\n"
+        "  b  ranks 2-3 ended unseen\n"
+        "  b: there is no proof that nothing is left; if it is up, its supervisor stops "
+        "the run within 15 s of losing us\n"
+        "  a: cannot be killed: processes 41, 42\n"
+        f"run {RUN_ID} stuck after 40.0 s\n"
+        "  logs: runs/0314/logs"
+    )
+
+
+def test_single_process_that_stays_is_named() -> None:
+    """By its number, ready to be looked up."""
+    node = NodeResult(0, ended=True, survivors=(41,))
+    verdict = Verdict("stuck", 5, 40.0, nodes={"a": node, "b": DONE}, ranks=ranks(0, 0, 0, 0))
+
+    assert "  a: cannot be killed: process 41\n" in told(verdict)
+
+
+def test_opening_aligns_nodes_and_folds_ranks() -> None:
+    """What runs where, a line for each node."""
+    made = build_plan(
+        spec(Node("a", "10.0.0.1"), Node("long", "10.0.0.2", gpu_count=3, gpu_ids=(0, 2, 3))),
+        {
+            "a": facts("a", "eth0 10.0.0.1/24"),
+            "long": facts("long", "ib0 10.0.0.2/24", gpu_count=8),
+        },
+    )
+
+    assert opening(made) == (
+        f"run {RUN_ID}: train on lab, 2 nodes, 4 ranks, gloo\n"
+        "  meeting at 10.0.0.1:29512 (the master's host)\n"
+        "  a     rank 0, on CPU, via eth0\n"
+        "  long  ranks 1-3, on GPUs 0, 2-3, via ib0\n"
+        "  note: no GPU on a: 1 rank on the CPU (cluster.nproc_per_node sets more)"
+    )
+
+
+def test_opening_of_many_nodes_folds_those_alike() -> None:
+    """Two hundred nodes are a few lines."""
+    names = [f"gpu{number}" for number in range(1, 13)]
+    made = build_plan(
+        spec(*(Node(name, name, addr="10.0.0.1") for name in names)),
+        {name: facts(name, gpu_count=2 if name in names[-2:] else 8) for name in names},
+    )
+
+    assert opening(made).splitlines()[2:] == [
+        "  gpu[1-10]   ranks 0-79, 8 each, on GPUs 0-7",
+        "  gpu[11-12]  ranks 80-83, 2 each, on GPUs 0-1",
+    ]
+
+
+def test_opening_of_eight_nodes_names_each() -> None:
+    """A few lines more are easier to read than ranges."""
+    nodes = opening(plan(*[1] * 8)).splitlines()[2:]
+
+    assert [line.split()[0] for line in nodes] == list("abcdefgh")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        (0.04, "0.0 s"),
+        (59.94, "59.9 s"),
+        (59.96, "1 m 00 s"),
+        (60.0, "1 m 00 s"),
+        (3599.7, "1 h 00 m 00 s"),
+        (90061.0, "25 h 01 m 01 s"),
+    ],
+)
+def test_duration_is_told_in_its_own_units(seconds: float, words: str) -> None:
+    """Tenths below a minute, whole seconds above; nothing reads as "60 s"."""
+    verdict = Verdict("succeeded", 0, seconds, nodes={"a": DONE}, ranks=ranks(0, 0))
+
+    assert f"succeeded after {words}\n" in ending(
+        plan(1), verdict, FOLDER, no_tail, disconnect_s=15, where=""
+    )
+
+
+def test_a_run_that_hung_when_it_was_stopped_says_so() -> None:
+    """Who stops it by hand finds where its ranks were."""
+    ends = ranks(None, None, None, None, signals=dict.fromkeys(range(4), TERM))
+    nodes = {"a": DONE, "b": DONE}
+    text = told(Verdict("stopped", 130, 400.0, still_s=300.4, nodes=nodes, ranks=ends))
+    assert "nothing of it had moved for 300 s; where each rank was: " in text
+    assert "/logs/NODE/stacks.out" in text
+
+
+def test_the_attempts_before_the_last_are_told() -> None:
+    """Each with where, how long, and why; who did not answer is named, whatever the end was."""
+    past = (
+        Past(0, ("a", "b"), "lost b (silent)", 20.0, ("b",)),
+        Past(1, ("a", "c"), "rank 1 on c exited with 3", 4.0),
+    )
+    nodes = {"a": DONE, "b": DONE}
+    verdict = Verdict("succeeded", 0, 65.0, nodes=nodes, ranks=ranks(0, 0, 0, 0), past=past)
+
+    assert (
+        "after 2 relaunches:\n"
+        "  attempt 1 on a,b, 20.0 s: lost b (silent)\n"
+        "  attempt 2 on a,c, 4.0 s: rank 1 on c exited with 3\n"
+        "  b: there is no proof that nothing is left; if it is up, its supervisor stops the run "
+        "within 15 s of losing us\n"
+        f"run {RUN_ID} succeeded after 1 m 05 s\n"
+    ) in told(verdict)
+
+
+@pytest.mark.parametrize(
+    ("after", "where"),
+    [
+        ("ab", "on the same nodes"),
+        ("ac", "c takes the place of b"),
+        ("cd", "c,d take the place of a,b"),
+        ("a", "without b"),
+    ],
+)
+def test_where_the_next_attempt_runs(after: str, where: str) -> None:
+    """Who comes for whom."""
+    before, then = (
+        Spec("r", "c", tuple(Node(name, name) for name in names), Task("t", "script", "t.py"))
+        for names in ("ab", after)
+    )
+
+    told = report.again(2, 3, "lost b (silent)", before, then, 5.0)
+    assert told == f"attempt 2 of 3: lost b (silent); {where}; starting in 5 s"

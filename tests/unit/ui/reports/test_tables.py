@@ -1,0 +1,186 @@
+"""What the verbs print."""
+
+from __future__ import annotations
+
+import json
+import signal
+from dataclasses import dataclass, replace
+
+import pytest
+
+from runner.control.remote_exec import Answer
+from runner.ui.reports import tables
+from runner.ui.reports.report import code_name
+from runner.ui.reports.tables import Deployed
+
+
+def answer(
+    node: str, code: int | None = 0, out: bytes = b"", err: bytes = b"", problem: str = ""
+) -> Answer:
+    """What a host said."""
+    return Answer(node, code, bytearray(out), bytearray(err), problem)
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [
+        (0, "0 B"),
+        (999, "999 B"),
+        (1000, "1.0 kB"),
+        (1_250_000, "1.2 MB"),
+        (3_000_000_000, "3.0 GB"),
+    ],
+)
+def test_sizes_are_read_at_a_glance(size: int, text: str) -> None:
+    """In powers of ten, as disks are sold."""
+    assert tables.megabytes(size) == text
+
+
+def test_deploy_says_which_release_is_where() -> None:
+    """Hosts that were sent the same are one line."""
+    result = Deployed(
+        release="0123456789abcdef",
+        commit="abcdef0123456789abcdef0123456789abcdef01+",
+        files=1234,
+        size=2_500_000,
+        seconds=1.5,
+        sent={"gpu1": 800_000, "gpu2": None, "gpu3": 800_000, "gpu4": 0},
+    )
+
+    assert tables.deployed(result).split("\n") == [
+        code_name(result.release, result.commit),
+        "  1,234 files, 2.5 MB",
+        "  gpu[1,3]  stored, 800.0 kB sent",
+        "  gpu2      had it",
+        "  gpu4      stored, 0 B sent",
+    ]
+
+
+def test_deploy_without_git_names_no_commit() -> None:
+    """One file is no plural either."""
+    result = Deployed(release="0" * 16, commit="", files=1, size=1, seconds=0.0, sent={"a": None})
+
+    assert tables.deployed(result) == f"release {'0' * 16}\n  1 file, 1 B\n  a  had it"
+
+
+def test_equal_answers_are_one() -> None:
+    """The one host that differs stands out."""
+    given = [
+        answer("gpu1", out=b"535.1\n"),
+        answer("gpu2", out=b"470.2\n", err=b"old!\n"),
+        answer("gpu3", out=b"535.1\n"),
+        answer("gpu4", 1, out=b"535.1\n"),
+        answer("gpu5"),
+    ]
+
+    assert tables.answers(given).split("\n") == [
+        "── gpu[1,3] (2) ──",
+        "535.1",
+        "── gpu2 ──",
+        "470.2",
+        "old!",
+        "── gpu4: exit 1 ──",
+        "535.1",
+        "── gpu5 ──",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("given", "title"),
+    [
+        (answer("a", 3), "a: exit 3"),
+        (answer("a", -signal.SIGKILL), "a: killed by SIGKILL"),
+        (answer("a", -40), "a: killed by signal 40"),
+        (answer("a", None, problem="lost: no route"), "a: lost: no route"),
+        (answer("a", -9, problem="did not end in time"), "a: did not end in time"),
+    ],
+)
+def test_end_is_told_in_words(given: Answer, title: str) -> None:
+    """Whatever kind of end it was, real-time signals too."""
+    assert tables.answers([given]) == f"── {title} ──"
+
+
+@pytest.mark.parametrize(
+    ("given", "code"),
+    [
+        ([], 0),
+        ([answer("a"), answer("b")], 0),
+        ([answer("a"), answer("b", 7)], 1),
+        ([answer("a", -9)], 1),
+        ([answer("a", None, problem="cannot be started: x")], 1),
+        ([answer("a", 7), answer("b", None, problem="lost: x")], 4),
+        (
+            [
+                replace(answer("a", -9, problem="cannot be killed: process 7"), unproven=True),
+                answer("b", 0, problem="lost"),
+            ],
+            5,
+        ),
+    ],
+)
+def test_worst_host_decides_the_exit_code(given: list[Answer], code: int) -> None:
+    """A script sees whether it may go on."""
+    assert tables.exit_code(given) == code
+
+
+def test_interrupted_command_is_130_if_nothing_is_left() -> None:
+    """What may be left somewhere is 5, and beats all."""
+    lost = replace(answer("b", None, problem="lost: x"), unproven=True)
+
+    assert tables.exit_code([answer("a", -9)], signal.SIGINT) == 130
+    assert tables.exit_code([answer("a", -9), lost], signal.SIGINT) == 5
+    assert tables.exit_code([answer("a", 0), lost]) == 4
+
+
+def test_program_gets_every_answer() -> None:
+    """Nothing is folded, and any byte can be printed."""
+    data = tables.as_data([answer("a", 1, b"\xff\n", b"no"), answer("b", None, problem="lost: x")])
+
+    assert json.loads(json.dumps(data)) == {
+        "a": {"code": 1, "out": "�\n", "err": "no", "problem": "", "dropped": False},
+        "b": {"code": None, "out": "", "err": "", "problem": "lost: x", "dropped": False},
+    }
+
+
+@dataclass
+class Setting:
+    """Who sets a value."""
+
+    where: str
+    value: str
+    key: str
+
+
+@dataclass
+class Origin:
+    """A value."""
+
+    key: str
+    value: str
+    written: str = ""
+    settings: tuple[Setting, ...] = ()
+    problem: str = ""
+
+
+def test_origin_names_winner_and_losers() -> None:
+    """Why a value is what it is, and what it would be otherwise."""
+    given = [
+        Origin(
+            "task.args.lr",
+            "0.1",
+            written="${base}",
+            settings=(
+                Setting("command line", "0.1", "task.args.lr"),
+                Setting("conf/task/x.yaml:3", "0.5", "args.lr"),
+            ),
+        ),
+        Origin("cluster.user", "", problem="it refers to nothing"),
+    ]
+
+    assert tables.origins(given).split("\n") == [
+        "task.args.lr: 0.1",
+        "  written as ${base}",
+        "  command line",
+        "  conf/task/x.yaml:3 as args.lr (overridden: 0.5)",
+        "cluster.user: it refers to nothing",
+    ]

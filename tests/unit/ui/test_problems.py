@@ -1,0 +1,96 @@
+"""Problems as a person reads them: the same one on many hosts is one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from runner.core.errors import Problem
+from runner.ui.node_names import fold_names
+from runner.ui.problems import render
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (["gpu1"], "gpu1"),
+        (["gpu1", "gpu1"], "gpu1"),
+        (["gpu1", "gpu2", "gpu3", "gpu7"], "gpu[1-3,7]"),
+        (["gpu01", "gpu02"], "gpu[01-02]"),
+        (["alice", "bob"], "alice,bob"),
+        (["cluster.nodes.a1.gpus", "cluster.nodes.a2.gpus"], "cluster.nodes.a[1-2].gpus"),
+        (["task.args.*", "task.b"], "task.args.*, task.b"),
+        (["gpu[1", "gpu&2", "", "@x"], "gpu[1, gpu&2, , @x"),
+    ],
+)
+def test_names_fold_into_ranges(names: list[str], expected: str) -> None:
+    """Names fold as in ClusterShell; what only looks like its notation is left as it is."""
+    assert fold_names(names) == expected
+
+
+def test_same_problem_on_many_hosts_is_told_once() -> None:
+    """In the order of their first; hosts fold into a range."""
+    refused = [Problem(f"gpu{n}", "refused our key", "ssh-copy-id there") for n in (1, 2, 3)]
+    other = Problem("gpu2", "no torch")
+
+    assert render([refused[0], other, *refused[1:]]) == (
+        "error: gpu[1-3]: refused our key\n    ssh-copy-id there\nerror: gpu2: no torch"
+    )
+
+
+def test_what_names_one_host_only_does_not_keep_problems_apart() -> None:
+    """Its own keys and address, and the example to try; alone, they stay as they are."""
+    away = [
+        Problem(
+            f"gpu{n}", f"10.0.0.{n} port 22 did not answer", f"off?\ntry by hand: ssh 10.0.0.{n}"
+        )
+        for n in (1, 2)
+    ]
+    assert render(away) == (
+        "error: gpu[1-2]: its port 22 did not answer\n    off?\n    try by hand: ssh 10.0.0.1"
+    )
+    assert render(away[1:]) == (
+        "error: gpu2: 10.0.0.2 port 22 did not answer\n    off?\n    try by hand: ssh 10.0.0.2"
+    )
+    few = [Problem(n, f"cluster.nodes.{n}.gpus: asked for 4, the host has 2") for n in ("a", "b")]
+    assert render(few) == "error: a,b: cluster.nodes.NODE.gpus: asked for 4, the host has 2"
+    assert render(few[:1]) == "error: a: cluster.nodes.a.gpus: asked for 4, the host has 2"
+
+
+def test_problem_without_a_place_has_none() -> None:
+    """Not everything that goes wrong has a key or a host."""
+    assert render([Problem("", "interrupted; nothing was started")]) == (
+        "error: interrupted; nothing was started"
+    )
+
+
+def test_unknown_host_keys_are_one_problem() -> None:
+    """Each key is there to be compared; what takes them is said once per port."""
+
+    def unknown(name: str, port: int) -> Problem:
+        return Problem(
+            name,
+            f"the host key of {name}.lab port {port} is not known: ssh-ed25519 SHA256:{name}",
+            "compare it with what the host itself says: ssh-keygen -lf key.pub\n"
+            f"if they are equal: ssh-keyscan -p {port} -t ed25519 {name}.lab >> ~/known\n"
+            "or let the first key of every host be trusted",
+        )
+
+    hosts = [unknown("a", 22), unknown("b", 22), unknown("c", 23)]
+    assert render(hosts).splitlines() == [
+        "error: a,b,c: the host keys are not known",
+        "    a: a.lab port 22: ssh-ed25519 SHA256:a",
+        "    b: b.lab port 22: ssh-ed25519 SHA256:b",
+        "    c: c.lab port 23: ssh-ed25519 SHA256:c",
+        "    compare it with what the host itself says: ssh-keygen -lf key.pub",
+        "    if they are equal: ssh-keyscan -p 22 -t ed25519 a.lab b.lab >> ~/known",
+        "    if they are equal: ssh-keyscan -p 23 -t ed25519 c.lab >> ~/known",
+        "    or let the first key of every host be trusted",
+    ]
+    assert render(hosts[:1]).splitlines()[0] == f"error: a: {hosts[0].what}"
+    behind = [replace(hosts[0], where=f"gpu{number}") for number in range(1, 41)]
+    assert [line for line in render(behind).splitlines() if "a.lab" in line] == [
+        "    gpu[1-40]: a.lab port 22: ssh-ed25519 SHA256:a",
+        "    if they are equal: ssh-keyscan -p 22 -t ed25519 a.lab >> ~/known",
+    ]
