@@ -84,7 +84,7 @@ class Bench:
             controller.wait(TIMEOUT_S)
             for descriptor in ranks:
                 os.close(descriptor)
-            assert self.lab.still_on(TIMEOUT_S) == {}
+            assert self.lab.wait_idle(TIMEOUT_S) == {}
             for host in self.lab.hosts.values():
                 host.sh("rm -rf ~/.runner/runs")
 
@@ -101,7 +101,7 @@ class Bench:
         end = time.monotonic() + TIMEOUT_S
         while True:
             events = [self.events(name) for name in self.names]
-            joined = sum('"joined"' in text for text in events)
+            joined = sum('"hub_joined"' in text for text in events)
             if joined == len(events) - 1 and all('"rank_started"' in text for text in events):
                 return controller
             assert time.monotonic() < end, "the run did not start"

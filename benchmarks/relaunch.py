@@ -97,7 +97,7 @@ def await_joined(folder: Path) -> None:
     """Return once every supervisor knows the hub."""
     end = time.monotonic() + TIMEOUT_S
     events = next(folder.glob("runs/*/events.jsonl"))
-    while events.read_text().count('"kind":"joined"') < RANKS - 1:
+    while events.read_text().count('"kind":"hub_joined"') < RANKS - 1:
         assert time.monotonic() < end, "the supervisors are out of touch"
         time.sleep(0.1)
 

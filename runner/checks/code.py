@@ -4,28 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from runner.checks.context import Case
+from runner.checks.context import CheckContext
 from runner.core.model.finding import Finding, Level
 
 
-def code(case: Case) -> Iterator[Finding]:
+def code(context: CheckContext) -> Iterator[Finding]:
     """A warning where it is damaged, an error where a launch could not push what is here."""
-    if case.spec.pushes:
-        for problem in case.unpushable:
-            yield Finding(Level.ERROR, "", f"{problem.where}: {problem.what}", problem.hint)
-    if not case.code.release:
+    if context.spec.pushes_code:
+        for problem in context.push_problems:
+            yield Finding(Level.ERROR, "", f"{problem.subject}: {problem.message}", problem.hint)
+    if not context.code.release:
         return
-    release = f"release {case.code.release[:12]}"
-    hint = f"python -m runner deploy --cluster {case.spec.cluster}"
-    for node, facts in case.ready:
-        if facts.release == "intact":
-            yield Finding(Level.FINE, node.name, f"{release} is there, every file as it was")
-        elif facts.release == "absent":
-            yield Finding(Level.FINE, node.name, f"{release} is not there; a launch pushes it")
-        elif facts.release == "damaged":
-            then = "does not notice" if facts.release_held else "sends them again"
-            what = f"{release} is there, with files that are not what was pushed; a launch {then}"
-            yield Finding(Level.WARNING, node.name, what, hint)
+    release = f"release {context.code.release[:12]}"
+    hint = f"python -m runner deploy --cluster {context.spec.cluster}"
+    for node, facts in context.ready:
+        if facts.release_state == "intact":
+            yield Finding(Level.OK, node.name, f"{release} is there, every file as it was")
+        elif facts.release_state == "absent":
+            yield Finding(Level.OK, node.name, f"{release} is not there; a launch pushes it")
+        elif facts.release_state == "damaged":
+            consequence = "does not notice" if facts.has_release else "sends them again"
+            message = f"{release} is there, with files that are not what was pushed; a launch {consequence}"
+            yield Finding(Level.WARNING, node.name, message, hint)
         else:
-            what = f"{release} could not be read: its disk is slow, or denies it"
-            yield Finding(Level.WARNING, node.name, what, hint)
+            message = f"{release} could not be read: its disk is slow, or denies it"
+            yield Finding(Level.WARNING, node.name, message, hint)

@@ -8,39 +8,39 @@ from dataclasses import dataclass, field
 from runner.core.errors import Problem
 from runner.core.model.facts import Facts, Gpu
 from runner.core.model.finding import Finding
-from runner.core.model.network_probe import Probed
-from runner.core.model.packages import Wants
-from runner.core.model.release import Code
+from runner.core.model.network_probe import NetworkProbe
+from runner.core.model.packages import Requirements
+from runner.core.model.release import CodeRef
 from runner.core.model.spec import Node, Spec
-from runner.core.planning.build_plan import chosen_gpus
+from runner.core.planning.build_plan import select_gpus
 
 
 @dataclass(frozen=True)
-class Case:
+class CheckContext:
     """What is known of a cluster.
 
     Attributes:
         spec: What it is said to be.
         facts: What the hosts that answered say of themselves.
-        silent: Why the others cannot be asked.
-        skews: How far each host's clock is ahead of ours, in seconds.
-        wants: The packages that the project names.
+        unreachable: Why the others cannot be asked.
+        clock_offsets: How far each host's clock is ahead of ours, in seconds.
+        requirements: The packages that the project names.
         code: What a launch would push; nothing when it pushes nothing, or it was not looked at.
-        unpushable: Why the code here cannot be pushed.
-        probed: What they found of each other; None where nobody looked.
+        push_problems: Why the code here cannot be pushed.
+        network_probe: What they found of each other; None where nobody looked.
     """
 
     spec: Spec
     facts: Mapping[str, Facts]
-    silent: Mapping[str, Problem] = field(default_factory=dict)
-    skews: Mapping[str, float] = field(default_factory=dict)
-    wants: Wants = field(default_factory=Wants)
-    code: Code = field(default_factory=Code)
-    unpushable: tuple[Problem, ...] = ()
-    probed: Probed | None = None
+    unreachable: Mapping[str, Problem] = field(default_factory=dict)
+    clock_offsets: Mapping[str, float] = field(default_factory=dict)
+    requirements: Requirements = field(default_factory=Requirements)
+    code: CodeRef = field(default_factory=CodeRef)
+    push_problems: tuple[Problem, ...] = ()
+    network_probe: NetworkProbe | None = None
 
     @property
-    def there(self) -> list[tuple[str, Facts]]:
+    def answering(self) -> list[tuple[str, Facts]]:
         """The nodes that answered, in rank order."""
         names = (node.name for node in self.spec.nodes)
         return [(name, self.facts[name]) for name in names if name in self.facts]
@@ -48,8 +48,8 @@ class Case:
     @property
     def ready(self) -> list[tuple[Node, Facts]]:
         """Those of them whose setup went through: of others nothing else is known."""
-        known = ((node, self.facts.get(node.name)) for node in self.spec.nodes)
-        return [(node, facts) for node, facts in known if facts and facts.setup.code == 0]
+        nodes = ((node, self.facts.get(node.name)) for node in self.spec.nodes)
+        return [(node, facts) for node, facts in nodes if facts and facts.setup.exit_code == 0]
 
     @property
     def ready_nodes(self) -> tuple[Node, ...]:
@@ -59,14 +59,14 @@ class Case:
 
 def used_gpus(node: Node, facts: Facts) -> list[Gpu]:
     """Return the GPUs a run would use there."""
-    chosen = chosen_gpus(node, facts)
-    return [gpu for gpu in facts.gpus if gpu.index in chosen]
+    indices = select_gpus(node, facts)
+    return [gpu for gpu in facts.gpus if gpu.index in indices]
 
 
-Check = Callable[[Case], Iterable[Finding]]
+Check = Callable[[CheckContext], Iterable[Finding]]
 
 
-def majority(values: Mapping[str, str]) -> str:
+def most_common(values: Mapping[str, str]) -> str:
     """Return the value that most nodes have, "" of none; of several, that of the first node."""
     counts: dict[str, int] = {}
     for value in values.values():

@@ -4,45 +4,45 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from runner.checks.context import Case, used_gpus
+from runner.checks.context import CheckContext, used_gpus
 from runner.core.model.facts import Facts, Gpu, GpuProcess
 from runner.core.model.finding import Finding, Level
 from runner.core.planning.readiness import gpu_problems
 
 
-def gpus(case: Case) -> Iterator[Finding]:
+def gpus(context: CheckContext) -> Iterator[Finding]:
     """An error where there are too few, a warning where they are mixed or somebody's."""
-    models = {gpu.name for _, facts in case.there for gpu in facts.gpus if gpu.name}
-    for node, facts in case.ready:
+    models = {gpu.name for _, facts in context.answering for gpu in facts.gpus if gpu.name}
+    for node, facts in context.ready:
         problems = gpu_problems(node, facts)
-        yield from map(Finding.of, problems)
+        yield from map(Finding.from_problem, problems)
         if problems:
             continue
         used = used_gpus(node, facts)
-        yield Finding(Level.FINE, node.name, _shown(used, facts))
-        yield from _busy(node.name, used)
+        yield Finding(Level.OK, node.name, _gpus_text(used, facts))
+        yield from _busy_findings(node.name, used)
     if len(models) > 1:
-        what = f"{' and '.join(sorted(models))}: the slowest sets the pace of all"
-        yield Finding(Level.WARNING, "", what, "cluster.only or cluster.exclude leave nodes out")
+        message = f"{' and '.join(sorted(models))}: the slowest sets the pace of all"
+        yield Finding(Level.WARNING, "", message, "cluster.only or cluster.exclude leave nodes out")
 
 
-def _shown(used: list[Gpu], facts: Facts) -> str:
+def _gpus_text(used: list[Gpu], facts: Facts) -> str:
     if not used:
-        known = "" if facts.gpu_source in ("none", "nvml", "nvidia-smi") else facts.gpu_source
-        return f"none{f': {known}' if known else ''}"
+        note = "" if facts.gpu_source in ("none", "nvml", "nvidia-smi") else facts.gpu_source
+        return f"none{f': {note}' if note else ''}"
     names = {gpu.name or "?" for gpu in used}
     return f"{len(used)} {', '.join(sorted(names))}"
 
 
-def _busy(node: str, used: list[Gpu]) -> Iterator[Finding]:
+def _busy_findings(node: str, used: list[Gpu]) -> Iterator[Finding]:
     for gpu in used:
         if gpu.processes:
-            who = ", ".join(map(_holder, gpu.processes))
+            users = ", ".join(map(_process_text, gpu.processes))
             hint = f"wait, ask them, or choose others: cluster.nodes.{node}.gpus"
-            yield Finding(Level.WARNING, node, f"GPU {gpu.index} is in use: {who}", hint)
+            yield Finding(Level.WARNING, node, f"GPU {gpu.index} is in use: {users}", hint)
 
 
-def _holder(process: GpuProcess) -> str:
+def _process_text(process: GpuProcess) -> str:
     memory = f", {process.memory >> 20} MiB" if process.memory else ""
     command = f" {process.command}" if process.command else ""
     return f"process {process.pid}{command} of {process.user or 'unknown'}{memory}"

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from runner.checks.context import Case
+from runner.checks.context import CheckContext
 from runner.core.model.finding import Finding, Level
 
 
-def reach(case: Case) -> Iterator[Finding]:
+def reach(context: CheckContext) -> Iterator[Finding]:
     """An error for each host that does not."""
-    for node in case.spec.nodes:
-        if node.name in case.silent:
-            yield Finding.of(case.silent[node.name])
+    for node in context.spec.nodes:
+        if node.name in context.unreachable:
+            yield Finding.from_problem(context.unreachable[node.name])
         else:
-            facts = case.facts[node.name]
-            yield Finding(Level.FINE, node.name, f"as {facts.user}")
+            facts = context.facts[node.name]
+            yield Finding(Level.OK, node.name, f"as {facts.user}")

@@ -6,68 +6,81 @@ import functools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from runner.checks.context import Case, majority
+from runner.checks.context import CheckContext, most_common
 from runner.core import shell
 from runner.core.model.facts import Facts
 from runner.core.model.finding import Finding, Level
-from runner.core.model.packages import Need, Wanted
+from runner.core.model.packages import Certainty, PackageRequirement
 from runner.core.model.spec import Node
 from runner.core.planning.readiness import needs_python
 
-FEW = 6
+MAX_INLINE = 6
 """More packages are not written out in a command, but read from a file."""
 
 IMPLEMENTATIONS = {"cpython": "CPython", "pypy": "PyPy"}
 
 
 @dataclass
-class _Seen:
+class _HostPackages:
     """What is to be said of one host."""
 
     node: Node
     facts: Facts
-    missing: list[Wanted] = field(default_factory=list)
-    doubtful: list[Wanted] = field(default_factory=list)
-    excluded: list[Wanted] = field(default_factory=list)
-    unwanted: list[Wanted] = field(default_factory=list)
-    unlike_lock: list[Wanted] = field(default_factory=list)
-    unlike_most: list[tuple[Wanted, str]] = field(default_factory=list)
+    missing: list[PackageRequirement] = field(default_factory=list)
+    maybe_missing: list[PackageRequirement] = field(default_factory=list)
+    wrong_version: list[PackageRequirement] = field(default_factory=list)
+    maybe_wrong_version: list[PackageRequirement] = field(default_factory=list)
+    not_as_locked: list[PackageRequirement] = field(default_factory=list)
+    not_as_most: list[tuple[PackageRequirement, str]] = field(default_factory=list)
 
-    def version(self, wanted: Wanted) -> str:
-        return (self.facts.python.packages or {}).get(wanted.name, "")
+    def version(self, requirement: PackageRequirement) -> str:
+        return (self.facts.python.packages or {}).get(requirement.name, "")
 
-    def has(self, wanted: Wanted) -> bool:
-        version = self.version(wanted)
-        return bool(version) and _allowed(version, wanted.specifier)
+    def has(self, requirement: PackageRequirement) -> bool:
+        version = self.version(requirement)
+        return bool(version) and _is_allowed(version, requirement.specifier)
 
 
-def packages(case: Case) -> Iterator[Finding]:
+def packages(context: CheckContext) -> Iterator[Finding]:
     """An error where a host lacks what others have; what none has, or a version, is a warning.
 
     A file names more than a program needs, and hosts have more than their metadata tell: only that
     one host is worse than the others is sure enough to refuse a launch for.
     """
-    if not needs_python(case.spec.task):
+    if not needs_python(context.spec.task):
         return
-    asked = [each for each in case.ready if each[1].python.packages is not None]
-    hosts = [_Seen(node, facts) for node, facts in asked]
-    wanted = {
-        host.node.name: _meant(case.wants.packages, environment(host.facts)) for host in hosts
+    known = [entry for entry in context.ready if entry[1].python.packages is not None]
+    hosts = [_HostPackages(node, facts) for node, facts in known]
+    applicable = {
+        host.node.name: _applicable(context.requirements.packages, environment(host.facts))
+        for host in hosts
     }
-    fine = {one: [host for host in hosts if host.has(one)] for one in case.wants.packages}
+    hosts_having = {
+        requirement: [host for host in hosts if host.has(requirement)]
+        for requirement in context.requirements.packages
+    }
     common = {
-        one.name: majority({h.node.name: h.version(one) for h in hosts if h.version(one)})
-        for one in case.wants.packages
+        requirement.name: most_common(
+            {h.node.name: h.version(requirement) for h in hosts if h.version(requirement)}
+        )
+        for requirement in context.requirements.packages
     }
     for host in hosts:
-        for one in wanted[host.node.name]:
-            _sort(host, one, common[one.name], usual=_usual(one, len(fine[one]), len(hosts)))
-        yield from _said(case, host, len({one.name for one in wanted[host.node.name]}))
+        for requirement in applicable[host.node.name]:
+            _classify(
+                host,
+                requirement,
+                common[requirement.name],
+                is_usual=_is_usual(requirement, len(hosts_having[requirement]), len(hosts)),
+            )
+        yield from _host_findings(
+            context, host, len({requirement.name for requirement in applicable[host.node.name]})
+        )
 
 
-def _usual(one: Wanted, having: int, hosts: int) -> bool:
+def _is_usual(requirement: PackageRequirement, having: int, hosts: int) -> bool:
     """Whether to have it is the rule here; of what is only listed, tools too, by most hosts."""
-    return having > 0 if one.need is Need.RUNTIME else 2 * having > hosts
+    return having > 0 if requirement.certainty is Certainty.RUNTIME else 2 * having > hosts
 
 
 def environment(facts: Facts) -> dict[str, str]:
@@ -89,14 +102,20 @@ def environment(facts: Facts) -> dict[str, str]:
     }
 
 
-def _meant(packages: Sequence[Wanted], environment: Mapping[str, str]) -> list[Wanted]:
+def _applicable(
+    packages: Sequence[PackageRequirement], environment: Mapping[str, str]
+) -> list[PackageRequirement]:
     """Return those meant for such a host; what cannot be told, such as of an extra, is not."""
     known = tuple(environment.items())
-    return [one for one in packages if not one.marker or _true(one.marker, known)]
+    return [
+        requirement
+        for requirement in packages
+        if not requirement.marker or _marker_holds(requirement.marker, known)
+    ]
 
 
 @functools.lru_cache(maxsize=4096)
-def _true(marker: str, environment: tuple[tuple[str, str], ...]) -> bool:
+def _marker_holds(marker: str, environment: tuple[tuple[str, str], ...]) -> bool:
     from packaging.markers import InvalidMarker, Marker, UndefinedEnvironmentName
     from packaging.version import InvalidVersion
 
@@ -106,22 +125,28 @@ def _true(marker: str, environment: tuple[tuple[str, str], ...]) -> bool:
         return False
 
 
-def _sort(host: _Seen, one: Wanted, common: str, *, usual: bool) -> None:
-    version = host.version(one)
+def _classify(
+    host: _HostPackages, requirement: PackageRequirement, common: str, *, is_usual: bool
+) -> None:
+    version = host.version(requirement)
     if not version:
-        sure = usual and one.need is not Need.INDIRECT
-        like = host.facts.python.similar.get(one.name)
-        (host.missing if sure and not like else host.doubtful).append(one)
-    elif not _allowed(version, one.specifier):
-        (host.excluded if usual else host.unwanted).append(one)
-    elif one.locked and not any(_allowed(version, f"=={each}") for each in one.locked if each):
-        host.unlike_lock.append(one)
+        is_sure = is_usual and requirement.certainty is not Certainty.INDIRECT
+        similar = host.facts.python.substitutes.get(requirement.name)
+        (host.missing if is_sure and not similar else host.maybe_missing).append(requirement)
+    elif not _is_allowed(version, requirement.specifier):
+        (host.wrong_version if is_usual else host.maybe_wrong_version).append(requirement)
+    elif requirement.locked and not any(
+        _is_allowed(version, f"=={locked_version}")
+        for locked_version in requirement.locked
+        if locked_version
+    ):
+        host.not_as_locked.append(requirement)
     elif version != common:
-        host.unlike_most.append((one, common))
+        host.not_as_most.append((requirement, common))
 
 
 @functools.lru_cache(maxsize=4096)
-def _allowed(version: str, specifier: str) -> bool:
+def _is_allowed(version: str, specifier: str) -> bool:
     """Whether a version is; one in a grammar of its own is not judged."""
     from packaging.specifiers import InvalidSpecifier, SpecifierSet
     from packaging.version import InvalidVersion, Version
@@ -132,67 +157,81 @@ def _allowed(version: str, specifier: str) -> bool:
         return True
 
 
-def _said(case: Case, host: _Seen, count: int) -> Iterator[Finding]:
-    name, source = host.node.name, case.wants.source
+def _host_findings(context: CheckContext, host: _HostPackages, count: int) -> Iterator[Finding]:
+    name, source = host.node.name, context.requirements.source
     # What no run of ours refuses for is no error: our own tasks need none of it.
-    worst = Level.WARNING if case.spec.task.shipped else Level.ERROR
+    worst_level = Level.WARNING if context.spec.task.shipped_file else Level.ERROR
     if host.missing:
-        what = f"{_list(one.name for one in host.missing)} missing, and named in {source}"
-        yield Finding(worst, name, what, _cure(host, host.missing, source))
-    for level, those in ((worst, host.excluded), (Level.WARNING, host.unwanted)):
-        if those:
-            versions = (f"{one.name} {host.version(one)}" for one in those)
-            asked = (f"{one.name}{one.specifier}" for one in those)
-            what = f"{', '.join(versions)}, and {_asks(source)} {', '.join(asked)}"
-            yield Finding(level, name, what, _cure(host, those, source))
-    if host.doubtful:
-        shown = ", ".join(_with_similar(one, host) for one in host.doubtful)
-        what = f"not found, though {source} names them: {shown}"
-        yield Finding(Level.WARNING, name, what, _cure(host, host.doubtful, source))
-    if host.unlike_lock:
-        versions = (f"{one.name} {host.version(one)}" for one in host.unlike_lock)
-        locked = (f"{one.name} {' or '.join(one.locked)}" for one in host.unlike_lock)
-        what = f"{', '.join(versions)}; {source} has {', '.join(locked)}"
-        yield Finding(Level.WARNING, name, what, _cure(host, host.unlike_lock, source))
-    if host.unlike_most:
-        versions = (f"{one.name} {host.version(one)}" for one, _ in host.unlike_most)
-        others = (f"{one.name} {common}" for one, common in host.unlike_most)
-        what = f"{', '.join(versions)}; most have {', '.join(others)}"
-        pinned = {one.name: common for one, common in host.unlike_most}
-        hint = _install(host, [f"{name}=={version}" for name, version in pinned.items()])
-        yield Finding(Level.WARNING, name, what, hint)
-    if count and not (host.missing or host.excluded or host.unwanted or host.doubtful):
-        yield Finding(Level.FINE, name, f"{count} named in {source}, all there")
+        message = f"{_names_text(requirement.name for requirement in host.missing)} missing, and named in {source}"
+        yield Finding(worst_level, name, message, _install_hint(host, host.missing, source))
+    for level, affected in (
+        (worst_level, host.wrong_version),
+        (Level.WARNING, host.maybe_wrong_version),
+    ):
+        if affected:
+            versions = (
+                f"{requirement.name} {host.version(requirement)}" for requirement in affected
+            )
+            specs = (f"{requirement.name}{requirement.specifier}" for requirement in affected)
+            message = f"{', '.join(versions)}, and {_source_text(source)} {', '.join(specs)}"
+            yield Finding(level, name, message, _install_hint(host, affected, source))
+    if host.maybe_missing:
+        shown = ", ".join(_with_similar(requirement, host) for requirement in host.maybe_missing)
+        message = f"not found, though {source} names them: {shown}"
+        yield Finding(Level.WARNING, name, message, _install_hint(host, host.maybe_missing, source))
+    if host.not_as_locked:
+        versions = (
+            f"{requirement.name} {host.version(requirement)}" for requirement in host.not_as_locked
+        )
+        locked = (
+            f"{requirement.name} {' or '.join(requirement.locked)}"
+            for requirement in host.not_as_locked
+        )
+        message = f"{', '.join(versions)}; {source} has {', '.join(locked)}"
+        yield Finding(Level.WARNING, name, message, _install_hint(host, host.not_as_locked, source))
+    if host.not_as_most:
+        versions = (
+            f"{requirement.name} {host.version(requirement)}" for requirement, _ in host.not_as_most
+        )
+        others = (f"{requirement.name} {common}" for requirement, common in host.not_as_most)
+        message = f"{', '.join(versions)}; most have {', '.join(others)}"
+        pinned = {requirement.name: common for requirement, common in host.not_as_most}
+        hint = _pip_install(host, [f"{name}=={version}" for name, version in pinned.items()])
+        yield Finding(Level.WARNING, name, message, hint)
+    if count and not (
+        host.missing or host.wrong_version or host.maybe_wrong_version or host.maybe_missing
+    ):
+        yield Finding(Level.OK, name, f"{count} named in {source}, all there")
 
 
-def _asks(source: str) -> str:
+def _source_text(source: str) -> str:
     return (
         "pyproject.toml asks for" if source.endswith((".lock", ".toml")) else f"{source} asks for"
     )
 
 
-def _with_similar(one: Wanted, host: _Seen) -> str:
-    like = host.facts.python.similar.get(one.name)
-    return f"{one.name} (but {like})" if like else one.name
+def _with_similar(requirement: PackageRequirement, host: _HostPackages) -> str:
+    similar = host.facts.python.substitutes.get(requirement.name)
+    return f"{requirement.name} (but {similar})" if similar else requirement.name
 
 
-def _list(names: Iterator[str]) -> str:
+def _names_text(names: Iterator[str]) -> str:
     unique = list(dict.fromkeys(names))
     return f"{', '.join(unique)} {'is' if len(unique) == 1 else 'are'}"
 
 
-def _cure(host: _Seen, those: list[Wanted], source: str) -> str:
-    if len(those) > FEW and source.endswith(".txt"):
-        return _install(host, ["-r", source])
-    asked: Mapping[str, str] = {
-        one.name: f"{one.name}=={one.locked[0]}"
-        if len(one.locked) == 1
-        else one.name + one.specifier
-        for one in those
+def _install_hint(host: _HostPackages, affected: list[PackageRequirement], source: str) -> str:
+    if len(affected) > MAX_INLINE and source.endswith(".txt"):
+        return _pip_install(host, ["-r", source])
+    specs: Mapping[str, str] = {
+        requirement.name: f"{requirement.name}=={requirement.locked[0]}"
+        if len(requirement.locked) == 1
+        else requirement.name + requirement.specifier
+        for requirement in affected
     }
-    return _install(host, list(asked.values()))
+    return _pip_install(host, list(specs.values()))
 
 
-def _install(host: _Seen, words: list[str]) -> str:
-    argv = [host.facts.python.executable, "-m", "pip", "install", *words]
+def _pip_install(host: _HostPackages, specs: list[str]) -> str:
+    argv = [host.facts.python.executable, "-m", "pip", "install", *specs]
     return f"there: {shell.line(argv)}\nor leave this out: check.skip=[packages]"

@@ -4,48 +4,56 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from runner.checks.context import Case, majority
-from runner.core.model.facts import Facts, Python
+from runner.checks.context import CheckContext, most_common
+from runner.core.model.facts import Facts, Interpreter
 from runner.core.model.finding import Finding, Level
 from runner.core.planning.readiness import interpreter_problems, needs_python
 
-HINT = "set cluster.python, for all or in cluster.setup, to the same version everywhere"
+SAME_VERSION_HINT = (
+    "set cluster.python, for all or in cluster.setup, to the same version everywhere"
+)
 
 
-def python(case: Case) -> Iterator[Finding]:
+def python(context: CheckContext) -> Iterator[Finding]:
     """An error where there is none, a warning where it is another version than most have.
 
     One more where a login shell has another environment than the task gets.
     """
-    if not needs_python(case.spec.task):
+    if not needs_python(context.spec.task):
         return
-    for node, facts in case.ready:
-        yield from map(Finding.of, interpreter_problems(node, facts))
-    found = {node.name: facts.python for node, facts in case.ready if not facts.python.error}
-    versions = {name: told.version for name, told in found.items()}
-    common = majority(versions)
+    for node, facts in context.ready:
+        yield from map(Finding.from_problem, interpreter_problems(node, facts))
+    pythons = {node.name: facts.python for node, facts in context.ready if not facts.python.error}
+    versions = {name: info.version for name, info in pythons.items()}
+    common = most_common(versions)
     for name, version in versions.items():
         if version.split(".")[:2] == common.split(".")[:2]:
-            yield Finding(Level.FINE, name, f"{version}, {found[name].executable}")
+            yield Finding(Level.OK, name, f"{version}, {pythons[name].executable}")
         else:
-            what = f"Python {version}, most have {common}: what one pickles, another may not read"
-            yield Finding(Level.WARNING, name, what, HINT)
-    for node, facts in case.ready:
-        yield from _other_in_a_login_shell(node.name, case.spec.python, facts)
+            message = (
+                f"Python {version}, most have {common}: what one pickles, another may not read"
+            )
+            yield Finding(Level.WARNING, name, message, SAME_VERSION_HINT)
+    for node, facts in context.ready:
+        yield from _login_shell_findings(node.name, context.spec.python, facts)
 
 
-def _other_in_a_login_shell(node: str, name: str, facts: Facts) -> Iterator[Finding]:
+def _login_shell_findings(node: str, name: str, facts: Facts) -> Iterator[Finding]:
     """What a user gets who types the name there, if it is another environment than the task's."""
-    login, ours = facts.login_python, facts.python
-    if not login.prefix or not ours.prefix or login.prefix == ours.prefix:
+    login_python, task_python = facts.login_python, facts.python
+    if (
+        not login_python.prefix
+        or not task_python.prefix
+        or login_python.prefix == task_python.prefix
+    ):
         return
-    what = (
-        f"a login shell finds {name} at {login.executable} ({_told(login)}), "
-        f"ours is {ours.executable} ({_told(ours)})"
+    message = (
+        f"a login shell finds {name} at {login_python.executable} ({_python_text(login_python)}), "
+        f"ours is {task_python.executable} ({_python_text(task_python)})"
     )
-    hint = f"if that one is meant: cluster.python={login.executable}"
-    yield Finding(Level.WARNING, node, what, hint)
+    hint = f"if that one is meant: cluster.python={login_python.executable}"
+    yield Finding(Level.WARNING, node, message, hint)
 
 
-def _told(python: Python) -> str:
-    return f"Python {python.version}, {f'torch {python.torch}' if python.torch else 'no torch'}"
+def _python_text(info: Interpreter) -> str:
+    return f"Python {info.version}, {f'torch {info.torch}' if info.torch else 'no torch'}"

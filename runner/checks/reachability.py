@@ -6,304 +6,351 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from runner.checks.context import Case
+from runner.checks.context import CheckContext
 from runner.core.model.finding import Finding, Level
-from runner.core.model.network_probe import Contact, Outcome, Probed
+from runner.core.model.network_probe import NetworkProbe, Outcome, ProbeResult
 
-SLOWER, SLOW_S = 10, 0.002
+SLOW_FACTOR, SLOW_RTT_S = 10, 0.002
 """So many times the usual round trip, and more than so many seconds, is worth a word."""
 
-TWO = 2
+ONE_PAIR = 2
 """Of so many nodes, a pair is all."""
 
-NAMED = 8
+MAX_LISTED_PAIRS = 8
 """So many pairs are named one by one."""
 
-AGAIN = "python -m runner check, once more; if it stays so, log in there"
+CHECK_AGAIN = "python -m runner check, once more; if it stays so, log in there"
 
-WORDS = {
+OUTCOME_TEXT = {
     Outcome.REFUSED: "refused, though it listens",
     Outcome.TIMED_OUT: "timed out",
     Outcome.NO_ROUTE: "no route",
     Outcome.UNREACHABLE: "unreachable",
     Outcome.RESET: "reset on the way",
-    Outcome.STRANGER: "another machine or program answers",
-    Outcome.MUTE: "connected, but nothing is said",
+    Outcome.WRONG_PEER: "another machine or program answers",
+    Outcome.NO_GREETING: "connected, but nothing is said",
     Outcome.STALLED: "small packets pass, large packets vanish on the way",
     Outcome.FAILED: "failed",
 }
 
-ODD = {Outcome.STRANGER, Outcome.REFUSED}
+WRONG_LISTENER = {Outcome.WRONG_PEER, Outcome.REFUSED}
 """Somebody is there, and is not who is meant."""
 
 Pair = tuple[str, str]
 
 
 @dataclass
-class _Pairs:
+class _PairResults:
     """Who tried whom; a pair is (from, to).
 
     Attributes:
-        probed: What was found.
-        tried: How each try of a node's own port went.
-        store: How each try of the master's port went, by who tried.
-        bad: The tries that failed and are in no finding yet.
+        probe: What was found.
+        by_pair: How each try of a node's own port went.
+        store_by_node: How each try of the master's port went, by who tried.
+        failed: The tries that failed and are in no finding yet.
     """
 
-    probed: Probed
-    tried: dict[Pair, Contact] = field(default_factory=dict)
-    store: dict[str, Contact] = field(default_factory=dict)
-    bad: dict[Pair, Contact] = field(default_factory=dict)
+    probe: NetworkProbe
+    by_pair: dict[Pair, ProbeResult] = field(default_factory=dict)
+    store_by_node: dict[str, ProbeResult] = field(default_factory=dict)
+    failed: dict[Pair, ProbeResult] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for name, found in self.probed.of.items():
-            for contact in found.contacts:
-                if contact.target == self.probed.store:
-                    self.store[name] = contact
+        for name, host_probe in self.probe.by_node.items():
+            for result in host_probe.results:
+                if result.target == self.probe.store_target:
+                    self.store_by_node[name] = result
                 else:
-                    self.tried[name, contact.target.node] = contact
-        self.bad = _bad(self.tried)
-        for name, contact in self.store.items():
-            pair = name, contact.target.node
-            if pair in self.bad and contact.outcome is Outcome.STRANGER:
-                self.bad[pair] = contact  # it says more than that nobody listens
+                    self.by_pair[name, result.target.node] = result
+        self.failed = _failed(self.by_pair)
+        for name, result in self.store_by_node.items():
+            pair = name, result.target.node
+            if pair in self.failed and result.outcome is Outcome.WRONG_PEER:
+                self.failed[pair] = result  # it says more than that nobody listens
 
     @property
-    def doubles(self) -> set[str]:
+    def duplicates(self) -> set[str]:
         """Nodes with the address of one before them: `network` says so."""
-        first = {each.address: name for name, each in reversed(self.probed.endpoints.items())}
-        return {name for name, each in self.probed.endpoints.items() if first[each.address] != name}
+        first = {
+            endpoint.address: name for name, endpoint in reversed(self.probe.endpoints.items())
+        }
+        return {
+            name
+            for name, endpoint in self.probe.endpoints.items()
+            if first[endpoint.address] != name
+        }
 
     @property
     def nodes(self) -> list[str]:
         """Those that tried, or were tried."""
-        seen = {name for pair in self.tried for name in pair}
-        return [name for name in self.probed.endpoints if name in seen]
+        tried = {name for pair in self.by_pair for name in pair}
+        return [name for name in self.probe.endpoints if name in tried]
 
 
-def pairs(case: Case) -> Iterator[Finding]:
+def pairs(context: CheckContext) -> Iterator[Finding]:
     """An error for each pair that does not reach each other, a warning for a slow way."""
-    probed = case.probed
-    if probed is None:
+    probe = context.network_probe
+    if probe is None:
         return
-    for name, why in probed.silent.items():
+    for name, reason in probe.missing_reasons.items():
         yield Finding(
-            Level.WARNING, name, f"answered before, but not about the network: {why}", AGAIN
+            Level.WARNING,
+            name,
+            f"answered before, but not about the network: {reason}",
+            CHECK_AGAIN,
         )
-    for name, end in probed.endpoints.items():
-        if not end.address:
-            what = "it is not known by which of its addresses the others reach it: not tried"
-            yield Finding(Level.WARNING, name, what, f"set cluster.nodes.{name}.interface")
-    found = _Pairs(probed)
-    if not found.tried:
+    for name, endpoint in probe.endpoints.items():
+        if not endpoint.address:
+            message = "it is not known by which of its addresses the others reach it: not tried"
+            yield Finding(Level.WARNING, name, message, f"set cluster.nodes.{name}.interface")
+    pair_results = _PairResults(probe)
+    if not pair_results.by_pair:
         return
-    yield from _late(found)
-    whole = not found.bad and not _bad_store(found)
-    yield from _nobody(found)
-    doubles = found.doubles
-    found.bad = {pair: each for pair, each in found.bad.items() if doubles.isdisjoint(pair)}
-    yield from _cut_off(found)
-    yield from _single(found)
-    yield from _master_port(found)
-    yield from _slow(found)
-    if whole:
-        yield Finding(Level.FINE, "", _fine(found))
+    yield from _unfinished_tries(pair_results)
+    is_complete = not pair_results.failed and not _failed_store_results(pair_results)
+    yield from _nothing_passes(pair_results)
+    duplicates = pair_results.duplicates
+    pair_results.failed = {
+        pair: result for pair, result in pair_results.failed.items() if duplicates.isdisjoint(pair)
+    }
+    yield from _isolated_nodes(pair_results)
+    yield from _broken_pairs(pair_results)
+    yield from _master_port(pair_results)
+    yield from _slow_pairs(pair_results)
+    if is_complete:
+        yield Finding(Level.OK, "", _summary_text(pair_results))
 
 
-def _bad(contacts: Mapping[Pair, Contact]) -> dict[Pair, Contact]:
-    return {pair: each for pair, each in contacts.items() if each.outcome is not Outcome.REACHED}
+def _failed(results: Mapping[Pair, ProbeResult]) -> dict[Pair, ProbeResult]:
+    return {
+        pair: result for pair, result in results.items() if result.outcome is not Outcome.REACHED
+    }
 
 
-def _late(found: _Pairs) -> Iterator[Finding]:
-    targets = {target.node for target in found.probed.targets}
+def _unfinished_tries(pair_results: _PairResults) -> Iterator[Finding]:
+    targets = {target.node for target in pair_results.probe.targets}
     missing = [
         (name, node)
-        for name in found.probed.of
+        for name in pair_results.probe.by_node
         for node in targets
-        if node != name and (name, node) not in found.tried
+        if node != name and (name, node) not in pair_results.by_pair
     ]
     if missing:
         example = " → ".join(missing[0])
-        what = f"tries that did not end in time: {len(missing)}, such as {example}"
-        yield Finding(Level.WARNING, "", what, AGAIN)
+        message = f"tries that did not end in time: {len(missing)}, such as {example}"
+        yield Finding(Level.WARNING, "", message, CHECK_AGAIN)
 
 
-def _nobody(found: _Pairs) -> Iterator[Finding]:
+def _nothing_passes(pair_results: _PairResults) -> Iterator[Finding]:
     """Nothing passes at all: one finding, however many nodes there are."""
-    if len(found.nodes) > TWO and len(found.bad) == len(found.tried):
-        example = next(iter(found.bad.values()))
-        what = f"no node reaches another at {example.target.address} and the like: "
-        yield Finding(Level.ERROR, "", what + _why(found.bad.values()), _hint(found, example))
-        found.bad.clear()
+    if len(pair_results.nodes) > ONE_PAIR and len(pair_results.failed) == len(pair_results.by_pair):
+        example = next(iter(pair_results.failed.values()))
+        message = f"no node reaches another at {example.target.address} and the like: "
+        yield Finding(
+            Level.ERROR,
+            "",
+            message + _reason_text(pair_results.failed.values()),
+            _hint(pair_results, example),
+        )
+        pair_results.failed.clear()
 
 
-def _cut_off(found: _Pairs) -> Iterator[Finding]:
+def _isolated_nodes(pair_results: _PairResults) -> Iterator[Finding]:
     """Nodes that no other reaches, or that reach no other."""
-    if len(found.nodes) <= TWO:
+    if len(pair_results.nodes) <= ONE_PAIR:
         return
-    into, out = _by_node(found.tried, 1), _by_node(found.tried, 0)
-    begun = dict(found.bad)
-    for name in found.nodes:
-        unreached, stuck = (bool(each[name]) and each[name] <= begun.keys() for each in (into, out))
-        gone = sorted((into[name] if unreached else set()) | (out[name] if stuck else set()))
-        if not gone:
+    incoming, outgoing = _by_node(pair_results.by_pair, 1), _by_node(pair_results.by_pair, 0)
+    failed_before = dict(pair_results.failed)
+    for name in pair_results.nodes:
+        is_unreached, reaches_none = (
+            bool(direction[name]) and direction[name] <= failed_before.keys()
+            for direction in (incoming, outgoing)
+        )
+        cut_pairs = sorted(
+            (incoming[name] if is_unreached else set())
+            | (outgoing[name] if reaches_none else set())
+        )
+        if not cut_pairs:
             continue
-        first = begun[min(into[name] if unreached else gone)]
-        why = _why(begun[pair] for pair in gone)
-        what = f"it reaches no other node: {why}"
-        if unreached:
-            at, interface = first.target, found.probed.endpoints[name].interface
-            more = ", and it reaches none" if stuck else ""
-            what = f"no node reaches it at {at.address}, port {at.port} ({interface}){more}: {why}"
-        yield Finding(Level.ERROR, name, what, _hint(found, first))
-        for pair in gone:
-            found.bad.pop(pair, None)
+        first = failed_before[min(incoming[name] if is_unreached else cut_pairs)]
+        reason = _reason_text(failed_before[pair] for pair in cut_pairs)
+        message = f"it reaches no other node: {reason}"
+        if is_unreached:
+            target, interface = first.target, pair_results.probe.endpoints[name].interface
+            addition = ", and it reaches none" if reaches_none else ""
+            message = f"no node reaches it at {target.address}, port {target.port} ({interface}){addition}: {reason}"
+        yield Finding(Level.ERROR, name, message, _hint(pair_results, first))
+        for pair in cut_pairs:
+            pair_results.failed.pop(pair, None)
 
 
-def _by_node(pairs: Iterable[Pair], at: int) -> defaultdict[str, set[Pair]]:
-    found = defaultdict[str, set[Pair]](set)
+def _by_node(pairs: Iterable[Pair], position: int) -> defaultdict[str, set[Pair]]:
+    by_node = defaultdict[str, set[Pair]](set)
     for pair in pairs:
-        found[pair[at]].add(pair)
-    return found
+        by_node[pair[position]].add(pair)
+    return by_node
 
 
-def _single(found: _Pairs) -> Iterator[Finding]:
+def _broken_pairs(pair_results: _PairResults) -> Iterator[Finding]:
     """What is left, both directions as one."""
-    place = {name: at for at, name in enumerate(found.nodes)}
-    left = sorted({tuple(sorted(pair, key=place.__getitem__)) for pair in found.bad})
-    for one, other in left[:NAMED]:
-        there, back = found.bad.get((one, other)), found.bad.get((other, one))
-        contact = min(filter(None, (there, back)), key=lambda each: each.outcome not in ODD)
-        if there and back:
-            what = f"{one} and {other} cannot reach each other: {_why([there, back])}"
-            what += f" at {there.target.address} and {back.target.address}"
+    order = {name: position for position, name in enumerate(pair_results.nodes)}
+    remaining = sorted({tuple(sorted(pair, key=order.__getitem__)) for pair in pair_results.failed})
+    for one, other in remaining[:MAX_LISTED_PAIRS]:
+        forward, backward = (
+            pair_results.failed.get((one, other)),
+            pair_results.failed.get((other, one)),
+        )
+        result = min(
+            filter(None, (forward, backward)),
+            key=lambda other_result: other_result.outcome not in WRONG_LISTENER,
+        )
+        if forward and backward:
+            message = (
+                f"{one} and {other} cannot reach each other: {_reason_text([forward, backward])}"
+            )
+            message += f" at {forward.target.address} and {backward.target.address}"
         else:
-            target = contact.target
-            what = f"{one if there else other} cannot reach {target.node} "
-            what += f"at {target.address}:{target.port}: {_why([contact])}"
-        both = all(
-            each.outcome is Outcome.REACHED
-            for pair, each in found.tried.items()
+            target = result.target
+            message = f"{one if forward else other} cannot reach {target.node} "
+            message += f"at {target.address}:{target.port}: {_reason_text([result])}"
+        are_others_reached = all(
+            other_result.outcome is Outcome.REACHED
+            for pair, other_result in pair_results.by_pair.items()
             if len({one, other} & {*pair}) == 1
         )
-        what += "; both reach the others" if both and len(found.nodes) > TWO else ""
-        yield Finding(Level.ERROR, one if there else other, what, _hint(found, contact))
-    if more := left[NAMED:]:
-        what = f"{len(more)} more pairs cannot, such as {' and '.join(more[0])}"
-        yield Finding(Level.ERROR, "", what, "as for those that are named")
+        message += (
+            "; both reach the others"
+            if are_others_reached and len(pair_results.nodes) > ONE_PAIR
+            else ""
+        )
+        yield Finding(Level.ERROR, one if forward else other, message, _hint(pair_results, result))
+    if unlisted := remaining[MAX_LISTED_PAIRS:]:
+        message = f"{len(unlisted)} more pairs cannot, such as {' and '.join(unlisted[0])}"
+        yield Finding(Level.ERROR, "", message, "as for those that are named")
 
 
-def _master_port(found: _Pairs) -> Iterator[Finding]:
+def _master_port(pair_results: _PairResults) -> Iterator[Finding]:
     """The port of torch's store, where another port of the master is reached."""
-    open_to, bad = _open(found), _bad_store(found)
-    if not bad:
+    open_results, failed = _open_store_results(pair_results), _failed_store_results(pair_results)
+    if not failed:
         return
-    first = next(iter(bad.values()))
-    at = first.target
-    who = "no node" if len(bad) == len(open_to) > 1 else f"{_some(bad)} cannot"
+    first = next(iter(failed.values()))
+    target = first.target
+    who = "no node" if len(failed) == len(open_results) > 1 else f"{_first_and_more(failed)} cannot"
     reach = "reaches" if who == "no node" else "reach"
-    what = f"{who} {reach} its port {at.port} ({_why(bad.values())}), while other ports are open"
+    message = f"{who} {reach} its port {target.port} ({_reason_text(failed.values())}), while other ports are open"
     hint = (
-        f"open it to {_subnet(found, at.node)} there, or name those that are: "
+        f"open it to {_subnet(pair_results, target.node)} there, or name those that are: "
         "cluster.master_port=29500-29600"
     )
-    yield Finding(Level.ERROR, at.node, f"cluster.master_port: {what}", hint)
+    yield Finding(Level.ERROR, target.node, f"cluster.master_port: {message}", hint)
 
 
-def _open(found: _Pairs) -> dict[str, Contact]:
+def _open_store_results(pair_results: _PairResults) -> dict[str, ProbeResult]:
     """Return how those who reach the master's other port found that of the store."""
-    reached = found.tried.keys() - _bad(found.tried).keys()
-    return {n: each for n, each in found.store.items() if (n, each.target.node) in reached}
+    reached = pair_results.by_pair.keys() - _failed(pair_results.by_pair).keys()
+    return {
+        node: result
+        for node, result in pair_results.store_by_node.items()
+        if (node, result.target.node) in reached
+    }
 
 
-def _bad_store(found: _Pairs) -> dict[str, Contact]:
-    return {n: each for n, each in _open(found).items() if each.outcome is not Outcome.REACHED}
+def _failed_store_results(pair_results: _PairResults) -> dict[str, ProbeResult]:
+    return {
+        node: result
+        for node, result in _open_store_results(pair_results).items()
+        if result.outcome is not Outcome.REACHED
+    }
 
 
-def _slow(found: _Pairs) -> Iterator[Finding]:
+def _slow_pairs(pair_results: _PairResults) -> Iterator[Finding]:
     """A host whose round trips are far longer than is usual here, or else a pair."""
-    trips = _trips(found)
-    if len(found.nodes) <= TWO or not trips:
+    rtts = _rtts(pair_results)
+    if len(pair_results.nodes) <= ONE_PAIR or not rtts:
         return
-    usual = sorted(trips.values())[(len(trips) - 1) // 4]  # most of those without one slow host
-    slow = {pair for pair, trip in trips.items() if trip > max(SLOW_S, SLOWER * usual)}
+    usual = sorted(rtts.values())[(len(rtts) - 1) // 4]  # most of those without one slow host
+    slow = {pair for pair, rtt in rtts.items() if rtt > max(SLOW_RTT_S, SLOW_FACTOR * usual)}
     counts = Counter(name for pair in slow for name in pair)
     hint = "compare its cable, switch port and interface: ethtool, ip -s link, there"
     for name, count in counts.most_common():
-        own = [pair for pair in trips if name in pair]
-        if len(own) > 1 and count == len(own) and slow & {*own}:
-            longest = max(trips[pair] for pair in own)
-            what = f"round trips to it take up to {_ms(longest)}, others {_ms(usual)}"
-            yield Finding(Level.WARNING, name, what, hint)
-            slow -= {*own}
-    for one, other in sorted(slow)[:NAMED]:
-        what = f"a round trip to {other} takes {_ms(trips[one, other])}, others {_ms(usual)}"
-        yield Finding(Level.WARNING, one, what, hint)
+        own_pairs = [pair for pair in rtts if name in pair]
+        if len(own_pairs) > 1 and count == len(own_pairs) and slow & {*own_pairs}:
+            longest = max(rtts[pair] for pair in own_pairs)
+            message = (
+                f"round trips to it take up to {_format_ms(longest)}, others {_format_ms(usual)}"
+            )
+            yield Finding(Level.WARNING, name, message, hint)
+            slow -= {*own_pairs}
+    for one, other in sorted(slow)[:MAX_LISTED_PAIRS]:
+        message = f"a round trip to {other} takes {_format_ms(rtts[one, other])}, others {_format_ms(usual)}"
+        yield Finding(Level.WARNING, one, message, hint)
 
 
-def _trips(found: _Pairs) -> dict[Pair, float]:
+def _rtts(pair_results: _PairResults) -> dict[Pair, float]:
     """Return the round trip of each pair, of both directions the shorter."""
-    place = {name: at for at, name in enumerate(found.nodes)}
-    trips: dict[Pair, float] = {}
-    for (one, other), contact in found.tried.items():
-        if contact.outcome is Outcome.REACHED and contact.trip_s:
-            pair = (one, other) if place[one] < place[other] else (other, one)
-            trips[pair] = min(contact.trip_s, trips.get(pair, contact.trip_s))
-    return trips
+    order = {name: position for position, name in enumerate(pair_results.nodes)}
+    rtts: dict[Pair, float] = {}
+    for (one, other), result in pair_results.by_pair.items():
+        if result.outcome is Outcome.REACHED and result.rtt_s:
+            pair = (one, other) if order[one] < order[other] else (other, one)
+            rtts[pair] = min(result.rtt_s, rtts.get(pair, result.rtt_s))
+    return rtts
 
 
-def _fine(found: _Pairs) -> str:
-    trips = _trips(found).values()
-    count = f"{len(found.tried)} pairs"
-    if not trips:
+def _summary_text(pair_results: _PairResults) -> str:
+    rtts = _rtts(pair_results).values()
+    count = f"{len(pair_results.by_pair)} pairs"
+    if not rtts:
         return count
-    least, most = (_ms(each) for each in (min(trips), max(trips)))
-    return f"{count}, round trips {least}" + (f" to {most}" if most != least else "")
+    shortest, longest = (_format_ms(rtt) for rtt in (min(rtts), max(rtts)))
+    return f"{count}, round trips {shortest}" + (f" to {longest}" if longest != shortest else "")
 
 
-def _ms(seconds: float) -> str:
+def _format_ms(seconds: float) -> str:
     return f"{float(f'{max(0.01, 1000 * seconds):.2g}'):g} ms"
 
 
-def _subnet(found: _Pairs, node: str) -> str:
-    return found.probed.endpoints[node].subnet or "the others"
+def _subnet(pair_results: _PairResults, node: str) -> str:
+    return pair_results.probe.endpoints[node].subnet or "the others"
 
 
-def _hint(found: _Pairs, contact: Contact) -> str:
+def _hint(pair_results: _PairResults, result: ProbeResult) -> str:
     """Return what to do about one way in which a try fails."""
-    at = contact.target
-    end, subnet = found.probed.endpoints[at.node], _subnet(found, at.node)
-    other = f"if another network is meant: cluster.nodes.{at.node}.interface"
-    if contact.outcome is Outcome.STALLED:
+    target = result.target
+    endpoint, subnet = pair_results.probe.endpoints[target.node], _subnet(pair_results, target.node)
+    interface_hint = f"if another network is meant: cluster.nodes.{target.node}.interface"
+    if result.outcome is Outcome.STALLED:
         return (
-            f"what passes is told by: ping -M do -s 1472 {at.address}\n"
-            f"then the same MTU on all the way: ip link set dev {end.interface} mtu 1400"
+            f"what passes is told by: ping -M do -s 1472 {target.address}\n"
+            f"then the same MTU on all the way: ip link set dev {endpoint.interface} mtu 1400"
         )
-    if contact.outcome in ODD:
-        refuses = ", or a firewall refuses" if contact.outcome is Outcome.REFUSED else ""
+    if result.outcome in WRONG_LISTENER:
+        refuses = ", or a firewall refuses" if result.outcome is Outcome.REFUSED else ""
         return (
-            f"another machine has {at.address}{refuses}; where it fails: arping {at.address}\n"
-            f"{other}"
+            f"another machine has {target.address}{refuses}; where it fails: arping {target.address}\n"
+            f"{interface_hint}"
         )
-    if contact.outcome is Outcome.MUTE:
-        return f"it is very busy, or something between filters what is said; {AGAIN}"
-    if contact.outcome in {Outcome.NO_ROUTE, Outcome.UNREACHABLE, Outcome.FAILED}:
-        return f"where it fails: ip route get {at.address}\n{other}"
+    if result.outcome is Outcome.NO_GREETING:
+        return f"it is very busy, or something between filters what is said; {CHECK_AGAIN}"
+    if result.outcome in {Outcome.NO_ROUTE, Outcome.UNREACHABLE, Outcome.FAILED}:
+        return f"where it fails: ip route get {target.address}\n{interface_hint}"
     return (
         "a firewall? gloo and NCCL need every port between the nodes; on every node:\n"
         f"sudo ufw allow from {subnet}\n"
-        f"or: sudo firewall-cmd --zone=trusted --add-source={subnet}\n{other}"
+        f"or: sudo firewall-cmd --zone=trusted --add-source={subnet}\n{interface_hint}"
     )
 
 
-def _why(contacts: Iterable[Contact]) -> str:
+def _reason_text(results: Iterable[ProbeResult]) -> str:
     """Return in words how these ended, the usual way first."""
     counts = Counter(
-        WORDS[each.outcome] + (f" ({each.detail})" if each.detail else "") for each in contacts
+        OUTCOME_TEXT[result.outcome] + (f" ({result.detail})" if result.detail else "")
+        for result in results
     )
-    return ", or ".join(words for words, _ in counts.most_common(3))
+    return ", or ".join(text for text, _ in counts.most_common(3))
 
 
-def _some(names: Iterable[str]) -> str:
+def _first_and_more(names: Iterable[str]) -> str:
     first, *rest = names
     return f"{first} and {len(rest)} more" if rest else first

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable
 
 from runner.checks.clock import clock
 from runner.checks.code import code
-from runner.checks.context import Case, Check
+from runner.checks.context import Check, CheckContext
 from runner.checks.driver import driver
 from runner.checks.gpus import gpus
 from runner.checks.health import health
@@ -47,15 +47,15 @@ CHECKS: dict[str, Check] = {
 }
 
 
-AT_LAUNCH = ("python", "torch", "packages", "rendezvous", "gpus", "driver", "health")
+LAUNCH_CHECKS = ("python", "torch", "packages", "rendezvous", "gpus", "driver", "health")
 """What every launch looks at as well; of the others it does what it cannot do without.
 
 It does not ask after the health of GPUs, only whether each answers: see `FactsRequest.thorough`.
 """
 
 
-def look(
-    case: Case, skip: Collection[str] = (), only: Iterable[str] = tuple(CHECKS)
+def evaluate_checks(
+    context: CheckContext, skip: Collection[str] = (), only: Iterable[str] = tuple(CHECKS)
 ) -> dict[str, list[Finding]]:
     """Return what the checks of these names find, but for those that are skipped."""
-    return {name: list(CHECKS[name](case)) for name in only if name not in skip}
+    return {name: list(CHECKS[name](context)) for name in only if name not in skip}

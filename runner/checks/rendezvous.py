@@ -4,61 +4,65 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from runner.checks.context import Case
-from runner.core.model.facts import Facts, Python
+from runner.checks.context import CheckContext
+from runner.core.model.facts import Facts, Interpreter
 from runner.core.model.finding import Finding, Level
 from runner.core.model.spec import Node
-from runner.core.planning.etcd import CLIENT
-from runner.core.planning.readiness import service_problems, torchrun_problems
+from runner.core.planning.etcd import CLIENT_PACKAGE
+from runner.core.planning.readiness import sidecar_problems, torchrun_problems
 
-INSTALL = "install it there: {python} -m pip install python-etcd"
-WITH_V2 = (
+INSTALL_HINT = "install it there: {python} -m pip install python-etcd"
+NO_V2_HINT = (
     "start it with --enable-v2 (etcd 3.4 and 3.5 have that; 3.6 has no v2 API), or choose "
     "rendezvous=c10d"
 )
-REACH = (
+ENDPOINT_HINT = (
     "rendezvous.endpoint has to be the HOST:PORT of an etcd's client URL that every node reaches"
 )
 
 
-def rendezvous(case: Case) -> Iterator[Finding]:
+def rendezvous(context: CheckContext) -> Iterator[Finding]:
     """An error for each of them that is missing; nothing to say where torch needs no more."""
-    for node, facts in case.ready:
-        found = [
-            *map(Finding.of, service_problems(case.spec, node, facts)),
-            *map(Finding.of, torchrun_problems(case.spec, node, facts)),
-            *_client(case, node, facts.python),
-            *_endpoint(case, node, facts),
+    for node, facts in context.ready:
+        findings = [
+            *map(Finding.from_problem, sidecar_problems(context.spec, node, facts)),
+            *map(Finding.from_problem, torchrun_problems(context.spec, node, facts)),
+            *_client_findings(context, node, facts.python),
+            *_endpoint_findings(context, node, facts),
         ]
-        yield from found
-        if not found and case.spec.rendezvous.etcd:
-            yield Finding(Level.FINE, node.name, _met(facts))
+        yield from findings
+        if not findings and context.spec.rendezvous.uses_etcd:
+            yield Finding(Level.OK, node.name, _etcd_text(facts))
 
 
-def _client(case: Case, node: Node, python: Python) -> Iterator[Finding]:
-    distribution, module = CLIENT
-    if not case.spec.rendezvous.etcd or python.error or python.packages is None:
+def _client_findings(context: CheckContext, node: Node, python: Interpreter) -> Iterator[Finding]:
+    distribution, module = CLIENT_PACKAGE
+    if not context.spec.rendezvous.uses_etcd or python.error or python.packages is None:
         return
-    if distribution not in python.packages and module not in python.similar:
-        what = f"no {distribution} in {python.executable}: torch cannot speak to an etcd without it"
-        yield Finding(Level.ERROR, node.name, what, INSTALL.format(python=python.executable))
+    if distribution not in python.packages and module not in python.substitutes:
+        message = (
+            f"no {distribution} in {python.executable}: torch cannot speak to an etcd without it"
+        )
+        yield Finding(
+            Level.ERROR, node.name, message, INSTALL_HINT.format(python=python.executable)
+        )
 
 
-def _endpoint(case: Case, node: Node, facts: Facts) -> Iterator[Finding]:
-    answer, endpoint = facts.etcd.answer, case.spec.rendezvous.endpoint
+def _endpoint_findings(context: CheckContext, node: Node, facts: Facts) -> Iterator[Finding]:
+    answer, endpoint = facts.etcd.endpoint_reply, context.spec.rendezvous.endpoint
     if answer is None:
         return
     if answer.error:
-        what = f"rendezvous.endpoint: {endpoint} cannot be used from here: {answer.error}"
-        yield Finding(Level.ERROR, node.name, what, REACH)
-    elif not answer.v2:
-        what = f"rendezvous.endpoint: the etcd {answer.version} at {endpoint} offers no v2 API"
-        yield Finding(Level.ERROR, node.name, what, WITH_V2)
+        message = f"rendezvous.endpoint: {endpoint} cannot be used from here: {answer.error}"
+        yield Finding(Level.ERROR, node.name, message, ENDPOINT_HINT)
+    elif not answer.has_v2:
+        message = f"rendezvous.endpoint: the etcd {answer.version} at {endpoint} offers no v2 API"
+        yield Finding(Level.ERROR, node.name, message, NO_V2_HINT)
 
 
-def _met(facts: Facts) -> str:
-    if facts.etcd.answer is not None:
-        return f"etcd {facts.etcd.answer.version} answers"
+def _etcd_text(facts: Facts) -> str:
+    if facts.etcd.endpoint_reply is not None:
+        return f"etcd {facts.etcd.endpoint_reply.version} answers"
     if facts.etcd.program:
         return f"can run etcd {facts.etcd.version}".strip()
     return "has what torch needs for etcd"

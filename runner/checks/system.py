@@ -4,103 +4,105 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from runner.checks.context import Case, used_gpus
+from runner.checks.context import CheckContext, used_gpus
 from runner.core.model.facts import Facts
 from runner.core.model.finding import Finding, Level
 from runner.core.model.spec import Node
 
-LIMITED = 0.75
+LIMITED_SHARE = 0.75
 """A cgroup that leaves less of the machine's memory than this is worth a word."""
-LITTLE = 0.1
+LOW_MEMORY_SHARE = 0.1
 """Of the machine's memory: with less left it swaps, or kills."""
-LOADED = 0.5
+HIGH_LOAD_SHARE = 0.5
 """Of the machine's cores, on average over a minute."""
 
 
-def system(case: Case) -> Iterator[Finding]:
+def system(context: CheckContext) -> Iterator[Finding]:
     """Warnings only: a run starts all the same, but may be slow, or killed."""
-    for node, facts in case.ready:
-        found = [
-            *_memory(facts, case.spec.cluster),
-            *_cores(node, facts),
-            *_numa(node, facts),
-            *_load(facts),
+    for node, facts in context.ready:
+        findings = [
+            *_memory_findings(facts, context.spec.cluster),
+            *_core_findings(node, facts),
+            *_numa_findings(node, facts),
+            *_load_findings(facts),
         ]
-        for level, what, hint in found:
-            yield Finding(level, node.name, what, hint)
-        if all(level is Level.FINE for level, _, _ in found) and facts.system.memory:
+        for level, message, hint in findings:
+            yield Finding(level, node.name, message, hint)
+        if all(level is Level.OK for level, _, _ in findings) and facts.system.memory:
             memory = max(1, round(facts.system.memory / (1 << 30)))
-            what = f"{_counted(facts.cores, 'core')}, {memory} GiB of memory"
-            yield Finding(Level.FINE, node.name, what)
+            message = f"{_count(facts.cores, 'core')}, {memory} GiB of memory"
+            yield Finding(Level.OK, node.name, message)
 
 
-Said = tuple[Level, str, str]
+FindingText = tuple[Level, str, str]
 
 
-def _memory(facts: Facts, cluster: str) -> Iterator[Said]:
-    told = facts.system
-    if not told.memory:
+def _memory_findings(facts: Facts, cluster: str) -> Iterator[FindingText]:
+    machine = facts.system
+    if not machine.memory:
         return
-    if told.memory_limit and told.memory_limit < LIMITED * told.memory:
-        what = (
-            f"our cgroup may take {_size(told.memory_limit)} of the machine's "
-            f"{_size(told.memory)} of memory: beyond that the kernel kills ranks"
+    if machine.memory_limit and machine.memory_limit < LIMITED_SHARE * machine.memory:
+        message = (
+            f"our cgroup may take {_size(machine.memory_limit)} of the machine's "
+            f"{_size(machine.memory)} of memory: beyond that the kernel kills ranks"
         )
         hint = (
             "fewer ranks or data loaders' workers; or have it raised: MemoryMax= of user-UID.slice "
             "there, a container's --memory"
         )
-        yield Level.WARNING, what, hint
-    if told.memory_free is not None and told.memory_free < LITTLE * told.memory:
-        swapped = f", {_size(told.swapped)} are swapped out" if told.swapped else ""
-        what = f"{_size(told.memory_free)} of {_size(told.memory)} of memory are free{swapped}"
+        yield Level.WARNING, message, hint
+    if machine.memory_free is not None and machine.memory_free < LOW_MEMORY_SHARE * machine.memory:
+        swapped = f", {_size(machine.swapped)} are swapped out" if machine.swapped else ""
+        message = (
+            f"{_size(machine.memory_free)} of {_size(machine.memory)} of memory are free{swapped}"
+        )
         hint = f"who has it: python -m runner exec --cluster {cluster} -- ps aux --sort=-rss"
-        yield Level.WARNING, what, hint
+        yield Level.WARNING, message, hint
 
 
-def _cores(node: Node, facts: Facts) -> Iterator[Said]:
+def _core_findings(node: Node, facts: Facts) -> Iterator[FindingText]:
     ranks = node.nproc or len(used_gpus(node, facts)) or 1
     if facts.cores < ranks:
-        what = f"{_counted(facts.cores, 'core')} for {ranks} ranks: they wait for each other"
+        message = f"{_count(facts.cores, 'core')} for {ranks} ranks: they wait for each other"
         hint = f"set cluster.nodes.{node.name}.nproc, or have a larger share (affinity, cpu.max)"
-        yield Level.WARNING, what, hint
+        yield Level.WARNING, message, hint
 
 
-def _numa(node: Node, facts: Facts) -> Iterator[Said]:
-    ours = facts.system.numa
-    used = [(gpu.index, gpu.health.numa) for gpu in used_gpus(node, facts) if gpu.health]
-    theirs = sorted({numa for _, numa in used if numa is not None})
-    far = [index for index, numa in used if numa is not None and numa not in ours]
-    if ours and far:
-        what = (
-            f"our cores are at NUMA node {_list(ours)}, GPU {_list(far)} elsewhere: data for them "
+def _numa_findings(node: Node, facts: Facts) -> Iterator[FindingText]:
+    own_numa = facts.system.numa_nodes
+    used = [(gpu.index, gpu.health.numa_node) for gpu in used_gpus(node, facts) if gpu.health]
+    gpu_numa = sorted({numa for _, numa in used if numa is not None})
+    far_gpus = [index for index, numa in used if numa is not None and numa not in own_numa]
+    if own_numa and far_gpus:
+        message = (
+            f"our cores are at NUMA node {_join_numbers(own_numa)}, GPU {_join_numbers(far_gpus)} elsewhere: data for them "
             "crosses the machine"
         )
         hint = f"lift the affinity there, or use other GPUs: cluster.nodes.{node.name}.gpus"
-        yield Level.WARNING, what, hint
-    elif len(theirs) > 1:
-        yield Level.FINE, f"its GPUs are at NUMA nodes {_list(theirs)}", ""
+        yield Level.WARNING, message, hint
+    elif len(gpu_numa) > 1:
+        yield Level.OK, f"its GPUs are at NUMA nodes {_join_numbers(gpu_numa)}", ""
 
 
-def _load(facts: Facts) -> Iterator[Said]:
-    told = facts.system
-    if not told.load or not told.cpus or told.load <= LOADED * told.cpus:
+def _load_findings(facts: Facts) -> Iterator[FindingText]:
+    machine = facts.system
+    if not machine.load or not machine.cpus or machine.load <= HIGH_LOAD_SHARE * machine.cpus:
         return
-    busy = facts.busiest
-    who = ""
-    if busy:
-        name = f" {busy.command}" if busy.command else ""
-        who = f"; process {busy.pid}{name} of {busy.user or 'unknown'} takes {busy.cores:g} cores"
-    load = max(1, round(told.load))
-    what = f"a load of {load} on {_counted(told.cpus, 'core')}: somebody uses them{who}"
-    yield Level.WARNING, what, "wait, ask them, or cluster.exclude leaves it out"
+    top = facts.top_process
+    top_text = ""
+    if top:
+        name = f" {top.command}" if top.command else ""
+        top_text = f"; process {top.pid}{name} of {top.user or 'unknown'} takes {top.cores:g} cores"
+    load = max(1, round(machine.load))
+    message = f"a load of {load} on {_count(machine.cpus, 'core')}: somebody uses them{top_text}"
+    yield Level.WARNING, message, "wait, ask them, or cluster.exclude leaves it out"
 
 
-def _counted(count: int, what: str) -> str:
-    return f"{count} {what}{'' if count == 1 else 's'}"
+def _count(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
-def _list(numbers: tuple[int, ...] | list[int]) -> str:
+def _join_numbers(numbers: tuple[int, ...] | list[int]) -> str:
     return ", ".join(map(str, numbers))
 
 

@@ -5,69 +5,75 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from runner.checks.context import Case, majority
-from runner.core.model.facts import Python
+from runner.checks.context import CheckContext, most_common
+from runner.core.model.facts import Interpreter
 from runner.core.model.finding import Finding, Level
-from runner.core.model.packages import NCCL
+from runner.core.model.packages import NCCL_PACKAGES
 from runner.core.planning.readiness import needs_python, needs_torch, torch_problems
 
-HINT = "the same on every node: {python} -m pip install {wanted}"
+INSTALL_HINT = "the same on every node: {python} -m pip install {wanted}"
 
 
-def torch(case: Case) -> Iterator[Finding]:
+def torch(context: CheckContext) -> Iterator[Finding]:
     """An error where it is missing, or another minor version; else a difference is a warning.
 
     Without torch's launcher a program may do without torch, and then it is a warning as well.
     Which NCCL torch will load is not known for sure: another package may have brought the one that
     is there, and a torch of conda's brings its own.
     """
-    if not needs_python(case.spec.task):  # whatever it uses, it is not known which
+    if not needs_python(context.spec.task):  # whatever it uses, it is not known which
         return
-    needed = needs_torch(case.spec.task)
-    for node, facts in case.ready:
+    needed = needs_torch(context.spec.task)
+    for node, facts in context.ready:
         for problem in torch_problems(node, facts):
-            lacking = Finding.of(problem)
-            yield lacking if needed else replace(lacking, level=Level.WARNING)
-    found = {node.name: facts.python for node, facts in case.ready if facts.python.torch}
-    parts = {name: _parts(told) for name, told in found.items()}
+            finding = Finding.from_problem(problem)
+            yield finding if needed else replace(finding, level=Level.WARNING)
+    pythons = {node.name: facts.python for node, facts in context.ready if facts.python.torch}
+    versions = {name: _versions(info) for name, info in pythons.items()}
     common = {
-        part: majority({name: each[part] for name, each in parts.items() if each[part]})
+        part: most_common(
+            {
+                name: node_versions[part]
+                for name, node_versions in versions.items()
+                if node_versions[part]
+            }
+        )
         for part in ("torch", "CUDA", "NCCL")
     }
-    for name, told in found.items():
-        mine = parts[name]
-        differing = [part for part in mine if mine[part] and mine[part] != common[part]]
+    for name, info in pythons.items():
+        own = versions[name]
+        differing = [part for part in own if own[part] and own[part] != common[part]]
         if not differing:
-            yield Finding(Level.FINE, name, _shown(mine).partition(" ")[2])
+            yield Finding(Level.OK, name, _versions_text(own).partition(" ")[2])
             continue
         wanted = f"torch=={common['torch'].partition('+')[0]}"
         if differing == ["NCCL"]:
-            wanted = f"{_nccl(told)}=={common['NCCL']}"
-        hint = HINT.format(python=told.executable, wanted=wanted)
-        theirs = _shown({part: common[part] for part in differing})
-        theirs = theirs.partition(" ")[2] if differing[0] == "torch" else theirs
-        what = f"{_shown({part: mine[part] for part in differing})}, most have {theirs}"
-        apart = _minor(mine["torch"]) != _minor(common["torch"])
-        what += ": they do not understand each other" if apart else ""
-        what += ": NCCL refuses a peer of another version" if differing == ["NCCL"] else ""
-        yield Finding(Level.ERROR if apart else Level.WARNING, name, what, hint)
+            wanted = f"{_nccl_distribution(info)}=={common['NCCL']}"
+        hint = INSTALL_HINT.format(python=info.executable, wanted=wanted)
+        others = _versions_text({part: common[part] for part in differing})
+        others = others.partition(" ")[2] if differing[0] == "torch" else others
+        message = f"{_versions_text({part: own[part] for part in differing})}, most have {others}"
+        is_incompatible = _minor_version(own["torch"]) != _minor_version(common["torch"])
+        message += ": they do not understand each other" if is_incompatible else ""
+        message += ": NCCL refuses a peer of another version" if differing == ["NCCL"] else ""
+        yield Finding(Level.ERROR if is_incompatible else Level.WARNING, name, message, hint)
 
 
-def _parts(told: Python) -> dict[str, str]:
+def _versions(info: Interpreter) -> dict[str, str]:
     """Return the versions that have to be alike, "" for what is not known."""
-    nccl = (told.packages or {}).get(_nccl(told), "")
-    return {"torch": told.torch, "CUDA": told.torch_cuda, "NCCL": nccl}
+    nccl = (info.packages or {}).get(_nccl_distribution(info), "")
+    return {"torch": info.torch, "CUDA": info.torch_cuda, "NCCL": nccl}
 
 
-def _nccl(told: Python) -> str:
+def _nccl_distribution(info: Interpreter) -> str:
     """Return the distribution that has NCCL, "" for none, or where leftovers make it unclear."""
-    names = [name for name in NCCL if name in (told.packages or {})]
+    names = [name for name in NCCL_PACKAGES if name in (info.packages or {})]
     return names[0] if len(names) == 1 else ""
 
 
-def _shown(parts: Mapping[str, str]) -> str:
+def _versions_text(parts: Mapping[str, str]) -> str:
     return ", ".join(f"{part} {version}" for part, version in parts.items() if version)
 
 
-def _minor(version: str) -> list[str]:
+def _minor_version(version: str) -> list[str]:
     return version.partition("+")[0].split(".")[:2]

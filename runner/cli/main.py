@@ -12,16 +12,16 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NoReturn
 
 from runner import __version__
-from runner.config.search_path import conf_folders, shipped
+from runner.config.search_path import conf_folders, shipped_folder
 from runner.core.errors import ConfigError, Interrupted, Problem, RunnerError
 from runner.ui.problems import render
 
 if TYPE_CHECKING:
     from runner.config.compose import Composer
-    from runner.core.model.launch_request import Composed
+    from runner.core.model.launch_request import LaunchRequest
 
-INFOS = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")
-ENDS_A_SWEEP = (5, 129, 130, 143)
+INFO_TOPICS = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")
+SWEEP_STOPPING_CODES = (5, 129, 130, 143)
 """Exit codes after which `--multirun` starts no other run: a person asked us to end, or something
 of the last run is still there; after a terminal that was closed, all of it."""
 
@@ -32,18 +32,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     if words[:1] == ["help"]:
         words[0] = "--help"
     if words and "=" not in words[0] and not words[0].startswith("-"):
-        return _verb(words)
-    return compose_and(words, _launch)
+        return _run_verb(words)
+    return for_each_run(words, _launch_run)
 
 
-def _verb(words: Sequence[str]) -> int:
+def _run_verb(args: Sequence[str]) -> int:
     # Here, because a launch needs nothing of it.
     from runner.cli import parser as cli_parser  # noqa: PLC0415
 
     try:
-        return cli_parser.run(words)
+        return cli_parser.run(args)
     except RunnerError as error:
-        return _told(error)
+        return _print_error(error)
 
 
 def entry() -> NoReturn:
@@ -66,58 +66,58 @@ def entry() -> NoReturn:
     sys.exit(code)
 
 
-def compose_and(argv: Sequence[str], job: Callable[[Composed], int]) -> int:
+def for_each_run(argv: Sequence[str], job: Callable[[LaunchRequest], int]) -> int:
     """Hand every run that the command line asks for to `job`, one after the other.
 
     Returns:
         The first exit code that is not 0, unless one ends the whole.
     """
     try:
-        runs = _asked_for(argv)
+        runs = _compose_runs(argv)
     except RunnerError as error:
-        return _told(error)
+        return _print_error(error)
     codes: list[int] = []
     for number, run in enumerate(runs, start=1):
         if len(runs) > 1:
-            _say(f"run {number} of {len(runs)}: {' '.join(run.overrides)}")
-        codes.append(_done(run, job))
-        if codes[-1] in ENDS_A_SWEEP:
+            _print_stderr(f"run {number} of {len(runs)}: {' '.join(run.overrides)}")
+        codes.append(_run_job(run, job))
+        if codes[-1] in SWEEP_STOPPING_CODES:
             break
     if len(runs) > 1:
-        left = f", {len(runs) - len(codes)} not started" if len(codes) < len(runs) else ""
-        _say(f"{codes.count(0)} of {len(runs)} runs succeeded{left}")
-    if codes and codes[-1] in ENDS_A_SWEEP:
+        not_started = f", {len(runs) - len(codes)} not started" if len(codes) < len(runs) else ""
+        _print_stderr(f"{codes.count(0)} of {len(runs)} runs succeeded{not_started}")
+    if codes and codes[-1] in SWEEP_STOPPING_CODES:
         return codes[-1]
     return next((code for code in codes if code), 0)
 
 
-def _say(text: str) -> None:
+def _print_stderr(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def _launch(composed: Composed) -> int:
+def _launch_run(composed: LaunchRequest) -> int:
     # Here, because what only shows a configuration needs nothing of a launch.
     from runner.workflows.launch import run  # noqa: PLC0415
 
     return run(composed)
 
 
-def _done(run: Composed, job: Callable[[Composed], int]) -> int:
+def _run_job(run: LaunchRequest, job: Callable[[LaunchRequest], int]) -> int:
     try:
         return job(run)
     except RunnerError as error:
-        return _told(error)
+        return _print_error(error)
     except KeyboardInterrupt:
         return 130
 
 
-def _told(error: RunnerError) -> int:
+def _print_error(error: RunnerError) -> int:
     if error.problems:
         print(render(error.problems), file=sys.stderr)
     return error.exit_code
 
 
-def _asked_for(argv: Sequence[str]) -> list[Composed]:
+def _compose_runs(argv: Sequence[str]) -> list[LaunchRequest]:
     """Return the runs to do; none where something was shown in their place."""
     try:
         flags = _parser().parse_intermixed_args(list(argv))
@@ -128,36 +128,36 @@ def _asked_for(argv: Sequence[str]) -> list[Composed]:
         # Here, because Hydra is most of what this program takes to start.
         from runner.config.compose import open_composer  # noqa: PLC0415
 
-        with open_composer(folders, shipped()) as composer:
-            if _shown(composer, flags):
+        with open_composer(folders, shipped_folder()) as composer:
+            if _show_info(composer, flags):
                 return []
-            words = flags.overrides
-            runs = composer.sweep(words) if flags.multirun else [composer.compose(words)]
+            overrides = flags.overrides
+            runs = composer.sweep(overrides) if flags.multirun else [composer.compose(overrides)]
             return [replace(run, config_dirs=tuple(flags.config_dir)) for run in runs]
     except KeyboardInterrupt:
         raise Interrupted(130) from None
 
 
-def _shown(composer: Composer, flags: argparse.Namespace) -> bool:
+def _show_info(composer: Composer, flags: argparse.Namespace) -> bool:
     """Print what a flag asks to see of the configuration, if one does."""
-    words = flags.overrides
+    overrides = flags.overrides
     if flags.help:
-        composer.show(words, lambda hydra, name, args: hydra.app_help(name, _parser(), args))
+        composer.show(overrides, lambda hydra, name, args: hydra.app_help(name, _parser(), args))
     elif flags.hydra_help:
         composer.show(None, lambda hydra, name, args: hydra.hydra_help(name, _parser(), args))
     elif flags.cfg:
         composer.show(
-            words,
+            overrides,
             lambda hydra, name, args: hydra.show_cfg(
                 name, args.overrides, flags.cfg, flags.package, flags.resolve
             ),
         )
     elif flags.info:
         composer.show(
-            words, lambda hydra, name, args: hydra.show_info(flags.info, name, args.overrides)
+            overrides, lambda hydra, name, args: hydra.show_info(flags.info, name, args.overrides)
         )
     elif flags.shell_completion:
-        composer.show(None, lambda hydra, name, _: hydra.shell_completion(name, words))
+        composer.show(None, lambda hydra, name, _: hydra.shell_completion(name, overrides))
     else:
         return False
     return True
@@ -193,7 +193,12 @@ def _parser() -> argparse.ArgumentParser:
     add("--version", action="store_true", help="our version")
     add("--cfg", "-c", choices=("job", "hydra", "all"), help="print the configuration")
     add(
-        "--info", "-i", nargs="?", const="all", choices=INFOS, help="print what Hydra composes from"
+        "--info",
+        "-i",
+        nargs="?",
+        const="all",
+        choices=INFO_TOPICS,
+        help="print what Hydra composes from",
     )
     add("--shell-completion", "-sc", action="store_true", help="install=SHELL, uninstall=SHELL")
     return parser

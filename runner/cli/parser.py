@@ -14,11 +14,11 @@ from invoke.parser.context import ParserContext
 from invoke.parser.parser import Parser
 from invoke.tasks import Task
 
-from runner.cli.commands.verbs import REST, VERBS, split
-from runner.config.validation import nearest
+from runner.cli.commands.verbs import PASSTHROUGH_ARGS, VERBS, split_passthrough
+from runner.config.validation import suggest
 from runner.core.errors import ConfigError, Problem
 
-EXAMPLES = {"explain": "python -m runner explain cluster.python --cluster lab3"}
+USAGE_EXAMPLES = {"explain": "python -m runner explain cluster.python --cluster lab3"}
 """For a verb that cannot do without a word of its own."""
 
 
@@ -30,23 +30,23 @@ def run(argv: Sequence[str]) -> int:
     """
     name, *words = argv
     if name not in VERBS:
-        raise ConfigError([_no_verb(name)])
-    words, REST[:] = split(words)
-    if REST and name != "exec":
-        raise _wrong(name, f"{name} takes no words after `--`")
+        raise ConfigError([_unknown_verb(name)])
+    words, PASSTHROUGH_ARGS[:] = split_passthrough(words)
+    if PASSTHROUGH_ARGS and name != "exec":
+        raise _usage_error(name, f"{name} takes no words after `--`")
     verb = VERBS[name]
     context = ParserContext(name=name, aliases=(), args=verb.get_arguments())
     if "--help" in words or "-h" in words:
-        _help(verb, context)
+        _print_help(verb, context)
         return 0
-    flags = [name, *_as_flags(name, words, context)]
+    flags = [name, *normalise_words(name, words, context)]
     try:
         parsed = Parser(contexts=[context]).parse_argv(flags)
     except ParseError as error:
-        what = _plainly(name, str(error))
+        message = reword(name, str(error))
         if name == "exec":
-            what += "; the command comes after `--`"
-        raise _wrong(name, what) from error
+            message += "; the command comes after `--`"
+        raise _usage_error(name, message) from error
     try:
         verb.body(Context(), **parsed[0].as_kwargs)
     except Exit as error:
@@ -54,63 +54,68 @@ def run(argv: Sequence[str]) -> int:
     return 0
 
 
-def _no_verb(name: str) -> Problem:
-    what = f"{name!r} is neither KEY=VALUE nor a verb; there are {', '.join(VERBS)}"
-    hint = nearest(name, VERBS)
+def _unknown_verb(name: str) -> Problem:
+    message = f"{name!r} is neither KEY=VALUE nor a verb; there are {', '.join(VERBS)}"
+    hint = suggest(name, VERBS)
     if Path(name).is_file():
         hint = f"a program to run is task.script={name}"
-    return Problem("command line", what, hint or "python -m runner --help shows what there is")
+    return Problem("command line", message, hint or "python -m runner --help shows what there is")
 
 
-def _wrong(name: str, what: str) -> ConfigError:
+def _usage_error(name: str, message: str) -> ConfigError:
     hint = f"python -m runner {name} --help shows what there is"
-    return ConfigError([Problem("command line", what, hint)])
+    return ConfigError([Problem("command line", message, hint)])
 
 
-def _plainly(name: str, said: str) -> str:
+def reword(name: str, error_text: str) -> str:
     """Return what Invoke says, in words of a command line."""
-    if "positional" in said:
-        return f"{name} needs a key, such as: {EXAMPLES[name]}"
-    return said.rstrip("!")
+    if "positional" in error_text:
+        return f"{name} needs a key, such as: {USAGE_EXAMPLES[name]}"
+    return error_text.rstrip("!")
 
 
-def _as_flags(name: str, words: Sequence[str], context: ParserContext) -> Iterator[str]:
+def normalise_words(name: str, words: Sequence[str], context: ParserContext) -> Iterator[str]:
     """Let words stand alone: KEY=VALUE is `--set KEY=VALUE`, another one the verb's own subject."""
-    subject = next((f"--{each}" for each in ("key", "command", "run") if each in context.args), "")
-    expecting, seen = "", set()
+    subject = next(
+        (f"--{flag_name}" for flag_name in ("key", "command", "run") if flag_name in context.args),
+        "",
+    )
+    pending_flag, used_flags = "", set()
     for word in words:
-        if word.startswith("-") and not expecting:
+        if word.startswith("-") and not pending_flag:
             flag, equals, _ = word.partition("=")
             arg = context.flags.get(flag)
             if arg is not None and arg.takes_value and not equals:
-                expecting = flag
-            if flag in seen and arg is not None and arg.kind is not list:
-                raise _wrong(name, f"{flag} is given twice")
-            seen.add(flag)
+                pending_flag = flag
+            if flag in used_flags and arg is not None and arg.kind is not list:
+                raise _usage_error(name, f"{flag} is given twice")
+            used_flags.add(flag)
             yield word
-        elif expecting:
+        elif pending_flag:
             if word in context.flags:
                 break
-            expecting = ""
+            pending_flag = ""
             yield word
-        elif re.match(r"[\w.+~@/]+=", word) and not (subject == "--command" and _is_line(word)):
+        elif re.match(r"[\w.+~@/]+=", word) and not (
+            subject == "--command" and _is_shell_line(word)
+        ):
             yield from ("--set", word)
         else:
             yield from (subject, word) if subject else (word,)
-    if expecting:
-        raise _wrong(name, f"{expecting} needs a value")
+    if pending_flag:
+        raise _usage_error(name, f"{pending_flag} needs a value")
 
 
-def _is_line(word: str) -> bool:
+def _is_shell_line(word: str) -> bool:
     """Whether a word is a line of shell that begins by setting a variable."""
     return re.match(r"\w+=.*\s", word) is not None
 
 
-def _help(verb: Task[Any], context: ParserContext) -> None:
+def _print_help(verb: Task[Any], context: ParserContext) -> None:
     rows = []
     for name, arg in context.args.items():
         value = f"={(arg.attr_name or name).strip('_').upper()}" if arg.takes_value else ""
         rows.append((f"--{name}{value}", arg.help or ""))
     width = max(len(flag) for flag, _ in rows)
     print(inspect.getdoc(verb.body))
-    print("\n".join(["", *(f"  {flag:{width}}  {text}" for flag, text in sorted(rows))]))
+    print("\n".join(["", *(f"  {flag:{width}}  {help_text}" for flag, help_text in sorted(rows))]))

@@ -1,4 +1,4 @@
-"""YAML and command line in, plain data out: Hydra and OmegaConf live here and in `explain`."""
+"""YAML and command line in, plain data out: Hydra and OmegaConf live here and in `explain_error`."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from runner.config import rerun
 from runner.config.arguments import hydra_value
-from runner.config.error_messages import Files, explain, plain
-from runner.config.inputs import Asked
-from runner.config.schema import Runner, register, strangers
+from runner.config.error_messages import ConfigFiles, explain_error, resolve_to_plain
+from runner.config.inputs import SpecInputs
+from runner.config.schema import RunnerConfig, register, unknown_keys
 from runner.config.search_path import GROUPS
-from runner.config.spec_builder import build, program_name
-from runner.config.validation import nearest
+from runner.config.spec_builder import build_spec, program_name
+from runner.config.validation import suggest
 from runner.core.errors import ConfigError, Problem
-from runner.core.model.launch_request import Composed
+from runner.core.model.launch_request import LaunchRequest
 
 if TYPE_CHECKING:
     from hydra._internal.hydra import Hydra
@@ -45,30 +45,30 @@ if TYPE_CHECKING:
     from runner.config.provenance import Origin
 
 PRIMARY = "runner"
-NODES = "cluster.nodes."
-RANGED = re.compile(r"^(\+{0,2}(?:cluster\.(?:only|exclude)|task\.nodes)=)([^'\"]*)$")
+NODES_PREFIX = "cluster.nodes."
+RANGE_OVERRIDE = re.compile(r"^(\+{0,2}(?:cluster\.(?:only|exclude)|task\.nodes)=)([^'\"]*)$")
 
 
 @dataclasses.dataclass(frozen=True)
-class _Begun:
+class _HydraInput:
     """What Hydra is given for some words.
 
     Attributes:
         primary: The config to begin with.
         overrides: The words as Hydra wants them.
         parsed: The same, read.
-        past: The run that is to be done again, whose record `primary` is.
+        record: The run that is to be done again, whose record `primary` is.
     """
 
     primary: str
     overrides: list[str]
     parsed: list[Override]
-    past: rerun.Past | None = None
+    record: rerun.RecordedRun | None = None
 
     @property
     def keys(self) -> set[str]:
         """The keys and groups the words speak of."""
-        return {each.key_or_group for each in self.parsed}
+        return {override.key_or_group for override in self.parsed}
 
 
 class _UserFolders(SearchPathPlugin):
@@ -91,13 +91,13 @@ def open_composer(folders: Sequence[Path], shipped: Path) -> Iterator[Composer]:
     Plugins.instance().register(_UserFolders)
     register()
     with initialize_config_dir(str(folders[-1]), job_name=PRIMARY, version_base="1.3"):
-        yield Composer(Files(folders, shipped))
+        yield Composer(ConfigFiles(folders, shipped))
 
 
 class Composer:
     """Hydra, with our search order and our messages."""
 
-    def __init__(self, files: Files) -> None:
+    def __init__(self, files: ConfigFiles) -> None:
         self._files = files
         self._run_ids: set[str] = set()
 
@@ -108,70 +108,74 @@ class Composer:
             raise RuntimeError("a Composer is used within `open_composer` only")
         return hydra
 
-    def compose(self, words: Sequence[str]) -> Composed:
+    def compose(self, overrides: Sequence[str]) -> LaunchRequest:
         """Compose one run.
 
         Raises:
             ConfigError: With every problem.
         """
         try:
-            with self._explained(words):
-                begun = self._begin(words)
-                config = self._composed(begun)
+            with self._translate_errors(overrides):
+                hydra_input = self._prepare(overrides)
+                config = self._compose_config(hydra_input)
         except ConfigError as error:
-            raise ConfigError([*error.problems, *self._beside(error, words)]) from error
-        with self._explained(words):
+            raise ConfigError(
+                [*error.problems, *self._further_problems(error, overrides)]
+            ) from error
+        with self._translate_errors(overrides):
             HydraConfig.instance().set_config(config)
             hydra = config.hydra
-            return self._finish(_without_hydra(config), hydra, words, begun)
+            return self._build_request(_drop_hydra_section(config), hydra, overrides, hydra_input)
 
-    def _beside(self, refused: ConfigError, words: Sequence[str]) -> list[Problem]:
+    def _further_problems(
+        self, first_error: ConfigError, overrides: Sequence[str]
+    ) -> list[Problem]:
         """Return what else is wrong: Hydra stops at the first value that it refuses.
 
         Without the cluster or the task that was meant, much would seem to be.
         """
-        keys = {problem.where for problem in refused.problems}
-        if keys & {rerun.KEY} or any(nearest(key, GROUPS) for key in keys if "." not in key):
+        keys = {problem.subject for problem in first_error.problems}
+        if keys & {rerun.KEY} or any(suggest(key, GROUPS) for key in keys if "." not in key):
             return []
-        rest = [word for word in words if word.lstrip("+").partition("=")[0] not in keys]
-        if len(rest) < len(words):
+        remaining = [word for word in overrides if word.lstrip("+").partition("=")[0] not in keys]
+        if len(remaining) < len(overrides):
             try:
-                self.compose(rest)
+                self.compose(remaining)
             except ConfigError as error:
                 return list(error.problems)
         return []
 
-    def sweep(self, words: Sequence[str]) -> list[Composed]:
+    def sweep(self, overrides: Sequence[str]) -> list[LaunchRequest]:
         """Compose every run of a `--multirun`, before any of them is started.
 
         Raises:
             ConfigError: With every problem of every run.
         """
 
-        def compose(config: DictConfig) -> Composed | ConfigError:
+        def compose(config: DictConfig) -> LaunchRequest | ConfigError:
             hydra = HydraConfig.get()
             try:
-                return self._finish(config, hydra, list(hydra.overrides.task), begun)
+                return self._build_request(config, hydra, list(hydra.overrides.task), hydra_input)
             except ConfigError as error:
                 return error
 
-        with self._explained(words), tempfile.TemporaryDirectory() as folder:
-            begun = self._begin(words)
+        with self._translate_errors(overrides), tempfile.TemporaryDirectory() as folder:
+            hydra_input = self._prepare(overrides)
             # Hydra's sweepers write there; each of our runs has a record of its own.
-            overrides = [*begun.overrides, f"hydra.sweep.dir={hydra_value(folder)}"]
+            hydra_overrides = [*hydra_input.overrides, f"hydra.sweep.dir={hydra_value(folder)}"]
             batches = self._hydra.multirun(
-                begun.primary, compose, overrides, with_log_configuration=False
+                hydra_input.primary, compose, hydra_overrides, with_log_configuration=False
             )
             results = [job.return_value for batch in batches for job in batch]
         errors = [result for result in results if isinstance(result, ConfigError)]
         if errors:
             raise ConfigError(list(dict.fromkeys(p for error in errors for p in error.problems)))
         if len({composed.run_dir for composed in results}) < len(results):
-            what = "every run of a --multirun needs a folder of its own"
-            raise ConfigError([Problem("run_dir", what, "leave out run_id and run_dir")])
+            message = "every run of a --multirun needs a folder of its own"
+            raise ConfigError([Problem("run_dir", message, "leave out run_id and run_dir")])
         return results
 
-    def origins(self, words: Sequence[str], key: str = "") -> list[Origin]:
+    def origins(self, overrides: Sequence[str], key: str = "") -> list[Origin]:
         """Return where a value comes from, or every value below a key.
 
         What is wrong with the values themselves is not told: this is for finding out.
@@ -179,29 +183,41 @@ class Composer:
         Raises:
             ConfigError: It cannot be composed, or there is no such key.
         """
-        from runner.config.layers import layers, of_record  # noqa: PLC0415
-        from runner.config.provenance import Tracer  # noqa: PLC0415
+        from runner.config.layers import collect_layers, record_layer  # noqa: PLC0415
+        from runner.config.provenance import ProvenanceTracer  # noqa: PLC0415
 
-        with self._explained(words):
-            begun = self._begin(words)
-            config = self._composed(begun)
+        with self._translate_errors(overrides):
+            hydra_input = self._prepare(overrides)
+            config = self._compose_config(hydra_input)
             defaults = self._hydra.config_loader.compute_defaults_list(
-                begun.primary, begun.overrides, RunMode.RUN
+                hydra_input.primary, hydra_input.overrides, RunMode.RUN
             )
             roots = [
                 Path(source.path)
                 for source in config.hydra.runtime.config_sources
                 if source.schema == "file"
             ]
-            typed = dict(zip(begun.overrides[-len(words) :], words, strict=True)) if words else {}
-            lines = [(str(each.input_line), each) for each in defaults.config_overrides]
-            settings = [(typed.get(line, line), each) for line, each in lines]
-            past = begun.past
-            record = {begun.primary: of_record(past.where, past.kept(begun.keys))} if past else {}
-            sources = layers(defaults.defaults, roots, settings, record)
-            return Tracer(_without_hydra(config), sources).origins(key)
+            as_typed = (
+                dict(zip(hydra_input.overrides[-len(overrides) :], overrides, strict=True))
+                if overrides
+                else {}
+            )
+            lines = [(str(override.input_line), override) for override in defaults.config_overrides]
+            settings = [(as_typed.get(line, line), override) for line, override in lines]
+            recorded_run = hydra_input.record
+            record_layers = (
+                {
+                    hydra_input.primary: record_layer(
+                        recorded_run.config_file, recorded_run.content_without(hydra_input.keys)
+                    )
+                }
+                if recorded_run
+                else {}
+            )
+            sources = collect_layers(defaults.defaults, roots, settings, record_layers)
+            return ProvenanceTracer(_drop_hydra_section(config), sources).origins(key)
 
-    def yaml(self, words: Sequence[str], key: str = "", *, resolve: bool = False) -> str:
+    def yaml(self, overrides: Sequence[str], key: str = "", *, resolve: bool = False) -> str:
         """Return the configuration, or what stands below a key, as YAML.
 
         Raises:
@@ -209,33 +225,33 @@ class Composer:
         """
         from runner.config.provenance import as_yaml  # noqa: PLC0415
 
-        with self._explained(words):
-            config = self._composed(self._begin(words))
-            return as_yaml(_without_hydra(config), key, resolve=resolve)
+        with self._translate_errors(overrides):
+            config = self._compose_config(self._prepare(overrides))
+            return as_yaml(_drop_hydra_section(config), key, resolve=resolve)
 
     def show(
         self,
-        words: Sequence[str] | None,
-        question: Callable[[Hydra, str, argparse.Namespace], None],
+        overrides: Sequence[str] | None,
+        action: Callable[[Hydra, str, argparse.Namespace], None],
     ) -> None:
         """Have Hydra print something about the configuration, or about itself where that is None.
 
         Raises:
             ConfigError: It cannot be composed, or has no such part.
         """
-        with self._explained(words or ()):
-            begun = self._begin(words or ())
-            if words is not None:
+        with self._translate_errors(overrides or ()):
+            hydra_input = self._prepare(overrides or ())
+            if overrides is not None:
                 # For our words where something is wrong: Hydra would print its own.
-                self._composed(begun)
-            args = argparse.Namespace(overrides=begun.overrides, resolve=False)
+                self._compose_config(hydra_input)
+            args = argparse.Namespace(overrides=hydra_input.overrides, resolve=False)
             try:
-                question(self._hydra, begun.primary, args)
+                action(self._hydra, hydra_input.primary, args)
             except SystemExit as error:
                 raise ConfigError([]) from error  # Hydra has said why.
 
     @contextlib.contextmanager
-    def _explained(self, words: Sequence[str]) -> Iterator[None]:
+    def _translate_errors(self, overrides: Sequence[str]) -> Iterator[None]:
         """Turn whatever Hydra raises into a ConfigError of one problem."""
         try:
             yield
@@ -244,9 +260,9 @@ class Composer:
         except Exception as error:
             if os.environ.get("HYDRA_FULL_ERROR") == "1":
                 raise
-            raise ConfigError([explain(error, self._files, words)]) from error
+            raise ConfigError([explain_error(error, self._files, overrides)]) from error
 
-    def _begin(self, words: Sequence[str]) -> _Begun:
+    def _prepare(self, overrides: Sequence[str]) -> _HydraInput:
         """Read the words, and find what they say on record.
 
         A program given without `task=` stands alone: nothing of the default task is kept.
@@ -254,90 +270,108 @@ class Composer:
         Raises:
             ConfigError: There is no such record.
         """
-        overrides = [RANGED.sub(_quote_ranges, word) for word in words]
-        begun = _Begun(PRIMARY, overrides, OverridesParser.create().parse_overrides(overrides))
-        name = rerun.named(begun.parsed)
+        hydra_overrides = [RANGE_OVERRIDE.sub(_quote_ranges, word) for word in overrides]
+        hydra_input = _HydraInput(
+            PRIMARY, hydra_overrides, OverridesParser.create().parse_overrides(hydra_overrides)
+        )
+        name = rerun.requested_run(hydra_input.parsed)
         if name is not None:
-            past = rerun.find(name, Path.cwd())
-            self._files.named[rerun.CONFIG] = past.where
-            node = past.primary(begun.keys, self._files.shipped / f"{PRIMARY}.yaml")
-            ConfigStore.instance().store(rerun.CONFIG, node)
-            return dataclasses.replace(begun, primary=rerun.CONFIG, past=past)
-        programs = [o for o in begun.parsed if o.key_or_group in rerun.PROGRAMS]
-        if "task" not in begun.keys and any(o.value() is not None for o in programs):
-            return dataclasses.replace(begun, overrides=["task=base", *overrides])
-        return begun
+            recorded_run = rerun.find_record(name, Path.cwd())
+            self._files.explicit_paths[rerun.CONFIG_NAME] = recorded_run.config_file
+            node = recorded_run.primary_config(
+                hydra_input.keys, self._files.shipped / f"{PRIMARY}.yaml"
+            )
+            ConfigStore.instance().store(rerun.CONFIG_NAME, node)
+            return dataclasses.replace(hydra_input, primary=rerun.CONFIG_NAME, record=recorded_run)
+        programs = [o for o in hydra_input.parsed if o.key_or_group in rerun.TASK_PROGRAM_KEYS]
+        if "task" not in hydra_input.keys and any(o.value() is not None for o in programs):
+            return dataclasses.replace(hydra_input, overrides=["task=base", *hydra_overrides])
+        return hydra_input
 
-    def _composed(self, begun: _Begun) -> DictConfig:
-        return self._hydra.compose_config(begun.primary, begun.overrides, RunMode.RUN)
+    def _compose_config(self, hydra_input: _HydraInput) -> DictConfig:
+        return self._hydra.compose_config(hydra_input.primary, hydra_input.overrides, RunMode.RUN)
 
-    def _finish(
-        self, config: DictConfig, hydra: HydraConf, words: Sequence[str], begun: _Begun
-    ) -> Composed:
+    def _build_request(
+        self,
+        config: DictConfig,
+        hydra: HydraConf,
+        overrides: Sequence[str],
+        hydra_input: _HydraInput,
+    ) -> LaunchRequest:
         """Check what Hydra composed, and turn it into plain data."""
-        past, replaced = begun.past, rerun.replaces_program(begun.parsed)
+        recorded_run, is_replaced = hydra_input.record, rerun.replaces_program(hydra_input.parsed)
         chosen = {
             group: f"{group}/{option}"
             for group, option in hydra.runtime.choices.items()
             if isinstance(option, str) and not group.startswith("hydra/")
         }
-        configs = [begun.primary, *sorted(chosen.values())]
-        if OmegaConf.get_type(config) is not Runner:
+        configs = [hydra_input.primary, *sorted(chosen.values())]
+        if OmegaConf.get_type(config) is not RunnerConfig:
             where = str(self._files.find(PRIMARY)[0])
             raise ConfigError([Problem(where, "its defaults list must begin with runner_base")])
         task = chosen.get("task", "").removeprefix("task/")
-        name = task if task not in ("", "base") else program_name(plain(config.task, "task", []))
+        name = (
+            task
+            if task not in ("", "base")
+            else program_name(resolve_to_plain(config.task, "task", []))
+        )
         cluster = chosen.get("cluster", "cluster").removeprefix("cluster/")
-        if past:
-            config.rerun = past.planned.run_id
-            cluster = cluster if "cluster" in chosen else past.planned.cluster
-            name = name if replaced else past.planned.task
+        if recorded_run:
+            config.rerun = recorded_run.plan.run_id
+            cluster = cluster if "cluster" in chosen else recorded_run.plan.cluster
+            name = name if is_replaced else recorded_run.plan.task
         if not OmegaConf.is_interpolation(config, "run_id") and config.run_id is None:
-            config.run_id = self._another_run_id(name)
-        with self._located(configs, words):
-            values = _resolved(config)
-            given = [*hydra.overrides.hydra, *hydra.overrides.task]
-            paths, declared = self._node_overrides(given, begun)
+            config.run_id = self._unique_run_id(name)
+        with self._locate_problems(configs, overrides):
+            values = _resolve(config)
+            all_overrides = [*hydra.overrides.hydra, *hydra.overrides.task]
+            node_paths, known_entries = self._node_overrides(all_overrides, hydra_input)
             cwd = str(Path.cwd())
-            asked = Asked(values, cluster, name, cwd, os.environ, paths, declared)
-            problems = list(strangers(values))
-            if past is None and values.get(rerun.KEY) is not None:
-                problems.append(rerun.misplaced(values[rerun.KEY]))
-            spec, options = build(asked, problems)
-        recorded, notes = past.again(spec, words, same=not replaced) if past else (None, ())
-        return Composed(
+            inputs = SpecInputs(values, cluster, name, cwd, os.environ, node_paths, known_entries)
+            problems = list(unknown_keys(values))
+            if recorded_run is None and values.get(rerun.KEY) is not None:
+                problems.append(rerun.rerun_not_on_command_line(values[rerun.KEY]))
+            spec, options = build_spec(inputs, problems)
+        recorded_code, notes = (
+            recorded_run.code_to_run(spec, overrides, is_same_program=not is_replaced)
+            if recorded_run
+            else (None, ())
+        )
+        return LaunchRequest(
             spec=spec,
             config_yaml=OmegaConf.to_yaml(config, resolve=False),
             sources=tuple(self._files.sources(configs)),
             notes=(*notes, *self._files.shadows(configs)),
             task_option=task,
-            overrides=tuple(words),
-            recorded=recorded,
+            overrides=tuple(overrides),
+            recorded_code=recorded_code,
             **options,
         )
 
-    def _another_run_id(self, name: str) -> str:
+    def _unique_run_id(self, name: str) -> str:
         """Make a run id that no other run of a sweep has: in a long one, chance would see to it."""
-        while (made := new_run_id(name)) in self._run_ids:
+        while (run_id := new_run_id(name)) in self._run_ids:
             pass
-        self._run_ids.add(made)
-        return made
+        self._run_ids.add(run_id)
+        return run_id
 
     @contextlib.contextmanager
-    def _located(self, configs: Sequence[str], words: Sequence[str]) -> Iterator[None]:
+    def _locate_problems(self, configs: Sequence[str], overrides: Sequence[str]) -> Iterator[None]:
         """Say of each problem in which line of which file its key is set."""
         try:
             yield
         except ConfigError as error:
             raise ConfigError(
                 [
-                    dataclasses.replace(each, where=self._files.place(each.where, configs, words))
-                    for each in error.problems
+                    dataclasses.replace(
+                        problem, subject=self._files.locate_key(problem.subject, configs, overrides)
+                    )
+                    for problem in error.problems
                 ]
             ) from error
 
     def _node_overrides(
-        self, overrides: Sequence[str], begun: _Begun
+        self, overrides: Sequence[str], hydra_input: _HydraInput
     ) -> tuple[list[tuple[str, ...]], list[str] | None]:
         """Return the paths below `cluster.nodes` that are set, and the entries they may speak of.
 
@@ -345,17 +379,23 @@ class Composer:
         `gpu[01-16]` is in the YAML; so it takes a misspelt name too, and we look ourselves.
         """
         parsed = OverridesParser.create().parse_overrides(list(overrides))
-        ours = [o for o in parsed if o.key_or_group.startswith(NODES) and not o.is_delete()]
-        if not ours:
+        node_overrides = [
+            o for o in parsed if o.key_or_group.startswith(NODES_PREFIX) and not o.is_delete()
+        ]
+        if not node_overrides:
             return [], None
-        changes = {o.input_line for o in ours if not o.is_add() and not o.is_force_add()}
-        rest = [word for word in overrides if word not in changes]
-        nodes = self._composed(dataclasses.replace(begun, overrides=rest)).cluster.nodes
-        paths = [tuple(o.key_or_group.removeprefix(NODES).split(".")) for o in ours]
+        changes = {o.input_line for o in node_overrides if not o.is_add() and not o.is_force_add()}
+        remaining = [word for word in overrides if word not in changes]
+        nodes = self._compose_config(
+            dataclasses.replace(hydra_input, overrides=remaining)
+        ).cluster.nodes
+        paths = [
+            tuple(o.key_or_group.removeprefix(NODES_PREFIX).split(".")) for o in node_overrides
+        ]
         return paths, list(nodes) if isinstance(nodes, DictConfig) else []
 
 
-def _without_hydra(config: DictConfig) -> DictConfig:
+def _drop_hydra_section(config: DictConfig) -> DictConfig:
     with open_dict(config):
         del config["hydra"]
     return config
@@ -369,13 +409,13 @@ def _quote_ranges(match: re.Match[str]) -> str:
 def new_run_id(task: str) -> str:
     """Make a run id, `MMDD-HHMM-TASK-xxxx`; within a minute, one pair in 1.7 million is equal."""
     slug = re.sub(r"[^a-z0-9]+", "-", task.lower())[:40].strip("-") or "task"
-    chance = "".join(secrets.choice(string.ascii_lowercase + string.digits) for _ in range(4))
-    return f"{datetime.now().astimezone():%m%d-%H%M}-{slug}-{chance}"
+    suffix = "".join(secrets.choice(string.ascii_lowercase + string.digits) for _ in range(4))
+    return f"{datetime.now().astimezone():%m%d-%H%M}-{slug}-{suffix}"
 
 
-def _resolved(config: DictConfig) -> dict[str, Any]:
+def _resolve(config: DictConfig) -> dict[str, Any]:
     problems: list[Problem] = []
-    values: dict[str, Any] = plain(config, "", problems)
+    values: dict[str, Any] = resolve_to_plain(config, "", problems)
     if problems:
         raise ConfigError(problems)
     return values

@@ -23,26 +23,26 @@ from omegaconf import DictConfig, ListConfig
 from omegaconf.errors import ConfigKeyError, MissingMandatoryValue, OmegaConfBaseException
 
 from runner.config.arguments import hydra_value
-from runner.config.schema import unknown
-from runner.config.validation import nearest
+from runner.config.schema import unknown_schema_key
+from runner.config.validation import suggest
 from runner.core.errors import Problem
 
 
-class Files:
+class ConfigFiles:
     """The YAML files of some folders: the first folder that has a file wins.
 
-    `named` are those of another name, or in another place, than their config.
+    `explicit_paths` are those of another name, or in another place, than their config.
     """
 
     def __init__(self, folders: Sequence[Path], shipped: Path) -> None:
         self.folders = folders
         self.shipped = shipped
-        self.named: dict[str, Path] = {}
+        self.explicit_paths: dict[str, Path] = {}
 
     def find(self, config: str) -> list[Path]:
         """Return the files of this name, the one that wins first."""
-        if config in self.named:
-            return [self.named[config]]
+        if config in self.explicit_paths:
+            return [self.explicit_paths[config]]
         files = (folder / f"{config}.yaml" for folder in self.folders)
         return [file for file in files if file.is_file()]
 
@@ -61,15 +61,15 @@ class Files:
                 names = ["the shipped one" if file == ours else str(file) for file in hidden]
                 yield f"{config}: {chosen} (shadows {' and '.join(names)})"
 
-    def place(self, key: str, configs: Sequence[str], words: Sequence[str] = ()) -> str:
+    def locate_key(self, key: str, configs: Sequence[str], overrides: Sequence[str] = ()) -> str:
         """Return `FILE:LINE: KEY` for the file that sets a key, or the key alone.
 
         Alone, too, where that is a shipped rendezvous: it is a choice, and not for a user to edit.
         """
         groups = {config.rpartition("/")[0] for config in configs}
-        for word in words:
-            set_here = word.lstrip("+~").partition("=")[0]
-            if set_here not in groups and f"{key}.".startswith(f"{set_here}."):
+        for word in overrides:
+            override_key = word.lstrip("+~").partition("=")[0]
+            if override_key not in groups and f"{key}.".startswith(f"{override_key}."):
                 return key
         keys = key.split(".")
         for config in configs:
@@ -79,14 +79,14 @@ class Files:
             package = config.split("/")[:-1]
             for path in (keys, keys[len(package) :] if keys[: len(package)] == package else []):
                 if file and path and (line := _line_of(file, path)):
-                    return f"{shown(file)}:{line}: {key}"
+                    return f"{display_path(file)}:{line}: {key}"
         return key
 
 
-def shown(file: Path) -> str:
+def display_path(file: Path) -> str:
     """Return a path as a person here would type it."""
-    here = Path.cwd()
-    return str(file.relative_to(here) if file.is_relative_to(here) else file)
+    cwd = Path.cwd()
+    return str(file.relative_to(cwd) if file.is_relative_to(cwd) else file)
 
 
 def _line_of(file: Path, path: Sequence[str]) -> int | None:
@@ -98,27 +98,27 @@ def _line_of(file: Path, path: Sequence[str]) -> int | None:
     line = None
     for key in path:
         pairs = node.value if isinstance(node, yaml.MappingNode) else []
-        found = next(((name, value) for name, value in pairs if name.value == key), None)
-        if found is None:
+        pair = next(((name, value) for name, value in pairs if name.value == key), None)
+        if pair is None:
             return None
-        line, node = found[0].start_mark.line + 1, found[1]
+        line, node = pair[0].start_mark.line + 1, pair[1]
     return line
 
 
-def unresolved(key: str, error: OmegaConfBaseException) -> Problem:
+def unresolved_problem(key: str, error: OmegaConfBaseException) -> Problem:
     """Return the problem of a value that cannot be resolved."""
     if isinstance(error, MissingMandatoryValue):
         return Problem(key, "must be set: the YAML says ???", f"such as {key}=VALUE")
     text = _first_line(error)
-    if found := re.search(r"Environment variable '([^']+)' not found", text):
-        hint = f"export {found[1]}=… first, or give a default: ${{oc.env:{found[1]},DEFAULT}}"
-        return Problem(key, f"{found[1]} is not set in this shell's environment", hint)
+    if match := re.search(r"Environment variable '([^']+)' not found", text):
+        hint = f"export {match[1]}=… first, or give a default: ${{oc.env:{match[1]},DEFAULT}}"
+        return Problem(key, f"{match[1]} is not set in this shell's environment", hint)
     return Problem(
-        key, _lowered(text), "${a.b} is the full key of another value, ${.b} a neighbour"
+        key, _lower_first(text), "${a.b} is the full key of another value, ${.b} a neighbour"
     )
 
 
-def plain(node: Any, where: str, problems: list[Problem]) -> Any:
+def resolve_to_plain(node: Any, where: str, problems: list[Problem]) -> Any:
     """Return a config as plain data with every interpolation resolved."""
     if isinstance(node, DictConfig):
         pairs = [(key, str(key)) for key in node]
@@ -128,43 +128,43 @@ def plain(node: Any, where: str, problems: list[Problem]) -> Any:
         return node
     result = {}
     for key, name in pairs:
-        full = f"{where}.{name}" if where else name
+        full_key = f"{where}.{name}" if where else name
         try:
             value = node[key]
         except OmegaConfBaseException as error:
-            problem = unresolved(full, error)
-            if problem.what not in {known.what for known in problems}:
+            problem = unresolved_problem(full_key, error)
+            if problem.message not in {earlier.message for earlier in problems}:
                 problems.append(problem)
         else:
-            result[name] = plain(value, full, problems)
+            result[name] = resolve_to_plain(value, full_key, problems)
     return result if isinstance(node, DictConfig) else list(result.values())
 
 
-def explain(error: Exception, files: Files, words: Sequence[str]) -> Problem:
-    """Return the problem of anything raised while Hydra composed `words`."""
+def explain_error(error: Exception, files: ConfigFiles, overrides: Sequence[str]) -> Problem:
+    """Return the problem of anything raised while Hydra composed `overrides`."""
     cause = error.__cause__ or error.__context__
     if isinstance(error, OverrideParseException):
         return _unreadable_override(error)
     if isinstance(error, MissingConfigException):
-        return _missing_option(error, files, words)
+        return _missing_option(error, files, overrides)
     if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark:
         mark = error.problem_mark
-        where = f"{shown(Path(mark.name))}:{mark.line + 1}"
+        where = f"{display_path(Path(mark.name))}:{mark.line + 1}"
         return Problem(where, ", ".join(filter(None, (error.context, error.problem))))
     if isinstance(error, ConfigCompositionException) and isinstance(cause, OmegaConfBaseException):
         return _refused_value(error, cause, files)
-    if file := _being_read(error):
+    if file := _file_being_read(error):
         detail = cause if isinstance(cause, OmegaConfBaseException) else error
         reason = getattr(detail, "strerror", None) or _first_line(detail)
-        return Problem(shown(file), f"cannot be read: {_lowered(reason)}")
-    return _other(error, files, words)
+        return Problem(display_path(file), f"cannot be read: {_lower_first(reason)}")
+    return _other_error(error, files, overrides)
 
 
 def _first_line(error: BaseException) -> str:
     return str(error).strip().partition("\n")[0]
 
 
-def _lowered(text: str) -> str:
+def _lower_first(text: str) -> str:
     return text[:1].lower() + text[1:]
 
 
@@ -172,67 +172,73 @@ def _unreadable_override(error: OverrideParseException) -> Problem:
     word = error.override
     key, equals, value = word.partition("=")
     if not equals:
-        what = "neither KEY=VALUE nor a flag"
+        message = "neither KEY=VALUE nor a flag"
         hint = "python -m runner --help shows what there is"
-        return Problem(word, what, f"task.script={word}" if Path(word).is_file() else hint)
+        return Problem(word, message, f"task.script={word}" if Path(word).is_file() else hint)
     if "[" in key:
-        what = "a key cannot be a range"
-        return Problem(word, what, "set one node, or edit the YAML")
+        message = "a key cannot be a range"
+        return Problem(word, message, "set one node, or edit the YAML")
     try:
         OverridesParser.create().parse_override(f"{key}=1")
     except HydraException:
-        what = f"{key!r} is no key; keys are joined by dots, and such a part starts with a letter"
-        return Problem(word, what, "what has no such key can be set in YAML only")
+        message = (
+            f"{key!r} is no key; keys are joined by dots, and such a part starts with a letter"
+        )
+        return Problem(word, message, "what has no such key can be set in YAML only")
     quoted = f"{key}={hydra_value(value)}" if value[:1] not in "[{" else f'{key}=["a (b)", c]'
     hint = f"quote text for Hydra, and the whole for the shell:\n  {shlex.quote(quoted)}"
     return Problem(word, "the value is not in the grammar of Hydra's overrides", hint)
 
 
-def _missing_option(error: MissingConfigException, files: Files, words: Sequence[str]) -> Problem:
+def _missing_option(
+    error: MissingConfigException, files: ConfigFiles, overrides: Sequence[str]
+) -> Problem:
     name = error.missing_cfg_file or ""
     group, _, option = name.rpartition("/")
     parent = re.match(r"In '([^']+)'", str(error))
-    chosen = [
+    choosing_words = [
         word
-        for word in words
+        for word in overrides
         if re.match(rf"\+?{re.escape(group)}(@[^=]*)?=.*{re.escape(option)}", word)
     ]
-    sources = [shown(file) for file in files.find(parent[1])] if parent else []
+    sources = [display_path(file) for file in files.find(parent[1])] if parent else []
     folders = [folder / group for folder in files.folders if (folder / group).is_dir()]
     options = error.options or sorted(
         {"base", *(file.stem for folder in folders for file in folder.glob("*.yaml"))}
     )
-    hint = [nearest(option, options, f"{group}=")]
-    hint += [f"looked in {' and '.join(map(shown, folders))}"] if folders else []
-    what = f"there is no {group or 'config'} {option!r}; there are {', '.join(options)}"
-    where = next(iter([*chosen[-1:], *sources]), group)
-    return Problem(where, what, "\n".join(filter(None, hint)))
+    hint = [suggest(option, options, f"{group}=")]
+    hint += [f"looked in {' and '.join(map(display_path, folders))}"] if folders else []
+    message = f"there is no {group or 'config'} {option!r}; there are {', '.join(options)}"
+    where = next(iter([*choosing_words[-1:], *sources]), group)
+    return Problem(where, message, "\n".join(filter(None, hint)))
 
 
 def _refused_value(
     error: ConfigCompositionException,
     cause: OmegaConfBaseException,
-    files: Files,
+    files: ConfigFiles,
 ) -> Problem:
     """Return the problem of a value the schema refuses, in a file or on the command line."""
-    key = str(cause.full_key or "") or _being_merged(cause)
+    key = str(cause.full_key or "") or _key_being_merged(cause)
     config = re.match(r"In '([^']+)'", str(error))
-    file = _being_read(error)
+    file = _file_being_read(error)
     if file:
-        where = f"{shown(file)}: {key}"
+        where = f"{display_path(file)}: {key}"
     elif config:
         file = next(iter(files.find(config[1])), Path(config[1]))
-        where = files.place(key, [config[1]]) if key else shown(file)
+        where = files.locate_key(key, [config[1]]) if key else display_path(file)
     else:
         where = key
     legal = cause.object_type
     if isinstance(cause, (ConfigKeyError, AttributeError)) and dataclasses.is_dataclass(legal):
         parent, _, name = key.rpartition(".")
-        found = unknown(parent, name, [each.name for each in dataclasses.fields(legal)])
-        return dataclasses.replace(found, where=where)
-    text = _lowered(_first_line(cause))
-    for pattern, plain in REFUSALS.items():
-        text = re.sub(pattern, plain, text, flags=re.IGNORECASE)
+        problem = unknown_schema_key(
+            parent, name, [option.name for option in dataclasses.fields(legal)]
+        )
+        return dataclasses.replace(problem, subject=where)
+    text = _lower_first(_first_line(cause))
+    for pattern, replacement in OMEGACONF_MESSAGES.items():
+        text = re.sub(pattern, replacement, text, flags=re.IGNORECASE)
     return Problem(where, text, KEY_HINTS.get(key, ""))
 
 
@@ -241,7 +247,7 @@ KEY_HINTS = {
     "deploy": "whether code is pushed is cluster.deploy: auto or never",
 }
 
-REFUSALS = {
+OMEGACONF_MESSAGES = {
     r"value ('.*') of type .* converted to Integer": r"must be a whole number, not \1",
     r"value ('.*') of type .* converted to Float": r"must be a number, not \1",
     r"cannot convert '\w+' to string: (.*)": r"must be a text, not \1",
@@ -253,7 +259,7 @@ REFUSALS = {
 """OmegaConf's words for a value of the wrong type, and ours."""
 
 
-def _being_merged(error: BaseException) -> str:
+def _key_being_merged(error: BaseException) -> str:
     """Return the key OmegaConf was merging: only the frames of its merge know."""
     keys = [
         frame.f_locals.get("key")
@@ -263,7 +269,7 @@ def _being_merged(error: BaseException) -> str:
     return ".".join(key for key in keys if isinstance(key, str))
 
 
-def _being_read(error: BaseException) -> Path | None:
+def _file_being_read(error: BaseException) -> Path | None:
     """Return the file Hydra was reading: only the frames of its loader know."""
     for frame, _ in traceback.walk_tb(error.__traceback__):
         path = frame.f_locals.get("full_path")
@@ -272,23 +278,25 @@ def _being_read(error: BaseException) -> Path | None:
     return None
 
 
-def _other(error: Exception, files: Files, words: Sequence[str]) -> Problem:
+def _other_error(error: Exception, files: ConfigFiles, overrides: Sequence[str]) -> Problem:
     """Return what Hydra says: its first line, and the rest as the advice."""
     if isinstance(error, OmegaConfBaseException):
-        return unresolved(str(error.full_key or "configuration"), error)
+        return unresolved_problem(str(error.full_key or "configuration"), error)
     text = str(error).strip() or type(error).__name__
     first, _, rest = text.partition("\n")
-    if found := re.fullmatch(r"(?:Ambiguous value for argument|Sweep parameters) '(.*)'.*", first):
-        key, _, value = found[1].partition("=")
+    if match := re.fullmatch(r"(?:Ambiguous value for argument|Sweep parameters) '(.*)'.*", first):
+        key, _, value = match[1].partition("=")
         hint = f"as a list: {shlex.quote(f'{key}=[{value}]')}"
         hint += f"\nas one text: {shlex.quote(f'{key}={hydra_value(value)}')}"
-        return Problem(found[1], "several values need --multirun, which makes a run of each", hint)
+        return Problem(match[1], "several values need --multirun, which makes a run of each", hint)
     if not isinstance(error, CompactHydraException):
         rest += "\nHYDRA_FULL_ERROR=1 shows where in Hydra this comes from"
-    keys = {word.lstrip("+~").partition("=")[0]: word for word in words}
-    about = [word for key, word in keys.items() if f"'{key}'" in first or word in first]
-    if named := re.search(r"\bin '?([\w/.-]+)'?[:,]", first, re.IGNORECASE):
-        about = [shown(file) for file in files.find(named[1])]
+    keys = {word.lstrip("+~").partition("=")[0]: word for word in overrides}
+    subjects = [word for key, word in keys.items() if f"'{key}'" in first or word in first]
+    if file_match := re.search(r"\bin '?([\w/.-]+)'?[:,]", first, re.IGNORECASE):
+        subjects = [display_path(file) for file in files.find(file_match[1])]
     if first.startswith("Could not delete") and "cluster.nodes." in first:
-        rest = f"leave a node out with cluster.exclude=[{about[0].rpartition('.')[2]}]"
-    return Problem(next(iter(about), "configuration"), _lowered(first).rstrip("."), rest.strip())
+        rest = f"leave a node out with cluster.exclude=[{subjects[0].rpartition('.')[2]}]"
+    return Problem(
+        next(iter(subjects), "configuration"), _lower_first(first).rstrip("."), rest.strip()
+    )

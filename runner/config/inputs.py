@@ -8,7 +8,7 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class Asked:
+class SpecInputs:
     """Composed values, and what else decides what they mean.
 
     Attributes:
@@ -18,7 +18,7 @@ class Asked:
         cwd: The folder the user stands in.
         environ: The user's environment.
         node_overrides: The paths below `cluster.nodes` that the command line sets.
-        declared: The entries `cluster.nodes` may have; None for whatever it has.
+        known_entries: The entries `cluster.nodes` may have; None for whatever it has.
     """
 
     values: Mapping[str, Any]
@@ -27,4 +27,4 @@ class Asked:
     cwd: str
     environ: Mapping[str, str]
     node_overrides: Sequence[tuple[str, ...]] = ()
-    declared: Sequence[str] | None = None
+    known_entries: Sequence[str] | None = None

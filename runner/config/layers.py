@@ -12,9 +12,9 @@ from hydra.core.config_store import ConfigStore
 from hydra.core.override_parser.types import Override
 from omegaconf import OmegaConf
 
-from runner.config.error_messages import shown
+from runner.config.error_messages import display_path
 
-Way = tuple[str, ...]
+KeyPath = tuple[str, ...]
 """The path to a key: its parts from the top."""
 
 
@@ -41,40 +41,40 @@ class Layer:
         name: A file, a word of the command line, or "default".
         content: What it says, from the top of the configuration.
         lines: The line of every key, where it is a file.
-        word: The path that a word of the command line names.
-        deletes: Whether that word takes the key out.
+        override_path: The path that a word of the command line names.
+        is_deletion: Whether that word takes the key out.
     """
 
     name: str
     content: Any
-    lines: Mapping[Way, int] = field(default_factory=dict)
-    word: Way = ()
-    deletes: bool = False
+    lines: Mapping[KeyPath, int] = field(default_factory=dict)
+    override_path: KeyPath = ()
+    is_deletion: bool = False
 
-    def setting(self, way: Way) -> Setting | None:
+    def setting(self, key_path: KeyPath) -> Setting | None:
         """Return what it says of a key, if it does."""
-        key = ".".join(way)
-        if self.deletes:
-            hit = way[: len(self.word)] == self.word
-            return Setting(self.name, key, "taken out") if hit else None
+        key = ".".join(key_path)
+        if self.is_deletion:
+            is_below = key_path[: len(self.override_path)] == self.override_path
+            return Setting(self.name, key, "taken out") if is_below else None
         try:
-            value = at(self.content, way)
+            value = value_at(self.content, key_path)
         except KeyError:
             return None
-        lines = (self.lines.get(way[:depth]) for depth in range(len(way), 0, -1))
+        lines = (self.lines.get(key_path[:depth]) for depth in range(len(key_path), 0, -1))
         line = next(filter(None, lines), None)
-        return Setting(f"{self.name}:{line}" if line else self.name, key, text(value))
+        return Setting(f"{self.name}:{line}" if line else self.name, key, one_line_yaml(value))
 
 
-class Default(Protocol):
+class DefaultsEntry(Protocol):
     """An entry of Hydra's list of defaults, as far as we read it."""
 
     config_path: str | None
     package: str | None
 
 
-def layers(
-    defaults: Sequence[Default],
+def collect_layers(
+    defaults: Sequence[DefaultsEntry],
     roots: Sequence[Path],
     overrides: Sequence[tuple[str, Override]],
     records: Mapping[str, Layer],
@@ -87,97 +87,101 @@ def layers(
         overrides: What the command line sets, with the words as they were typed.
         records: What stands for configs of those names: records of runs.
     """
-    found = [
-        records.get(each.config_path) or _of_config(each, roots)
-        for each in defaults
-        if each.config_path
+    config_layers = [
+        records.get(entry.config_path) or _config_layer(entry, roots)
+        for entry in defaults
+        if entry.config_path
     ]
-    return [layer for layer in found if layer] + [_of_word(*pair) for pair in overrides]
+    return [layer for layer in config_layers if layer] + [
+        _override_layer(*pair) for pair in overrides
+    ]
 
 
-def of_record(file: Path, content: Any) -> Layer:
+def record_layer(file: Path, content: Any) -> Layer:
     """Return what a recorded configuration says, or the part of it that counts."""
     try:
-        lines = dict(_lines(file))
+        lines = dict(_key_lines(file))
     except OSError:  # it was found on a host
         lines = {}
-    return Layer(shown(file), normal(content), lines)
+    return Layer(display_path(file), with_text_keys(content), lines)
 
 
-def _of_config(default: Default, roots: Sequence[Path]) -> Layer | None:
+def _config_layer(default: DefaultsEntry, roots: Sequence[Path]) -> Layer | None:
     path = str(default.config_path).removesuffix(".yaml")
     package = tuple(filter(None, (default.package or "").split(".")))
     if package[:1] == ("hydra",) or path.startswith("hydra/"):
         return None
     file = next((f for root in roots if (f := root / f"{path}.yaml").is_file()), None)
     if file is None:
-        return Layer("default", _nested(package, _schema(path)))
-    content = normal(OmegaConf.to_container(OmegaConf.load(file), resolve=False))
+        return Layer("default", _nest(package, _schema_defaults(path)))
+    content = with_text_keys(OmegaConf.to_container(OmegaConf.load(file), resolve=False))
     if isinstance(content, dict):
         content.pop("defaults", None)
-    lines = {(*package, *way): line for way, line in _lines(file)}
-    return Layer(shown(file), _nested(package, content), lines)
+    lines = {(*package, *key_path): line for key_path, line in _key_lines(file)}
+    return Layer(display_path(file), _nest(package, content), lines)
 
 
-def _schema(path: str) -> Any:
+def _schema_defaults(path: str) -> Any:
     """Return the defaults of what `schema.register` put into Hydra's store."""
     try:
         node = ConfigStore.instance().load(f"{path}.yaml").node
     except OSError:
         return {}
-    return normal(OmegaConf.to_container(node, resolve=False))
+    return with_text_keys(OmegaConf.to_container(node, resolve=False))
 
 
-def _of_word(word: str, override: Override) -> Layer:
-    way = tuple(override.key_or_group.split("."))
+def _override_layer(word: str, override: Override) -> Layer:
+    key_path = tuple(override.key_or_group.split("."))
     name = f"command line: {word}"
     if override.is_delete():
-        return Layer(name, {}, word=way, deletes=True)
-    return Layer(name, _nested(way, normal(override.value())), word=way)
+        return Layer(name, {}, override_path=key_path, is_deletion=True)
+    return Layer(name, _nest(key_path, with_text_keys(override.value())), override_path=key_path)
 
 
-def _nested(way: Way, value: Any) -> Any:
-    for part in reversed(way):
+def _nest(key_path: KeyPath, value: Any) -> Any:
+    for part in reversed(key_path):
         value = {part: value}
     return value
 
 
-def _lines(file: Path) -> Iterator[tuple[Way, int]]:
+def _key_lines(file: Path) -> Iterator[tuple[KeyPath, int]]:
     """Yield the path and the line of every key in a YAML file."""
     loader = yaml.SafeLoader(file.read_text(encoding="utf-8"))
     try:
         root = loader.get_single_node()
-        yield from _lines_below((), root, loader) if root is not None else ()
+        yield from _key_lines_below((), root, loader) if root is not None else ()
     finally:
         loader.dispose()
 
 
-def _lines_below(way: Way, node: yaml.Node, loader: yaml.SafeLoader) -> Iterator[tuple[Way, int]]:
+def _key_lines_below(
+    key_path: KeyPath, node: yaml.Node, loader: yaml.SafeLoader
+) -> Iterator[tuple[KeyPath, int]]:
     if isinstance(node, yaml.MappingNode):
         loader.flatten_mapping(node)
         for key, value in node.value:
-            yield (*way, str(key.value)), key.start_mark.line + 1
-            yield from _lines_below((*way, str(key.value)), value, loader)
+            yield (*key_path, str(key.value)), key.start_mark.line + 1
+            yield from _key_lines_below((*key_path, str(key.value)), value, loader)
     elif isinstance(node, yaml.SequenceNode):
         for index, value in enumerate(node.value):
-            yield (*way, str(index)), value.start_mark.line + 1
-            yield from _lines_below((*way, str(index)), value, loader)
+            yield (*key_path, str(index)), value.start_mark.line + 1
+            yield from _key_lines_below((*key_path, str(index)), value, loader)
 
 
-def normal(value: Any) -> Any:
+def with_text_keys(value: Any) -> Any:
     """Return plain data whose keys are all texts."""
     if isinstance(value, Mapping):
-        return {str(key): normal(item) for key, item in value.items()}
-    return [normal(item) for item in value] if isinstance(value, list) else value
+        return {str(key): with_text_keys(item) for key, item in value.items()}
+    return [with_text_keys(item) for item in value] if isinstance(value, list) else value
 
 
-def at(tree: Any, way: Way) -> Any:
+def value_at(tree: Any, key_path: KeyPath) -> Any:
     """Return what is there.
 
     Raises:
         KeyError: Nothing is.
     """
-    for part in way:
+    for part in key_path:
         if isinstance(tree, list):
             tree = dict(enumerate(tree))[int(part) if part.isdecimal() else -1]
         elif isinstance(tree, Mapping):
@@ -187,7 +191,7 @@ def at(tree: Any, way: Way) -> Any:
     return tree
 
 
-def text(value: Any) -> str:
+def one_line_yaml(value: Any) -> str:
     """Return a value as YAML of one line."""
     dumped: str = yaml.safe_dump(
         value, default_flow_style=True, width=10**6, allow_unicode=True, sort_keys=False
@@ -195,11 +199,11 @@ def text(value: Any) -> str:
     return dumped.removesuffix("\n").removesuffix("\n...")
 
 
-def leaves(tree: Any, way: Way) -> Iterator[Way]:
+def leaf_paths(tree: Any, key_path: KeyPath) -> Iterator[KeyPath]:
     """Yield the path of every value below a path."""
-    here = at(tree, way)
-    if isinstance(here, Mapping) and here:
-        for key in here:
-            yield from leaves(tree, (*way, key))
+    value = value_at(tree, key_path)
+    if isinstance(value, Mapping) and value:
+        for key in value:
+            yield from leaf_paths(tree, (*key_path, key))
     else:
-        yield way
+        yield key_path

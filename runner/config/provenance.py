@@ -11,14 +11,22 @@ import yaml
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from runner.config.error_messages import plain, unresolved
-from runner.config.layers import Layer, Setting, Way, at, leaves, normal, text
-from runner.config.nodes import NODE_KEYS, expand
-from runner.config.validation import nearest, stranger
+from runner.config.error_messages import resolve_to_plain, unresolved_problem
+from runner.config.layers import (
+    KeyPath,
+    Layer,
+    Setting,
+    leaf_paths,
+    one_line_yaml,
+    value_at,
+    with_text_keys,
+)
+from runner.config.nodes import NODE_KEYS, expand_range
+from runner.config.validation import suggest, unknown_key
 from runner.core.errors import ConfigError, Problem
 
-NODES: Way = ("cluster", "nodes")
-OF_THE_CLUSTER: Mapping[str, Way] = {
+NODES_PATH: KeyPath = ("cluster", "nodes")
+CLUSTER_DEFAULTS: Mapping[str, KeyPath] = {
     "gpus": ("cluster", "gpus_per_node"),
     "nproc_per_node": ("cluster", "nproc_per_node"),
     "transport": ("cluster", "transport"),
@@ -26,9 +34,9 @@ OF_THE_CLUSTER: Mapping[str, Way] = {
     "port": ("cluster", "ssh", "port"),
 }
 """What holds for a node that says nothing itself."""
-NULL_IS_NOTHING = ("host", "user", "port", "transport")
+NULL_MEANS_UNSET = ("host", "user", "port", "transport")
 """The keys of a node for which null means the same as being left out."""
-RUN_ID = "MMDD-HHMM-TASK-xxxx"
+RUN_ID_EXAMPLE = "MMDD-HHMM-TASK-xxxx"
 
 
 @dataclass(frozen=True)
@@ -50,56 +58,61 @@ class Origin:
     problem: str = ""
 
 
-def locate(tree: Any, key: str) -> Way:
+def locate(tree: Any, key: str) -> KeyPath:
     """Return the path of a key; parts of it may have dots themselves.
 
     Raises:
         ConfigError: There is no such key.
     """
-    way: list[str] = []
+    key_path: list[str] = []
     parts = key.split(".") if key else []
     while parts:
-        here = at(tree, tuple(way))
-        legal = list(here) if isinstance(here, Mapping) else []
-        legal += map(str, range(len(here))) if isinstance(here, list) else []
+        value = value_at(tree, tuple(key_path))
+        legal = list(value) if isinstance(value, Mapping) else []
+        legal += map(str, range(len(value))) if isinstance(value, list) else []
         sizes = range(1, len(parts) + 1)
         size = next((n for n in sizes if ".".join(parts[:n]) in legal), None)
         if size is None:
-            raise ConfigError([_unknown(tree, tuple(way), parts[0], legal)])
-        way.append(".".join(parts[:size]))
+            raise ConfigError([_unknown_path(tree, tuple(key_path), parts[0], legal)])
+        key_path.append(".".join(parts[:size]))
         parts = parts[size:]
-    return tuple(way)
+    return tuple(key_path)
 
 
-def _unknown(tree: Any, way: Way, name: str, legal: Sequence[str]) -> Problem:
-    where = ".".join(way)
+def _unknown_path(tree: Any, key_path: KeyPath, name: str, legal: Sequence[str]) -> Problem:
+    where = ".".join(key_path)
     if not legal:
-        return Problem(f"{where}.{name}", f"there is nothing below {where}: {text(at(tree, way))}")
-    if way == NODES:
-        what = f"there is no node {name}; the nodes are {', '.join(legal)}"
-        return Problem(f"{where}.{name}", what, nearest(name, legal, f"{where}."))
-    known = [".".join(each) for each in leaves(tree, ())]
-    same = [key for key in known if key.rpartition(".")[2] == name]
-    problem = stranger(where, name, legal)
-    if not same or problem.hint:
+        return Problem(
+            f"{where}.{name}",
+            f"there is nothing below {where}: {one_line_yaml(value_at(tree, key_path))}",
+        )
+    if key_path == NODES_PATH:
+        message = f"there is no node {name}; the nodes are {', '.join(legal)}"
+        return Problem(f"{where}.{name}", message, suggest(name, legal, f"{where}."))
+    all_keys = [".".join(leaf) for leaf in leaf_paths(tree, ())]
+    same_name = [key for key in all_keys if key.rpartition(".")[2] == name]
+    problem = unknown_key(where, name, legal)
+    if not same_name or problem.hint:
         return problem
-    return Problem(problem.where, problem.what, f"did you mean {same[0]}?")
+    return Problem(problem.subject, problem.message, f"did you mean {same_name[0]}?")
 
 
-class Tracer:
+class ProvenanceTracer:
     """Answers for one composed configuration."""
 
     def __init__(self, config: DictConfig, sources: Sequence[Layer]) -> None:
         """Take a configuration without Hydra's own part, and what it was made of."""
-        self._tree = normal(OmegaConf.to_container(config, resolve=False))
+        self._tree = with_text_keys(OmegaConf.to_container(config, resolve=False))
         self._config = config
         self._layers = sources
         if self._tree.get("run_id", "") is None:
-            config.run_id = RUN_ID
-        named = self._at((*NODES[:1], "secrets"))
-        names = named if isinstance(named, list) else [named]
-        self._hidden = [os.environ[n] for n in names if isinstance(n, str) and os.environ.get(n)]
-        self._entries = self._members()
+            config.run_id = RUN_ID_EXAMPLE
+        secret_names = self._written_at((*NODES_PATH[:1], "secrets"))
+        names = secret_names if isinstance(secret_names, list) else [secret_names]
+        self._secret_values = [
+            os.environ[n] for n in names if isinstance(n, str) and os.environ.get(n)
+        ]
+        self._entries = self._entries_by_node()
 
     def origins(self, key: str) -> list[Origin]:
         """Return where a key, or everything below it, comes from.
@@ -108,34 +121,37 @@ class Tracer:
             ConfigError: There is no such key.
         """
         for name in self._entries:
-            full = ".".join((*NODES, name))
-            if f"{key}.".startswith(f"{full}."):
-                return list(self._of_node(name, key[len(full) + 1 :]))
+            node_key = ".".join((*NODES_PATH, name))
+            if f"{key}.".startswith(f"{node_key}."):
+                return list(self._node_origins(name, key[len(node_key) + 1 :]))
         try:
-            found = leaves(self._tree, locate(self._tree, key))
+            leaf_key_paths = leaf_paths(self._tree, locate(self._tree, key))
         except ConfigError as error:
-            raise self._taken_out(key) or error from None
-        return [self._origin(".".join(way), way, self._settings(way)) for way in found]
+            raise self._deletion_error(key) or error from None
+        return [
+            self._origin(".".join(key_path), key_path, self._settings(key_path))
+            for key_path in leaf_key_paths
+        ]
 
-    def _taken_out(self, key: str) -> ConfigError | None:
+    def _deletion_error(self, key: str) -> ConfigError | None:
         """Return a better message where the command line took the key away."""
         words = [
             layer.name.removeprefix("command line: ")
             for layer in self._layers
-            if layer.deletes and f"{key}.".startswith(f"{'.'.join(layer.word)}.")
+            if layer.is_deletion and f"{key}.".startswith(f"{'.'.join(layer.override_path)}.")
         ]
-        what = f"{words[-1]} took it out" if words else ""
-        return ConfigError([Problem(key, what)]) if what else None
+        message = f"{words[-1]} took it out" if words else ""
+        return ConfigError([Problem(key, message)]) if message else None
 
-    def _settings(self, way: Way) -> list[Setting]:
+    def _settings(self, key_path: KeyPath) -> list[Setting]:
         """Return all that set a key, the one that wins first."""
-        found = [layer.setting(way) for layer in reversed(self._layers)]
-        return list(dict.fromkeys(filter(None, found)))
+        settings = [layer.setting(key_path) for layer in reversed(self._layers)]
+        return list(dict.fromkeys(filter(None, settings)))
 
-    def _origin(self, key: str, way: Way, settings: Sequence[Setting]) -> Origin:
-        """Return the origin of `key`, whose value stands at `way`."""
-        written = text(at(self._tree, way))
-        value, problem = self._resolved(way)
+    def _origin(self, key: str, key_path: KeyPath, settings: Sequence[Setting]) -> Origin:
+        """Return the origin of `key`, whose value stands at `key_path`."""
+        written = one_line_yaml(value_at(self._tree, key_path))
+        value, problem = self._resolve(key_path)
         return Origin(
             key=key,
             value=value if not problem else written,
@@ -144,112 +160,128 @@ class Tracer:
             problem=problem,
         )
 
-    def _resolved(self, way: Way) -> tuple[str, str]:
+    def _resolve(self, key_path: KeyPath) -> tuple[str, str]:
         """Return the value at a path as YAML, or why there is none."""
-        value, problems = _resolved(self._config, way)
-        return ("", problems[0].what) if problems else (text(self._masked(value)), "")
+        value, problems = _resolve(self._config, key_path)
+        return (
+            ("", problems[0].message)
+            if problems
+            else (one_line_yaml(self._mask_secrets(value)), "")
+        )
 
-    def _at(self, way: Way) -> Any:
+    def _written_at(self, key_path: KeyPath) -> Any:
         """Return what is written there, or None."""
         try:
-            return at(self._tree, way)
+            return value_at(self._tree, key_path)
         except KeyError:
             return None
 
-    def _masked(self, value: Any) -> Any:
+    def _mask_secrets(self, value: Any) -> Any:
         if isinstance(value, str):
-            for secret in self._hidden:
+            for secret in self._secret_values:
                 value = value.replace(secret, "***")
         elif isinstance(value, Mapping):
-            return {key: self._masked(item) for key, item in value.items()}
+            return {key: self._mask_secrets(item) for key, item in value.items()}
         elif isinstance(value, list):
-            return [self._masked(item) for item in value]
+            return [self._mask_secrets(item) for item in value]
         return value
 
-    def _members(self) -> dict[str, list[str]]:
+    def _entries_by_node(self) -> dict[str, list[str]]:
         """Return the entries of `cluster.nodes` that speak of a node, by its name."""
-        found: dict[str, list[str]] = {}
-        nodes = self._at(NODES)
+        entries_by_name: dict[str, list[str]] = {}
+        nodes = self._written_at(NODES_PATH)
         for entry in nodes if isinstance(nodes, Mapping) else ():
             try:
-                names = expand(entry)
+                names = expand_range(entry)
             except ValueError:
                 continue
             for name in names:
-                found.setdefault(name, []).append(entry)
-        return found
+                entries_by_name.setdefault(name, []).append(entry)
+        return entries_by_name
 
-    def _of_node(self, name: str, rest: str) -> Iterator[Origin]:
+    def _node_origins(self, name: str, subkey: str) -> Iterator[Origin]:
         """Yield what holds for one node: ranges, later entries and the cluster's defaults count."""
-        key, _, variable = rest.partition(".")
-        entries = [(*NODES, entry) for entry in self._entries[name]]
-        own = [each for way in entries for each in self._body(way)]
-        legal = list(dict.fromkeys([*NODE_KEYS, *own]))
-        where = ".".join((*NODES, name))
+        key, _, variable = subkey.partition(".")
+        entries = [(*NODES_PATH, entry) for entry in self._entries[name]]
+        own_keys = [node_key for entry_path in entries for node_key in self._entry_body(entry_path)]
+        legal = list(dict.fromkeys([*NODE_KEYS, *own_keys]))
+        where = ".".join((*NODES_PATH, name))
         if key and key not in legal:
-            raise ConfigError([stranger(where, key, NODE_KEYS)])
-        for each in [key] if key else legal:
-            names = self._variables(entries) if each == "env" else []
+            raise ConfigError([unknown_key(where, key, NODE_KEYS)])
+        for node_key in [key] if key else legal:
+            names = self._env_names(entries) if node_key == "env" else []
             if variable and variable not in names:
-                raise ConfigError([stranger(f"{where}.{each}", variable, names or ["none"])])
-            tails: list[Way] = [(each, one) for one in names if variable in ("", one)]
-            for tail in tails or [(each,)]:
-                yield self._of_node_key(name, entries, tail)
+                raise ConfigError([unknown_key(f"{where}.{node_key}", variable, names or ["none"])])
+            tails: list[KeyPath] = [
+                (node_key, env_name) for env_name in names if variable in ("", env_name)
+            ]
+            for tail in tails or [(node_key,)]:
+                yield self._node_key_origin(name, entries, tail)
 
-    def _body(self, way: Way) -> Mapping[str, Any]:
-        body = self._at(way)
+    def _entry_body(self, key_path: KeyPath) -> Mapping[str, Any]:
+        body = self._written_at(key_path)
         return body if isinstance(body, Mapping) else {}
 
-    def _variables(self, entries: Sequence[Way]) -> list[str]:
-        found: dict[str, None] = {}
-        for way in entries:
-            env = self._body(way).get("env")
-            found |= dict.fromkeys(env if isinstance(env, Mapping) else ())
-        return list(found)
+    def _env_names(self, entries: Sequence[KeyPath]) -> list[str]:
+        env_names: dict[str, None] = {}
+        for entry_path in entries:
+            env = self._entry_body(entry_path).get("env")
+            env_names |= dict.fromkeys(env if isinstance(env, Mapping) else ())
+        return list(env_names)
 
-    def _of_node_key(self, name: str, entries: Sequence[Way], tail: Way) -> Origin:
-        ways = [(*way, *tail) for way in entries if self._holds((*way, *tail))]
-        full = ".".join((*NODES, name, *tail))
+    def _node_key_origin(self, name: str, entries: Sequence[KeyPath], tail: KeyPath) -> Origin:
+        key_paths = [(*key_path, *tail) for key_path in entries if self._is_set((*key_path, *tail))]
+        full_key = ".".join((*NODES_PATH, name, *tail))
         # What the command line says of a node wins over every entry, also over later ones.
-        own = (*NODES, name, *tail)
-        named = [layer.word for layer in self._layers if layer.word[:3] == own[:3]]
-        if own in ways and any(own[: len(word)] == word for word in named):
-            ways.remove(own)
-            ways.append(own)
-        settings = [each for way in reversed(ways) for each in self._settings(way)]
-        spare = OF_THE_CLUSTER.get(tail[0])
-        lower = self._settings(spare) if spare else []
-        void = ways and tail[0] in NULL_IS_NOTHING and at(self._tree, ways[-1]) is None
-        if ways and not void:
-            return self._origin(full, ways[-1], [*settings, *lower])
-        if spare:
-            return self._origin(full, spare, [*lower, *settings])
-        defaults: dict[Way, Any] = {("host",): name, ("env",): {}}
+        own_path = (*NODES_PATH, name, *tail)
+        override_paths = [
+            layer.override_path for layer in self._layers if layer.override_path[:3] == own_path[:3]
+        ]
+        if own_path in key_paths and any(
+            own_path[: len(override_path)] == override_path for override_path in override_paths
+        ):
+            key_paths.remove(own_path)
+            key_paths.append(own_path)
+        settings = [
+            setting for key_path in reversed(key_paths) for setting in self._settings(key_path)
+        ]
+        cluster_path = CLUSTER_DEFAULTS.get(tail[0])
+        cluster_settings = self._settings(cluster_path) if cluster_path else []
+        is_null = (
+            key_paths
+            and tail[0] in NULL_MEANS_UNSET
+            and value_at(self._tree, key_paths[-1]) is None
+        )
+        if key_paths and not is_null:
+            return self._origin(full_key, key_paths[-1], [*settings, *cluster_settings])
+        if cluster_path:
+            return self._origin(full_key, cluster_path, [*cluster_settings, *settings])
+        defaults: dict[KeyPath, Any] = {("host",): name, ("env",): {}}
         value = defaults.get(tail)
-        default = Setting("default", full, text(value))
-        return Origin(full, text(value), "", (default, *settings))
+        default = Setting("default", full_key, one_line_yaml(value))
+        return Origin(full_key, one_line_yaml(value), "", (default, *settings))
 
-    def _holds(self, way: Way) -> bool:
+    def _is_set(self, key_path: KeyPath) -> bool:
         """Return whether an entry has this key, and it counts."""
         missing = object()
-        value = self._body(way[:-1]).get(way[-1], missing)
-        nothing = way[-1] == "transport" or way[-2] == "env"
-        return value is not missing and not (value is None and nothing)
+        value = self._entry_body(key_path[:-1]).get(key_path[-1], missing)
+        null_is_unset = key_path[-1] == "transport" or key_path[-2] == "env"
+        return value is not missing and not (value is None and null_is_unset)
 
 
-def _resolved(config: DictConfig, way: Way) -> tuple[Any, list[Problem]]:
+def _resolve(config: DictConfig, key_path: KeyPath) -> tuple[Any, list[Problem]]:
     """Return the value at a path as plain data, and what of it cannot be resolved."""
     problems: list[Problem] = []
     node: Any = config
     try:
-        for part in way:
-            node = node[_own_key(node, part)]
+        for part in key_path:
+            node = node[_native_key(node, part)]
     except OmegaConfBaseException as error:
-        return None, [unresolved(".".join(way), error)]
-    return plain(node, ".".join(way), problems), problems
+        return None, [unresolved_problem(".".join(key_path), error)]
+    return resolve_to_plain(node, ".".join(key_path), problems), problems
 
 
-def _own_key(node: Any, part: str) -> Any:
+def _native_key(node: Any, part: str) -> Any:
     """Return a part of a path as the key it is: keys may be numbers, indices are."""
     if isinstance(node, DictConfig):
         return next(key for key in node if str(key) == part)
@@ -262,22 +294,22 @@ def as_yaml(config: DictConfig, key: str, *, resolve: bool) -> str:
     Raises:
         ConfigError: There is no such key, or something cannot be resolved.
     """
-    tree = normal(OmegaConf.to_container(config, resolve=False))
-    way = locate(tree, key)
+    tree = with_text_keys(OmegaConf.to_container(config, resolve=False))
+    key_path = locate(tree, key)
     if resolve:
         if tree.get("run_id", "") is None:
-            config.run_id = RUN_ID
-        value, problems = _resolved(config, way)
+            config.run_id = RUN_ID_EXAMPLE
+        value, problems = _resolve(config, key_path)
         if problems:
             raise ConfigError(problems)
     else:
-        value = at(tree, way)
+        value = value_at(tree, key_path)
     if not isinstance(value, (dict, list)):
-        return text(value) + "\n"
+        return one_line_yaml(value) + "\n"
     # OmegaConf's own, because it quotes what only OmegaConf takes for a number, such as 1e3.
-    return _dumped(value) if resolve else OmegaConf.to_yaml(OmegaConf.create(value))
+    return _dump(value) if resolve else OmegaConf.to_yaml(OmegaConf.create(value))
 
 
-def _dumped(value: Any) -> str:
+def _dump(value: Any) -> str:
     dumped: str = yaml.safe_dump(value, sort_keys=False, allow_unicode=True)
     return dumped

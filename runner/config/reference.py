@@ -162,12 +162,12 @@ def render() -> str:
     parts = [INTRODUCTION, "## Every key\n"]
     for name, schema in SECTIONS.items():
         parts.append(f"### {f'`{name}`' if name else 'Top level'}\n")
-        parts.append(f"{_unwrapped(schema)}\n")
+        parts.append(f"{_unwrap(schema)}\n")
         parts.append("\n".join(_table(schema)) + "\n")
     return "\n".join(parts)
 
 
-def _unwrapped(schema: type) -> str:
+def _unwrap(schema: type) -> str:
     paragraphs = (inspect.getdoc(schema) or "").split("\n\n")
     return "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
 
@@ -175,17 +175,22 @@ def _unwrapped(schema: type) -> str:
 def _table(schema: type) -> Iterator[str]:
     yield "| key | default | legal | meaning |"
     yield "|---|---|---|---|"
-    for each in dataclasses.fields(schema):
-        cells = (f"`{each.name}`", _default(each), each.metadata["legal"], each.metadata["help"])
+    for option in dataclasses.fields(schema):
+        cells = (
+            f"`{option.name}`",
+            _default(option),
+            option.metadata["legal"],
+            option.metadata["help"],
+        )
         yield f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
 
 
 def _default(field: dataclasses.Field[object]) -> str:
     """Return a default as YAML has it, "" where there is none or the key has a table of its own."""
-    shown = {"None": "null", "False": "false", "True": "true"}
+    yaml_names = {"None": "null", "False": "false", "True": "true"}
     if field.default is not dataclasses.MISSING:
         text = str(field.default)
-        return f"`{shown.get(text, text)}`" if text else ""
+        return f"`{yaml_names.get(text, text)}`" if text else ""
     factory: Any = field.default_factory
     return {dict: "`{}`", list: "`[]`"}.get(factory, "")
 

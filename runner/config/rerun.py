@@ -14,37 +14,37 @@ from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from runner.config.error_messages import shown
+from runner.config.error_messages import display_path
 from runner.config.search_path import GROUPS
 from runner.config.spec_builder import PROGRAM_KEYS
-from runner.config.validation import nearest
+from runner.config.validation import suggest
 from runner.core.codec import decode
 from runner.core.errors import ConfigError, Problem
-from runner.core.model.launch_request import Recorded
-from runner.core.model.release import Code
+from runner.core.model.launch_request import RecordedCode
+from runner.core.model.release import CodeRef
 from runner.core.model.spec import Spec
 
 KEY = "rerun"
-CONFIG = "_rerun_"
+CONFIG_NAME = "_rerun_"
 """The name Hydra knows the record by: nobody calls a file of theirs that."""
 
-OF_ONE_RUN = (KEY, "run_id", "run_dir", "dry_run")
-PROGRAMS = frozenset(f"task.{key}" for key in PROGRAM_KEYS)
-RUNS = "runs"
-NEEDED = ("cluster", "task")
+PER_RUN_KEYS = (KEY, "run_id", "run_dir", "dry_run")
+TASK_PROGRAM_KEYS = frozenset(f"task.{key}" for key in PROGRAM_KEYS)
+RUNS_FOLDER = "runs"
+REQUIRED_GROUPS = ("cluster", "task")
 """What every record has; those of earlier versions lack a rendezvous, and mean the static one."""
 
-NAMED = 5
+MAX_LISTED = 5
 """So many runs a message names, the latest ones."""
 
-ELSEWHERE = (
+ELSEWHERE_HINT = (
     "stand in the folder you started it from, or name its folder: rerun=PATH/runs/RUN_ID; "
     "python -m runner pull --run RUN_ID --cluster NAME brings it here from its hosts"
 )
 
 
 @dataclass(frozen=True)
-class Planned:
+class RecordedPlan:
     """What is read of a recorded plan."""
 
     run_id: str
@@ -52,96 +52,111 @@ class Planned:
     task: str
     release: str = ""
     commit: str = ""
-    sub: str = ""
+    subdirectory: str = ""
     script: str = ""
     tasks_hash: str = ""
 
 
 @dataclass(frozen=True)
-class Past:
+class RecordedRun:
     """A run on record.
 
     Attributes:
-        planned: What was planned.
+        plan: What was planned.
         config: Its configuration, interpolations unresolved, less what each run has of its own.
-        where: The file that says so.
+        config_file: The file that says so.
         date: When it was begun, "" where nobody knows.
     """
 
-    planned: Planned
+    plan: RecordedPlan
     config: DictConfig
-    where: Path
+    config_file: Path
     date: str = ""
 
-    def kept(self, chosen: Collection[str]) -> dict[Any, Any]:
-        """Return what counts of it where another file is taken of the groups `chosen`."""
-        content = _content(self.config)
-        return {key: value for key, value in content.items() if key not in {*chosen} & {*GROUPS}}
+    def content_without(self, replaced_groups: Collection[str]) -> dict[Any, Any]:
+        """Return what counts of it where another file is taken of the groups `replaced_groups`."""
+        content = _as_dict(self.config)
+        return {
+            key: value
+            for key, value in content.items()
+            if key not in {*replaced_groups} & {*GROUPS}
+        }
 
-    def primary(self, chosen: Collection[str], ours: Path) -> DictConfig:
+    def primary_config(self, replaced_groups: Collection[str], shipped_file: Path) -> DictConfig:
         """Return it as a primary config of Hydra's.
 
         Args:
-            chosen: The groups of which another file is taken; other keys count for nothing.
-            ours: The shipped primary config: what it says of Hydra itself holds here too.
+            replaced_groups: The groups of which another file is taken; other keys count for
+                nothing.
+            shipped_file: The shipped primary config: what it says of Hydra itself holds here too.
         """
-        shipped: Any = OmegaConf.to_container(OmegaConf.load(ours), resolve=False)
-        of_hydra = [
+        shipped: Any = OmegaConf.to_container(OmegaConf.load(shipped_file), resolve=False)
+        hydra_entries = [
             entry
             for entry in shipped["defaults"]
             if isinstance(entry, dict) and any(key.startswith("override ") for key in entry)
         ]
         # After `_self_`: a file that is chosen now wins over the record.
         groups: list[Any] = [{group: None} for group in GROUPS]
-        defaults = ["runner_base", "_self_", *groups, *of_hydra]
+        defaults = ["runner_base", "_self_", *groups, *hydra_entries]
         return OmegaConf.create(
-            {"defaults": defaults, "hydra": shipped["hydra"], **self.kept(chosen)}
+            {
+                "defaults": defaults,
+                "hydra": shipped["hydra"],
+                **self.content_without(replaced_groups),
+            }
         )
 
-    def again(
-        self, spec: Spec, words: Sequence[str], *, same: bool
-    ) -> tuple[Recorded | None, tuple[str, ...]]:
+    def code_to_run(
+        self, spec: Spec, overrides: Sequence[str], *, is_same_program: bool
+    ) -> tuple[RecordedCode | None, tuple[str, ...]]:
         """Return the code to run with, and what is to be said of it.
 
         Args:
             spec: What is to run now.
-            words: What the command line says.
-            same: Whether it is the program on record.
+            overrides: What the command line says.
+            is_same_program: Whether it is the program on record.
         """
-        planned = self.planned
-        changes = [word for word in words if word.lstrip("+~").partition("=")[0] not in OF_ONE_RUN]
-        on = f" on {self.date}" if self.date else ""
-        but = f", with {' '.join(changes)}" if changes else ""
-        notes = [f"again: run {planned.run_id} as recorded{on}{but}"]
-        code = Code()
-        if spec.task.shipped:
-            code = Code(tasks_hash=planned.tasks_hash if same else "")
-        elif spec.pushes and planned.release:
-            script = planned.script if same else ""
-            code = Code("", planned.release, planned.sub, script, planned.commit)
-        elif spec.pushes:
-            notes.append(f"run {planned.run_id} had no release: the code you stand in is what runs")
+        plan = self.plan
+        changes = [
+            word for word in overrides if word.lstrip("+~").partition("=")[0] not in PER_RUN_KEYS
+        ]
+        date = f" on {self.date}" if self.date else ""
+        changed_text = f", with {' '.join(changes)}" if changes else ""
+        notes = [f"again: run {plan.run_id} as recorded{date}{changed_text}"]
+        code = CodeRef()
+        if spec.task.shipped_file:
+            code = CodeRef(tasks_hash=plan.tasks_hash if is_same_program else "")
+        elif spec.pushes_code and plan.release:
+            script = plan.script if is_same_program else ""
+            code = CodeRef("", plan.release, plan.subdirectory, script, plan.commit)
+        elif spec.pushes_code:
+            notes.append(f"run {plan.run_id} had no release: the code you stand in is what runs")
         else:
-            other = f", not release {planned.release}" if planned.release else ""
-            notes.append(f"the code is what is in {spec.project} on the hosts now{other}")
-        return (Recorded(planned.run_id, code) if code != Code() else None), tuple(notes)
+            not_release = f", not release {plan.release}" if plan.release else ""
+            notes.append(f"the code is what is in {spec.project} on the hosts now{not_release}")
+        return (RecordedCode(plan.run_id, code) if code != CodeRef() else None), tuple(notes)
 
 
 def replaces_program(changes: Sequence[Override]) -> bool:
     """Whether the command line names another program than the record does."""
-    return any(each.key_or_group in {"task", *PROGRAMS} for each in changes)
+    return any(override.key_or_group in {"task", *TASK_PROGRAM_KEYS} for override in changes)
 
 
-def named(overrides: Sequence[Override]) -> str | None:
+def requested_run(overrides: Sequence[Override]) -> str | None:
     """Return which run is to be done again, if one is.
 
     Raises:
         ConfigError: It is not one.
     """
-    asked = [each for each in overrides if each.key_or_group == KEY and not each.is_delete()]
-    if not asked:
+    rerun_overrides = [
+        override
+        for override in overrides
+        if override.key_or_group == KEY and not override.is_delete()
+    ]
+    if not rerun_overrides:
         return None
-    last = asked[-1]
+    last = rerun_overrides[-1]
     if last.is_sweep_override():
         hint = "the other keys may have several values, with --multirun"
         raise ConfigError([Problem(str(last.input_line), "rerun names one run", hint)])
@@ -149,50 +164,54 @@ def named(overrides: Sequence[Override]) -> str | None:
     if value is None:
         return None
     if isinstance(value, (list, dict)) or value == "":
-        what = "rerun names a run, such as rerun=latest"
-        raise ConfigError([Problem(str(last.input_line), what)])
+        message = "rerun names a run, such as rerun=latest"
+        raise ConfigError([Problem(str(last.input_line), message)])
     # As it was typed, because Hydra takes some run ids for numbers.
     return value if isinstance(value, str) else str(last.input_line).partition("=")[2]
 
 
-def find(name: str, here: Path) -> Past:
+def find_record(name: str, cwd: Path) -> RecordedRun:
     """Return a run that this machine has on record: below `runs` of a folder, or at a path.
 
     Raises:
         ConfigError: There is none of that name, or the record is not whole.
     """
-    folder = here / Path(name).expanduser() if "/" in name else here / RUNS / name
+    folder = cwd / Path(name).expanduser() if "/" in name else cwd / RUNS_FOLDER / name
     if not folder.is_dir():
-        raise ConfigError([_missing(name, folder, here / RUNS)])
+        raise ConfigError([_no_such_run(name, folder, cwd / RUNS_FOLDER)])
     folder = folder.resolve() if folder.is_symlink() else folder  # latest
     texts: dict[str, str] = {}
-    for each in ("config.yaml", "plan.json"):
+    for name_of_file in ("config.yaml", "plan.json"):
         try:
-            texts[each] = (folder / each).read_text(encoding="utf-8")
+            texts[name_of_file] = (folder / name_of_file).read_text(encoding="utf-8")
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or str(error)
-            raise ConfigError([_damaged(folder / each, reason[:1].lower() + reason[1:])]) from error
+            raise ConfigError(
+                [_damaged(folder / name_of_file, reason[:1].lower() + reason[1:])]
+            ) from error
     try:
         plan = json.loads(texts["plan.json"])
     except ValueError as error:
         raise ConfigError([_damaged(folder / "plan.json", str(error))]) from error
-    return past(texts["config.yaml"], plan, folder / "config.yaml", _began(folder))
+    return recorded_run(texts["config.yaml"], plan, folder / "config.yaml", _launch_time(folder))
 
 
-def past(config_yaml: str, plan: object, where: Path, began: float | None = None) -> Past:
+def recorded_run(
+    config_yaml: str, plan: object, where: Path, launch_time: float | None = None
+) -> RecordedRun:
     """Return a run from its record, wherever that was found.
 
     Args:
         config_yaml: The composed configuration, its interpolations unresolved.
         plan: The plan as plain data.
         where: What messages call the place of the configuration.
-        began: When the run was begun, in seconds since 1970.
+        launch_time: When the run was begun, in seconds since 1970.
 
     Raises:
         ConfigError: It is not whole.
     """
     try:
-        planned = decode(Planned, plan)
+        recorded_plan = decode(RecordedPlan, plan)
         config = OmegaConf.create(config_yaml)
     except ValueError as error:
         raise ConfigError([_damaged(where.with_name("plan.json"), str(error))]) from error
@@ -200,28 +219,32 @@ def past(config_yaml: str, plan: object, where: Path, began: float | None = None
         raise ConfigError([_damaged(where, " ".join(str(error).split()))]) from error
     if not isinstance(config, DictConfig):
         raise ConfigError([_damaged(where, "it is a list")])
-    lacking = [group for group in NEEDED if not OmegaConf.is_dict(config.get(group))]
-    if lacking:
-        raise ConfigError([_damaged(where, f"it has no {lacking[0]}")])
-    spread = "${" in str(_content(config).get("run_dir", ""))  # not the folder of that one run
-    for key in OF_ONE_RUN:
-        if key != "run_dir" or not spread:
+    missing_groups = [
+        group for group in REQUIRED_GROUPS if not OmegaConf.is_dict(config.get(group))
+    ]
+    if missing_groups:
+        raise ConfigError([_damaged(where, f"it has no {missing_groups[0]}")])
+    is_per_run = "${" in str(_as_dict(config).get("run_dir", ""))  # not the folder of that one run
+    for key in PER_RUN_KEYS:
+        if key != "run_dir" or not is_per_run:
             config.pop(key, None)
-    date = f"{datetime.fromtimestamp(began).astimezone():%Y-%m-%d %H:%M}" if began else ""
-    return Past(planned, config, where, date)
+    date = (
+        f"{datetime.fromtimestamp(launch_time).astimezone():%Y-%m-%d %H:%M}" if launch_time else ""
+    )
+    return RecordedRun(recorded_plan, config, where, date)
 
 
-def misplaced(value: object) -> Problem:
+def rerun_not_on_command_line(value: object) -> Problem:
     """Return the problem of a file that asks for a run of the past."""
     return Problem(KEY, "is for the command line only", f"such as python -m runner {KEY}={value}")
 
 
-def _content(config: DictConfig) -> dict[Any, Any]:
+def _as_dict(config: DictConfig) -> dict[Any, Any]:
     content: Any = OmegaConf.to_container(config, resolve=False)
     return dict(content)
 
 
-def _began(folder: Path) -> float | None:
+def _launch_time(folder: Path) -> float | None:
     """Return when a run was begun, or at least written down."""
     try:
         return float(json.loads((folder / "result.json").read_text(encoding="utf-8"))["began"])
@@ -229,19 +252,23 @@ def _began(folder: Path) -> float | None:
         return (folder / "plan.json").stat().st_mtime
 
 
-def _missing(name: str, folder: Path, runs: Path) -> Problem:
+def _no_such_run(name: str, folder: Path, runs: Path) -> Problem:
     if "/" in name:
-        return Problem(KEY, f"there is no folder {shown(folder)}", ELSEWHERE)
-    records = [each for each in runs.glob("*/plan.json") if not each.parent.is_symlink()]
+        return Problem(KEY, f"there is no folder {display_path(folder)}", ELSEWHERE_HINT)
+    records = [
+        plan_file for plan_file in runs.glob("*/plan.json") if not plan_file.parent.is_symlink()
+    ]
     if not records:
-        return Problem(KEY, f"there is no run {name}: none is on record in {runs}", ELSEWHERE)
+        return Problem(KEY, f"there is no run {name}: none is on record in {runs}", ELSEWHERE_HINT)
     records.sort(key=lambda record: record.stat().st_mtime, reverse=True)
-    there = [record.parent.name for record in records]
-    more = f" and {len(there) - NAMED} older ones" if len(there) > NAMED else ""
-    what = f"there is no run {name} in {shown(runs)}; there are {', '.join(there[:NAMED])}{more}"
-    return Problem(KEY, what, nearest(name, there, f"{KEY}=") or ELSEWHERE)
+    run_names = [record.parent.name for record in records]
+    more = f" and {len(run_names) - MAX_LISTED} older ones" if len(run_names) > MAX_LISTED else ""
+    message = f"there is no run {name} in {display_path(runs)}; there are {', '.join(run_names[:MAX_LISTED])}{more}"
+    return Problem(KEY, message, suggest(name, run_names, f"{KEY}=") or ELSEWHERE_HINT)
 
 
 def _damaged(file: Path, reason: str) -> Problem:
-    what = f"the record of that run is not whole: {reason}"
-    return Problem(shown(file), what, "it cannot be done again; start it anew, without rerun")
+    message = f"the record of that run is not whole: {reason}"
+    return Problem(
+        display_path(file), message, "it cannot be done again; start it anew, without rerun"
+    )

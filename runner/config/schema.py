@@ -13,19 +13,19 @@ from typing import Any
 from hydra.core.config_store import ConfigStore
 from omegaconf import DictConfig, OmegaConf
 
-from runner.config.validation import stranger
+from runner.config.validation import unknown_key
 from runner.core.errors import Problem
 
-NODES = "cluster.nodes"
+NODES_KEY = "cluster.nodes"
 TEXT, PATH, SECONDS = "text", "path", "seconds, more than 0"
-ENV = "mapping of names to texts, numbers or bools"
-NAMES = "list of names of variables"
-MEMBERS = "list of names and ranges"
+ENV_MAPPING = "mapping of names to texts, numbers or bools"
+VARIABLE_NAMES = "list of names of variables"
+NODE_RANGES = "list of names and ranges"
 
 
-def doc(default: Any, text: str, legal: str = TEXT) -> Any:
+def doc(default: Any, help_text: str, legal: str = TEXT) -> Any:
     """Return a dataclass field with its help; a class as the default is called for one."""
-    metadata = {"help": text, "legal": legal}
+    metadata = {"help": help_text, "legal": legal}
     if isinstance(default, type):
         return dataclasses.field(default_factory=default, metadata=metadata)
     return dataclasses.field(default=default, metadata=metadata)
@@ -74,7 +74,7 @@ class NodeConfig:
     nproc_per_node: Any = doc(
         "", "ranks on it; left out: as `cluster.nproc_per_node`", "number from 1, or auto"
     )
-    env: Any = doc(dict, "environment of its ranks, over the cluster's", ENV)
+    env: Any = doc(dict, "environment of its ranks, over the cluster's", ENV_MAPPING)
     transport: str | None = doc(None, "null: as `cluster.transport`", "ssh, local or null")
     interface: str | None = doc(
         None, "the network interface for training traffic; null: found out", "text or null"
@@ -82,7 +82,7 @@ class NodeConfig:
 
 
 @dataclass
-class Cluster:
+class ClusterConfig:
     """What the files in `conf/cluster` may say: which machines, and how they are used."""
 
     transport: str = doc(
@@ -106,8 +106,8 @@ class Cluster:
         "port, range such as 29500-29600, or auto",
     )
     nodes: Any = doc(dict, "the machines, in rank order", "mapping of names or ranges to nodes")
-    only: Any = doc(list, "the nodes to use; empty: all", MEMBERS)
-    exclude: Any = doc(list, "nodes to leave out", MEMBERS)
+    only: Any = doc(list, "the nodes to use; empty: all", NODE_RANGES)
+    exclude: Any = doc(list, "nodes to leave out", NODE_RANGES)
     ssh: SshConfig = doc(SshConfig, "how the hosts are logged in to", "see below")
     python: str = doc("python3", "the interpreter of the task on the hosts: it has torch", PATH)
     host_python: str = doc(
@@ -131,9 +131,9 @@ class Cluster:
         "path or null",
     )
     workdir: str = doc("~/.runner", "where runs are kept on the hosts", PATH)
-    env: Any = doc(dict, "environment of all ranks; null takes a name out", ENV)
-    pass_env: Any = doc(list, "variables to copy from your environment; on record", NAMES)
-    secrets: Any = doc(list, "the same, but never written anywhere", NAMES)
+    env: Any = doc(dict, "environment of all ranks; null takes a name out", ENV_MAPPING)
+    pass_env: Any = doc(list, "variables to copy from your environment; on record", VARIABLE_NAMES)
+    secrets: Any = doc(list, "the same, but never written anywhere", VARIABLE_NAMES)
 
 
 @dataclass
@@ -168,13 +168,13 @@ class TaskConfig:
     args_style: str = doc(
         "argparse", "hydra makes `lr=0.1` of it; raw keeps words", "argparse, hydra or raw"
     )
-    env: Any = doc(dict, "environment of the ranks, over the cluster's and the node's", ENV)
+    env: Any = doc(dict, "environment of the ranks, over the cluster's and the node's", ENV_MAPPING)
     outputs: Any = doc(
         list,
         "what to bring home of what ranks leave where they run; of a folder all; `**`: any folders",
         "list of paths or patterns such as results/*.pt",
     )
-    nodes: Any = doc(list, "the nodes to use; empty: all of the cluster", MEMBERS)
+    nodes: Any = doc(list, "the nodes to use; empty: all of the cluster", NODE_RANGES)
     nnodes: Any = doc(
         None,
         "how many nodes to use, the first ones; null: all; `2:4`: what of 2 to 4 is there",
@@ -183,7 +183,7 @@ class TaskConfig:
 
 
 @dataclass
-class Rendezvous:
+class RendezvousConfig:
     """What the files in `conf/rendezvous` may say: how the nodes of a run find each other."""
 
     backend: str = doc(
@@ -201,7 +201,7 @@ class Rendezvous:
 
 
 @dataclass
-class Torchrun:
+class TorchrunConfig:
     """Options of torchrun's, by its own names; a null leaves the choice to it."""
 
     max_restarts: int = doc(
@@ -236,7 +236,7 @@ class Torchrun:
 
 
 @dataclass
-class Relaunch:
+class RelaunchConfig:
     """What is done when an attempt of a run fails: all of it starts once more."""
 
     max: int = doc(0, "how often at most", "whole number from 0")
@@ -246,7 +246,7 @@ class Relaunch:
 
 
 @dataclass
-class Deploy:
+class DeployConfig:
     """Bounds of what is pushed to the hosts."""
 
     max_mb: int = doc(200, "more than this many megabytes are refused", "whole number from 1")
@@ -254,7 +254,7 @@ class Deploy:
 
 
 @dataclass
-class Outputs:
+class OutputsConfig:
     """What comes home of what a task leaves: `task.outputs` says what that is."""
 
     pull: str = doc(
@@ -265,14 +265,14 @@ class Outputs:
 
 
 @dataclass
-class Check:
+class CheckConfig:
     """What is looked at before a run: by a launch, and by `check`."""
 
     skip: Any = doc(list, "checks to leave out", "list of names such as [gpus]; `check` has all")
 
 
 @dataclass
-class Watch:
+class WatchConfig:
     """What is done when a run hangs: no rank prints, computes, or reads or writes files."""
 
     stall_s: Any = doc(300.0, "after so long that is said", "seconds, more than 0, or off")
@@ -294,28 +294,30 @@ class Watch:
 
 
 @dataclass
-class Stop:
+class StopConfig:
     """How a run is ended."""
 
     grace_s: float = doc(15.0, "from TERM to KILL", SECONDS)
 
 
 @dataclass
-class Logs:
+class LogsConfig:
     """What of the ranks' output is shown; the files hold all of it."""
 
     ranks: Any = doc("all", "whose output is shown", "all, a rank, or a list such as [0, 3]")
 
 
 @dataclass
-class Runner:
+class RunnerConfig:
     """The whole configuration."""
 
-    cluster: Cluster = doc(Cluster, "the machines", "see below")
+    cluster: ClusterConfig = doc(ClusterConfig, "the machines", "see below")
     task: TaskConfig = doc(TaskConfig, "the program", "see below")
-    rendezvous: Rendezvous = doc(Rendezvous, "how the nodes find each other", "see below")
-    torchrun: Torchrun = doc(Torchrun, "options of torchrun's", "see below")
-    relaunch: Relaunch = doc(Relaunch, "what is done when a run fails", "see below")
+    rendezvous: RendezvousConfig = doc(
+        RendezvousConfig, "how the nodes find each other", "see below"
+    )
+    torchrun: TorchrunConfig = doc(TorchrunConfig, "options of torchrun's", "see below")
+    relaunch: RelaunchConfig = doc(RelaunchConfig, "what is done when a run fails", "see below")
     dry_run: Any = doc(
         False,
         "true shows what each host would be told, offline does so without asking any",
@@ -333,35 +335,37 @@ class Runner:
         "name of a run in runs, latest, path of its folder, or null",
     )
     ui: str = doc("auto", "plain: lines only, as for a file", "auto or plain")
-    deploy: Deploy = doc(Deploy, "bounds of what is pushed", "see below")
-    outputs: Outputs = doc(Outputs, "what comes home of what a task leaves", "see below")
-    check: Check = doc(Check, "what is looked at before a run", "see below")
-    watch: Watch = doc(Watch, "what is done when a run hangs", "see below")
-    stop: Stop = doc(Stop, "how a run is ended", "see below")
+    deploy: DeployConfig = doc(DeployConfig, "bounds of what is pushed", "see below")
+    outputs: OutputsConfig = doc(
+        OutputsConfig, "what comes home of what a task leaves", "see below"
+    )
+    check: CheckConfig = doc(CheckConfig, "what is looked at before a run", "see below")
+    watch: WatchConfig = doc(WatchConfig, "what is done when a run hangs", "see below")
+    stop: StopConfig = doc(StopConfig, "how a run is ended", "see below")
     lost_s: float = doc(15.0, "after this silence a host counts as lost", SECONDS)
     disconnect_s: float = doc(
         600.0, "when no host has heard of us for so long, they stop the run themselves", SECONDS
     )
     on_disconnect: str = doc("stop", "keep: the run goes on without us, for ever", "stop or keep")
     detach: bool = doc(False, "return once every rank runs; the run goes on", "true or false")
-    logs: Logs = doc(Logs, "what is shown of the ranks' output", "see below")
+    logs: LogsConfig = doc(LogsConfig, "what is shown of the ranks' output", "see below")
 
 
 SECTIONS: Mapping[str, type] = {
-    "": Runner,
-    "cluster": Cluster,
+    "": RunnerConfig,
+    "cluster": ClusterConfig,
     "cluster.nodes.NODE": NodeConfig,
     "cluster.ssh": SshConfig,
     "task": TaskConfig,
-    "rendezvous": Rendezvous,
-    "torchrun": Torchrun,
-    "relaunch": Relaunch,
-    "deploy": Deploy,
-    "outputs": Outputs,
-    "check": Check,
-    "watch": Watch,
-    "stop": Stop,
-    "logs": Logs,
+    "rendezvous": RendezvousConfig,
+    "torchrun": TorchrunConfig,
+    "relaunch": RelaunchConfig,
+    "deploy": DeployConfig,
+    "outputs": OutputsConfig,
+    "check": CheckConfig,
+    "watch": WatchConfig,
+    "stop": StopConfig,
+    "logs": LogsConfig,
 }
 """Every dataclass of the schema by the key it stands below."""
 
@@ -369,48 +373,62 @@ SECTIONS: Mapping[str, type] = {
 def register() -> None:
     """Make the schema known to Hydra: as `runner_base`, `cluster/base` and their like."""
     store = ConfigStore.instance()
-    store.store(name="runner_base", node=_open(OmegaConf.structured(Runner)))
-    store.store(group="cluster", name="base", node=_open(OmegaConf.structured(Cluster)))
-    store.store(group="task", name="base", node=_open(OmegaConf.structured(TaskConfig)))
-    store.store(group="rendezvous", name="base", node=_open(OmegaConf.structured(Rendezvous)))
+    store.store(name="runner_base", node=_accept_any_key(OmegaConf.structured(RunnerConfig)))
+    store.store(
+        group="cluster", name="base", node=_accept_any_key(OmegaConf.structured(ClusterConfig))
+    )
+    store.store(group="task", name="base", node=_accept_any_key(OmegaConf.structured(TaskConfig)))
+    store.store(
+        group="rendezvous",
+        name="base",
+        node=_accept_any_key(OmegaConf.structured(RendezvousConfig)),
+    )
     # For clusters of this machine: what runs us has torch, the first python3 on PATH may not.
     OmegaConf.register_new_resolver("this_python", lambda: sys.executable, replace=True)
 
 
-def _open(config: DictConfig) -> DictConfig:
+def _accept_any_key(config: DictConfig) -> DictConfig:
     """Let a schema take any key: we name those too many, all of them, after composition."""
     OmegaConf.set_struct(config, value=False)
     for node in config.values():
         if isinstance(node, DictConfig):
-            _open(node)
+            _accept_any_key(node)
     return config
 
 
-def strangers(
-    values: Mapping[str, Any], schema: type = Runner, where: str = ""
+def unknown_keys(
+    values: Mapping[str, Any], schema: type = RunnerConfig, where: str = ""
 ) -> Iterator[Problem]:
     """Yield a problem per key that the schema does not know."""
     fields: dict[str, Any] = {f.name: f.default_factory for f in dataclasses.fields(schema)}
     for key, value in values.items():
         nested = fields.get(key)
         if key not in fields:
-            yield unknown(where, key, list(fields))
+            yield unknown_schema_key(where, key, list(fields))
         elif isinstance(nested, type) and dataclasses.is_dataclass(nested):
-            yield from strangers(value, nested, f"{where}.{key}" if where else key)
+            yield from unknown_keys(value, nested, f"{where}.{key}" if where else key)
 
 
-def unknown(where: str, key: str, legal: Sequence[str]) -> Problem:
+def unknown_schema_key(where: str, key: str, legal: Sequence[str]) -> Problem:
     """Return the problem of a key that the schema does not have there, but perhaps elsewhere."""
-    found = stranger(where, key, legal)
-    return found if found.hint or where else dataclasses.replace(found, hint=_below(key))
+    problem = unknown_key(where, key, legal)
+    return (
+        problem
+        if problem.hint or where
+        else dataclasses.replace(problem, hint=_suggest_section(key))
+    )
 
 
-def _below(key: str) -> str:
+def _suggest_section(key: str) -> str:
     """Return where a key may be meant that does not stand at the top."""
     sections = (name for name in SECTIONS if name and "NODE" not in name)
-    at = [
+    candidates = [
         f"{name}.{key}"
         for name in sections
         if key in {field.name for field in dataclasses.fields(SECTIONS[name])}
     ]
-    return f"did you mean {at[0]}?" if at else f"if it is for the program: task.args.{key}=…"
+    return (
+        f"did you mean {candidates[0]}?"
+        if candidates
+        else f"if it is for the program: task.args.{key}=…"
+    )

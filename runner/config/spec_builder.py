@@ -8,12 +8,12 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from runner.checks.registry import CHECKS
-from runner.config.arguments import arguments, split_words
+from runner.config.arguments import render_arguments, split_words
 from runner.config.entry import ENTRIES, check_plain, local_rank_words
-from runner.config.inputs import Asked
-from runner.config.nodes import all_nodes, chosen
-from runner.config.rendezvous import read_rendezvous, read_torchrun, relaunch
-from runner.config.validation import Checker, either, scalar
+from runner.config.inputs import SpecInputs
+from runner.config.nodes import read_nodes, select_nodes
+from runner.config.rendezvous import read_relaunch, read_rendezvous, read_torchrun
+from runner.config.validation import Validator, join_or, scalar_text
 from runner.core.errors import ConfigError, Problem
 from runner.core.model.launch_request import DryRun
 from runner.core.model.spec import Deploy, Node, Spec, Ssh, Task
@@ -21,100 +21,101 @@ from runner.core.secret import Secret
 
 PROGRAM_KEYS = ("module", "script", "command")
 BACKENDS = ("auto", "nccl", "gloo")
-DEPLOYS = ("auto", "never")
-PULLS = ("auto", "never")
-HOST_KEYS = ("strict", "accept-new")
-ACTIONS = ("report", "stop", "restart")
-STACKS = ("auto", "never")
+DEPLOY_MODES = ("auto", "never")
+PULL_MODES = ("auto", "never")
+HOST_KEY_MODES = ("strict", "accept-new")
+STALL_ACTIONS = ("report", "stop", "restart")
+STACK_MODES = ("auto", "never")
 
 
-def build(asked: Asked, problems: list[Problem]) -> tuple[Spec, dict[str, Any]]:
+def build_spec(inputs: SpecInputs, problems: list[Problem]) -> tuple[Spec, dict[str, Any]]:
     """Check everything; return the `Spec` and the fields of `Composed` that are options of the run.
 
     Args:
-        asked: What was composed.
+        inputs: What was composed.
         problems: What was found before; told together with what is found here.
 
     Raises:
         ConfigError: With every problem.
     """
-    check = Checker(problems)
-    values, cluster = asked.values, asked.values["cluster"]
-    nodes, spares, least = chosen(check, asked, all_nodes(check, asked))
-    action = check.choice("watch.action", values["watch"]["action"], ACTIONS)
-    options_of_torchrun = read_torchrun(check, values["torchrun"])
-    rendezvous = read_rendezvous(check, values["rendezvous"], nodes, least)
-    task = _task(check, asked)
-    if task.plain:
-        check_plain(check, values, (*nodes, *spares), rendezvous)
-    env, secrets = _environment(check, asked, nodes, task)
+    validator = Validator(problems)
+    values, cluster = inputs.values, inputs.values["cluster"]
+    nodes, spares, min_nodes = select_nodes(validator, inputs, read_nodes(validator, inputs))
+    action = validator.choice("watch.action", values["watch"]["action"], STALL_ACTIONS)
+    torchrun_options = read_torchrun(validator, values["torchrun"])
+    rendezvous = read_rendezvous(validator, values["rendezvous"], nodes, min_nodes)
+    task = _read_task(validator, inputs)
+    if task.is_plain:
+        check_plain(validator, values, (*nodes, *spares), rendezvous)
+    env, secrets = _read_environment(validator, inputs, nodes, task)
     spec = Spec(
-        run_id=check.run_id("run_id", values["run_id"]),
-        cluster=asked.cluster,
+        run_id=validator.run_id("run_id", values["run_id"]),
+        cluster=inputs.cluster,
         nodes=nodes,
         task=task,
-        master_port=check.ports("cluster.master_port", cluster["master_port"]),
-        backend=check.choice("cluster.backend", cluster["backend"], BACKENDS),
+        master_port=validator.ports("cluster.master_port", cluster["master_port"]),
+        backend=validator.choice("cluster.backend", cluster["backend"], BACKENDS),
         rendezvous=rendezvous,
-        torchrun=options_of_torchrun,
-        relaunch=relaunch(
-            *(check, values["relaunch"], rendezvous, options_of_torchrun),
-            restarts=action == "restart",
+        torchrun=torchrun_options,
+        relaunch=read_relaunch(
+            *(validator, values["relaunch"], rendezvous, torchrun_options),
+            relaunch_on_stall=action == "restart",
         ),
-        least=least,
+        min_nodes=min_nodes,
         spares=spares,
-        ssh=_ssh(check, cluster["ssh"], asked.cwd),
-        python=check.line("cluster.python", cluster["python"]),
-        host_python=check.line("cluster.host_python", cluster["host_python"]),
-        setup=check.words("cluster.setup", cluster["setup"]),
-        project=_project(check, cluster["project"], asked),
-        workdir=check.line("cluster.workdir", cluster["workdir"]),
-        deploy=_deploy(check, values),
-        pull_outputs=check.choice("outputs.pull", values["outputs"]["pull"], PULLS) == "auto",
+        ssh=_read_ssh(validator, cluster["ssh"], inputs.cwd),
+        python=validator.line("cluster.python", cluster["python"]),
+        host_python=validator.line("cluster.host_python", cluster["host_python"]),
+        setup=validator.text_list("cluster.setup", cluster["setup"]),
+        project=_read_project(validator, cluster["project"], inputs),
+        workdir=validator.line("cluster.workdir", cluster["workdir"]),
+        deploy=_read_deploy(validator, values),
+        pull_outputs=validator.choice("outputs.pull", values["outputs"]["pull"], PULL_MODES)
+        == "auto",
         skip_checks=tuple(
-            check.choice("check.skip", name, tuple(CHECKS))
-            for name in check.words("check.skip", values["check"]["skip"])
+            validator.choice("check.skip", name, tuple(CHECKS))
+            for name in validator.text_list("check.skip", values["check"]["skip"])
         ),
         env=env,
         secrets=secrets,
-        grace_s=check.seconds("stop.grace_s", values["stop"]["grace_s"]),
-        lost_s=check.seconds("lost_s", values["lost_s"]),
-        disconnect_s=_disconnect_s(check, values),
-        stall_s=_stall_s(check, values["watch"]["stall_s"]),
-        stall_stops=action != "report",
-        stall_restarts=action == "restart",
-        metrics=check.outputs("watch.metrics", values["watch"]["metrics"]),
-        stacks=check.choice("watch.stacks", values["watch"]["stacks"], STACKS) == "auto",
+        grace_s=validator.seconds("stop.grace_s", values["stop"]["grace_s"]),
+        lost_s=validator.seconds("lost_s", values["lost_s"]),
+        disconnect_s=_read_disconnect_s(validator, values),
+        stall_s=_read_stall_s(validator, values["watch"]["stall_s"]),
+        stop_on_stall=action != "report",
+        relaunch_on_stall=action == "restart",
+        metrics=validator.outputs("watch.metrics", values["watch"]["metrics"]),
+        stacks=validator.choice("watch.stacks", values["watch"]["stacks"], STACK_MODES) == "auto",
         detach=bool(values["detach"]),
     )
-    run_dir = Path(check.line("run_dir", values["run_dir"])).expanduser()
-    dry_run = check.choice("dry_run", scalar(values["dry_run"]), [d.value for d in DryRun])
+    run_dir = Path(validator.line("run_dir", values["run_dir"])).expanduser()
+    dry_run = validator.choice("dry_run", scalar_text(values["dry_run"]), [d.value for d in DryRun])
     options = {
         "dry_run": DryRun(dry_run),
-        "run_dir": Path(asked.cwd, run_dir),
-        "ui": check.choice("ui", values["ui"], ("auto", "plain")),
-        "console_ranks": check.ranks("logs.ranks", values["logs"]["ranks"]),
+        "run_dir": Path(inputs.cwd, run_dir),
+        "ui": validator.choice("ui", values["ui"], ("auto", "plain")),
+        "console_ranks": validator.ranks("logs.ranks", values["logs"]["ranks"]),
     }
     if problems:
         raise ConfigError(problems)
     return spec, options
 
 
-def _disconnect_s(check: Checker, values: Mapping[str, Any]) -> float:
+def _read_disconnect_s(validator: Validator, values: Mapping[str, Any]) -> float:
     """Return how long a run goes on without a controller; 0 for ever."""
-    seconds = check.seconds("disconnect_s", values["disconnect_s"])
-    keep = check.choice("on_disconnect", values["on_disconnect"], ("stop", "keep")) == "keep"
+    seconds = validator.seconds("disconnect_s", values["disconnect_s"])
+    keep = validator.choice("on_disconnect", values["on_disconnect"], ("stop", "keep")) == "keep"
     return 0.0 if keep else seconds
 
 
-def _stall_s(check: Checker, value: object) -> float:
+def _read_stall_s(validator: Validator, value: object) -> float:
     """Return after how long without progress that is said; 0 for never."""
     if value == "off" or value is False or value is None:  # YAML takes off for false
         return 0.0
     if isinstance(value, str):
-        check.wrong("watch.stall_s", f"must be a number of seconds, or off, not {value!r}")
+        validator.add("watch.stall_s", f"must be a number of seconds, or off, not {value!r}")
         return 0.0
-    return check.seconds("watch.stall_s", value)
+    return validator.seconds("watch.stall_s", value)
 
 
 def program_name(task: Mapping[str, Any]) -> str:
@@ -127,106 +128,110 @@ def program_name(task: Mapping[str, Any]) -> str:
     return PurePath(str(program)).stem or "task"
 
 
-def _ssh(check: Checker, ssh: Mapping[str, Any], cwd: str) -> Ssh:
-    key = check.optional_line("cluster.ssh.key", ssh["key"])
+def _read_ssh(validator: Validator, ssh: Mapping[str, Any], cwd: str) -> Ssh:
+    key = validator.optional_line("cluster.ssh.key", ssh["key"])
     if key and not Path(cwd, Path(key).expanduser()).is_file():
-        check.wrong("cluster.ssh.key", f"there is no file {key}")
-    jump = check.words("cluster.ssh.jump", ssh["jump"])
+        validator.add("cluster.ssh.key", f"there is no file {key}")
+    jump = validator.text_list("cluster.ssh.jump", ssh["jump"])
     return Ssh(
-        user=check.optional_line("cluster.ssh.user", ssh["user"]),
-        port=check.port("cluster.ssh.port", ssh["port"]),
+        user=validator.optional_line("cluster.ssh.user", ssh["user"]),
+        port=validator.port("cluster.ssh.port", ssh["port"]),
         key=key,
-        config=check.line("cluster.ssh.config", ssh["config"]),
+        config=validator.line("cluster.ssh.config", ssh["config"]),
         jump=tuple(hop.strip() for word in jump for hop in word.split(",")),
-        known_hosts=check.line("cluster.ssh.known_hosts", ssh["known_hosts"]),
-        host_keys=check.choice("cluster.ssh.host_keys", ssh["host_keys"], HOST_KEYS),
-        connect_timeout=check.seconds("cluster.ssh.connect_timeout", ssh["connect_timeout"]),
+        known_hosts=validator.line("cluster.ssh.known_hosts", ssh["known_hosts"]),
+        host_keys=validator.choice("cluster.ssh.host_keys", ssh["host_keys"], HOST_KEY_MODES),
+        connect_timeout=validator.seconds("cluster.ssh.connect_timeout", ssh["connect_timeout"]),
     )
 
 
-def _project(check: Checker, value: object, asked: Asked) -> str:
+def _read_project(validator: Validator, value: object, inputs: SpecInputs) -> str:
     """Return where the code is on the hosts: by default where the user stands, as they see it."""
-    project = check.optional_line("cluster.project", value)
+    project = validator.optional_line("cluster.project", value)
     if project and project.startswith("~"):
         return project
-    seen = Path(asked.environ.get("PWD", ""))
-    same = seen.is_absolute() and seen.exists() and seen.samefile(asked.cwd)
-    return str((seen if same else Path(asked.cwd)) / (project or ""))
+    shell_cwd = Path(inputs.environ.get("PWD", ""))
+    is_same_folder = (
+        shell_cwd.is_absolute() and shell_cwd.exists() and shell_cwd.samefile(inputs.cwd)
+    )
+    return str((shell_cwd if is_same_folder else Path(inputs.cwd)) / (project or ""))
 
 
-def _deploy(check: Checker, values: Mapping[str, Any]) -> Deploy:
+def _read_deploy(validator: Validator, values: Mapping[str, Any]) -> Deploy:
     """Return what is pushed: nothing where the YAML says that the code is on the hosts already."""
     cluster, bounds = values["cluster"], values["deploy"]
-    when = check.choice("cluster.deploy", cluster["deploy"], DEPLOYS)
+    mode = validator.choice("cluster.deploy", cluster["deploy"], DEPLOY_MODES)
     return Deploy(
-        on=when == "auto" and cluster["project"] is None,
-        max_mb=check.number("deploy.max_mb", bounds["max_mb"], least=1),
-        keep=check.number("deploy.keep", bounds["keep"], least=0),
+        enabled=mode == "auto" and cluster["project"] is None,
+        max_mb=validator.integer("deploy.max_mb", bounds["max_mb"], minimum=1),
+        keep=validator.integer("deploy.keep", bounds["keep"], minimum=0),
     )
 
 
-def _environment(
-    check: Checker, asked: Asked, nodes: Sequence[Node], task: Task
+def _read_environment(
+    validator: Validator, inputs: SpecInputs, nodes: Sequence[Node], task: Task
 ) -> tuple[dict[str, str], dict[str, Secret]]:
     """Return the environment of all ranks, and its secret part."""
-    cluster = asked.values["cluster"]
-    passed = _copied(check, "cluster.pass_env", cluster["pass_env"], asked.environ)
-    secrets = _copied(check, "cluster.secrets", cluster["secrets"], asked.environ)
-    env = check.env("cluster.env", cluster["env"])
-    in_the_open = {"cluster.pass_env": passed, "cluster.env": env, "task.env": task.env}
-    in_the_open |= {f"cluster.nodes.{node.name}.env": node.env for node in nodes}
-    for place, names in in_the_open.items():
+    cluster = inputs.values["cluster"]
+    passed = _copy_variables(validator, "cluster.pass_env", cluster["pass_env"], inputs.environ)
+    secrets = _copy_variables(validator, "cluster.secrets", cluster["secrets"], inputs.environ)
+    env = validator.env("cluster.env", cluster["env"])
+    recorded_envs = {"cluster.pass_env": passed, "cluster.env": env, "task.env": task.env}
+    recorded_envs |= {f"cluster.nodes.{node.name}.env": node.env for node in nodes}
+    for place, names in recorded_envs.items():
         for name in secrets.keys() & names.keys():
-            check.wrong(place, f"{name} is a secret (cluster.secrets) and would be recorded here")
+            validator.add(place, f"{name} is a secret (cluster.secrets) and would be recorded here")
     return {**passed, **env}, {name: Secret(text) for name, text in secrets.items()}
 
 
-def _copied(
-    check: Checker, where: str, value: object, environ: Mapping[str, str]
+def _copy_variables(
+    validator: Validator, where: str, value: object, environ: Mapping[str, str]
 ) -> dict[str, str]:
-    names = check.words(where, value)
+    names = validator.text_list(where, value)
     for name in names:
-        check.env_name(where, name)
+        validator.check_env_name(where, name)
         if name not in environ:
             hint = f"export {name}=… first, or take it out of {where}"
-            check.wrong(where, f"{name} is not set in this shell's environment", hint)
+            validator.add(where, f"{name} is not set in this shell's environment", hint)
     return {name: environ[name] for name in names if name in environ}
 
 
-def _task(check: Checker, asked: Asked) -> Task:
-    task = asked.values["task"]
-    given = [key for key in PROGRAM_KEYS if task[key] not in (None, "", [])]
-    if not given:
-        keys = either([f"task.{key}" for key in PROGRAM_KEYS])
-        check.wrong("task", f"there is nothing to run; set {keys}", "such as task.script=train.py")
-    if len(given) > 1:
-        what = f"there is more than one thing to run: {' and '.join(given)}"
-        check.wrong("task", what, f"task.{given[0]}=null takes one out")
-    kind = given[0] if given else "script"
-    target, *words = _program(check, kind, task[kind])
-    entry = check.choice("task.entry", task["entry"], ENTRIES)
-    local_rank = local_rank_words(check, task["local_rank_arg"], entry)
+def _read_task(validator: Validator, inputs: SpecInputs) -> Task:
+    task = inputs.values["task"]
+    program_keys = [key for key in PROGRAM_KEYS if task[key] not in (None, "", [])]
+    if not program_keys:
+        keys = join_or([f"task.{key}" for key in PROGRAM_KEYS])
+        validator.add(
+            "task", f"there is nothing to run; set {keys}", "such as task.script=train.py"
+        )
+    if len(program_keys) > 1:
+        message = f"there is more than one thing to run: {' and '.join(program_keys)}"
+        validator.add("task", message, f"task.{program_keys[0]}=null takes one out")
+    kind = program_keys[0] if program_keys else "script"
+    target, *words = _read_program(validator, kind, task[kind])
+    entry = validator.choice("task.entry", task["entry"], ENTRIES)
+    local_rank = local_rank_words(validator, task["local_rank_arg"], entry)
     return Task(
-        name=asked.task,
+        name=inputs.task,
         kind=kind,
         target=target,
-        args=(*words, *local_rank, *arguments(check, task["args"], task["args_style"])),
-        env=check.env("task.env", task["env"]),
-        outputs=check.outputs("task.outputs", task["outputs"]),
+        args=(*words, *local_rank, *render_arguments(validator, task["args"], task["args_style"])),
+        env=validator.env("task.env", task["env"]),
+        outputs=validator.outputs("task.outputs", task["outputs"]),
         entry=entry,
     )
 
 
-def _program(check: Checker, kind: str, value: object) -> list[str]:
+def _read_program(validator: Validator, kind: str, value: object) -> list[str]:
     where = f"task.{kind}"
     if kind == "command":
-        words = check.words(
-            where, value if isinstance(value, list) else split_words(check, where, value)
+        words = validator.text_list(
+            where, value if isinstance(value, list) else split_words(validator, where, value)
         )
         return list(words) or [""]
-    text = check.optional_line(where, value) or ""
-    named = re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)*", text) and not text.endswith(".py")
-    if kind == "module" and not named:
-        what = f"{text!r} is no module name such as package.train"
-        check.wrong(where, what, f"a file is task.script={text}")
+    text = validator.optional_line(where, value) or ""
+    is_module_name = re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)*", text) and not text.endswith(".py")
+    if kind == "module" and not is_module_name:
+        message = f"{text!r} is no module name such as package.train"
+        validator.add(where, message, f"a file is task.script={text}")
     return [text]

@@ -8,10 +8,10 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from runner.core.errors import Problem
-from runner.core.model.spec import PortRule
+from runner.core.model.spec import PortRange
 from runner.core.protocol import globs
 
-OWNED = {
+RESERVED_ENV = {
     "MASTER_ADDR": "the plan chooses it; cluster.nodes.NODE.addr says how others reach a node",
     "MASTER_PORT": "cluster.master_port chooses it",
     "WORLD_SIZE": "cluster.nproc_per_node and the nodes decide it",
@@ -27,27 +27,27 @@ OWNED = {
 """Environment no user can set, and why."""
 
 
-def nearest(word: str, legal: Iterable[str], before: str = "") -> str:
+def suggest(word: str, legal: Iterable[str], prefix: str = "") -> str:
     """Return "did you mean …?", or "" when nothing is near."""
-    found = difflib.get_close_matches(word, list(legal), n=1, cutoff=0.6)
-    return f"did you mean {before}{found[0]}?" if found else ""
+    matches = difflib.get_close_matches(word, list(legal), n=1, cutoff=0.6)
+    return f"did you mean {prefix}{matches[0]}?" if matches else ""
 
 
-def either(words: Sequence[str]) -> str:
+def join_or(words: Sequence[str]) -> str:
     """Return "a, b or c"."""
     return " or ".join(filter(None, (", ".join(words[:-1]), words[-1])))
 
 
-def stranger(where: str, key: str, legal: Sequence[str]) -> Problem:
+def unknown_key(where: str, key: str, legal: Sequence[str]) -> Problem:
     """Return the problem of a key nobody reads."""
-    full = f"{where}.{key}" if where else key
-    hint = nearest(key, legal, f"{where}." if where else "")
+    full_key = f"{where}.{key}" if where else key
+    hint = suggest(key, legal, f"{where}." if where else "")
     if "passw" in key and where.startswith("cluster"):
         hint = "hosts are logged in to with a key or an agent, without passwords: cluster.ssh.key"
-    return Problem(full, f"there is no such key; legal here: {', '.join(legal)}", hint)
+    return Problem(full_key, f"there is no such key; legal here: {', '.join(legal)}", hint)
 
 
-def scalar(value: object) -> str | None:
+def scalar_text(value: object) -> str | None:
     """Return a YAML scalar as text (`true`, `0.1`), None for what is no scalar."""
     if isinstance(value, bool):
         return "true" if value else "false"
@@ -56,7 +56,7 @@ def scalar(value: object) -> str | None:
     return None
 
 
-class Checker:
+class Validator:
     """Reads values, and keeps what is wrong with them so that all of it is told at once.
 
     Every method takes the full key for its messages, and returns something harmless for a wrong
@@ -66,75 +66,75 @@ class Checker:
     def __init__(self, problems: list[Problem]) -> None:
         self.problems = problems
 
-    def wrong(self, where: str, what: str, hint: str = "") -> None:
+    def add(self, where: str, message: str, hint: str = "") -> None:
         """Keep one problem."""
-        self.problems.append(Problem(where, what, hint))
+        self.problems.append(Problem(where, message, hint))
 
     def choice(self, where: str, value: object, legal: Sequence[str]) -> str:
         """Read one of a few words."""
         if isinstance(value, str) and value in legal:
             return value
-        shown = scalar(value) or value
-        hint = nearest(str(shown), legal)
-        self.wrong(where, f"{shown!r} is not legal; choose {either(legal)}", hint)
+        text = scalar_text(value) or value
+        hint = suggest(str(text), legal)
+        self.add(where, f"{text!r} is not legal; choose {join_or(legal)}", hint)
         return legal[0]
 
     def seconds(self, where: str, value: object) -> float:
         """Read a time span."""
         if isinstance(value, (int, float)) and math.isfinite(value) and value > 0:
             return float(value)
-        self.wrong(where, f"must be a positive number of seconds, not {value!r}")
+        self.add(where, f"must be a positive number of seconds, not {value!r}")
         return 1.0
 
-    def whole(self, where: str, value: object, least: int) -> int | None:
+    def int_or_auto(self, where: str, value: object, minimum: int) -> int | None:
         """Read a whole number; null and `auto` are None."""
         if value in (None, "auto"):
             return None
-        number = _whole(value)
-        if number is None or number < least:
-            self.wrong(where, f"must be a whole number from {least}, or auto, not {value!r}")
+        number = _parse_int(value)
+        if number is None or number < minimum:
+            self.add(where, f"must be a whole number from {minimum}, or auto, not {value!r}")
             return None
         return number
 
     def nnodes(self, where: str, value: object) -> tuple[int | None, int | None]:
         """Read how many nodes, or from how many to how many; the first is None for no range."""
         if not isinstance(value, str) or ":" not in value:
-            return None, self.whole(where, value, least=1)
-        least, most = (_whole(word.strip()) for word in value.split(":", 1))
-        if not least or not most or least > most:
-            what = f"must be a number of nodes, or a range such as 2:4, not {value!r}"
-            self.wrong(where, what, "the fewest come first, from 1")
+            return None, self.int_or_auto(where, value, minimum=1)
+        lowest, highest = (_parse_int(word.strip()) for word in value.split(":", 1))
+        if not lowest or not highest or lowest > highest:
+            message = f"must be a number of nodes, or a range such as 2:4, not {value!r}"
+            self.add(where, message, "the fewest come first, from 1")
             return None, None
-        return least, most
+        return lowest, highest
 
-    def number(self, where: str, value: object, least: int) -> int:
+    def integer(self, where: str, value: object, minimum: int) -> int:
         """Read a whole number."""
-        number = _whole(value)
-        if number is None or number < least:
-            self.wrong(where, f"must be a whole number from {least}, not {value!r}")
-            return least
+        number = _parse_int(value)
+        if number is None or number < minimum:
+            self.add(where, f"must be a whole number from {minimum}, not {value!r}")
+            return minimum
         return number
 
     def port(self, where: str, value: object) -> int | None:
         """Read a TCP port, or null."""
-        number = _whole(value)
+        number = _parse_int(value)
         if value is not None and (number is None or not _is_port(number)):
-            self.wrong(where, f"must be a port from 1 to 65535, not {value!r}")
+            self.add(where, f"must be a port from 1 to 65535, not {value!r}")
         return number
 
-    def ports(self, where: str, value: object) -> PortRule:
+    def ports(self, where: str, value: object) -> PortRange:
         """Read `auto`, 29500 or 29500-29600."""
         if value in (None, "auto"):
-            return PortRule()
+            return PortRange()
         first, dash, last = str(value).partition("-")
-        low, high = _whole(first.strip()), _whole((last if dash else first).strip())
+        low, high = _parse_int(first.strip()), _parse_int((last if dash else first).strip())
         if low is None or high is None or not (_is_port(low) and _is_port(high)) or low > high:
-            what = (
+            message = (
                 f"must be auto, a port such as 29500 or a range such as 29500-29600, not {value!r}"
             )
-            self.wrong(where, what, "ports go from 1 to 65535, the first before the last")
-            return PortRule()
-        return PortRule(low, high)
+            self.add(where, message, "ports go from 1 to 65535, the first before the last")
+            return PortRange()
+        return PortRange(low, high)
 
     def line(self, where: str, value: object) -> str:
         """Read a text of one line."""
@@ -144,9 +144,9 @@ class Checker:
         """Read a text of one line, or null."""
         if value is None:
             return None
-        text = scalar(value)
+        text = scalar_text(value)
         if not text or re.search(r"[\n\r\0]", text):
-            self.wrong(where, f"must be a text of one line, not {value!r}")
+            self.add(where, f"must be a text of one line, not {value!r}")
         return text
 
     def address(self, where: str, value: object) -> str | None:
@@ -157,96 +157,96 @@ class Checker:
         user, _, host = text.rpartition("@")
         port = re.fullmatch(r"([^:]+):(\d+)", host)
         if "://" in text or not re.fullmatch(r"[^\s-]\S*", text):
-            self.wrong(where, f"{text if '@' not in text else host!r} is no host name or address")
+            self.add(where, f"{text if '@' not in text else host!r} is no host name or address")
         elif user or port:
-            self._more_than_an_address(where, user, *(port.groups() if port else (host, "")))
+            self._report_extra_parts(where, user, *(port.groups() if port else (host, "")))
         return host  # without a password, which no message shall repeat
 
-    def _more_than_an_address(self, where: str, user: str, host: str, port: str) -> None:
-        beside, _, key = where.rpartition(".")
+    def _report_extra_parts(self, where: str, user: str, host: str, port: str) -> None:
+        parent, _, key = where.rpartition(".")
         if ":" in user:
-            what = "a password has no place here; hosts are logged in to with a key or an agent"
-            self.wrong(where, what, f"{key}: {host}, and cluster.ssh.key names the key")
+            message = "a password has no place here; hosts are logged in to with a key or an agent"
+            self.add(where, message, f"{key}: {host}, and cluster.ssh.key names the key")
             return
         parts = {"user": user, "host": host, "port": port}
-        what = " and ".join(f"a {name}" for name, text in parts.items() if text)
-        hint = ", ".join(f"{beside}.{name}: {text}" for name, text in parts.items() if text)
-        self.wrong(where, f"must be an address alone, not {what}", hint if key == "host" else "")
+        message = " and ".join(f"a {name}" for name, text in parts.items() if text)
+        hint = ", ".join(f"{parent}.{name}: {text}" for name, text in parts.items() if text)
+        self.add(where, f"must be an address alone, not {message}", hint if key == "host" else "")
 
-    def words(self, where: str, value: object) -> tuple[str, ...]:
+    def text_list(self, where: str, value: object) -> tuple[str, ...]:
         """Read a list of texts; a text alone is a list of one."""
         items = value if isinstance(value, list) else [] if value is None else [value]
-        texts = [scalar(item) for item in items]
+        texts = [scalar_text(item) for item in items]
         if not all(texts) or any("\0" in str(text) for text in texts):
-            self.wrong(where, f"must be a list of texts, not {value!r}")
+            self.add(where, f"must be a list of texts, not {value!r}")
         return tuple(filter(None, texts))
 
     def outputs(self, where: str, value: object) -> tuple[str, ...]:
         """Read paths, or patterns of them, below the working folder of the ranks."""
         if value == "" or (isinstance(value, list) and "" in value):
-            self.wrong(where, "a path is empty", "such as results/*.pt; [] for none")
+            self.add(where, "a path is empty", "such as results/*.pt; [] for none")
             return ()
-        patterns = self.words(where, value)
+        patterns = self.text_list(where, value)
         for pattern in patterns:
-            if problem := globs.problem_of(pattern):
+            if problem := globs.glob_problem(pattern):
                 hint = "it is relative to where the ranks run, such as results/*.pt"
-                self.wrong(where, f"{pattern!r} {problem}", hint)
+                self.add(where, f"{pattern!r} {problem}", hint)
         return patterns
 
     def gpus(self, where: str, value: object) -> tuple[int | None, tuple[int, ...]]:
         """Read how many GPUs, or which ones."""
         if not isinstance(value, list):
-            return self.whole(where, value, least=0), ()
-        numbers = [_whole(item) for item in value]
-        chosen = tuple(number for number in numbers if number is not None and number >= 0)
-        if len(set(chosen)) < len(value):
-            self.wrong(where, f"must name distinct devices such as [0, 2], not {value!r}")
-        return len(chosen), chosen
+            return self.int_or_auto(where, value, minimum=0), ()
+        numbers = [_parse_int(item) for item in value]
+        gpu_ids = tuple(number for number in numbers if number is not None and number >= 0)
+        if len(set(gpu_ids)) < len(value):
+            self.add(where, f"must name distinct devices such as [0, 2], not {value!r}")
+        return len(gpu_ids), gpu_ids
 
     def ranks(self, where: str, value: object) -> frozenset[int] | None:
         """Read `all`, or the ranks to show."""
         if value == "all":
             return None
-        numbers = [_whole(item) for item in (value if isinstance(value, list) else [value])]
+        numbers = [_parse_int(item) for item in (value if isinstance(value, list) else [value])]
         if any(number is None or number < 0 for number in numbers):
-            self.wrong(where, f"must be all, or a list of ranks such as [0, 3], not {value!r}")
+            self.add(where, f"must be all, or a list of ranks such as [0, 3], not {value!r}")
         return frozenset(number for number in numbers if number is not None)
 
     def run_id(self, where: str, value: object) -> str:
         """Read what becomes a folder, a label and a rendezvous id."""
-        text = scalar(value) or ""
+        text = scalar_text(value) or ""
         if not re.fullmatch(r"[a-z0-9][a-z0-9-]{0,62}", text):
-            what = f"{text!r} is not legal; use up to 63 of a-z, 0-9 and '-', no '-' in front"
-            self.wrong(where, what, "leave it out to get one made")
+            message = f"{text!r} is not legal; use up to 63 of a-z, 0-9 and '-', no '-' in front"
+            self.add(where, message, "leave it out to get one made")
         return text
 
-    def env_name(self, where: str, name: str) -> None:
+    def check_env_name(self, where: str, name: str) -> None:
         """Check the name of an environment variable."""
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
-            self.wrong(where, f"{name!r} is no name for an environment variable")
-        elif name in OWNED or name.startswith("PET_"):
-            reason = OWNED.get(name, "PET_ variables steer torchrun, and the plan does that")
-            self.wrong(where, f"{name} cannot be set: {reason}")
+            self.add(where, f"{name!r} is no name for an environment variable")
+        elif name in RESERVED_ENV or name.startswith("PET_"):
+            reason = RESERVED_ENV.get(name, "PET_ variables steer torchrun, and the plan does that")
+            self.add(where, f"{name} cannot be set: {reason}")
 
     def env(self, where: str, value: object) -> dict[str, str]:
         """Read an environment; YAML's true is "true", a null is as good as no entry."""
         if not isinstance(value, Mapping):
             if value is not None:
-                self.wrong(where, f"must be a mapping of names to values, not {value!r}")
+                self.add(where, f"must be a mapping of names to values, not {value!r}")
             return {}
         env = {}
         for name, item in value.items():
-            self.env_name(f"{where}.{name}", name)
-            text = scalar(item)
+            self.check_env_name(f"{where}.{name}", name)
+            text = scalar_text(item)
             unclear = isinstance(item, float) and not math.isfinite(item)
             if text is not None and "\0" not in text and not unclear:
                 env[name] = text
             elif item is not None:
-                self.wrong(f"{where}.{name}", f"must be a text, a number or a bool, not {item!r}")
+                self.add(f"{where}.{name}", f"must be a text, a number or a bool, not {item!r}")
         return env
 
 
-def _whole(value: object) -> int | None:
+def _parse_int(value: object) -> int | None:
     if isinstance(value, int) and not isinstance(value, bool):
         return value
     return int(value) if isinstance(value, str) and re.fullmatch(r"[0-9]{1,9}", value) else None

@@ -4,49 +4,50 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from runner.core.model.facts import ASSUMED, Facts, Gpu, Python
+from runner.core.model.facts import ASSUMED, Facts, Gpu, Interpreter
 from runner.core.model.spec import Node, Spec
-from runner.core.planning.etcd import NAME, Etcd
+from runner.core.planning.etcd import SIDECAR_NAME, EtcdFacts
 
-PORT = 29500
+ASSUMED_PORT = 29500
 
 
-def assume(spec: Spec) -> tuple[Spec, dict[str, Facts], list[str]]:
+def assumed_facts(spec: Spec) -> tuple[Spec, dict[str, Facts], list[str]]:
     """Return the spec and facts of a plan that contacts nobody, and what was assumed for it."""
-    told = spec.nodes if spec.rendezvous.assigns else spec.nodes[:1]
+    addressed = spec.nodes if spec.rendezvous.torch_assigns_ranks else spec.nodes[:1]
     nodes = tuple(
-        replace(node, addr=node.addr or node.host) if node in told else node for node in spec.nodes
+        replace(node, addr=node.addr or node.host) if node in addressed else node
+        for node in spec.nodes
     )
     assumed = [
         f"{spec.python} and {spec.workdir} are as written here, and torch is there",
         "every rank has one core (OMP_NUM_THREADS)",
     ]
-    if len(nodes) > 1 and spec.rendezvous.assigns:
+    if len(nodes) > 1 and spec.rendezvous.torch_assigns_ranks:
         assumed.append("each host is reached at the address by which we know it")
     elif len(nodes) > 1:
-        where = f"the ranks meet at {nodes[0].addr}"
-        assumed.append(f"{where}; each host's interface is found at launch")
+        rendezvous = f"the ranks meet at {nodes[0].addr}"
+        assumed.append(f"{rendezvous}; each host's interface is found at launch")
     serve = spec.rendezvous.serve
-    if not spec.master_port.first and (spec.rendezvous.held or serve):
-        whose = serve or "the master"
-        assumed.append(f"port {PORT}; a launch takes a free one of {whose}'s")
-    unknown = [node.name for node in nodes if node.gpu_count is None and not node.gpu_ids]
-    if unknown:
-        assumed.append(f"no GPU on {', '.join(unknown)} (gpus is auto)")
-    facts = {node.name: _facts(spec, node) for node in nodes}
+    if not spec.master_port.first and (spec.rendezvous.uses_master_store or serve):
+        port_owner = serve or "the master"
+        assumed.append(f"port {ASSUMED_PORT}; a launch takes a free one of {port_owner}'s")
+    gpus_unknown = [node.name for node in nodes if node.gpu_count is None and not node.gpu_ids]
+    if gpus_unknown:
+        assumed.append(f"no GPU on {', '.join(gpus_unknown)} (gpus is auto)")
+    facts = {node.name: _node_facts(spec, node) for node in nodes}
     return replace(spec, nodes=nodes), facts, assumed
 
 
-def _facts(spec: Spec, node: Node) -> Facts:
+def _node_facts(spec: Spec, node: Node) -> Facts:
     indices = node.gpu_ids or tuple(range(node.gpu_count or 0))
     return Facts(
         node=node.name,
-        python=Python(executable=spec.python, torch="assumed", torch_cuda="assumed"),
+        python=Interpreter(executable=spec.python, torch="assumed", torch_cuda="assumed"),
         gpus=tuple(Gpu(index) for index in indices),
         gpu_source=ASSUMED,
-        held_port=spec.master_port.first or PORT,
+        reserved_port=spec.master_port.first or ASSUMED_PORT,
         workdir=spec.workdir,
         project=spec.project,
-        etcd=Etcd(program=NAME),
-        release_held=True,
+        etcd=EtcdFacts(program=SIDECAR_NAME),
+        has_release=True,
     )

@@ -7,19 +7,19 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
-from runner.control.rpc.broadcast import Asking
-from runner.control.rpc.session import Inbox, Session
+from runner.control.rpc.broadcast import Broadcast
+from runner.control.rpc.session import HostSession, Inbox
 from runner.core.codec import decode, encode
 from runner.core.model.facts import Facts
-from runner.core.model.network_probe import Found, Probed, Questions, Target
+from runner.core.model.network_probe import HostProbe, NameLookups, NetworkProbe, Target
 from runner.core.model.spec import Node, Spec
 from runner.core.planning import addresses
 
-LISTEN_S, PROBE_S = 10.0, 30.0
+LISTEN_TIMEOUT_S, PROBE_TIMEOUT_S = 10.0, 30.0
 """A host that answers pings, but not this, is waited for so long."""
 
 
-class Prober:
+class NetworkProber:
     """Looks at the network between hosts whose facts are known.
 
     Args:
@@ -32,7 +32,7 @@ class Prober:
     def __init__(
         self,
         spec: Spec,
-        sessions: Mapping[str, Session],
+        sessions: Mapping[str, HostSession],
         inbox: Inbox,
         show: Callable[[str, str], None],
     ) -> None:
@@ -40,7 +40,7 @@ class Prober:
 
     def run(
         self, nodes: tuple[Node, ...], facts: Mapping[str, Facts], *, pairs: bool, names: bool
-    ) -> Probed | None:
+    ) -> NetworkProbe | None:
         """Return what these nodes found; None where there is nothing between them to look at.
 
         Args:
@@ -52,61 +52,84 @@ class Prober:
         Raises:
             Interrupted: By a signal.
         """
-        endpoints = addresses.endpoints(self._spec, nodes, facts) if len(nodes) > 1 else {}
+        endpoints = addresses.peer_endpoints(self._spec, nodes, facts) if len(nodes) > 1 else {}
         if not endpoints or not (pairs or names):
             return None
-        probed = Probed(endpoints)
+        probe = NetworkProbe(endpoints)
         token = secrets.token_hex(16)
         if pairs:
-            probed = self._listen(probed, facts, token)
+            probe = self._listen(probe, facts, token)
         if names:
             addr = nodes[0].addr or ""
-            known = {name: each.address for name, each in endpoints.items() if each.address}
+            known_addrs = {
+                name: endpoint.address for name, endpoint in endpoints.items() if endpoint.address
+            }
             master = "" if addresses.is_numeric(addr) else addr
-            probed = replace(probed, questions=Questions(known, master))
-        asked = {"token": token, "targets": encode(probed.targets)}
-        asked["questions"] = encode(probed.questions)
-        there = endpoints.keys() - probed.silent.keys()
-        told, silent = self._ask(there, "probe", asked, "probed", PROBE_S)
-        answered = [node.name for node in nodes if node.name in told]
-        found = {name: decode(Found, told[name]["found"]) for name in answered}
-        return replace(probed, of=found, silent={**probed.silent, **silent})
-
-    def _listen(self, probed: Probed, facts: Mapping[str, Facts], token: str) -> Probed:
-        """Have every node listen; return where."""
-        at = {name: each.address for name, each in probed.endpoints.items() if each.address}
-        asked = {"token": token, "addresses": at}
-        told, silent = self._ask(at.keys(), "listen", asked, "listening", LISTEN_S)
-        deaf = {
-            name: f"cannot listen at {at[name]}: {each['error']}"
-            for name, each in told.items()
-            if each["error"]
-        }
-        targets = [Target(name, at[name], told[name]["port"]) for name in at if name in told]
-        targets = [each for each in targets if each.port]
-        store = (
-            self._store(at, facts) if self._spec.master.name in told.keys() - deaf.keys() else None
+            probe = replace(probe, lookups=NameLookups(known_addrs, master))
+        request = {"token": token, "targets": encode(probe.targets)}
+        request["lookups"] = encode(probe.lookups)
+        reachable = endpoints.keys() - probe.missing_reasons.keys()
+        replies, unanswered = self._broadcast(
+            reachable, "probe", request, "probed", PROBE_TIMEOUT_S
         )
-        targets += [store] if store else []
-        return replace(probed, targets=tuple(targets), store=store, silent={**silent, **deaf})
+        answering = [node.name for node in nodes if node.name in replies]
+        host_probes = {name: decode(HostProbe, replies[name]["result"]) for name in answering}
+        return replace(
+            probe, by_node=host_probes, missing_reasons={**probe.missing_reasons, **unanswered}
+        )
 
-    def _store(self, at: Mapping[str, str], facts: Mapping[str, Facts]) -> Target | None:
+    def _listen(self, probe: NetworkProbe, facts: Mapping[str, Facts], token: str) -> NetworkProbe:
+        """Have every node listen; return where."""
+        listen_addrs = {
+            name: entry.address for name, entry in probe.endpoints.items() if entry.address
+        }
+        request = {"token": token, "addresses": listen_addrs}
+        replies, unanswered = self._broadcast(
+            listen_addrs.keys(), "listen", request, "listening", LISTEN_TIMEOUT_S
+        )
+        not_listening = {
+            name: f"cannot listen at {listen_addrs[name]}: {entry['error']}"
+            for name, entry in replies.items()
+            if entry["error"]
+        }
+        targets = [
+            Target(name, listen_addrs[name], replies[name]["port"])
+            for name in listen_addrs
+            if name in replies
+        ]
+        targets = [entry for entry in targets if entry.port]
+        store_target = (
+            self._store_target(listen_addrs, facts)
+            if self._spec.master.name in replies.keys() - not_listening.keys()
+            else None
+        )
+        targets += [store_target] if store_target else []
+        return replace(
+            probe,
+            targets=tuple(targets),
+            store_target=store_target,
+            missing_reasons={**unanswered, **not_listening},
+        )
+
+    def _store_target(
+        self, listen_addrs: Mapping[str, str], facts: Mapping[str, Facts]
+    ) -> Target | None:
         """Return where torch's store would listen."""
         master = self._spec.master
-        port = facts[master.name].held_port
+        port = facts[master.name].reserved_port
         numeric = bool(master.addr) and addresses.is_numeric(master.addr or "")
-        address = (master.addr or "") if numeric else at[master.name]
+        address = (master.addr or "") if numeric else listen_addrs[master.name]
         return Target(master.name, address, port) if port else None
 
-    def _ask(
+    def _broadcast(
         self,
         names: Collection[str],
         kind: str,
         data: Mapping[str, Any],
-        answer: str,
-        limit_s: float,
+        reply_kind: str,
+        timeout_s: float,
     ) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
-        sessions = {name: each for name, each in self._sessions.items() if name in names}
-        asking = Asking(sessions, self._inbox, self._spec.lost_s, self._show)
-        told, problems = asking.some(kind, data, answer, limit_s)
-        return told, {name: problem.what for name, problem in problems.items()}
+        sessions = {name: session for name, session in self._sessions.items() if name in names}
+        broadcast = Broadcast(sessions, self._inbox, self._spec.lost_s, self._show)
+        replies, problems = broadcast.collect(kind, data, reply_kind, timeout_s)
+        return replies, {name: problem.message for name, problem in problems.items()}

@@ -8,117 +8,128 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from runner.control.rpc.session import Inbox, Session
-from runner.control.rpc.wait import listen
+from runner.control.rpc.session import HostSession, Inbox
+from runner.control.rpc.wait import wait_for
 from runner.core.protocol.frames import Frame
 
-LIMIT = 4 << 20
+MAX_OUTPUT_BYTES = 4 << 20
 """Bytes kept of what one host prints; the rest is dropped, and that is said."""
 
-MARGIN_S = 15.0
+TIMEOUT_MARGIN_S = 15.0
 """What a host may take beyond the command's own limit to end it."""
 
-KILL_S = 12.0
+KILL_TIMEOUT_S = 12.0
 """How long hosts may take to end it after Ctrl-C (`host.ending.KILL_S`, and a margin)."""
 
 
 @dataclass
-class Answer:
+class CommandResult:
     """What a command did on one host.
 
     Attributes:
         node: Where.
-        code: Its exit code, or minus the signal that ended it; None when that is not known.
-        out: Its standard output.
-        err: Its standard error.
+        exit_code: Its exit code, or minus the signal that ended it; None when that is not known.
+        stdout: Its standard output.
+        stderr: Its standard error.
         problem: What kept it from an end of its own, "" for nothing.
-        dropped: Whether it printed more than is kept.
-        unproven: Whether something of it may be left.
+        truncated: Whether it printed more than is kept.
+        unverified: Whether something of it may be left.
     """
 
     node: str
-    code: int | None = None
-    out: bytearray = field(default_factory=bytearray)
-    err: bytearray = field(default_factory=bytearray)
+    exit_code: int | None = None
+    stdout: bytearray = field(default_factory=bytearray)
+    stderr: bytearray = field(default_factory=bytearray)
     problem: str = ""
-    dropped: bool = False
-    unproven: bool = False
+    truncated: bool = False
+    unverified: bool = False
 
     @property
-    def over(self) -> bool:
+    def is_done(self) -> bool:
         """Whether nothing more is to come."""
-        return self.code is not None or bool(self.problem)
+        return self.exit_code is not None or bool(self.problem)
 
 
-class Execution:
+class RemoteCommand:
     """One command on its way through all hosts."""
 
     def __init__(
         self,
-        sessions: Mapping[str, Session],
+        sessions: Mapping[str, HostSession],
         inbox: Inbox,
         lost_s: float,
         show: Callable[[str, str], None],
     ) -> None:
         self._sessions, self._inbox, self._lost_s, self._show = sessions, inbox, lost_s, show
-        self.answers = {name: Answer(name) for name in sessions}
-        self.signal = 0
-        self._give_up_at = float("inf")
+        self.results = {name: CommandResult(name) for name in sessions}
+        self.received_signal = 0
+        self._deadline = float("inf")
 
-    def run(self, words: Sequence[str], timeout_s: float) -> None:
-        """Return when it has ended everywhere, a signal or not; `answers` says how."""
+    def run(self, argv: Sequence[str], timeout_s: float) -> None:
+        """Return when it has ended everywhere, a signal or not; `results` says how."""
         for name, session in self._sessions.items():
-            session.request("exec", {"argv": list(words), "limit_s": timeout_s})
+            session.request("exec", {"argv": list(argv), "limit_s": timeout_s})
             self._show(name, "running")
-        self._give_up_at = time.monotonic() + timeout_s + MARGIN_S
-        listen(self._inbox, self._waiting, self._lost_s, self._take, self._lose, self._interrupt)
+        self._deadline = time.monotonic() + timeout_s + TIMEOUT_MARGIN_S
+        wait_for(
+            self._inbox,
+            self._pending_sessions,
+            self._lost_s,
+            self._on_frame,
+            self._on_lost,
+            self._on_signal,
+        )
 
-    def _waiting(self) -> dict[str, Session]:
+    def _pending_sessions(self) -> dict[str, HostSession]:
         """Return those where it has not ended; too late for them, none."""
-        if time.monotonic() > self._give_up_at:
+        if time.monotonic() > self._deadline:
             for name in self._running():
-                self._lose(name, "it did not say in time that the command has ended")
+                self._on_lost(name, "it did not say in time that the command has ended")
         return self._running()
 
-    def _running(self) -> dict[str, Session]:
-        return {n: each for n, each in self._sessions.items() if not self.answers[n].over}
+    def _running(self) -> dict[str, HostSession]:
+        return {
+            name: session
+            for name, session in self._sessions.items()
+            if not self.results[name].is_done
+        }
 
-    def _lose(self, name: str, why: str) -> None:
-        answer = self.answers[name]
-        answer.problem, answer.unproven = f"lost: {why}; the command may go on there", True
+    def _on_lost(self, name: str, reason: str) -> None:
+        result = self.results[name]
+        result.problem, result.unverified = f"lost: {reason}; the command may go on there", True
         self._show(name, "lost")
 
-    def _interrupt(self, signum: int) -> None:
+    def _on_signal(self, signum: int) -> None:
         """Have every host end it; a second time, wait for none of them."""
-        patience_s = 0 if self.signal else KILL_S
-        self._give_up_at = min(self._give_up_at, time.monotonic() + patience_s)
-        self.signal = signum
+        timeout_s = 0 if self.received_signal else KILL_TIMEOUT_S
+        self._deadline = min(self._deadline, time.monotonic() + timeout_s)
+        self.received_signal = signum
         for session in self._running().values():
             session.request("kill")
 
-    def _take(self, name: str, frame: Frame) -> None:
-        answer = self.answers[name]
+    def _on_frame(self, name: str, frame: Frame) -> None:
+        result = self.results[name]
         if frame.kind == "output":
-            kept = answer.out if frame.data["stream"] == "out" else answer.err
-            room = max(0, LIMIT - len(kept))
-            kept += frame.payload[:room]
-            answer.dropped |= room < len(frame.payload)
+            buffer = result.stdout if frame.data["stream"] == "out" else result.stderr
+            space = max(0, MAX_OUTPUT_BYTES - len(buffer))
+            buffer += frame.payload[:space]
+            result.truncated |= space < len(frame.payload)
         elif frame.kind == "exited":
-            self._ended(answer, frame.data)
+            self._on_exit(result, frame.data)
             self._show(name, "ended")
         elif frame.kind == "refused":
-            answer.problem = f"cannot be started: {frame.data['why']}"
+            result.problem = f"cannot be started: {frame.data['reason']}"
             self._show(name, "failed")
 
-    def _ended(self, answer: Answer, told: Mapping[str, Any]) -> None:
-        answer.code = told.get("code")
-        if survivors := told.get("survivors"):
-            answer.unproven = True
-            answer.problem = f"cannot be killed: process {', '.join(map(str, survivors))}"
-        elif "error" in told:
-            answer.unproven = answer.code is None and "cannot start" not in told["error"]
-            answer.problem = str(told["error"])
-        elif told["late"]:
-            answer.problem = "did not end in time and was killed"
-        elif self.signal and answer.code == -signal.SIGKILL:
-            answer.problem = "interrupted"
+    def _on_exit(self, result: CommandResult, reply: Mapping[str, Any]) -> None:
+        result.exit_code = reply.get("code")
+        if survivors := reply.get("survivors"):
+            result.unverified = True
+            result.problem = f"cannot be killed: process {', '.join(map(str, survivors))}"
+        elif "error" in reply:
+            result.unverified = result.exit_code is None and "cannot start" not in reply["error"]
+            result.problem = str(reply["error"])
+        elif reply["timed_out"]:
+            result.problem = "did not end in time and was killed"
+        elif self.received_signal and result.exit_code == -signal.SIGKILL:
+            result.problem = "interrupted"

@@ -54,10 +54,10 @@ def _decode(hint: Any, value: Any) -> Any:
         inner = [arg for arg in hint.__args__ if arg is not type(None)]
         return None if value is None else _decode(inner[0], value)
     if origin is tuple:
-        items = _of_shape((list, tuple), value)
+        items = _require_type((list, tuple), value)
         return tuple(_decode(hint.__args__[0], item) for item in items)
     if origin is dict:
-        pairs = _of_shape(dict, value).items()
+        pairs = _require_type(dict, value).items()
         return {key: _decode(hint.__args__[1], item) for key, item in pairs}
     if dataclasses.is_dataclass(hint):
         return decode(hint, value)  # type: ignore[arg-type]
@@ -66,7 +66,7 @@ def _decode(hint: Any, value: Any) -> Any:
     return value
 
 
-def _of_shape(shape: Any, value: Any) -> Any:
-    if not isinstance(value, shape):
+def _require_type(expected: Any, value: Any) -> Any:
+    if not isinstance(value, expected):
         raise ValueError(f"a {type(value).__name__} where there should be several things")
     return value

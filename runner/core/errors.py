@@ -20,17 +20,17 @@ class Problem:
     """One thing that is wrong, where, and what to do about it.
 
     Attributes:
-        where: The node or the config key concerned.
-        what: One sentence: what was seen, and what would be legal.
+        subject: The node or the config key concerned.
+        message: One sentence: what was seen, and what would be legal.
         hint: The next command to type or key to set; may have several lines.
     """
 
-    where: str
-    what: str
+    subject: str
+    message: str
     hint: str = ""
 
     def __str__(self) -> str:
-        lines = [f"{self.where}: {self.what}" if self.where else self.what]
+        lines = [f"{self.subject}: {self.message}" if self.subject else self.message]
         lines += [f"    {line}" for line in self.hint.splitlines()]
         return "\n".join(lines)
 
@@ -60,12 +60,12 @@ class NotReady(RunnerError):
 class Interrupted(RunnerError):
     """A signal came before it was done; what was begun is said in `what`."""
 
-    def __init__(self, exit_code: int, what: str = "interrupted; nothing was started") -> None:
-        super().__init__([Problem("", what)])
+    def __init__(self, exit_code: int, message: str = "interrupted; nothing was started") -> None:
+        super().__init__([Problem("", message)])
         self.exit_code = exit_code
 
 
-class Unproven(RunnerError):
+class StopUnverified(RunnerError):
     """Something was to be stopped, and the hosts that know do not answer."""
 
     exit_code = 5

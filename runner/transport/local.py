@@ -15,9 +15,9 @@ from runner.core.model.spec import Node
 from runner.transport.base import Channel
 
 READ_SIZE = 1 << 16
-END_S = 0.5
+EXIT_TIMEOUT_S = 0.5
 """How long a child may take to end by itself, and again after SIGTERM."""
-KILLED_S = 5.0
+KILL_TIMEOUT_S = 5.0
 """How long the kernel may take to end a killed one: moments, unless the machine is overloaded."""
 
 
@@ -70,56 +70,56 @@ class LocalChannel:
         self._stdin = self._process.stdin
         self._stdout = self._process.stdout
         os.set_blocking(self._stdin.fileno(), False)
-        self._asleep, self._wake = os.pipe()
+        self._wake_read, self._wake_write = os.pipe()
         self._closing = threading.Event()
-        self._reading, self._writing, self._ending = (threading.Lock() for _ in range(3))
+        self._read_lock, self._write_lock, self._close_lock = (threading.Lock() for _ in range(3))
 
     def recv(self) -> bytes:
         """Return the next bytes, b"" at the end."""
-        with self._reading:
-            if not self._wait(self._stdout.fileno, select.POLLIN):
+        with self._read_lock:
+            if not self._wait_ready(self._stdout.fileno, select.POLLIN):
                 return b""
             return os.read(self._stdout.fileno(), READ_SIZE)
 
     def send(self, data: bytes) -> None:
         """Hand on all of `data`; raise OSError when the other side is gone."""
-        left = memoryview(data)
-        with self._writing:
-            while left:
-                if not self._wait(self._stdin.fileno, select.POLLOUT):
+        remaining = memoryview(data)
+        with self._write_lock:
+            while remaining:
+                if not self._wait_ready(self._stdin.fileno, select.POLLOUT):
                     raise BrokenPipeError("the channel is closed")
                 with contextlib.suppress(BlockingIOError):  # room, but not for as much
-                    left = left[os.write(self._stdin.fileno(), left) :]
+                    remaining = remaining[os.write(self._stdin.fileno(), remaining) :]
 
     def close(self) -> None:
         """End the child: first its input, then itself and its process group."""
-        with self._ending:
+        with self._close_lock:
             if self._closing.is_set():
                 return
             self._closing.set()
-            os.write(self._wake, b"!")
-            with self._reading, self._writing:
+            os.write(self._wake_write, b"!")
+            with self._read_lock, self._write_lock:
                 for stream in (self._stdin, self._stdout):
                     stream.close()
-                os.close(self._wake)
-                os.close(self._asleep)
-            self._end()
+                os.close(self._wake_write)
+                os.close(self._wake_read)
+            self._terminate()
 
-    def _wait(self, fileno: Callable[[], int], event: int) -> bool:
+    def _wait_ready(self, fileno: Callable[[], int], event: int) -> bool:
         """Wait until a pipe is ready; False if the channel was closed instead."""
         if self._closing.is_set():
             return False
         poll = select.poll()
         poll.register(fileno(), event)
-        poll.register(self._asleep, select.POLLIN)
+        poll.register(self._wake_read, select.POLLIN)
         poll.poll()
         return not self._closing.is_set()
 
-    def _end(self) -> None:
-        for number in (None, signal.SIGTERM, signal.SIGKILL):
-            if number:
+    def _terminate(self) -> None:
+        for signum in (None, signal.SIGTERM, signal.SIGKILL):
+            if signum:
                 with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.killpg(self._process.pid, number)
+                    os.killpg(self._process.pid, signum)
             with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(KILLED_S if number is signal.SIGKILL else END_S)
+                self._process.wait(KILL_TIMEOUT_S if signum is signal.SIGKILL else EXIT_TIMEOUT_S)
                 return

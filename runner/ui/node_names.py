@@ -6,7 +6,7 @@ import functools
 import re
 from collections.abc import Iterable
 
-TIMES = "\N{MULTIPLICATION SIGN}"
+TIMES_SIGN = "\N{MULTIPLICATION SIGN}"
 
 
 def fold_names(names: Iterable[str]) -> str:
@@ -23,6 +23,6 @@ def fold_names(names: Iterable[str]) -> str:
 
 
 @functools.lru_cache(maxsize=512)
-def folded(names: tuple[str, ...]) -> str:
+def fold_names_cached(names: tuple[str, ...]) -> str:
     """Return what `fold_names` does, for what is asked again and again."""
     return fold_names(names)

@@ -9,11 +9,11 @@ from dataclasses import replace
 from runner.core.errors import Problem
 from runner.ui.node_names import fold_names
 
-BY_HAND = "try by hand: "
+BY_HAND_PREFIX = "try by hand: "
 """Begins the line of a hint with an example that is of one host."""
 
-_KEY_UNKNOWN = re.compile(r"the host key of (?P<place>.+) is not known: (?P<key>.+)")
-_SCAN = re.compile(
+_UNKNOWN_KEY = re.compile(r"the host key of (?P<place>.+) is not known: (?P<key>.+)")
+_SCAN_HINT = re.compile(
     r"^if they are equal: ssh-keyscan (?P<how>.* )(?P<host>\S+) >> (?P<file>.+)\n?", re.MULTILINE
 )
 """In the words of `transport.ssh_errors`."""
@@ -21,53 +21,58 @@ _SCAN = re.compile(
 
 def render(problems: Iterable[Problem]) -> str:
     """Return one `error:` paragraph per problem."""
-    return "\n".join(f"error: {merged(group)}" for group in grouped(problems))
+    return "\n".join(f"error: {merge_group(group)}" for group in group_problems(problems))
 
 
-def grouped(problems: Iterable[Problem]) -> list[list[Problem]]:
+def group_problems(problems: Iterable[Problem]) -> list[list[Problem]]:
     """Return problems that differ by nothing but their places together, in their order."""
     groups: dict[tuple[str, str], list[Problem]] = {}
     for problem in problems:
-        groups.setdefault(_anywhere(problem), []).append(problem)
+        groups.setdefault(_without_place(problem), []).append(problem)
     return list(groups.values())
 
 
-def merged(group: list[Problem]) -> Problem:
+def merge_group(group: list[Problem]) -> Problem:
     """Return a group as one problem of all its places, with one of the examples."""
     if len(group) == 1:
         return group[0]
-    what, hint = _anywhere(group[0])
-    where = fold_names(problem.where for problem in group if problem.where)
-    lines = [*_keys(group), *hint.splitlines()[:1], *_scans(group), *hint.splitlines()[1:]]
-    lines += [line for line in group[0].hint.splitlines() if line.startswith(BY_HAND)]
-    return replace(group[0], where=where, what=what, hint="\n".join(lines))
+    message, hint = _without_place(group[0])
+    where = fold_names(problem.subject for problem in group if problem.subject)
+    lines = [
+        *_unknown_keys(group),
+        *hint.splitlines()[:1],
+        *_scan_commands(group),
+        *hint.splitlines()[1:],
+    ]
+    lines += [line for line in group[0].hint.splitlines() if line.startswith(BY_HAND_PREFIX)]
+    return replace(group[0], subject=where, message=message, hint="\n".join(lines))
 
 
-def _anywhere(problem: Problem) -> tuple[str, str]:
+def _without_place(problem: Problem) -> tuple[str, str]:
     """Return what is wrong and the hint, without what is so of one host only."""
-    key = f".nodes.{problem.where}."
-    what, hint = (text.replace(key, ".nodes.NODE.") for text in (problem.what, problem.hint))
-    if _KEY_UNKNOWN.match(what) and _SCAN.search(hint):
-        return "the host keys are not known", _SCAN.sub("", hint)
-    if BY_HAND in hint:  # a log-in failed, and says where
-        what = re.sub(r"\S+(?: \(\S+\))? (?=port \d)", "its ", what)
-        hint = "\n".join(line for line in hint.splitlines() if not line.startswith(BY_HAND))
-    return what, hint
+    key = f".nodes.{problem.subject}."
+    message, hint = (text.replace(key, ".nodes.NODE.") for text in (problem.message, problem.hint))
+    if _UNKNOWN_KEY.match(message) and _SCAN_HINT.search(hint):
+        return "the host keys are not known", _SCAN_HINT.sub("", hint)
+    if BY_HAND_PREFIX in hint:  # a log-in failed, and says where
+        message = re.sub(r"\S+(?: \(\S+\))? (?=port \d)", "its ", message)
+        hint = "\n".join(line for line in hint.splitlines() if not line.startswith(BY_HAND_PREFIX))
+    return message, hint
 
 
-def _keys(group: list[Problem]) -> list[str]:
+def _unknown_keys(group: list[Problem]) -> list[str]:
     """Return the host keys that nobody vouches for, one by one: each has to be compared."""
     nodes: dict[tuple[str, str], list[str]] = {}  # one jump host may be in the way of many
     for problem in group:
-        if found := _KEY_UNKNOWN.match(problem.what):
-            nodes.setdefault((found["place"], found["key"]), []).append(problem.where)
+        if match := _UNKNOWN_KEY.match(problem.message):
+            nodes.setdefault((match["place"], match["key"]), []).append(problem.subject)
     return [f"{fold_names(names)}: {place}: {key}" for (place, key), names in nodes.items()]
 
 
-def _scans(group: list[Problem]) -> list[str]:
+def _scan_commands(group: list[Problem]) -> list[str]:
     """Return what takes them all, in as few commands as their ports allow."""
     hosts: dict[tuple[str, str], list[str]] = {}
-    for scan in filter(None, (_SCAN.search(problem.hint) for problem in group)):
+    for scan in filter(None, (_SCAN_HINT.search(problem.hint) for problem in group)):
         hosts.setdefault((scan["how"], scan["file"]), []).append(scan["host"])
     return [
         f"if they are equal: ssh-keyscan {how}{' '.join(dict.fromkeys(names))} >> {file}"

@@ -10,159 +10,165 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from runner.control.attempt.monitor import Watch
-from runner.control.record.download import Pulled
-from runner.control.record.log_reader import LogReading, Starts
+from runner.control.attempt.monitor import AttemptMonitor
+from runner.control.record.download import PullResult
+from runner.control.record.log_reader import LogDump, RankDiscovery
 from runner.control.record.run_store import RunStore
 from runner.control.rpc.session import Inbox
 from runner.core.errors import ConfigError, Interrupted
-from runner.core.model.launch_request import Composed
-from runner.core.model.run_info import present
-from runner.core.outcome.exits import SIGNALLED
-from runner.core.outcome.verdict import Verdict, fold
+from runner.core.model.launch_request import LaunchRequest
+from runner.core.model.run_info import current_hosts
+from runner.core.outcome.exits import SIGNAL_EXIT_BASE
+from runner.core.outcome.verdict import Verdict, fold_events
 from runner.core.planning.build_plan import Plan
-from runner.core.protocol.events import Event, HostSilent
+from runner.core.protocol.events import EndUnverified, Event
 from runner.core.protocol.frames import Frame
-from runner.core.protocol.paths import is_rank, log_name, rank_of
+from runner.core.protocol.paths import is_rank_source, local_log_name, source_rank
 from runner.core.protocol.remote_files import LOG, OUTPUT
 from runner.ui.console.plain import Console
 from runner.ui.reports import report
-from runner.ui.reports.grep import Show
-from runner.ui.reports.stacks import Standstill
-from runner.workflows.discovery import Hosts, Recorded
-from runner.workflows.download import bring, fetch
-from runner.workflows.host_pool import SETTLE_S, whoami
-from runner.workflows.next_attempt import Onward
+from runner.ui.reports.grep import OutputSink
+from runner.ui.reports.stacks import StallReporter
+from runner.workflows.discovery import RunFinder, RunRecord
+from runner.workflows.download import download_outputs, download_run
+from runner.workflows.host_pool import FLUSH_TIMEOUT_S, user_at_host
+from runner.workflows.next_attempt import NextAttemptFinder
 
-ASK = "Ctrl-C: detach, and the run goes on, or stop it? Type d or s, and Enter (d)"
+DETACH_QUESTION = "Ctrl-C: detach, and the run goes on, or stop it? Type d or s, and Enter (d)"
 
-Choose = Callable[[Plan], Sequence[int]]
+RankSelector = Callable[[Plan], Sequence[int]]
 """Returns the ranks that are wanted of a plan."""
 
 
-class Joined:
+class AttachedRun:
     """One run on the hosts of a cluster, with its console, and its record on this machine.
 
     The record is written only where nobody else does, and only what it lacks.
 
     Attributes:
-        wrote: Whether any of the ranks whose logs were read had written anything.
+        has_output: Whether any of the ranks whose logs were read had written anything.
     """
 
-    def __init__(self, composed: Composed, hosts: Hosts, run_id: str) -> None:
-        self.hosts = hosts
-        self.where = composed.where
-        self.wrote = False
-        self.console = hosts.contact.console
-        self.run = hosts.one(run_id)
-        self.recorded: Recorded = hosts.record(self.run)
-        self.store = RunStore(composed.run_dir.parent / self.recorded.plan.run_id)
-        self._unsure = False
-        self._take_up()
+    def __init__(self, composed: LaunchRequest, finder: RunFinder, run_id: str) -> None:
+        self.finder = finder
+        self.cluster_selector = composed.cluster_selector
+        self.has_output = False
+        self.console = finder.pool.console
+        self.run = finder.find(run_id)
+        self.record: RunRecord = finder.load_record(self.run)
+        self.store = RunStore(composed.run_dir.parent / self.record.plan.run_id)
+        self._outcome_unknown = False
+        self._load_attempt()
 
-    def _take_up(self) -> None:
+    def _load_attempt(self) -> None:
         """Turn to the attempt on record."""
-        self.plan = self.recorded.plan
-        self.spec = self.hosts.take_up(self.plan)
-        self._standstill = Standstill(
-            self.plan, self.console.say, self.store.stacks_of(self.plan.attempt)
+        self.plan = self.record.plan
+        self.spec = self.finder.retarget_to_run(self.plan)
+        self._stall_reporter = StallReporter(
+            self.plan, self.console.message, self.store.stacks_reader(self.plan.attempt)
         )
 
-    def _goes_on(self, watch: Watch) -> bool:
+    def _switch_to_next_attempt(self, monitor: AttemptMonitor) -> bool:
         """Turn to the attempt that follows; False if there is none, or it is not to be found.
 
         Raises:
             Interrupted: By a signal.
         """
-        onward = Onward(self.hosts, self.run, self.plan)
-        code = self._verdict(watch).exit_code
-        over = self.over and not self.waits
-        found = onward.find(watch, failed=0 < code < SIGNALLED, over=over)
-        if found is None:
-            self.hosts.take_up(self.plan)
-            self._unsure = onward.promised
+        search = NextAttemptFinder(self.finder, self.run, self.plan)
+        code = self._verdict(monitor).exit_code
+        already_ended = self.already_ended and not self.relaunch_pending
+        record = search.find(
+            monitor, failed=0 < code < SIGNAL_EXIT_BASE, already_ended=already_ended
+        )
+        if record is None:
+            self.finder.retarget_to_run(self.plan)
+            self._outcome_unknown = search.announced
             return False
-        self.run, self.recorded = onward.run, found
-        self._take_up()
+        self.run, self.record = search.run, record
+        self._load_attempt()
         return True
 
     @property
-    def over(self) -> bool:
+    def already_ended(self) -> bool:
         """Whether nothing of it was on anywhere when we came."""
-        seen = present(self.run.seen)
-        whole = all(share.node in seen for share in self.plan.nodes)
-        return whole and not any(each.on for each in seen.values())
+        statuses = current_hosts(self.run.by_host)
+        is_complete = all(share.node in statuses for share in self.plan.nodes)
+        return is_complete and not any(status.is_active for status in statuses.values())
 
     @property
-    def waits(self) -> bool:
+    def relaunch_pending(self) -> bool:
         """Whether its launch was about to start it once more when we came."""
-        return any(each.waits for each in present(self.run.seen).values())
+        return any(status.relaunch_pending for status in current_hosts(self.run.by_host).values())
 
     def attach(self, tail: int | None) -> int:
         """Show it as its launch would; return the exit code."""
-        begin = {} if tail is None else {"tail": tail}
+        log_start = {} if tail is None else {"tail": tail}
         while True:
-            writes = self.store.join(self.recorded.config_yaml, self.plan)
-            watch = self._followed(begin, writes=writes)
-            if watch.hung_up or self.console.deserted:  # there is nobody to read it
-                return 128 + (signal.SIGHUP if watch.hung_up else signal.SIGPIPE)
-            if watch.left:
-                return self._leave(watch)
-            self.console.begin_again()
-            if not self._goes_on(watch):
+            owns_record = self.store.reopen(self.record.config_yaml, self.plan)
+            monitor = self._follow_attempt(log_start, owns_record=owns_record)
+            if monitor.hung_up or self.console.reader_gone:  # there is nobody to read it
+                return 128 + (signal.SIGHUP if monitor.hung_up else signal.SIGPIPE)
+            if monitor.detached:
+                return self._report_detached(monitor)
+            self.console.reset_lines()
+            if not self._switch_to_next_attempt(monitor):
                 break
-            begin = {}
-            self.store.release()
-        self.console.finish_ranks(SETTLE_S)
-        verdict = self._verdict(watch)
-        if writes:
-            self._record(verdict)
-        fetched = ""
+            log_start = {}
+            self.store.unlock()
+        self.console.flush_ranks(FLUSH_TIMEOUT_S)
+        verdict = self._verdict(monitor)
+        if owns_record:
+            self._write_result(verdict)
+        download_report = ""
         outputs = (OUTPUT,) if self.plan.outputs and self.spec.pull_outputs else ()
-        missed = (LOG,) if tail is not None else ()  # what came before the last lines
-        if writes and not watch.interrupted and (outputs or missed):
-            self.store.release()
-            kinds = (*missed, *outputs)
-            fetched = fetch(
-                self.hosts.contact, self.plan.run_id, self.store.folder, kinds, self.where
+        logs = (LOG,) if tail is not None else ()  # what came before the last lines
+        if owns_record and not monitor.interrupted and (outputs or logs):
+            self.store.unlock()
+            kinds = (*logs, *outputs)
+            download_report = download_outputs(
+                self.finder.pool, self.plan.run_id, self.store.folder, kinds, self.cluster_selector
             )
-        if self.store.failed:
-            self.console.say(f"{self.store.failed}; the hosts have every log, in their workdir")
-        self._report(verdict, fetched, kept=watch.accord.kept_by_any)
+        if self.store.write_error:
+            self.console.message(
+                f"{self.store.write_error}; the hosts have every log, in their workdir"
+            )
+        self._print_report(verdict, download_report, detached=monitor.peer_status.any_detached)
         return verdict.exit_code
 
-    def _followed(self, begin: Mapping[str, float], *, writes: bool) -> Watch:
+    def _follow_attempt(
+        self, log_start: Mapping[str, float], *, owns_record: bool
+    ) -> AttemptMonitor:
         """Show one attempt to its end."""
-        self.console.say(report.opening(self.plan))
-        watch = self.hosts.contact.watch(
+        self.console.message(report.launch_header(self.plan))
+        monitor = self.finder.pool.monitor(
             self.plan,
-            self._log if writes else self._show,
-            self._happened if writes else lambda _: None,
+            self._on_log if owns_record else self._show_log,
+            self._on_event if owns_record else lambda _: None,
         )
-        self._show_who_takes_part()
-        watch.on_interrupt = Question(watch, self.hosts.contact.inbox, self.console)
-        age = max(0.0, time.time() - self.recorded.info.began)
-        watch.join(begin=begin, observe=self.over, age=age)
-        watch.run()
-        return watch
+        self._show_participants()
+        monitor.on_interrupt = DetachPrompt(monitor, self.finder.pool.inbox, self.console)
+        age = max(0.0, time.time() - self.record.info.launched_at)
+        monitor.attach(start_at=log_start, read_only=self.already_ended, age_s=age)
+        monitor.run()
+        return monitor
 
-    def _show_who_takes_part(self) -> None:
+    def _show_participants(self) -> None:
         """Show the hosts that were asked for this run, and not those that are no part of it."""
-        asked = {*self.hosts.facts, *self.hosts.silent}
-        standby = {*self.recorded.info.standby}
-        for name in asked.difference(share.node for share in self.plan.nodes):
-            self.console.state(name, "spare" if name in standby else "")
+        contacted = {*self.finder.facts, *self.finder.unreachable}
+        standby = {*self.record.info.standby_nodes}
+        for name in contacted.difference(share.node for share in self.plan.nodes):
+            self.console.node_status(name, "spare" if name in standby else "")
 
-    def _leave(self, watch: Watch) -> int:
+    def _report_detached(self, monitor: AttemptMonitor) -> int:
         """Say how it goes on without us."""
-        self.console.finish_ranks(SETTLE_S)
-        leaving = report.leaving(
-            *(self.plan, self.where),
-            kept=watch.accord.kept,
-            stopping=watch.stopping,
-            apart=watch.accord.apart,
+        self.console.flush_ranks(FLUSH_TIMEOUT_S)
+        text = report.detach_notice(
+            *(self.plan, self.cluster_selector),
+            is_detached=monitor.peer_status.all_detached,
+            is_stopping=monitor.is_stopping,
+            hub_unreachable=monitor.peer_status.hub_unreachable,
         )
-        self.console.verdict(leaving)
+        self.console.verdict(text)
         return 0
 
     def stop(self) -> tuple[Verdict, dict[str, int | str]]:
@@ -175,241 +181,264 @@ class Joined:
         Raises:
             Interrupted: The terminal was closed.
         """
-        watch = self.hosts.contact.watch(self.plan)
-        watch.join(logs=False, observe=self.over)
-        if self.over:
-            how = "is between two attempts" if self.waits else "had ended"
-            self.console.say(f"run {self.plan.run_id} {how}; looking for what is left of it")
+        monitor = self.finder.pool.monitor(self.plan)
+        monitor.attach(logs=False, read_only=self.already_ended)
+        if self.already_ended:
+            state = "is between two attempts" if self.relaunch_pending else "had ended"
+            self.console.message(f"run {self.plan.run_id} {state}; looking for what is left of it")
         else:
-            watch.stop_for(f"told to stop by {whoami()}")
-        watch.run()
+            monitor.stop_by_user(f"told to stop by {user_at_host()}")
+        monitor.run()
         try:
-            if watch.accord.onward and self._goes_on(watch):  # it had been decided before
+            if monitor.peer_status.next_attempt_number and self._switch_to_next_attempt(
+                monitor
+            ):  # it had been decided before
                 return self.stop()
         except Interrupted as error:
-            what = f"interrupted; run {self.plan.run_id} was told to stop, its end was not seen"
-            raise Interrupted(error.exit_code, what) from None
-        if watch.left:  # the hosts go on with it by themselves, and politely
+            message = f"interrupted; run {self.plan.run_id} was told to stop, its end was not seen"
+            raise Interrupted(error.exit_code, message) from None
+        if monitor.detached:  # the hosts go on with it by themselves, and politely
             raise Interrupted(128 + signal.SIGHUP, f"run {self.plan.run_id} is being stopped")
-        verdict = self._verdict(watch)
-        silent = self.hosts.silent
-        left: dict[str, int | str] = {
-            name: silent[name].what if name in silent else "it did not answer"
-            for name in (*self.involved, *self.run.seen)
+        verdict = self._verdict(monitor)
+        unreachable = self.finder.unreachable
+        leftovers: dict[str, int | str] = {
+            name: unreachable[name].message if name in unreachable else "it did not answer"
+            for name in (*self.all_nodes, *self.run.by_host)
         }
-        asking = self.hosts.asking(left)
+        broadcast = self.finder.broadcast(leftovers)
         try:
-            answers, problems = asking.some("prove", {"run_id": self.plan.run_id}, "proven")
+            answers, problems = broadcast.collect(
+                "kill_leftovers", {"run_id": self.plan.run_id}, "leftovers"
+            )
         except Interrupted as error:
-            what = f"interrupted; run {self.plan.run_id} was stopped, what is left is not known"
-            raise Interrupted(error.exit_code, what) from None
-        left.update({name: problem.what for name, problem in problems.items()})
-        left.update({name: len(told["survivors"]) for name, told in answers.items()})
-        return verdict, left
+            message = f"interrupted; run {self.plan.run_id} was stopped, what is left is not known"
+            raise Interrupted(error.exit_code, message) from None
+        leftovers.update({name: problem.message for name, problem in problems.items()})
+        leftovers.update({name: len(reply["survivors"]) for name, reply in answers.items()})
+        return verdict, leftovers
 
     @property
-    def involved(self) -> tuple[str, ...]:
+    def all_nodes(self) -> tuple[str, ...]:
         """The nodes that have, or had, a part in it."""
         shares = (share.node for share in self.plan.nodes)
-        return tuple(dict.fromkeys((*shares, *self.recorded.info.nodes_before)))
+        return tuple(dict.fromkeys((*shares, *self.record.info.past_nodes)))
 
-    def pull(self) -> dict[str, Pulled]:
+    def pull(self) -> dict[str, PullResult]:
         """Bring home what the hosts have of it; how it ended, too, if that is not on record here.
 
         Raises:
             NotReady: The folder cannot be written to, or somebody else does so.
             Interrupted: By a signal; the next pull goes on from there.
         """
-        writes = self.store.join(self.recorded.config_yaml, self.plan)
+        owns_record = self.store.reopen(self.record.config_yaml, self.plan)
         verdict: Verdict | None = None
-        if writes and self.over and not self.waits and not self.store.ended:
-            watch = self.hosts.contact.watch(self.plan, record=self.store.append_once)
-            interrupted = _leaving(watch)
-            watch.join(logs=False, observe=True)
-            watch.run()
+        if (
+            owns_record
+            and self.already_ended
+            and not self.relaunch_pending
+            and not self.store.has_result
+        ):
+            monitor = self.finder.pool.monitor(self.plan, record=self.store.append_once)
+            interrupted = _leave_on_signal(monitor)
+            monitor.attach(logs=False, read_only=True)
+            monitor.run()
             if interrupted:
                 raise Interrupted(128 + interrupted[0], "interrupted; nothing was fetched")
-            verdict = self._verdict(watch)
-        self.store.release()
-        contact, run_id = self.hosts.contact, self.plan.run_id
+            verdict = self._verdict(monitor)
+        self.store.unlock()
+        pool, run_id = self.finder.pool, self.plan.run_id
         try:
-            pulled = bring(contact, run_id, self.store.folder, nodes=self.run.seen)
+            pulled = download_run(pool, run_id, self.store.folder, nodes=self.run.by_host)
         except Interrupted as error:
-            again = f"python -m runner pull --run {run_id} {self.where}"
-            what = f"interrupted; what came is kept, and this goes on from there: {again}"
-            raise Interrupted(error.exit_code, what) from None
-        if verdict and self.store.join(self.recorded.config_yaml, self.plan):
-            self._record(verdict)
-            self.store.release()
+            pull_command = f"python -m runner pull --run {run_id} {self.cluster_selector}"
+            message = f"interrupted; what came is kept, and this goes on from there: {pull_command}"
+            raise Interrupted(error.exit_code, message) from None
+        if verdict and self.store.reopen(self.record.config_yaml, self.plan):
+            self._write_result(verdict)
+            self.store.unlock()
         return pulled
 
-    def logs(self, show: Show, choose: Choose, begin: Mapping[str, float]) -> int:
-        """Show what the ranks that `choose` returns of a plan wrote, one after the other.
+    def logs(self, show: OutputSink, select: RankSelector, log_start: Mapping[str, float]) -> int:
+        """Show what the ranks that `select` returns of a plan wrote, one after the other.
 
         Returns:
             0, or 3 where some of it could not be had.
         """
-        contact, say = self.hosts.contact, self.console.say
+        pool, say = self.finder.pool, self.console.message
         if self.plan.attempt:
             say(f"attempt {self.plan.attempt + 1}, the last one; pull brings those before it, too")
-        self._learn_ranks()
-        ranks = choose(self.plan)
-        unreached = {
+        self._discover_ranks()
+        ranks = select(self.plan)
+        unreachable = {
             share.node
             for share in self.plan.nodes
-            if share.node not in contact.sessions and set(share.ranks) & set(ranks)
+            if share.node not in pool.sessions and set(share.ranks) & set(ranks)
         }
-        reading = LogReading(
-            *(contact.sessions, contact.inbox, self.spec.lost_s, self._noting(show), begin),
-            lambda: self.console.full,
+        dump = LogDump(
+            *(pool.sessions, pool.inbox, self.spec.lost_s, self._count_output(show), log_start),
+            lambda: self.console.is_full,
         )
         try:
-            reading.run(self.plan.nodes, ranks)
+            dump.run(self.plan.nodes, ranks)
         except Interrupted as error:  # nothing was begun that there were something to say of
             return error.exit_code
-        for problem in reading.problems.values():
-            say(f"{problem.where}: {problem.what}")
-        for name in sorted(unreached - reading.problems.keys()):
-            say(f"{name}: {self.hosts.silent[name].what}" if name in self.hosts.silent else name)
-        return 3 if reading.problems or unreached else 0
+        for problem in dump.problems.values():
+            say(f"{problem.subject}: {problem.message}")
+        for name in sorted(unreachable - dump.problems.keys()):
+            say(
+                f"{name}: {self.finder.unreachable[name].message}"
+                if name in self.finder.unreachable
+                else name
+            )
+        return 3 if dump.problems or unreachable else 0
 
     def follow(
         self,
-        show: Show,
-        choose: Choose,
-        begin: Mapping[str, float],
-        between: Callable[[], None] = lambda: None,
+        show: OutputSink,
+        select: RankSelector,
+        log_start: Mapping[str, float],
+        on_attempt_end: Callable[[], None] = lambda: None,
     ) -> int:
-        """Likewise as they write it, to the end of the run; `between` is called after an attempt.
+        """Show the logs as ranks write them, to the end of the run.
+
+        `on_attempt_end` is called after each attempt.
 
         Returns:
             0, or 3 where some of it could not be had; 128 and a signal.
         """
         first = self.plan.attempt
         while True:
-            self._learn_ranks()
+            self._discover_ranks()
             try:
-                ranks = choose(self.plan)
+                ranks = select(self.plan)
             except ConfigError as error:  # the node takes no part any more
                 if self.plan.attempt == first:
                     raise
-                self.console.say(str(error))
+                self.console.message(str(error))
                 return 0
-            self._show_who_takes_part()
-            watch = self.hosts.contact.watch(self.plan, _ranks_only(self._noting(show)))
-            interrupted = _leaving(watch)
-            watch.join(begin=begin, ranks=ranks, observe=True)
-            watch.run()
-            between()
-            self.console.begin_again()
+            self._show_participants()
+            monitor = self.finder.pool.monitor(self.plan, _to_rank_log(self._count_output(show)))
+            interrupted = _leave_on_signal(monitor)
+            monitor.attach(start_at=log_start, ranks=ranks, read_only=True)
+            monitor.run()
+            on_attempt_end()
+            self.console.reset_lines()
             if interrupted:
                 return 128 + interrupted[0]
-            if not self._goes_on(watch):
+            if not self._switch_to_next_attempt(monitor):
                 break
-            begin = {}
-            self.console.say(f"attempt {self.plan.attempt + 1}")
-        silent = (s.event.node for s in watch.observed if isinstance(s.event.body, HostSilent))
-        missing = any(set(self.plan.of(node).ranks) & set(ranks) for node in silent)
+            log_start = {}
+            self.console.message(f"attempt {self.plan.attempt + 1}")
+        unverified = (
+            s.event.node for s in monitor.timed_events if isinstance(s.event.body, EndUnverified)
+        )
+        missing = any(set(self.plan.node(node).ranks) & set(ranks) for node in unverified)
         return 3 if missing else 0
 
-    def _learn_ranks(self) -> None:
+    def _discover_ranks(self) -> None:
         """Put into the plan which ranks each node had so far, where only torch decides that."""
-        if self.plan.numbered_by_torch:
-            contact = self.hosts.contact
-            starts = Starts(contact.sessions, contact.inbox, self.spec.lost_s).of(self.plan.nodes)
-            nodes = (replace(s, ranks=starts.get(s.node, ())) for s in self.plan.nodes)
+        if self.plan.torch_assigns_ranks:
+            pool = self.finder.pool
+            ranks_by_node = RankDiscovery(
+                pool.sessions, pool.inbox, self.spec.lost_s
+            ).ranks_by_node(self.plan.nodes)
+            nodes = (replace(s, ranks=ranks_by_node.get(s.node, ())) for s in self.plan.nodes)
             self.plan = replace(self.plan, nodes=tuple(nodes))
 
-    def _noting(self, show: Show) -> Show:
-        def shown(node: str, rank: int, stream: str, data: bytes) -> None:
-            self.wrote = True
+    def _count_output(self, show: OutputSink) -> OutputSink:
+        def show_and_count(node: str, rank: int, stream: str, data: bytes) -> None:
+            self.has_output = True
             show(node, rank, stream, data)
-            if self.console.deserted:
-                self.hosts.contact.inbox.put((None, Frame("signal", {"signal": signal.SIGPIPE})))
+            if self.console.reader_gone:
+                self.finder.pool.inbox.put((None, Frame("signal", {"signal": signal.SIGPIPE})))
 
-        return shown
+        return show_and_count
 
-    def _log(self, node: str, source: str, stream: str, offset: int, data: bytes) -> None:
-        self.store.write_log(node, log_name(self.plan.attempt, source, stream), offset, data)
-        self._standstill.log(source)
-        self._show(node, source, stream, offset, data)
+    def _on_log(self, node: str, source: str, stream: str, offset: int, data: bytes) -> None:
+        self.store.write_log(node, local_log_name(self.plan.attempt, source, stream), offset, data)
+        self._stall_reporter.on_log(source)
+        self._show_log(node, source, stream, offset, data)
 
-    def _happened(self, event: Event) -> None:
+    def _on_event(self, event: Event) -> None:
         self.store.append_once(event)
-        if not self.over:
-            self._standstill.heard(event)
+        if not self.already_ended:
+            self._stall_reporter.on_event(event)
 
-    def _show(self, node: str, source: str, stream: str, _: int, data: bytes) -> None:
-        if is_rank(source):
-            self.console.show(node, rank_of(source), stream, data)
-        if self.console.deserted:
-            self.hosts.contact.inbox.put((None, Frame("signal", {"signal": signal.SIGPIPE})))
+    def _show_log(self, node: str, source: str, stream: str, _: int, data: bytes) -> None:
+        if is_rank_source(source):
+            self.console.rank_output(node, source_rank(source), stream, data)
+        if self.console.reader_gone:
+            self.finder.pool.inbox.put((None, Frame("signal", {"signal": signal.SIGPIPE})))
 
-    def _verdict(self, watch: Watch) -> Verdict:
-        info = self.recorded.info
-        return fold(self.plan, watch.observed, watch.seconds(info.began), info.past)
+    def _verdict(self, monitor: AttemptMonitor) -> Verdict:
+        info = self.record.info
+        return fold_events(
+            self.plan, monitor.timed_events, monitor.duration(info.launched_at), info.past_attempts
+        )
 
-    def _record(self, verdict: Verdict) -> None:
-        if not (self.over and self.store.ended) and not self._unsure:
-            self.store.write_result(self.plan, verdict, self.recorded.info.began)
+    def _write_result(self, verdict: Verdict) -> None:
+        if not (self.already_ended and self.store.has_result) and not self._outcome_unknown:
+            self.store.write_result(self.plan, verdict, self.record.info.launched_at)
 
-    def _report(self, verdict: Verdict, fetched: str, *, kept: bool) -> None:
-        text = report.ending(
+    def _print_report(self, verdict: Verdict, download_report: str, *, detached: bool) -> None:
+        text = report.final_report(
             self.plan,
             verdict,
-            self.store.shown,
+            self.store.display_path,
             self.store.tail,
-            disconnect_s=0 if kept else self.spec.disconnect_s,
-            where=self.where,
+            disconnect_s=0 if detached else self.spec.disconnect_s,
+            cluster_selector=self.cluster_selector,
         )
-        self.console.verdict("\n".join(filter(None, (fetched, text))))
+        self.console.verdict("\n".join(filter(None, (download_report, text))))
 
 
-def _ranks_only(show: Show) -> Callable[[str, str, str, int, bytes], None]:
-    return lambda node, source, stream, _, data: show(node, rank_of(source), stream, data)
+def _to_rank_log(show: OutputSink) -> Callable[[str, str, str, int, bytes], None]:
+    return lambda node, source, stream, _, data: show(node, source_rank(source), stream, data)
 
 
-def _leaving(watch: Watch) -> list[int]:
+def _leave_on_signal(monitor: AttemptMonitor) -> list[int]:
     """Have every signal end that watch, and nothing else; return where they are noted."""
-    noted: list[int] = []
+    signals: list[int] = []
 
     def leave(signum: int) -> bool:
-        noted.append(signum)
-        watch.leave()
+        signals.append(signum)
+        monitor.leave()
         return False
 
-    watch.on_interrupt = leave
-    return noted
+    monitor.on_interrupt = leave
+    return signals
 
 
-class Question:
+class DetachPrompt:
     """What Ctrl-C means to somebody who only joined: on a terminal they are asked."""
 
-    def __init__(self, watch: Watch, inbox: Inbox, console: Console) -> None:
-        self._watch, self._inbox, self._console = watch, inbox, console
-        self._asked = self._stops = False
+    def __init__(self, monitor: AttemptMonitor, inbox: Inbox, console: Console) -> None:
+        self._monitor, self._inbox, self._console = monitor, inbox, console
+        self._has_asked = self._stop_requested = False
 
     def __call__(self, signum: int) -> bool:
         """Return whether the watch is to take the signal as a launch does."""
-        if signum == signal.SIGHUP or self._stops:
+        if signum == signal.SIGHUP or self._stop_requested:
             return True
         if signum == signal.SIGPIPE:  # such as `| head`
-            self._watch.leave()
+            self._monitor.leave()
             return False
-        asks = sys.stdin is not None and sys.stdin.isatty()
-        if signum == signal.SIGTERM or self._asked or not asks:
-            self._watch.detach()
+        can_ask = sys.stdin is not None and sys.stdin.isatty()
+        if signum == signal.SIGTERM or self._has_asked or not can_ask:
+            self._monitor.detach()
             return False
-        self._asked = True
-        self._console.say(ASK)
-        self._console.phase(ASK)  # which stays in sight while the ranks go on talking
-        threading.Thread(target=self._read, daemon=True, name="question").start()
+        self._has_asked = True
+        self._console.message(DETACH_QUESTION)
+        self._console.phase(DETACH_QUESTION)  # which stays in sight while the ranks go on talking
+        threading.Thread(target=self._read_answer, daemon=True, name="question").start()
         return False
 
-    def _read(self) -> None:
+    def _read_answer(self) -> None:
         line = ""
         with contextlib.suppress(OSError, ValueError):
             line = sys.stdin.readline()
-        self._stops = line.strip().lower() in ("s", "stop")
-        word = "stop" if self._stops else "detach" if line else "leave"  # no answer decides nothing
-        self._inbox.put((None, Frame("answer", {"word": word})))
+        self._stop_requested = line.strip().lower() in ("s", "stop")
+        word = (
+            "stop" if self._stop_requested else "detach" if line else "leave"
+        )  # no answer decides nothing
+        self._inbox.put((None, Frame("prompt_answer", {"command": word})))

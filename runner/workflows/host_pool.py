@@ -12,12 +12,12 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from runner.control.attempt.monitor import Watch
-from runner.control.attempt.stop import Callbacks
-from runner.control.code.push import Deployment, Receiver
+from runner.control.attempt.monitor import AttemptMonitor
+from runner.control.attempt.stop import RunObserver
+from runner.control.code.push import CodePush, PushTarget
 from runner.control.code.snapshot import Snapshot
-from runner.control.rpc.connector import PING_S, Gathered, Gathering, Reach
-from runner.control.rpc.session import Inbox, Session
+from runner.control.rpc.connector import PING_S, CollectedFacts, Connector, FactsCollector
+from runner.control.rpc.session import HostSession, Inbox
 from runner.core.errors import Interrupted, Problem
 from runner.core.model.facts import Facts, FactsRequest
 from runner.core.model.spec import Node, Spec
@@ -26,30 +26,30 @@ from runner.core.protocol.events import Event
 from runner.core.protocol.frames import Frame
 from runner.ui.console.plain import Console
 
-SETTLE_S = 2.0
+FLUSH_TIMEOUT_S = 2.0
 """How long our last words wait for a console that is busy with the ranks'."""
 
-HEARD_S = 10.0
+RELAUNCH_NOTICE_S = 10.0
 """So long hosts take it that a launch is about to start a run once more, in the pause."""
 
-READY_S = 120.0
+RELAUNCH_PREPARE_S = 120.0
 """And so long while the next attempt is made ready: facts, setups, code."""
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-class Contact:
+class HostPool:
     """The hosts of one spec, and the console that shows how it goes with them."""
 
     def __init__(self, spec: Spec, console: Console, inbox: Inbox) -> None:
         self.spec, self.console, self.inbox = spec, console, inbox
-        self.reach = Reach(spec, console.say)
-        self.sessions: dict[str, Session] = {}
+        self.connector = Connector(spec, console.message)
+        self.sessions: dict[str, HostSession] = {}
 
-    def gather(
+    def collect_facts(
         self,
         request: Callable[[Node], FactsRequest],
-        judge: Callable[[Node, Facts], list[Problem]],
+        validate: Callable[[Node, Facts], list[Problem]],
     ) -> dict[str, Facts]:
         """Connect to every host at once, and return the facts of each.
 
@@ -57,17 +57,17 @@ class Contact:
             NotReady: With every problem of every host.
             Interrupted: By a signal.
         """
-        return self.gather_enough(request, judge, len(self.spec.nodes)).facts
+        return self.collect_facts_at_least(request, validate, len(self.spec.nodes)).facts
 
-    def gather_enough(
+    def collect_facts_at_least(
         self,
         request: Callable[[Node], FactsRequest],
-        judge: Callable[[Node, Facts], list[Problem]],
-        least: int,
+        validate: Callable[[Node, Facts], list[Problem]],
+        minimum: int,
         spares: tuple[Node, ...] = (),
         *,
         keep_spares: bool = False,
-    ) -> Gathered:
+    ) -> CollectedFacts:
         """Likewise, where so many will do; spares are no more than looked at, unless kept.
 
         Raises:
@@ -75,52 +75,61 @@ class Contact:
             Interrupted: By a signal.
         """
         self.console.phase("connecting")
-        asked = replace(self.spec, nodes=(*self.spec.nodes, *spares))
-        gathering = Gathering(asked, self.reach, self.inbox, request, judge, self.console.state)
-        self.sessions = gathering.sessions
-        found = gathering.enough(least, spares)
+        full_spec = replace(self.spec, nodes=(*self.spec.nodes, *spares))
+        collector = FactsCollector(
+            full_spec, self.connector, self.inbox, request, validate, self.console.node_status
+        )
+        self.sessions = collector.sessions
+        collected = collector.at_least(minimum, spares)
         for node in spares:
-            self.console.state(node.name, "spare")
-        stay = {*found.facts, *(found.spares if keep_spares else ())}
-        for node in asked.nodes:
-            if node.name not in stay:
-                self._drop(node.name)
-        return found
+            self.console.node_status(node.name, "spare")
+        retained = {*collected.facts, *(collected.spares if keep_spares else ())}
+        for node in full_spec.nodes:
+            if node.name not in retained:
+                self._disconnect(node.name)
+        return collected
 
-    def gather_some(
-        self, request: Callable[[Node], FactsRequest], *, again: bool = False
+    def collect_available_facts(
+        self, request: Callable[[Node], FactsRequest], *, reuse_sessions: bool = False
     ) -> tuple[dict[str, Facts], dict[str, Problem]]:
         """Connect to every host at once; return the facts of some, and what kept the others.
 
-        With `again`, connections that are open are used once more, and only those to hosts whose
-        facts came stay.
+        With `reuse_sessions`, connections that are open are used once more, and only those to hosts
+        whose facts came stay.
 
         Raises:
             Interrupted: By a signal.
         """
         self.console.phase("connecting")
-        known = self.sessions if again else {}
-        gathering = Gathering(
-            *(self.spec, self.reach, self.inbox, request, lambda _, __: [], self.console.state),
-            known=known,
+        open_sessions = self.sessions if reuse_sessions else {}
+        collector = FactsCollector(
+            *(
+                self.spec,
+                self.connector,
+                self.inbox,
+                request,
+                lambda _, __: [],
+                self.console.node_status,
+            ),
+            open_sessions=open_sessions,
         )
-        self.sessions = {**known, **gathering.sessions}
-        facts, problems = gathering.some()
-        self.sessions = {**known, **gathering.sessions}
+        self.sessions = {**open_sessions, **collector.sessions}
+        facts, problems = collector.collect()
+        self.sessions = {**open_sessions, **collector.sessions}
         for name in [name for name in self.sessions if name not in facts]:
-            self._drop(name)
+            self._disconnect(name)
         return facts, problems
 
-    def turn_to(self, spec: Spec) -> None:
+    def retarget(self, spec: Spec) -> None:
         """Have contact with these nodes from now on, by these limits."""
-        self.spec = self.reach.spec = spec
+        self.spec = self.connector.spec = spec
 
-    def _drop(self, name: str) -> None:
+    def _disconnect(self, name: str) -> None:
         session = self.sessions.pop(name, None)
         if session is not None:
             session.close()
 
-    def pause(self, seconds: float, run_id: str) -> str:
+    def wait_before_relaunch(self, seconds: float, run_id: str) -> str:
         """Wait before another attempt of a run, and keep its hosts company meanwhile.
 
         Returns:
@@ -129,20 +138,22 @@ class Contact:
         Raises:
             Interrupted: By a signal.
         """
-        end = time.monotonic() + seconds
-        while (left := end - time.monotonic()) > 0:
-            self.announce(run_id, HEARD_S)
-            if node := self.wait(min(PING_S, left)):
+        deadline_at = time.monotonic() + seconds
+        while (remaining_s := deadline_at - time.monotonic()) > 0:
+            self.announce_relaunch(run_id, RELAUNCH_NOTICE_S)
+            if node := self.poll_for_stop(min(PING_S, remaining_s)):
                 return node
-        self.announce(run_id, READY_S)
+        self.announce_relaunch(run_id, RELAUNCH_PREPARE_S)
         return ""
 
-    def announce(self, run_id: str, seconds: float) -> None:
+    def announce_relaunch(self, run_id: str, seconds: float) -> None:
         """Have the hosts say for so long that another attempt of a run is about to begin."""
         for name, session in self.sessions.items():
-            session.request("wait", {"run_id": run_id, "node": name, "for_s": seconds})
+            session.request(
+                "mark_relaunch_pending", {"run_id": run_id, "node": name, "for_s": seconds}
+            )
 
-    def wait(self, seconds: float) -> str:
+    def poll_for_stop(self, seconds: float) -> str:
         """Wait between two attempts.
 
         Returns:
@@ -151,21 +162,21 @@ class Contact:
         Raises:
             Interrupted: By a signal.
         """
-        end = time.monotonic() + seconds
-        while (left := end - time.monotonic()) > 0:
+        deadline_at = time.monotonic() + seconds
+        while (remaining_s := deadline_at - time.monotonic()) > 0:
             with contextlib.suppress(queue.Empty):
-                session, frame = self.inbox.get(timeout=left)
+                session, frame = self.inbox.get(timeout=remaining_s)
                 if session is None and frame.kind == "signal":
                     raise Interrupted(128 + int(frame.data["signal"]))
-                if session is not None and frame.kind in ("opened", "arrived"):
+                if session is not None and frame.kind in ("reconnected", "admitted"):
                     session.close()  # for an attempt that is over
-                if session is not None and frame.data.get("stopped"):
+                if session is not None and frame.data.get("stop_requested"):
                     return session.node.name
         return ""
 
     def push(
         self, snapshot: Snapshot, facts: dict[str, Facts], *, verify: bool = False
-    ) -> dict[str, Receiver]:
+    ) -> dict[str, PushTarget]:
         """Bring the code to every host that lacks it; mark it as held in `facts`.
 
         With `verify`, hosts that have it read all of it once more.
@@ -174,29 +185,29 @@ class Contact:
             NotReady: With every problem of every host.
             Interrupted: By a signal.
         """
-        lacking = {
+        targets = {
             name: self.sessions[name]
-            for name, told in facts.items()
-            if verify or not told.release_held
+            for name, node_facts in facts.items()
+            if verify or not node_facts.has_release
         }
-        if not lacking:
+        if not targets:
             return {}
         self.console.phase("pushing the code")
-        beside = [self.sessions[name] for name in facts if name not in lacking]
-        deployment = Deployment(
-            self.spec, snapshot, lacking, self.inbox, self.console.state, beside
+        keepalive_only = [self.sessions[name] for name in facts if name not in targets]
+        code_push = CodePush(
+            self.spec, snapshot, targets, self.inbox, self.console.node_status, keepalive_only
         )
-        deployment.run()
-        for name in lacking:
-            facts[name] = replace(facts[name], release_held=True)
-        return deployment.receivers
+        code_push.run()
+        for name in targets:
+            facts[name] = replace(facts[name], has_release=True)
+        return code_push.targets
 
-    def watch(
+    def monitor(
         self,
         plan: Plan,
         log: Callable[[str, str, str, int, bytes], None] = lambda *_: None,
         record: Callable[[Event], None] = lambda _: None,
-    ) -> Watch:
+    ) -> AttemptMonitor:
         """Return a watch over a run of these hosts that tells the console how it goes.
 
         Args:
@@ -205,24 +216,24 @@ class Contact:
             record: Takes each event.
         """
         console = self.console
-        callbacks = Callbacks(
+        observer = RunObserver(
             record=record,
             log=log,
-            say=console.say,
+            message=console.message,
             phase=console.phase,
-            state=console.state,
-            console_full=lambda: console.full,
+            node_status=console.node_status,
+            console_full=lambda: console.is_full,
             mute=console.mute,
         )
-        return Watch(self.spec, plan, self.reach, self.sessions, self.inbox, callbacks)
+        return AttemptMonitor(self.spec, plan, self.connector, self.sessions, self.inbox, observer)
 
     @property
-    def skews(self) -> dict[str, float]:
+    def clock_offsets(self) -> dict[str, float]:
         """How far each host's clock is ahead of ours, in seconds."""
-        return {name: session.skew for name, session in self.sessions.items()}
+        return {name: session.clock_offset for name, session in self.sessions.items()}
 
     @property
-    def signalled(self) -> bool:
+    def signal_pending(self) -> bool:
         """Whether a signal came that nobody took: then nobody waits for a console any more."""
         with contextlib.suppress(queue.Empty):
             while True:
@@ -235,10 +246,10 @@ class Contact:
         """End every connection."""
         for session in list(self.sessions.values()):  # threads may still be connecting
             session.close()
-        self.reach.close()
+        self.connector.close()
 
 
-def whoami() -> str:
+def user_at_host() -> str:
     """Return who we are, as user@machine."""
     user = str(os.getuid())
     with contextlib.suppress(KeyError, OSError):  # a user without a name
@@ -247,35 +258,35 @@ def whoami() -> str:
 
 
 @contextlib.contextmanager
-def signals_to(inbox: Inbox) -> Iterator[None]:
+def forward_signals(inbox: Inbox) -> Iterator[None]:
     """Have every signal that asks us to end arrive in the inbox, in order."""
 
-    def note(signum: int, _: object) -> None:
+    def enqueue(signum: int, _: object) -> None:
         inbox.put((None, Frame("signal", {"signal": signum})))
 
-    heeded = [signum for signum in SIGNALS if signal.getsignal(signum) != signal.SIG_IGN]  # nohup
-    before = {signum: signal.signal(signum, note) for signum in heeded}
+    handled = [signum for signum in SIGNALS if signal.getsignal(signum) != signal.SIG_IGN]  # nohup
+    previous_handlers = {signum: signal.signal(signum, enqueue) for signum in handled}
     try:
         yield
     finally:
-        for signum, handler in before.items():
+        for signum, handler in previous_handlers.items():
             signal.signal(signum, handler)
 
 
 @contextlib.contextmanager
-def contact(spec: Spec, console: Console) -> Iterator[Contact]:
+def open_host_pool(spec: Spec, console: Console) -> Iterator[HostPool]:
     """Offer contact for one verb; its end closes all, the console too."""
     inbox: Inbox = queue.SimpleQueue()
-    with signals_to(inbox):
-        made = Contact(spec, console, inbox)
+    with forward_signals(inbox):
+        pool = HostPool(spec, console, inbox)
         try:
-            yield made
+            yield pool
         finally:
-            console.close(after(SETTLE_S))
-            made.close()
+            console.close(deadline(FLUSH_TIMEOUT_S))
+            pool.close()
 
 
-def after(seconds: float) -> Callable[[], bool]:
+def deadline(seconds: float) -> Callable[[], bool]:
     """Return a question whose answer turns to yes after so long."""
-    end = time.monotonic() + seconds
-    return lambda: time.monotonic() >= end
+    deadline_at = time.monotonic() + seconds
+    return lambda: time.monotonic() >= deadline_at

@@ -13,116 +13,122 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import replace
 
-from runner.checks.context import Case
-from runner.checks.registry import AT_LAUNCH, look
-from runner.control.assumed_facts import assume
-from runner.control.attempt.admission import Admission
-from runner.control.attempt.monitor import Watch
-from runner.control.attempt.start import Orders
-from runner.control.code.recorded import Again
+from runner.checks.context import CheckContext
+from runner.checks.registry import LAUNCH_CHECKS, evaluate_checks
+from runner.control.assumed_facts import assumed_facts
+from runner.control.attempt.admission import AdmissionHooks
+from runner.control.attempt.monitor import AttemptMonitor
+from runner.control.attempt.start import OrderSender
+from runner.control.code.recorded import RerunCode
 from runner.control.code.snapshot import Snapshot
 from runner.control.record.run_store import RunStore
 from runner.control.rpc import bootstrap
-from runner.control.rpc.connector import launch_request
+from runner.control.rpc.connector import facts_request
 from runner.control.rpc.session import Inbox
 from runner.core.codec import encode
-from runner.core.errors import Interrupted, NotReady, Problem, RunnerError, Unproven
+from runner.core.errors import Interrupted, NotReady, Problem, RunnerError, StopUnverified
 from runner.core.model.facts import Facts, FactsRequest
-from runner.core.model.launch_request import Composed, DryRun
-from runner.core.model.past import Past
-from runner.core.model.release import Code
+from runner.core.model.launch_request import DryRun, LaunchRequest
+from runner.core.model.past import PastAttempt
+from runner.core.model.release import CodeRef
 from runner.core.model.run_info import RunInfo
 from runner.core.model.spec import Node, Spec
-from runner.core.outcome.verdict import STOPPED, Verdict, fold
+from runner.core.outcome.verdict import STOPPED, Verdict, fold_events
 from runner.core.planning.build_plan import Plan, build_plan
 from runner.core.planning.readiness import problems_of
 from runner.core.protocol.events import Event
-from runner.core.protocol.paths import is_rank, log_name, rank_of
+from runner.core.protocol.paths import is_rank_source, local_log_name, source_rank
 from runner.core.protocol.remote_files import OUTPUT
-from runner.core.relaunch.handover import handover, info_of, roster
+from runner.core.relaunch.handover import assign_voters, relaunch_context, run_info
 from runner.ui.console.plain import open_console
 from runner.ui.reports import report
 from runner.ui.reports.findings import errors, warnings
-from runner.ui.reports.stacks import Standstill
-from runner.workflows.code import code_of, snapshot_of, wants_of
-from runner.workflows.download import fetch
-from runner.workflows.host_pool import SETTLE_S, Contact, after, signals_to, whoami
-from runner.workflows.relaunch import Attempts
+from runner.ui.reports.stacks import StallReporter
+from runner.workflows.code import code_ref, open_code_source, required_packages
+from runner.workflows.download import download_outputs
+from runner.workflows.host_pool import (
+    FLUSH_TIMEOUT_S,
+    HostPool,
+    deadline,
+    forward_signals,
+    user_at_host,
+)
+from runner.workflows.relaunch import Relauncher
 
 
-def run(composed: Composed) -> int:
+def run(composed: LaunchRequest) -> int:
     """Launch, or rehearse, what was composed; return the exit code.
 
     Raises:
         RunnerError: Nothing was started.
     """
     if composed.dry_run is not DryRun.OFF:
-        rehearse(composed)
+        dry_run(composed)
         return 0
-    snapshot = snapshot_of(composed)
+    source = open_code_source(composed)
     store = RunStore(composed.run_dir)
     store.reserve()
     inbox: Inbox = queue.SimpleQueue()
     try:
-        with signals_to(inbox):
-            return Launch(composed, snapshot, store, inbox).run()
+        with forward_signals(inbox):
+            return LaunchSession(composed, source, store, inbox).run()
     except RunnerError:
-        store.abandon()
+        store.discard()
         raise
 
 
-def rehearse(composed: Composed, *, as_json: bool = False) -> None:
+def dry_run(composed: LaunchRequest, *, as_json: bool = False) -> None:
     """Print what each host would be told, or write the plan as JSON; nothing is started.
 
     Raises:
         RunnerError: A launch would not come that far.
     """
-    assumed: list[str] = []
+    assumptions: list[str] = []
     if composed.dry_run is DryRun.OFFLINE:
         for note in composed.notes:
             print(f"note: {note}", file=sys.stderr)
-        spec, facts, assumed = assume(composed.spec)
-        plan = build_plan(spec, facts, code=code_of(spec, snapshot_of(composed)))
-        plan = replace(plan, meeting="assumed")
+        spec, facts, assumptions = assumed_facts(composed.spec)
+        plan = build_plan(spec, facts, code=code_ref(spec, open_code_source(composed)))
+        plan = replace(plan, rendezvous_reason="assumed")
     else:
-        snapshot = snapshot_of(composed)
+        source = open_code_source(composed)
         inbox: Inbox = queue.SimpleQueue()
-        with signals_to(inbox):
-            plan = Launch(composed, snapshot, RunStore(composed.run_dir), inbox).plan()
-    print(json.dumps(encode(plan)) if as_json else report.rehearsal(plan, assumed))
+        with forward_signals(inbox):
+            plan = LaunchSession(composed, source, RunStore(composed.run_dir), inbox).plan()
+    print(json.dumps(encode(plan)) if as_json else report.render_dry_run(plan, assumptions))
 
 
-class Launch:
+class LaunchSession:
     """One run, with its connections, its record and its console."""
 
     def __init__(
         self,
-        composed: Composed,
-        snapshot: Snapshot | Again | None,
+        composed: LaunchRequest,
+        source: Snapshot | RerunCode | None,
         store: RunStore,
         inbox: Inbox,
     ) -> None:
         self._composed = composed
         self._store = store
         self._inbox = inbox
-        self._began = 0.0
+        self._launched_at = 0.0
         self._attempt_number = 0
-        self._past: tuple[Past, ...] = ()
-        self._snapshot = snapshot
-        self._wants = wants_of(composed)
+        self._past_attempts: tuple[PastAttempt, ...] = ()
+        self._source = source
+        self._requirements = required_packages(composed)
         spec = composed.spec
-        if spec.least:
-            spec = replace(spec, most=len(spec.nodes))
-        self._everyone = spec
+        if spec.min_nodes:
+            spec = replace(spec, max_nodes=len(spec.nodes))
+        self._all_candidates = spec
         self._spares = spec.spares if spec.relaunch.max else ()
         names = [node.name for node in (*spec.nodes, *self._spares)]
         self._console = open_console(composed.ui, composed.console_ranks, names)
-        self._contact = Contact(spec, self._console, inbox)
+        self._pool = HostPool(spec, self._console, inbox)
 
     @property
     def spec(self) -> Spec:
         """What the run is asked to be: in a later attempt, perhaps on other nodes."""
-        return self._contact.spec
+        return self._pool.spec
 
     def run(self) -> int:
         """Return the exit code.
@@ -131,10 +137,10 @@ class Launch:
             RunnerError: Nothing was started.
         """
         try:
-            facts = self._gather()
-            return self._launch(self._ready(facts), facts)
+            facts = self._collect_facts()
+            return self._run_attempts(self._push_and_plan(facts), facts)
         finally:
-            self._store.release()
+            self._store.unlock()
             self._close()
 
     def plan(self) -> Plan:
@@ -144,248 +150,292 @@ class Launch:
             RunnerError: There is none.
         """
         try:
-            facts = self._gather()
-            self._to_push(facts)
-            return build_plan(self.spec, facts, code=self._code)
+            facts = self._collect_facts()
+            self._snapshot_to_push(facts)
+            return build_plan(self.spec, facts, code=self._code_ref)
         finally:
             self._close()
 
-    def _ready(self, facts: dict[str, Facts], attempt: int = 0) -> Plan:
+    def _push_and_plan(self, facts: dict[str, Facts], attempt: int = 0) -> Plan:
         """Return the plan, once the code is where it is needed.
 
         Raises:
             RunnerError: There is none, or not everywhere.
         """
-        snapshot = self._to_push(facts)
-        plan = build_plan(self.spec, facts, code=self._code, attempt=attempt)
-        if snapshot and self._contact.push(snapshot, facts):
-            plan = build_plan(self.spec, facts, code=self._code, attempt=attempt)
+        snapshot = self._snapshot_to_push(facts)
+        plan = build_plan(self.spec, facts, code=self._code_ref, attempt=attempt)
+        if snapshot and self._pool.push(snapshot, facts):
+            plan = build_plan(self.spec, facts, code=self._code_ref, attempt=attempt)
         return plan
 
     def _close(self) -> None:
-        self._console.close(after(SETTLE_S))
-        self._contact.close()
+        self._console.close(deadline(FLUSH_TIMEOUT_S))
+        self._pool.close()
 
-    def _gather(self) -> dict[str, Facts]:
+    def _collect_facts(self) -> dict[str, Facts]:
         """Say what there is to say, and ask every host."""
-        left_out = self._snapshot.notes if isinstance(self._snapshot, Snapshot) else ()
-        for note in (*self._composed.notes, *left_out):
-            self._console.say(f"note: {note}")
-        facts, missing, standing_by, unfit = self._contact.gather_enough(
-            self._request,
-            lambda node, told: problems_of(self.spec, node, told),
-            self.spec.least or len(self.spec.nodes),
+        snapshot_notes = self._source.notes if isinstance(self._source, Snapshot) else ()
+        for note in (*self._composed.notes, *snapshot_notes):
+            self._console.message(f"note: {note}")
+        facts, missing, standby, spare_problems = self._pool.collect_facts_at_least(
+            self._facts_request,
+            lambda node, node_facts: problems_of(self.spec, node, node_facts),
+            self.spec.min_nodes or len(self.spec.nodes),
             self._spares,
             keep_spares=self.spec.detach,
         )
         for name, problem in missing.items():
-            self._console.say(f"{name} is left out for now, and tried again: {problem.what}")
-        for problem in unfit:
-            self._console.say(f"note: a spare node cannot be used as it is: {problem}")
-        self._take_part(facts)
-        for warning in self._looked(facts):
-            self._console.say(f"note: {warning}")
-        return {**facts, **standing_by} if self.spec.detach else facts
+            self._console.message(f"{name} is left out for now, and tried again: {problem.message}")
+        for problem in spare_problems:
+            self._console.message(f"note: a spare node cannot be used as it is: {problem}")
+        self._select_nodes(facts)
+        for warning in self._run_launch_checks(facts):
+            self._console.message(f"note: {warning}")
+        return {**facts, **standby} if self.spec.detach else facts
 
-    def _request(self, node: Node) -> FactsRequest:
-        return launch_request(self.spec, node, self._code, self._wants.names)
+    def _facts_request(self, node: Node) -> FactsRequest:
+        return facts_request(self.spec, node, self._code_ref, self._requirements.names)
 
-    def _looked(self, facts: dict[str, Facts]) -> list[str]:
+    def _run_launch_checks(self, facts: dict[str, Facts]) -> list[str]:
         """Return what of these hosts is worth a warning.
 
         Raises:
             NotReady: With what keeps them from the run.
         """
-        found = look(Case(self.spec, facts, wants=self._wants), self.spec.skip_checks, AT_LAUNCH)
-        if problems := [one.problem for one in errors(found)]:
+        findings = evaluate_checks(
+            CheckContext(self.spec, facts, requirements=self._requirements),
+            self.spec.skip_checks,
+            LAUNCH_CHECKS,
+        )
+        if problems := [finding.as_problem for finding in errors(findings)]:
             raise NotReady(problems)
-        return warnings(found)
+        return warnings(findings)
 
-    def _unfit(self, facts: dict[str, Facts]) -> list[Problem]:
+    def _validate(self, facts: dict[str, Facts]) -> list[Problem]:
         """Return what keeps nodes from a later attempt, as it would keep them from a launch."""
-        asked = [node for node in self.spec.nodes if node.name in facts]
-        wrong = [each for node in asked for each in problems_of(self.spec, node, facts[node.name])]
+        answering = [node for node in self.spec.nodes if node.name in facts]
+        problems = [
+            problem
+            for node in answering
+            for problem in problems_of(self.spec, node, facts[node.name])
+        ]
         try:
-            self._looked(facts)
+            self._run_launch_checks(facts)
         except NotReady as error:
-            wrong += error.problems
-        return list(dict.fromkeys(wrong))
+            problems += error.problems
+        return list(dict.fromkeys(problems))
 
-    def _take_part(self, facts: dict[str, Facts]) -> None:
+    def _select_nodes(self, facts: dict[str, Facts]) -> None:
         """Have the nodes of these facts be those of the run, of all that may take part."""
-        nodes = tuple(node for node in self._everyone.nodes if node.name in facts)
-        self._contact.turn_to(replace(self.spec, nodes=nodes))
+        nodes = tuple(node for node in self._all_candidates.nodes if node.name in facts)
+        self._pool.retarget(replace(self.spec, nodes=nodes))
 
-    def _admission(self, facts: dict[str, Facts]) -> Admission | None:
+    def _admission_hooks(self, facts: dict[str, Facts]) -> AdmissionHooks | None:
         """Return how nodes are taken in that are not there yet, or come back; None for not."""
-        if not self.spec.least:
+        if not self.spec.min_nodes:
             return None
-        taken = {node.name for node in (*self.spec.nodes, *self.spec.spares)}
-        others = [node for node in self._everyone.nodes if node.name not in taken]
-        room = (self.spec.most or 0) - len(self.spec.nodes)
-        nodes = (*self.spec.nodes, *others[:room])  # its master first
-        self._everyone = replace(self.spec, nodes=nodes)
+        assigned = {node.name for node in (*self.spec.nodes, *self.spec.spares)}
+        others = [node for node in self._all_candidates.nodes if node.name not in assigned]
+        vacancies = (self.spec.max_nodes or 0) - len(self.spec.nodes)
+        nodes = (*self.spec.nodes, *others[:vacancies])  # its master first
+        self._all_candidates = replace(self.spec, nodes=nodes)
 
-        def admit(told: Facts) -> tuple[Plan, bytes]:
-            spec, known = self.spec, {**facts, told.node: replace(told, run_there=False)}
+        def admit(node_facts: Facts) -> tuple[Plan, bytes]:
+            spec, all_facts = (
+                self.spec,
+                {**facts, node_facts.node: replace(node_facts, run_exists=False)},
+            )
             try:
-                self._take_part(known)
-                self._looked({told.node: known[told.node]})
-                plan = build_plan(self.spec, known, code=self._code, attempt=self._attempt_number)
+                self._select_nodes(all_facts)
+                self._run_launch_checks({node_facts.node: all_facts[node_facts.node]})
+                plan = build_plan(
+                    self.spec, all_facts, code=self._code_ref, attempt=self._attempt_number
+                )
             except NotReady:
-                self._contact.turn_to(spec)
+                self._pool.retarget(spec)
                 raise
-            facts.update(known)
+            facts.update(all_facts)
             with contextlib.suppress(OSError):  # it goes on as it is on record
                 self._store.write_plan(plan)
-            return plan, self._record(plan)
+            return plan, self._packed_record(plan)
 
-        return Admission(
-            spec=self._everyone,
-            request=self._request,
-            judge=lambda node, told: problems_of(
-                self._everyone, node, replace(told, run_there=False)
+        return AdmissionHooks(
+            spec=self._all_candidates,
+            request=self._facts_request,
+            validate=lambda node, node_facts: problems_of(
+                self._all_candidates, node, replace(node_facts, run_exists=False)
             ),
-            to_push=self._to_push,
+            snapshot_if_needed=self._snapshot_to_push,
             admit=admit,
         )
 
-    def _to_push(self, facts: dict[str, Facts]) -> Snapshot | None:
-        if isinstance(self._snapshot, Again):
-            return self._snapshot.to_push(facts)
-        return self._snapshot
+    def _snapshot_to_push(self, facts: dict[str, Facts]) -> Snapshot | None:
+        if isinstance(self._source, RerunCode):
+            return self._source.snapshot_if_needed(facts)
+        return self._source
 
     @property
-    def _code(self) -> Code:
-        return code_of(self.spec, self._snapshot)
+    def _code_ref(self) -> CodeRef:
+        return code_ref(self.spec, self._source)
 
-    def _launch(self, plan: Plan, facts: dict[str, Facts]) -> int:
-        plan = self._enrolled(plan, facts)
-        with self._writing():
+    def _run_attempts(self, plan: Plan, facts: dict[str, Facts]) -> int:
+        plan = self._with_voters(plan, facts)
+        with self._writing_record():
             self._store.create(self._composed.config_yaml)
             self._store.write_plan(plan)
-        began, self._began = time.monotonic(), time.time()
-        attempts = Attempts(self._contact, self._request, self._unfit, self._ready)
-        watch, verdict = self._attempt(plan, facts)
+        started_at, self._launched_at = time.monotonic(), time.time()
+        relauncher = Relauncher(
+            self._pool, self._facts_request, self._validate, self._push_and_plan
+        )
+        monitor, verdict = self._run_attempt(plan, facts)
         cut_short = False
         try:
-            while not watch.left and (follows := attempts.after(facts, watch, verdict)):
-                plan, facts = follows
-                self._past = attempts.past
-                plan = self._enrolled(plan, facts)
-                with self._writing():
+            while not monitor.detached and (
+                upcoming := relauncher.next_attempt(facts, monitor, verdict)
+            ):
+                plan, facts = upcoming
+                self._past_attempts = relauncher.past_attempts
+                plan = self._with_voters(plan, facts)
+                with self._writing_record():
                     self._store.write_plan(plan)
-                watch, verdict = self._attempt(plan, facts)
+                monitor, verdict = self._run_attempt(plan, facts)
         except NotReady as error:
-            self._console.say(f"no attempt follows:\n{error}")
+            self._console.message(f"no attempt follows:\n{error}")
         except Interrupted as error:
             verdict = replace(verdict, state=STOPPED, exit_code=error.exit_code)
             cut_short = True
-        if watch.left or watch.accord.onward:
-            return self._left(watch.plan, watch)
-        plan = watch.plan  # with those that joined
-        verdict = replace(verdict, seconds=time.monotonic() - began, past=self._past)
-        self._store.write_result(plan, verdict, self._began)
-        if self._store.failed:
-            self._console.say(f"{self._store.failed}; the hosts have every log, in their workdir")
-        fetched = "" if watch.interrupted or cut_short else self._fetch(plan)
-        self._report(watch, verdict, fetched)
+        if monitor.detached or monitor.peer_status.next_attempt_number:
+            return self._report_detached(monitor.plan, monitor)
+        plan = monitor.plan  # with those that joined
+        verdict = replace(
+            verdict, seconds=time.monotonic() - started_at, past_attempts=self._past_attempts
+        )
+        self._store.write_result(plan, verdict, self._launched_at)
+        if self._store.write_error:
+            self._console.message(
+                f"{self._store.write_error}; the hosts have every log, in their workdir"
+            )
+        download_report = "" if monitor.interrupted or cut_short else self._download_outputs(plan)
+        self._print_report(monitor, verdict, download_report)
         return verdict.exit_code
 
     @contextlib.contextmanager
-    def _writing(self) -> Iterator[None]:
+    def _writing_record(self) -> Iterator[None]:
         """Say what is wrong with our disk before anything starts that it could not record."""
         try:
             yield
         except OSError as error:
-            what = f"cannot write in {self._store.folder}: {error.strerror}"
-            raise NotReady([Problem("run_dir", what, "free some space, or set run_dir")]) from error
+            message = f"cannot write in {self._store.folder}: {error.strerror}"
+            raise NotReady(
+                [Problem("run_dir", message, "free some space, or set run_dir")]
+            ) from error
 
-    def _fetch(self, plan: Plan) -> str:
+    def _download_outputs(self, plan: Plan) -> str:
         """Bring home what the task declares as its outputs; return what came of it."""
         if not plan.outputs or not self.spec.pull_outputs:
             return ""
-        self._store.release()
-        return fetch(
-            self._contact, plan.run_id, self._store.folder, (OUTPUT,), self._composed.where
+        self._store.unlock()
+        return download_outputs(
+            self._pool, plan.run_id, self._store.folder, (OUTPUT,), self._composed.cluster_selector
         )
 
-    def _attempt(self, plan: Plan, facts: dict[str, Facts]) -> tuple[Watch, Verdict]:
+    def _run_attempt(self, plan: Plan, facts: dict[str, Facts]) -> tuple[AttemptMonitor, Verdict]:
         """Carry out a plan; return how that went, and ended."""
-        began, self._attempt_number = time.monotonic(), plan.attempt
-        self._console.say(report.reopening(plan) if plan.attempt else report.opening(plan))
-        self._standstill = Standstill(plan, self._console.say, self._store.stacks_of(plan.attempt))
-        watch = self._contact.watch(plan, self._log, self._happened)
-        hurries = len(self._past) < self.spec.relaunch.max
-        orders, record = self._orders(plan), self._record(plan)
-        watch.start(facts, orders, record, self._admission(facts), hurries=hurries)
-        watch.run(detach=self.spec.detach)
-        verdict = fold(watch.plan, watch.observed, time.monotonic() - began)
-        if watch.refused and verdict.exit_code < NotReady.exit_code:
-            verdict = replace(verdict, exit_code=NotReady.exit_code)
-        return watch, verdict
-
-    def _enrolled(self, plan: Plan, facts: dict[str, Facts]) -> Plan:
-        """Have the hosts able to start the run once more by themselves, if that is wanted."""
-        left = self.spec.relaunch.max - len(self._past)
-        if not self.spec.detach and not self.spec.disconnect_s:  # it goes on with us while we live
-            left = 0
-        self._roster = roster(self.spec, plan, facts, left)
-        return self._roster.plan
-
-    def _orders(self, plan: Plan) -> Orders:
-        tasks = bootstrap.shipped_tasks() if self.spec.task.shipped else None
-        token, voters = secrets.token_hex(16), self._roster.voters
-        if not voters:
-            return Orders(self.spec.secrets, token, tasks)
-        info = self._info(plan)
-        handed = handover(self.spec, self._code, info, self._composed.config_yaml, voters)
-        return Orders(self.spec.secrets, token, tasks, handed, self._roster.standby)
-
-    def _happened(self, event: Event) -> None:
-        self._store.append(event)
-        self._standstill.heard(event)
-
-    def _left(self, plan: Plan, watch: Watch) -> int:
-        """Say how the run can be found again; return the exit code."""
-        if watch.hung_up:  # there is nobody to read it
-            return 128 + signal.SIGHUP
-        self._console.finish_ranks(SETTLE_S)
-        if watch.interrupted:
-            self._console.verdict(report.begun_anew(plan, self._composed.where))
-            return Unproven.exit_code
-        left = report.leaving(
-            plan, self._composed.where, kept=watch.accord.kept, apart=watch.accord.apart
+        started_at, self._attempt_number = time.monotonic(), plan.attempt
+        self._console.message(
+            report.attempt_header(plan) if plan.attempt else report.launch_header(plan)
         )
-        self._console.verdict(left)
+        self._stall_reporter = StallReporter(
+            plan, self._console.message, self._store.stacks_reader(plan.attempt)
+        )
+        monitor = self._pool.monitor(plan, self._on_log, self._on_event)
+        relaunch_follows = len(self._past_attempts) < self.spec.relaunch.max
+        orders, record = self._order_sender(plan), self._packed_record(plan)
+        monitor.start(
+            facts, orders, record, self._admission_hooks(facts), relaunch_follows=relaunch_follows
+        )
+        monitor.run(detach=self.spec.detach)
+        verdict = fold_events(monitor.plan, monitor.timed_events, time.monotonic() - started_at)
+        if monitor.order_refused and verdict.exit_code < NotReady.exit_code:
+            verdict = replace(verdict, exit_code=NotReady.exit_code)
+        return monitor, verdict
+
+    def _with_voters(self, plan: Plan, facts: dict[str, Facts]) -> Plan:
+        """Have the hosts able to start the run once more by themselves, if that is wanted."""
+        relaunches_left = self.spec.relaunch.max - len(self._past_attempts)
+        if not self.spec.detach and not self.spec.disconnect_s:  # it goes on with us while we live
+            relaunches_left = 0
+        self._attempt_orders = assign_voters(self.spec, plan, facts, relaunches_left)
+        return self._attempt_orders.plan
+
+    def _order_sender(self, plan: Plan) -> OrderSender:
+        tasks = bootstrap.shipped_tasks() if self.spec.task.shipped_file else None
+        token, voters = secrets.token_hex(16), self._attempt_orders.voters
+        if not voters:
+            return OrderSender(self.spec.secrets, token, tasks)
+        info = self._run_info(plan)
+        context = relaunch_context(
+            self.spec, self._code_ref, info, self._composed.config_yaml, voters
+        )
+        return OrderSender(self.spec.secrets, token, tasks, context, self._attempt_orders.standby)
+
+    def _on_event(self, event: Event) -> None:
+        self._store.append(event)
+        self._stall_reporter.on_event(event)
+
+    def _report_detached(self, plan: Plan, monitor: AttemptMonitor) -> int:
+        """Say how the run can be found again; return the exit code."""
+        if monitor.hung_up:  # there is nobody to read it
+            return 128 + signal.SIGHUP
+        self._console.flush_ranks(FLUSH_TIMEOUT_S)
+        if monitor.interrupted:
+            self._console.verdict(
+                report.started_again_notice(plan, self._composed.cluster_selector)
+            )
+            return StopUnverified.exit_code
+        text = report.detach_notice(
+            plan,
+            self._composed.cluster_selector,
+            is_detached=monitor.peer_status.all_detached,
+            hub_unreachable=monitor.peer_status.hub_unreachable,
+        )
+        self._console.verdict(text)
         return 0
 
-    def _info(self, plan: Plan) -> RunInfo:
-        left = self.spec.relaunch.max - len(self._past)
-        return info_of(plan, whoami(), self._began, self._past, left)
-
-    def _record(self, plan: Plan) -> bytes:
-        """Return what every host is to have on record of the whole run, packed."""
-        info = self._info(plan)
-        told = {"info": encode(info), "plan": encode(plan), "config": self._composed.config_yaml}
-        return zlib.compress(json.dumps(told).encode())
-
-    def _log(self, node: str, source: str, stream: str, offset: int, data: bytes) -> None:
-        self._store.write_log(node, log_name(self._attempt_number, source, stream), offset, data)
-        self._standstill.log(source)
-        if is_rank(source):
-            self._console.show(node, rank_of(source), stream, data)
-
-    def _report(self, watch: Watch, verdict: Verdict, fetched: str) -> None:
-        self._console.finish_ranks(SETTLE_S)
-        text = report.ending(
-            watch.plan,
-            verdict,
-            self._store.shown,
-            self._store.tail,
-            disconnect_s=0 if watch.accord.kept_by_any else self.spec.disconnect_s,
-            where=self._composed.where,
+    def _run_info(self, plan: Plan) -> RunInfo:
+        relaunches_left = self.spec.relaunch.max - len(self._past_attempts)
+        return run_info(
+            plan, user_at_host(), self._launched_at, self._past_attempts, relaunches_left
         )
-        self._console.verdict("\n".join(filter(None, (fetched, text))))
-        give_up = after(SETTLE_S) if verdict.exit_code else lambda: self._contact.signalled
-        self._console.close(give_up)
+
+    def _packed_record(self, plan: Plan) -> bytes:
+        """Return what every host is to have on record of the whole run, packed."""
+        info = self._run_info(plan)
+        record = {"info": encode(info), "plan": encode(plan), "config": self._composed.config_yaml}
+        return zlib.compress(json.dumps(record).encode())
+
+    def _on_log(self, node: str, source: str, stream: str, offset: int, data: bytes) -> None:
+        self._store.write_log(
+            node, local_log_name(self._attempt_number, source, stream), offset, data
+        )
+        self._stall_reporter.on_log(source)
+        if is_rank_source(source):
+            self._console.rank_output(node, source_rank(source), stream, data)
+
+    def _print_report(
+        self, monitor: AttemptMonitor, verdict: Verdict, download_report: str
+    ) -> None:
+        self._console.flush_ranks(FLUSH_TIMEOUT_S)
+        text = report.final_report(
+            monitor.plan,
+            verdict,
+            self._store.display_path,
+            self._store.tail,
+            disconnect_s=0 if monitor.peer_status.any_detached else self.spec.disconnect_s,
+            cluster_selector=self._composed.cluster_selector,
+        )
+        self._console.verdict("\n".join(filter(None, (download_report, text))))
+        stop_waiting = (
+            deadline(FLUSH_TIMEOUT_S) if verdict.exit_code else lambda: self._pool.signal_pending
+        )
+        self._console.close(stop_waiting)

@@ -5,109 +5,120 @@ from __future__ import annotations
 import contextlib
 import time
 
-from runner.control.attempt.monitor import Watch
+from runner.control.attempt.monitor import AttemptMonitor
 from runner.core.errors import Interrupted, NotReady
-from runner.core.model.run_info import present
+from runner.core.model.run_info import current_hosts
 from runner.core.planning.build_plan import Plan
-from runner.workflows.discovery import Hosts, Recorded, Run
+from runner.workflows.discovery import RemoteRun, RunFinder, RunRecord
 
-ANNOUNCE_S = 15.0
+ANNOUNCE_TIMEOUT_S = 15.0
 """How long a launch may take to say that another attempt follows one that failed."""
 
-BEGIN_S = 30.0
+START_TIMEOUT_S = 30.0
 """How long that attempt may take to begin, from the last word of it."""
 
-LOOK_S = 0.5
-REACH_S = 10.0
+POLL_S = 0.5
+RECONNECT_S = 10.0
 """So often hosts without a connection are tried again."""
 
 
-class Onward:
+class NextAttemptFinder:
     """The search for the attempt after one.
 
     Attributes:
         run: The run as its hosts told of it last.
-        promised: Whether another attempt was announced.
+        announced: Whether another attempt was announced.
     """
 
-    def __init__(self, hosts: Hosts, run: Run, plan: Plan) -> None:
+    def __init__(self, finder: RunFinder, run: RemoteRun, plan: Plan) -> None:
         self.run = run
-        self.promised = False
-        self._hosts, self._plan = hosts, plan
-        self._console = hosts.contact.console
+        self.announced = False
+        self._finder, self._plan = finder, plan
+        self._console = finder.pool.console
 
     @property
-    def waits(self) -> bool:
+    def relaunch_pending(self) -> bool:
         """Whether its launch is about to start it once more."""
-        return any(each.waits for each in present(self.run.seen).values())
+        return any(status.relaunch_pending for status in current_hosts(self.run.by_host).values())
 
-    def find(self, watch: Watch, *, failed: bool, over: bool) -> Recorded | None:
+    def find(
+        self, monitor: AttemptMonitor, *, failed: bool, already_ended: bool
+    ) -> RunRecord | None:
         """Return what is on record of the attempt that follows; None for none.
 
         Args:
-            watch: That over the attempt.
+            monitor: That over the attempt.
             failed: Whether it did.
-            over: Whether it had ended before anybody watched.
+            already_ended: Whether it had ended before anybody watched.
 
         Raises:
             Interrupted: By a signal, once another attempt is promised.
         """
-        self.promised = bool(watch.accord.onward)
-        if failed and not self.promised and not watch.accord.decides and not watch.interrupted:
+        self.announced = bool(monitor.peer_status.next_attempt_number)
+        if (
+            failed
+            and not self.announced
+            and not monitor.peer_status.hosts_decide
+            and not monitor.interrupted
+        ):
             with contextlib.suppress(Interrupted):  # who does not want to wait, wants the verdict
-                self._await_word(0.0 if over else ANNOUNCE_S)
-        if not self.promised:
+                self._wait_for_announcement(0.0 if already_ended else ANNOUNCE_TIMEOUT_S)
+        if not self.announced:
             return None
         try:
-            with self._hosts.quietly():
-                return self._begun()
+            with self._finder.without_status():
+                return self._wait_for_start()
         except Interrupted as error:
-            what = f"left run {self.run.run_id}; another attempt of it is about to begin"
-            raise Interrupted(error.exit_code, what) from None
+            message = f"left run {self.run.run_id}; another attempt of it is about to begin"
+            raise Interrupted(error.exit_code, message) from None
 
-    def _await_word(self, seconds: float) -> None:
-        if not self.run.info.relaunches:
+    def _wait_for_announcement(self, timeout_s: float) -> None:
+        if not self.run.info.relaunches_left:
             return
-        until = time.monotonic() + seconds
+        deadline = time.monotonic() + timeout_s
         self._console.phase("waiting for word of another attempt")
-        with self._hosts.quietly():
-            while not self.waits and self.run.info.attempt == self._plan.attempt:
-                if time.monotonic() >= until:
+        with self._finder.without_status():
+            while not self.relaunch_pending and self.run.info.attempt == self._plan.attempt:
+                if time.monotonic() >= deadline:
                     return
-                self._look()
-        self.promised = True
-        if self.waits:
-            self._console.say(f"its launch, {self.run.info.by}, is about to start it once more")
+                self._refresh()
+        self.announced = True
+        if self.relaunch_pending:
+            self._console.message(
+                f"its launch, {self.run.info.launched_by}, is about to start it once more"
+            )
 
-    def _look(self) -> None:
-        self._hosts.contact.wait(LOOK_S)
+    def _refresh(self) -> None:
+        self._finder.pool.poll_for_stop(POLL_S)
         with contextlib.suppress(NotReady):
-            self.run = self._hosts.one(self.run.run_id)
+            self.run = self._finder.find(self.run.run_id)
 
-    def _begun(self) -> Recorded | None:
-        reach_at = time.monotonic()  # at once: those that stood by had no connection for long
-        until = time.monotonic() + BEGIN_S
-        while time.monotonic() < until:
-            if time.monotonic() >= reach_at:
-                self._hosts.reach()
+    def _wait_for_start(self) -> RunRecord | None:
+        reconnect_at = time.monotonic()  # at once: those that stood by had no connection for long
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while time.monotonic() < deadline:
+            if time.monotonic() >= reconnect_at:
+                self._finder.reconnect_all()
                 self._console.phase("waiting for the next attempt")
-                reach_at = time.monotonic() + REACH_S
-            self._look()
+                reconnect_at = time.monotonic() + RECONNECT_S
+            self._refresh()
             if self.run.info.attempt > self._plan.attempt:
                 with contextlib.suppress(NotReady):
-                    recorded = self._hosts.record(self.run)
-                    self._await_all(recorded.plan, until)
-                    return recorded
-            elif self.waits:
-                until = time.monotonic() + BEGIN_S
-        self._console.say("no other attempt was seen to begin")
+                    record = self._finder.load_record(self.run)
+                    self._wait_for_all_hosts(record.plan, deadline)
+                    return record
+            elif self.relaunch_pending:
+                deadline = time.monotonic() + START_TIMEOUT_S
+        self._console.message("no other attempt was seen to begin")
         return None
 
-    def _await_all(self, plan: Plan, until: float) -> None:
+    def _wait_for_all_hosts(self, plan: Plan, deadline: float) -> None:
         """Give every host of the attempt time to learn of it: until then it denies the run."""
-        wanted = {share.node for share in plan.nodes}
-        while time.monotonic() < until:
-            seen = self.run.seen
-            if wanted <= {name for name in seen if seen[name].info.attempt >= plan.attempt}:
+        expected = {share.node for share in plan.nodes}
+        while time.monotonic() < deadline:
+            statuses = self.run.by_host
+            if expected <= {
+                name for name in statuses if statuses[name].info.attempt >= plan.attempt
+            }:
                 return
-            self._look()
+            self._refresh()

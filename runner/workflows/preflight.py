@@ -6,19 +6,21 @@ from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 
-from runner.checks.context import Case
-from runner.checks.registry import look
-from runner.control.code.requirements import of_project
+from runner.checks.context import CheckContext
+from runner.checks.registry import evaluate_checks
+from runner.control.code.requirements import project_requirements
 from runner.control.code.snapshot import Snapshot
-from runner.control.network_probe import Prober
-from runner.control.rpc.connector import launch_request
+from runner.control.network_probe import NetworkProber
+from runner.control.rpc.connector import facts_request
 from runner.core.errors import ConfigError, NotReady
 from runner.core.model.finding import Finding
-from runner.core.model.launch_request import Composed
-from runner.workflows.host_pool import Contact
+from runner.core.model.launch_request import LaunchRequest
+from runner.workflows.host_pool import HostPool
 
 
-def examined(composed: Composed, hosts: Contact, skip: Collection[str]) -> dict[str, list[Finding]]:
+def run_preflight(
+    composed: LaunchRequest, pool: HostPool, skip: Collection[str]
+) -> dict[str, list[Finding]]:
     """Return what every check finds but those of `skip`, and those that the YAML leaves out.
 
     Nothing is started or changed.
@@ -27,35 +29,39 @@ def examined(composed: Composed, hosts: Contact, skip: Collection[str]) -> dict[
         Interrupted: By a signal.
     """
     skipped = {*composed.spec.skip_checks, *skip}
-    case = _of_this_machine(composed, hosts, skipped)
-    facts, silent = hosts.gather_some(
+    context = _local_context(composed, pool, skipped)
+    facts, unreachable = pool.collect_available_facts(
         lambda node: replace(
-            launch_request(hosts.spec, node, case.code, case.wants.names),
+            facts_request(pool.spec, node, context.code, context.requirements.names),
             run_id="",
             project="",
             script="",
             thorough=True,
         )
     )
-    case = replace(case, facts=facts, silent=silent, skews=hosts.skews)
-    if case.ready:
-        hosts.console.phase("trying the network")
-        prober = Prober(hosts.spec, hosts.sessions, hosts.inbox, hosts.console.state)
+    context = replace(
+        context, facts=facts, unreachable=unreachable, clock_offsets=pool.clock_offsets
+    )
+    if context.ready:
+        pool.console.phase("trying the network")
+        prober = NetworkProber(pool.spec, pool.sessions, pool.inbox, pool.console.node_status)
         pairs, names = "pairs" not in skipped, "names" not in skipped
-        probed = prober.run(case.ready_nodes, facts, pairs=pairs, names=names)
-        case = replace(case, probed=probed)
-    return look(case, skipped)
+        probe = prober.run(context.ready_nodes, facts, pairs=pairs, names=names)
+        context = replace(context, network_probe=probe)
+    return evaluate_checks(context, skipped)
 
 
-def _of_this_machine(composed: Composed, hosts: Contact, skipped: Collection[str]) -> Case:
+def _local_context(
+    composed: LaunchRequest, pool: HostPool, skipped: Collection[str]
+) -> CheckContext:
     """Return what is known without any host: what the project names, and the code to push."""
-    case = Case(hosts.spec, {})
+    context = CheckContext(pool.spec, {})
     if "packages" not in skipped:
-        case = replace(case, wants=of_project(case.spec, Path.cwd()))
-    if "code" in skipped or not case.spec.deploy.on:
-        return case
+        context = replace(context, requirements=project_requirements(context.spec, Path.cwd()))
+    if "code" in skipped or not context.spec.deploy.enabled:
+        return context
     try:
-        code = Snapshot.take(case.spec, Path.cwd(), composed.run_dir).code
+        code = Snapshot.take(context.spec, Path.cwd(), composed.run_dir).code
     except (ConfigError, NotReady) as error:
-        return replace(case, unpushable=tuple(error.problems))
-    return replace(case, code=code)
+        return replace(context, push_problems=tuple(error.problems))
+    return replace(context, code=code)

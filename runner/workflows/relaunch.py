@@ -6,25 +6,25 @@ import signal
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
-from runner.control.attempt.monitor import Watch
-from runner.control.rpc.broadcast import Asking
+from runner.control.attempt.monitor import AttemptMonitor
+from runner.control.rpc.broadcast import Broadcast
 from runner.core.errors import Interrupted, NotReady, Problem
 from runner.core.model.facts import Facts, FactsRequest
-from runner.core.model.past import Past
+from runner.core.model.past import PastAttempt
 from runner.core.model.spec import Node, Spec
 from runner.core.outcome.verdict import Verdict
 from runner.core.planning.build_plan import Plan
 from runner.core.relaunch import policy
 from runner.ui.reports import report
-from runner.workflows.host_pool import Contact
+from runner.workflows.host_pool import HostPool
 
-HOLD_S = 10.0
+RESERVE_TIMEOUT_S = 10.0
 
-Following = tuple[Plan, dict[str, Facts]]
+NextAttempt = tuple[Plan, dict[str, Facts]]
 """What the next attempt is, and the facts behind that."""
 
 
-class Attempts:
+class Relauncher:
     """The attempts of one launch.
 
     A port that was taken before the start costs an attempt, but is no relaunch.
@@ -38,95 +38,105 @@ class Attempts:
 
     def __init__(
         self,
-        contact: Contact,
+        pool: HostPool,
         request: Callable[[Node], FactsRequest],
-        unfit: Callable[[dict[str, Facts]], list[Problem]],
-        ready: Callable[[dict[str, Facts], int], Plan],
+        validate: Callable[[dict[str, Facts]], list[Problem]],
+        push_and_plan: Callable[[dict[str, Facts], int], Plan],
     ) -> None:
-        self.past: tuple[Past, ...] = ()
-        self._contact, self._say = contact, contact.console.say
-        self._request, self._unfit, self._ready = request, unfit, ready
-        self._ports = 0
-        self._other_port = False
+        self.past_attempts: tuple[PastAttempt, ...] = ()
+        self._pool, self._say = pool, pool.console.message
+        self._request, self._validate, self._push_and_plan = request, validate, push_and_plan
+        self._port_retries = 0
+        self._port_just_retried = False
 
-    def after(self, facts: dict[str, Facts], watch: Watch, verdict: Verdict) -> Following | None:
+    def next_attempt(
+        self, facts: dict[str, Facts], monitor: AttemptMonitor, verdict: Verdict
+    ) -> NextAttempt | None:
         """Return what follows an attempt; None where that was the last one.
 
         Raises:
             Interrupted: By a signal, in the pause before it.
         """
-        if watch.interrupted or watch.accord.decides or watch.accord.onward:
-            return None
-        spec, plan = self._contact.spec, watch.plan
         if (
-            watch.may_retry
-            and spec.rendezvous.held
-            and not spec.master_port.fixed
-            and not self._other_port
+            monitor.interrupted
+            or monitor.peer_status.hosts_decide
+            or monitor.peer_status.next_attempt_number
         ):
-            follows = self._with_another_port(plan, facts)
-            if follows:
-                return follows
-        self._other_port = False
-        if not spec.relaunch.max or not policy.curable(spec, verdict):
             return None
-        if len(self.past) >= spec.relaunch.max:
+        spec, plan = self._pool.spec, monitor.plan
+        if (
+            monitor.port_retry_possible
+            and spec.rendezvous.uses_master_store
+            and not spec.master_port.is_fixed
+            and not self._port_just_retried
+        ):
+            upcoming = self._retry_with_other_port(plan, facts)
+            if upcoming:
+                return upcoming
+        self._port_just_retried = False
+        if not spec.relaunch.max or not policy.may_relaunch(spec, verdict):
             return None
-        return self._relaunch(spec, watch, verdict, facts.keys())
+        if len(self.past_attempts) >= spec.relaunch.max:
+            return None
+        return self._relaunch(spec, monitor, verdict, facts.keys())
 
     def _relaunch(
-        self, spec: Spec, watch: Watch, verdict: Verdict, known: Collection[str]
-    ) -> Following | None:
-        """Find the nodes of the next attempt, after the pause; those `known` were there before."""
-        plan = watch.plan
-        lost = policy.casualties(plan, watch.observed)
-        follows = policy.next_spec(spec, lost.gone, lost.suspect)
-        if follows is None:
-            self._too_few(spec, lost.gone)
+        self, spec: Spec, monitor: AttemptMonitor, verdict: Verdict, former_nodes: Collection[str]
+    ) -> NextAttempt | None:
+        """Find the nodes of the next attempt, after the pause; those `former_nodes` were there before."""
+        plan = monitor.plan
+        losses = policy.classify_losses(plan, monitor.timed_events)
+        new_spec = policy.next_spec(spec, losses.excluded, losses.suspected)
+        if new_spec is None:
+            self._report_too_few(spec, losses.excluded)
             return None
-        past = (*self.past, policy.past(plan, verdict))
-        pause_s = policy.pause_s(spec, len(past))
+        past_attempts = (*self.past_attempts, policy.past_attempt(plan, verdict))
+        pause_s = policy.relaunch_delay_s(spec, len(past_attempts))
         number = plan.attempt + 2
-        of = spec.relaunch.max + 1 + self._ports
-        self._contact.console.begin_again()
-        self._say(report.again(number, of, past[-1].why, spec, follows, pause_s))
-        self._contact.console.phase("waiting for the next attempt")
-        found = None
+        total = spec.relaunch.max + 1 + self._port_retries
+        self._pool.console.reset_lines()
+        self._say(
+            report.relaunch_notice(number, total, past_attempts[-1].reason, spec, new_spec, pause_s)
+        )
+        self._pool.console.phase("waiting for the next attempt")
+        upcoming = None
         try:
-            self._heed_stop([self._contact.pause(pause_s, plan.run_id)])
-            known = {name for each in past for name in each.nodes} | {*known}
-            found = self._on_the_fit(plan.attempt + 1, known, lost, spec)
+            self._raise_if_stop_requested([self._pool.wait_before_relaunch(pause_s, plan.run_id)])
+            former_nodes = {name for attempt in past_attempts for name in attempt.nodes} | {
+                *former_nodes
+            }
+            upcoming = self._choose_usable_nodes(plan.attempt + 1, former_nodes, losses, spec)
         finally:
-            if found is None:
-                self._contact.announce(plan.run_id, 0.0)
-        if found is not None:
-            self.past = past
-        return found
+            if upcoming is None:
+                self._pool.announce_relaunch(plan.run_id, 0.0)
+        if upcoming is not None:
+            self.past_attempts = past_attempts
+        return upcoming
 
-    def _on_the_fit(
-        self, attempt: int, known: set[str], lost: policy.Casualties, spec: Spec
-    ) -> Following | None:
-        """Find nodes that can be used; `known` ones have a part of the run already."""
-        gone = set(lost.gone)
-        unfit: dict[str, Problem] = {}
-        while follows := policy.next_spec(spec, gone, lost.suspect):
-            self._contact.turn_to(follows)
-            found, unfit = self._prepared(attempt, known)
-            if found:
-                return found
-            for name, problem in unfit.items():
-                self._say(f"{name} cannot be used: {problem.what}")
-            gone |= unfit.keys()
-            if not unfit:
+    def _choose_usable_nodes(
+        self, attempt: int, former_nodes: set[str], losses: policy.Losses, spec: Spec
+    ) -> NextAttempt | None:
+        """Find nodes that can be used; `former_nodes` ones have a part of the run already."""
+        excluded = set(losses.excluded)
+        unusable: dict[str, Problem] = {}
+        while new_spec := policy.next_spec(spec, excluded, losses.suspected):
+            self._pool.retarget(new_spec)
+            upcoming, unusable = self._prepare(attempt, former_nodes)
+            if upcoming:
+                return upcoming
+            for name, problem in unusable.items():
+                self._say(f"{name} cannot be used: {problem.message}")
+            excluded |= unusable.keys()
+            if not unusable:
                 break
-        self._contact.turn_to(spec)
-        if unfit:
-            self._too_few(spec, gone)
+        self._pool.retarget(spec)
+        if unusable:
+            self._report_too_few(spec, excluded)
         return None
 
-    def _prepared(
-        self, attempt: int, were_there: set[str]
-    ) -> tuple[Following | None, dict[str, Problem]]:
+    def _prepare(
+        self, attempt: int, former_nodes: set[str]
+    ) -> tuple[NextAttempt | None, dict[str, Problem]]:
         """Return the next attempt on the nodes of the spec, or which of them cannot be used.
 
         Neither where it is no single node's fault; that was said then.
@@ -134,60 +144,67 @@ class Attempts:
         Raises:
             Interrupted: By a signal, or by a stop from elsewhere in the pause.
         """
-        facts, unfit = self._contact.gather_some(self._request, again=True)
-        self._heed_stop([name for name, told in facts.items() if told.run_stopped])
-        for name in were_there & facts.keys():  # of course it has been here
-            facts[name] = replace(facts[name], run_there=False)
+        facts, unusable = self._pool.collect_available_facts(self._request, reuse_sessions=True)
+        self._raise_if_stop_requested(
+            [name for name, node_facts in facts.items() if node_facts.run_stopped]
+        )
+        for name in former_nodes & facts.keys():  # of course it has been here
+            facts[name] = replace(facts[name], run_exists=False)
         general = []
-        for problem in self._unfit(facts):
-            if problem.where in facts:
-                unfit.setdefault(problem.where, problem)
+        for problem in self._validate(facts):
+            if problem.subject in facts:
+                unusable.setdefault(problem.subject, problem)
             else:
                 general.append(problem)
-        if unfit:
-            return None, unfit
+        if unusable:
+            return None, unusable
         try:
             if general:
                 raise NotReady(general)
-            return (self._ready(facts, attempt), facts), {}
+            return (self._push_and_plan(facts, attempt), facts), {}
         except NotReady as error:
-            lacking = {problem.where: problem for problem in error.problems}
-            unfit = {name: lacking[name] for name in lacking if name in facts}
-            if not unfit:
+            problem_of_node = {problem.subject: problem for problem in error.problems}
+            unusable = {name: problem_of_node[name] for name in problem_of_node if name in facts}
+            if not unusable:
                 self._say(f"no attempt follows:\n{error}")
-            return None, unfit
+            return None, unusable
 
-    def _heed_stop(self, nodes: Sequence[str]) -> None:
+    def _raise_if_stop_requested(self, nodes: Sequence[str]) -> None:
         """End it where somebody elsewhere wants no other attempt."""
         for name in filter(None, nodes):
             self._say(f"somebody told the run to stop on {name}: no attempt follows")
             raise Interrupted(128 + signal.SIGINT)
 
-    def _too_few(self, spec: Spec, gone: Collection[str]) -> None:
-        if spec.rendezvous.serve in gone:
+    def _report_too_few(self, spec: Spec, excluded: Collection[str]) -> None:
+        if spec.rendezvous.serve in excluded:
             self._say(f"no attempt follows: {spec.rendezvous.serve} ran the etcd of the run")
             return
-        there = [n.name for n in (*spec.nodes, *spec.spares) if n.name not in gone]
-        self._say(report.too_few(there, spec.least or len(spec.nodes)))
+        available = [n.name for n in (*spec.nodes, *spec.spares) if n.name not in excluded]
+        self._say(report.too_few_nodes(available, spec.min_nodes or len(spec.nodes)))
 
-    def _with_another_port(self, plan: Plan, facts: dict[str, Facts]) -> Following | None:
+    def _retry_with_other_port(self, plan: Plan, facts: dict[str, Facts]) -> NextAttempt | None:
         """Have the master reserve other ports, the store's and the hub's; None when it cannot."""
-        contact = self._contact
-        master, rule = contact.spec.master.name, contact.spec.master_port
-        many = len(contact.spec.nodes) > 1
-        asking = Asking(
-            *({master: contact.sessions[master]}, contact.inbox, contact.spec.lost_s),
-            contact.console.state,
+        pool = self._pool
+        master, port_rule = pool.spec.master.name, pool.spec.master_port
+        is_multi_node = len(pool.spec.nodes) > 1
+        broadcast = Broadcast(
+            *({master: pool.sessions[master]}, pool.inbox, pool.spec.lost_s),
+            pool.console.node_status,
         )
-        what = {"first": rule.first, "last": rule.last, "hub": many}
-        told = asking.some("hold", what, "held", HOLD_S)[0].get(master, {})
-        if not told.get("port"):
+        request = {"first": port_rule.first, "last": port_rule.last, "hub": is_multi_node}
+        reply = broadcast.collect("reserve_ports", request, "ports_reserved", RESERVE_TIMEOUT_S)[
+            0
+        ].get(master, {})
+        if not reply.get("port"):
             return None
         self._say("trying once more with another port")
-        self._other_port = True
-        self._ports += 1
-        held, hub = int(told["port"]), int(told["hub_port"])
-        facts = {**facts, master: replace(facts[master], held_port=held, hub_port=hub)}
+        self._port_just_retried = True
+        self._port_retries += 1
+        store_port, hub_port = int(reply["port"]), int(reply["hub_port"])
+        facts = {
+            **facts,
+            master: replace(facts[master], reserved_port=store_port, hub_port=hub_port),
+        }
         # The ports by which the hosts would start it again went with the attempt that held them.
-        facts = {name: replace(told, vote_port=0) for name, told in facts.items()}
-        return self._ready(facts, plan.attempt + 1), facts
+        facts = {name: replace(reply, vote_port=0) for name, reply in facts.items()}
+        return self._push_and_plan(facts, plan.attempt + 1), facts

@@ -7,7 +7,7 @@ from dataclasses import replace
 from ipaddress import ip_interface
 from typing import Any
 
-from runner.core.model.facts import Facts, Gpu, Interface, Python, Route
+from runner.core.model.facts import Facts, Gpu, Interface, Interpreter, Route
 from runner.core.model.spec import Node, Spec, Task
 from runner.core.planning.build_plan import Plan, build_plan
 
@@ -16,7 +16,7 @@ TASKS_HASH = "0123456789abcdef"
 LO = Interface("lo", ("127.0.0.1/8", "::1/128"), loopback=True)
 SCRIPT = Task("train", "script", "train.py")
 SHIPPED = Task("resnet18", "module", "runner.tasks.resnet18")
-TORCH = Python("/opt/venv/bin/python", "3.11.7", "2.13.0+cu128", "12.8")
+TORCH = Interpreter("/opt/venv/bin/python", "3.11.7", "2.13.0+cu128", "12.8")
 
 
 def gpus(count: int) -> tuple[Gpu, ...]:
@@ -39,12 +39,16 @@ def facts(
 
     It was reached at its first address, and holds a port in case it is the master.
     """
-    own = tuple(interface(text) for text in interfaces)
-    nets = [(each.name, ip_interface(text).network) for each in own for text in each.addresses]
-    routes = [Route(str(net), name) for name, net in nets]
+    own_interfaces = tuple(interface(text) for text in interfaces)
+    networks = [
+        (each.name, ip_interface(text).network)
+        for each in own_interfaces
+        for text in each.addresses
+    ]
+    routes = [Route(str(net), name) for name, net in networks]
     if gateway:
         routes.append(Route("0.0.0.0/0", gateway, 100))
-    filled = Facts(
+    healthy = Facts(
         node=node,
         hostname=node,
         user="ada",
@@ -52,22 +56,26 @@ def facts(
         python=TORCH,
         gpus=gpus(gpu_count),
         gpu_source="nvml" if gpu_count else "none",
-        interfaces=(LO, *own),
+        interfaces=(LO, *own_interfaces),
         routes=tuple(routes),
-        reached_at=own[0].addresses[0].partition("/")[0] if own else "",
+        ssh_address=own_interfaces[0].addresses[0].partition("/")[0] if own_interfaces else "",
         cores=16,
-        held_port=29512,
+        reserved_port=29512,
         workdir="/home/ada/.runner",
         disk_free=100 << 30,
         project="/home/ada/digits",
     )
-    return replace(filled, **others)
+    return replace(healthy, **others)
 
 
 def spec(*nodes: Node, task: Task = SCRIPT, **others: Any) -> Spec:
     """A run of `task` on `nodes`."""
-    named: Mapping[str, Any] = {"run_id": RUN_ID, "cluster": "lab", "project": "/home/ada/digits"}
-    return Spec(nodes=nodes, task=task, **{**named, **others})
+    defaults: Mapping[str, Any] = {
+        "run_id": RUN_ID,
+        "cluster": "lab",
+        "project": "/home/ada/digits",
+    }
+    return Spec(nodes=nodes, task=task, **{**defaults, **others})
 
 
 def plan(*ranks: int) -> Plan:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from runner.control.assumed_facts import assume
-from runner.core.model.facts import Facts, Python
-from runner.core.model.release import Code
+from runner.control.assumed_facts import assumed_facts
+from runner.core.model.facts import Facts, Interpreter
+from runner.core.model.release import CodeRef
 from runner.core.model.spec import (
     Deploy,
     Node,
-    PortRule,
+    PortRange,
     Relaunch,
     Rendezvous,
     Spec,
@@ -19,9 +19,9 @@ from runner.core.model.spec import (
     Torchrun,
 )
 from runner.core.planning.build_plan import Plan, build_plan
-from runner.core.planning.etcd import Answer, Etcd
+from runner.core.planning.etcd import EndpointReply, EtcdFacts
 from runner.core.secret import Secret
-from runner.ui.reports.report import rehearsal
+from runner.ui.reports.report import render_dry_run
 from tests.golden.builders import SHIPPED, TASKS_HASH, facts, interface, spec
 
 DOCKER = "docker0 172.17.0.1/16"
@@ -34,27 +34,27 @@ class Case:
     name: str
     spec: Spec
     facts: Mapping[str, Facts] | None
-    code: Code | None = None
+    code: CodeRef | None = None
 
     def plan(self) -> Plan:
         """Return its plan."""
-        return self._planned()[0]
+        return self._build()[0]
 
     def text(self) -> str:
         """Return what `dry_run` shows."""
-        return rehearsal(*self._planned()) + "\n"
+        return render_dry_run(*self._build()) + "\n"
 
-    def _planned(self) -> tuple[Plan, list[str]]:
-        asked, told, assumed = self.spec, self.facts, list[str]()
-        if told is None:
-            asked, told, assumed = assume(asked)
-        shipped = Code(tasks_hash=TASKS_HASH if asked.task.shipped else "")
-        return build_plan(asked, told, code=self.code or shipped), assumed
+    def _build(self) -> tuple[Plan, list[str]]:
+        run_spec, host_facts, assumed = self.spec, self.facts, list[str]()
+        if host_facts is None:
+            run_spec, host_facts, assumed = assumed_facts(run_spec)
+        shipped = CodeRef(tasks_hash=TASKS_HASH if run_spec.task.shipped_file else "")
+        return build_plan(run_spec, host_facts, code=self.code or shipped), assumed
 
 
-def case(name: str, asked: Spec, *hosts: Facts) -> Case:
+def online_case(name: str, run_spec: Spec, *hosts: Facts) -> Case:
     """A case of which every host has told its facts."""
-    return Case(name, asked, {host.node: host for host in hosts})
+    return Case(name, run_spec, {host.node: host for host in hosts})
 
 
 def _shared_rack(count: int, gpu_count: int) -> tuple[Facts, ...]:
@@ -70,21 +70,21 @@ def _rack_nodes(count: int) -> tuple[Node, ...]:
     return tuple(Node(f"gpu{n}", f"192.168.1.{100 + n}") for n in range(1, count + 1))
 
 
-ONE_NODE = case(
+ONE_NODE = online_case(
     "one-node",
     spec(Node("local", "127.0.0.1", transport="local", nproc=2), task=SHIPPED, cluster="local"),
-    facts("local", "eth0 192.168.1.7/24", cores=8, reached_at="", project=""),
+    facts("local", "eth0 192.168.1.7/24", cores=8, ssh_address="", project=""),
 )
 
-ONE_NODE_OVER_SSH = case(
+ONE_NODE_OVER_SSH = online_case(
     "one-node-over-ssh",
     spec(Node("gpu1", "192.168.1.101", nproc=2)),
     facts("gpu1", "eth0 192.168.1.101/24", gpu_count=2),
 )
 
-MANY_NODES = case("many-nodes", spec(*_rack_nodes(3)), *_shared_rack(3, gpu_count=8))
+MANY_NODES = online_case("many-nodes", spec(*_rack_nodes(3)), *_shared_rack(3, gpu_count=8))
 
-MIXED_GPU_COUNTS = case(
+MIXED_GPU_COUNTS = online_case(
     "mixed-gpu-counts",
     spec(*_rack_nodes(3)),
     *(
@@ -93,7 +93,7 @@ MIXED_GPU_COUNTS = case(
     ),
 )
 
-CHOSEN_GPUS = case(
+CHOSEN_GPUS = online_case(
     "chosen-gpus",
     spec(
         Node("gpu1", "192.168.1.101", gpu_count=2, gpu_ids=(0, 2)),
@@ -105,17 +105,17 @@ CHOSEN_GPUS = case(
         "gpu3",
         "eth0 192.168.1.103/24",
         gpu_count=8,
-        own_env={"CUDA_VISIBLE_DEVICES": "GPU-0006-a100,7"},
+        preset_env={"CUDA_VISIBLE_DEVICES": "GPU-0006-a100,7"},
     ),
 )
 
-NO_GPUS_WANTED = case(
+NO_GPUS_WANTED = online_case(
     "no-gpus-wanted",
     spec(*(replace(node, gpu_count=0) for node in _rack_nodes(2))),
     *_shared_rack(2, gpu_count=8),
 )
 
-NODE_ENV = case(
+NODE_ENV = online_case(
     "node-env",
     spec(
         Node("gpu1", "192.168.1.101"),
@@ -126,7 +126,7 @@ NODE_ENV = case(
     *_shared_rack(2, gpu_count=1),
 )
 
-TRAINING_SUBNET = case(
+TRAINING_SUBNET = online_case(
     "training-subnet",
     spec(*(Node(f"gpu{n}", f"192.168.100.{n}") for n in (1, 2))),
     facts("gpu1", "eth0 10.1.0.5/24", "eth1 192.168.100.1/24", DOCKER, gpu_count=1, gateway="eth0"),
@@ -136,18 +136,18 @@ TRAINING_SUBNET = case(
     ),
 )  # fmt: skip
 
-ALIASES = case(
+ALIASES = online_case(
     "aliases",
     spec(Node("gpu1", "lab-a"), Node("gpu2", "lab-b")),
     facts("gpu1", "eth0 10.1.0.5/24", "eth1 192.168.100.1/24", gpu_count=1, gateway="eth0"),
     facts("gpu2", "eth0 10.2.0.6/24", "eth1 192.168.100.2/24", gpu_count=1, gateway="eth0"),
 )
 
-ALIASES_THROUGH_TUNNELS = case(
+ALIASES_THROUGH_TUNNELS = online_case(
     "aliases-through-tunnels",
     spec(Node("gpu1", "tunnel-a"), Node("gpu2", "tunnel-b")),
     *(
-        replace(host, reached_at="127.0.0.1", interfaces=(*host.interfaces, interface(DOCKER)))
+        replace(host, ssh_address="127.0.0.1", interfaces=(*host.interfaces, interface(DOCKER)))
         for host in (
             facts("gpu1", "eth0 10.1.0.5/24", "eth1 192.168.100.1/24", gpu_count=1),
             facts("gpu2", "eth0 10.2.0.6/24", "ib0 192.168.100.2/24", gpu_count=1),
@@ -155,7 +155,7 @@ ALIASES_THROUGH_TUNNELS = case(
     ),
 )
 
-ADDR_SET = case(
+ADDR_SET = online_case(
     "addr-set",
     spec(Node("gpu1", "gpu1.example.org", addr="10.9.0.1"), Node("gpu2", "gpu2.example.org")),
     *(
@@ -166,44 +166,44 @@ ADDR_SET = case(
     ),
 )
 
-MASTER_NOT_FIRST = case(
+MASTER_NOT_FIRST = online_case(
     "master-not-first",
-    spec(*(_rack_nodes(3)[index] for index in (1, 0, 2)), master_port=PortRule(29500, 29600)),
-    *(replace(host, held_port=29503) for host in _shared_rack(3, gpu_count=2)),
+    spec(*(_rack_nodes(3)[index] for index in (1, 0, 2)), master_port=PortRange(29500, 29600)),
+    *(replace(host, reserved_port=29503) for host in _shared_rack(3, gpu_count=2)),
 )
 
-OWN_MACHINE = case(
+OWN_MACHINE = online_case(
     "own-machine",
     spec(
         Node("desk", "localhost", transport="local"),
         Node("gpu1", "gpu1", interface="bond0"),
     ),
     facts(
-        "desk", DOCKER, "wlan0 192.168.7.20/24", "eth0 10.0.0.9/24", gpu_count=1, reached_at=""
+        "desk", DOCKER, "wlan0 192.168.7.20/24", "eth0 10.0.0.9/24", gpu_count=1, ssh_address=""
     ),
-    facts("gpu1", DOCKER, "bond0 10.0.0.2/24", gpu_count=4, reached_at="10.0.0.2"),
+    facts("gpu1", DOCKER, "bond0 10.0.0.2/24", gpu_count=4, ssh_address="10.0.0.2"),
 )  # fmt: skip
 
-OWN_NAME_IS_LOOPBACK = case(
+OWN_NAME_IS_LOOPBACK = online_case(
     "own-name-is-loopback",
     spec(Node("deb1", "127.0.1.1"), Node("deb2", "deb2")),
-    facts("deb1", "eth0 192.168.1.1/24", reached_at="127.0.1.1", cores=4),
+    facts("deb1", "eth0 192.168.1.1/24", ssh_address="127.0.1.1", cores=4),
     facts("deb2", "eth0 192.168.1.2/24", cores=2),
 )
 
-IPV6_ONLY = case(
+IPV6_ONLY = online_case(
     "ipv6-only",
     spec(Node("gpu1", "gpu1"), Node("gpu2", "gpu2")),
     *(
         facts(
             f"gpu{n}", f"eth0 fe80::5054:ff:fe00:{n}/64 fd00:77::{n}/64", gpu_count=1,
-            reached_at=f"fe80::5054:ff:fe00:{n}",
+            ssh_address=f"fe80::5054:ff:fe00:{n}",
         )
         for n in (1, 2)
     ),
 )  # fmt: skip
 
-USERS_OWN_SETTINGS = case(
+USERS_OWN_SETTINGS = online_case(
     "users-own-settings",
     spec(
         Node("gpu1", "192.168.1.101", env={"OMP_NUM_THREADS": "3"}),
@@ -213,11 +213,11 @@ USERS_OWN_SETTINGS = case(
     *_shared_rack(1, gpu_count=4),
     replace(
         _shared_rack(2, gpu_count=4)[1],
-        own_env={"OMP_NUM_THREADS": "2", "GLOO_SOCKET_IFNAME": "ib0"},
+        preset_env={"OMP_NUM_THREADS": "2", "GLOO_SOCKET_IFNAME": "ib0"},
     ),
 )
 
-COMMAND_TASK = case(
+COMMAND_TASK = online_case(
     "command-task",
     spec(
         *_rack_nodes(2),
@@ -226,13 +226,13 @@ COMMAND_TASK = case(
     *_shared_rack(2, gpu_count=2),
 )
 
-MODULE_TASK = case(
+MODULE_TASK = online_case(
     "module-task",
     spec(*_rack_nodes(2), task=Task("train", "module", "digits.train", ("--lr", "0.1"))),
     *_shared_rack(2, gpu_count=2),
 )
 
-PLAIN = case(
+PLAIN = online_case(
     "plain",
     spec(
         *_rack_nodes(2), task=Task("train", "script", "train.py", ("--cost", "$5"), entry="plain")
@@ -240,22 +240,25 @@ PLAIN = case(
     *_shared_rack(2, gpu_count=8),
 )
 
-PLAIN_COMMAND = case(
+PLAIN_COMMAND = online_case(
     "plain-command",
     spec(
         *_rack_nodes(2),
         task=Task("job", "command", "bash", ("-c", "echo $RANK", "~/x"), entry="plain"),
     ),
-    *(replace(host, python=Python(error="no python3")) for host in _shared_rack(2, gpu_count=0)),
+    *(
+        replace(host, python=Interpreter(error="no python3"))
+        for host in _shared_rack(2, gpu_count=0)
+    ),
 )
 
-LAUNCH = case(
+LAUNCH = online_case(
     "launch",
     spec(*_rack_nodes(2), task=Task("old", "script", "old.py", ("--lr", "0.1"), entry="launch")),
     *_shared_rack(2, gpu_count=2),
 )
 
-HARD_ARGUMENTS = case(
+HARD_ARGUMENTS = online_case(
     "hard-arguments",
     spec(
         Node("gpu1", "192.168.1.101"),
@@ -274,7 +277,7 @@ HARD_ARGUMENTS = case(
     facts("gpu1", "eth0 192.168.1.101/24", gpu_count=2, project="/home/ada/my digits"),
 )
 
-SECRETS = case(
+SECRETS = online_case(
     "secrets",
     spec(
         *_rack_nodes(2),
@@ -283,7 +286,7 @@ SECRETS = case(
     *_shared_rack(2, gpu_count=1),
 )
 
-SETUP = case(
+SETUP = online_case(
     "setup",
     spec(
         Node("gpu1", "192.168.1.101"),
@@ -308,17 +311,17 @@ OFFLINE_ONE_NODE = Case(
     spec(
         Node("gpu1", "gpu1", gpu_count=8),
         project="~/my digits",
-        master_port=PortRule(29510, 29519),
+        master_port=PortRange(29510, 29519),
         task=Task("train", "script", "train.py", ("--home", "~/data")),
     ),
     None,
 )
 
-OTHER_PYTHONS = case(
+OTHER_PYTHONS = online_case(
     "other-pythons",
     spec(*_rack_nodes(2), backend="gloo"),
     *(
-        replace(host, python=Python(f"/opt/python{n}/bin/python", "3.11.7", "2.13.0+cpu"))
+        replace(host, python=Interpreter(f"/opt/python{n}/bin/python", "3.11.7", "2.13.0+cpu"))
         for n, host in enumerate(_shared_rack(2, gpu_count=0), start=1)
     ),
 )
@@ -329,16 +332,21 @@ PUSHED = Case(
         *_rack_nodes(2),
         task=Task("train", "script", "/home/ada/digits/train.py"),
         setup=("module load cuda",),
-        deploy=Deploy(on=True),
+        deploy=Deploy(enabled=True),
     ),
     {
-        host.node: replace(host, project="", release_held=host.node == "gpu1")
+        host.node: replace(host, project="", has_release=host.node == "gpu1")
         for host in _shared_rack(2, gpu_count=1)
     },
-    Code(release="0123456789abcdef", sub="exp/a b", script="../../train.py", commit=f"{7:040x}+"),
+    CodeRef(
+        release="0123456789abcdef",
+        subdirectory="exp/a b",
+        script="../../train.py",
+        commit=f"{7:040x}+",
+    ),
 )
 
-C10D = case(
+C10D = online_case(
     "c10d",
     spec(
         *_rack_nodes(2),
@@ -354,36 +362,40 @@ C10D = case(
     *_shared_rack(2, gpu_count=2),
 )
 
-C10D_ELASTIC = case(
+C10D_ELASTIC = online_case(
     "c10d-elastic",
     spec(
         *_rack_nodes(3),
         rendezvous=Rendezvous("c10d"),
-        least=2,
+        min_nodes=2,
         torchrun=Torchrun(max_restarts=3),
     ),
     *_shared_rack(3, gpu_count=2),
 )
 
-ETCD = case(
+ETCD = online_case(
     "etcd",
     spec(*_rack_nodes(2), rendezvous=Rendezvous("etcd-v2", endpoint="etcd1:2379")),
     *(
-        replace(host, held_port=0, etcd=Etcd(answer=Answer(version="3.4.23", v2=True)))
+        replace(
+            host,
+            reserved_port=0,
+            etcd=EtcdFacts(endpoint_reply=EndpointReply(version="3.4.23", has_v2=True)),
+        )
         for host in _shared_rack(2, gpu_count=2)
     ),
 )
 
-ETCD_SERVED = case(
+ETCD_SERVED = online_case(
     "etcd-served",
     spec(*_rack_nodes(2), rendezvous=Rendezvous("etcd", serve="gpu2")),
     *(
-        replace(host, held_port=port, hub_port=hub, etcd=etcd)
+        replace(host, reserved_port=port, hub_port=hub, etcd=etcd)
         for host, port, hub, etcd in zip(
             _shared_rack(2, gpu_count=2),
             (0, 29512),
             (29513, 0),
-            (Etcd(), Etcd("/usr/bin/etcd", "3.4.23")),
+            (EtcdFacts(), EtcdFacts("/usr/bin/etcd", "3.4.23")),
             strict=True,
         )
     ),
@@ -395,17 +407,17 @@ ETCD_SERVED_OFFLINE = Case(
     None,
 )
 
-STANDALONE = case(
+STANDALONE = online_case(
     "standalone",
     spec(
         Node("gpu1", "192.168.1.101"),
         rendezvous=Rendezvous("standalone"),
         torchrun=Torchrun(max_restarts=2),
     ),
-    replace(_shared_rack(1, gpu_count=2)[0], held_port=0),
+    replace(_shared_rack(1, gpu_count=2)[0], reserved_port=0),
 )
 
-RELAUNCH = case(
+RELAUNCH = online_case(
     "relaunch",
     spec(*_rack_nodes(3)[:2], spares=_rack_nodes(3)[2:], relaunch=Relaunch(max=2)),
     *_shared_rack(2, gpu_count=2),

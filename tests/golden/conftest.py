@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from runner.config.compose import Composer, open_composer
-from runner.config.search_path import conf_folders, shipped
+from runner.config.search_path import conf_folders, shipped_folder
 
 PLANS, SCREENS = (Path(__file__).parent / name for name in ("plans", "screens"))
 
@@ -27,16 +27,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.fixture
 def check_golden(request: pytest.FixtureRequest) -> Check:
     """Compares text with a golden file, whole; or writes it, with --update-golden."""
-    return _checks(PLANS, request)
+    return _golden_check(PLANS, request)
 
 
 @pytest.fixture
 def check_screen(request: pytest.FixtureRequest) -> Check:
     """Does so with what a person sees."""
-    return _checks(SCREENS, request)
+    return _golden_check(SCREENS, request)
 
 
-def _checks(folder: Path, request: pytest.FixtureRequest) -> Check:
+def _golden_check(folder: Path, request: pytest.FixtureRequest) -> Check:
     update = bool(request.config.getoption("--update-golden", default=False))
 
     def check(name: str, text: str) -> None:
@@ -55,7 +55,7 @@ def composer_of(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[[Mapping[str, str]], Composer]]:
     """Writes a user's files into a folder, and returns what composes for who stands there."""
-    with contextlib.ExitStack() as opened:
+    with contextlib.ExitStack() as stack:
 
         def compose(files: Mapping[str, str]) -> Composer:
             for name, content in files.items():
@@ -63,6 +63,6 @@ def composer_of(
                 file.parent.mkdir(parents=True, exist_ok=True)
                 file.write_text(content)
             monkeypatch.chdir(tmp_path)
-            return opened.enter_context(open_composer(conf_folders([]), shipped()))
+            return stack.enter_context(open_composer(conf_folders([]), shipped_folder()))
 
         yield compose

@@ -15,11 +15,11 @@ import yaml
 
 from runner import __version__
 from runner.cli import main
-from runner.cli.main import compose_and
-from runner.config.search_path import conf_folders, shipped
-from runner.control.assumed_facts import assume
+from runner.cli.main import for_each_run
+from runner.config.search_path import conf_folders, shipped_folder
+from runner.control.assumed_facts import assumed_facts
 from runner.core.errors import NotReady, Problem
-from runner.core.model.launch_request import Composed, DryRun
+from runner.core.model.launch_request import DryRun, LaunchRequest
 from runner.core.model.spec import Task
 from runner.core.planning.build_plan import build_plan
 
@@ -43,12 +43,12 @@ class Said:
     """How a command line ended."""
 
     code: int
-    runs: list[Composed]
+    runs: list[LaunchRequest]
     out: str
     err: str
 
     @property
-    def run(self) -> Composed:
+    def run(self) -> LaunchRequest:
         """The only run."""
         assert self.code == 0, self.err
         (run,) = self.runs
@@ -71,15 +71,15 @@ class Here:
             path.write_text(text)
             self.written |= {path, *path.parents}
 
-    def __call__(self, *words: str, job: Callable[[Composed], int] = lambda _: 0) -> Said:
+    def __call__(self, *words: str, job: Callable[[LaunchRequest], int] = lambda _: 0) -> Said:
         """Do `python -m runner WORDS`, with `job` in place of a launch."""
-        runs: list[Composed] = []
+        runs: list[LaunchRequest] = []
 
-        def note(composed: Composed) -> int:
+        def note(composed: LaunchRequest) -> int:
             runs.append(composed)
             return job(composed)
 
-        code = compose_and(words, note)
+        code = for_each_run(words, note)
         captured = self._capsys.readouterr()
         return Said(code, runs, captured.out, captured.err)
 
@@ -160,7 +160,7 @@ def test_folders_of_yaml_in_order(here: Here, monkeypatch: pytest.MonkeyPatch) -
     assert conf_folders([]) == [Path.cwd() / "conf", CONF]
     monkeypatch.chdir(CONF / "cluster")
     assert conf_folders([]) == [CONF]
-    assert shipped() == CONF
+    assert shipped_folder() == CONF
 
 
 def test_a_users_file_wins_over_the_shipped_one(here: Here) -> None:
@@ -218,7 +218,7 @@ def test_nodes_take_overrides_without_a_plus(here: Here) -> None:
 def test_the_master_is_the_host_of_c10ds_store(here: Here) -> None:
     """And no other node is."""
     run = here("cluster=pair", "task=mine", "rendezvous=c10d", "cluster.master=gpu03").run
-    plan = build_plan(*assume(run.spec)[:2])
+    plan = build_plan(*assumed_facts(run.spec)[:2])
     hosts = {
         share.node: [word.rpartition("=")[2] for word in share.command if "is_host=" in word]
         for share in plan.nodes
@@ -616,7 +616,7 @@ def test_a_sweep_ends_where_a_run_was_interrupted(
     codes: tuple[int, ...], code: int, started: int, here: Here, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Or where something of it could not be stopped; a failed run does not end it."""
-    monkeypatch.setattr(main, "_asked_for", lambda _: [SWEPT] * len(codes))
+    monkeypatch.setattr(main, "_compose_runs", lambda _: [SWEPT] * len(codes))
     left = iter(codes)
     said = here(job=lambda _: next(left))
     assert (said.code, len(said.runs)) == (code, started)
@@ -625,13 +625,13 @@ def test_a_sweep_ends_where_a_run_was_interrupted(
 def test_errors_of_a_run_are_printed_once(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the exit code they carry, and the next run follows; Ctrl-C is 130, and the end."""
 
-    def refuse(_: Composed) -> int:
+    def refuse(_: LaunchRequest) -> int:
         raise NotReady([Problem("gpu1", "no torch", "install it"), Problem("gpu2", "no python")])
 
-    def interrupt(_: Composed) -> int:
+    def interrupt(_: LaunchRequest) -> int:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(main, "_asked_for", lambda _: [SWEPT, SWEPT])
+    monkeypatch.setattr(main, "_compose_runs", lambda _: [SWEPT, SWEPT])
     said = here(job=refuse)
     text = "error: gpu1: no torch\n    install it\nerror: gpu2: no python\n"
     assert said.code == 3
@@ -648,7 +648,7 @@ def test_main_hands_over_to_the_launch(monkeypatch: pytest.MonkeyPatch) -> None:
     launch = ModuleType("runner.workflows.launch")
     monkeypatch.setattr(launch, "run", len, raising=False)
     monkeypatch.setitem(sys.modules, "runner.workflows.launch", launch)
-    monkeypatch.setattr(main, "_asked_for", lambda words: [words])
+    monkeypatch.setattr(main, "_compose_runs", lambda words: [words])
     monkeypatch.setattr(sys, "argv", ["runner", "a=1", "b=2"])
     assert main.main(["a=1", "b=2", "c=3"]) == 3
     with pytest.raises(SystemExit) as ended:

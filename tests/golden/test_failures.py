@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.core.outcome.known_failures import BY_SIGNAL, KNOWN, explain
+from runner.core.outcome.known_failures import FAILURE_PATTERNS, SIGNAL_EXPLANATIONS, explain
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "failures.md"
@@ -30,11 +30,11 @@ the first failing rank, its host, and its last traceback. Each entry of
 def page() -> str:
     """The whole page."""
     rows = []
-    for known in KNOWN:
+    for known in FAILURE_PATTERNS:
         explained = explain((WROTE / f"{known.name}.txt").read_text().splitlines())
         assert explained is not None
-        rows.append((known.name, explained.means, explained.cure))
-    for signum, (means, cure) in BY_SIGNAL.items():
+        rows.append((known.name, explained.meaning, explained.remedy))
+    for signum, (means, cure) in SIGNAL_EXPLANATIONS.items():
         name = signal.Signals(signum).name
         rows.append((name.lower(), f"killed by {name}: {means}", cure))
     return HEAD + "".join(

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.golden.test_failures import cell
-from tests.lab.causing import SHM
+from tests.lab.causing import FAULT_DIR
 from tests.lab.faults import FAULTS, Fault
 from tests.lab.launching import ROOT
 
@@ -30,15 +30,17 @@ left on any host.
 def page() -> str:
     """The whole page."""
     return HEAD + "".join(
-        f"| {cell(fault.name)}{' (`check`)' if fault.words[0] == 'check' else ''} "
-        f"| {cell(said(fault))} | {fault.code} | {fault.within:g} s |\n"
+        f"| {cell(fault.name)}{' (`check`)' if fault.args[0] == 'check' else ''} "
+        f"| {cell(said(fault))} | {fault.code} | {fault.timeout_s:g} s |\n"
         for fault in FAULTS
     )
 
 
 def said(fault: Fault) -> str:
     """What has to be there, without what only the lab has."""
-    texts = (re.sub(rf"{SHM}\b", "/data", text).strip(" :(,") for text in fault.says)
+    texts = (
+        re.sub(rf"{FAULT_DIR}\b", "/data", text).strip(" :(,") for text in fault.expected_output
+    )
     return " … ".join(text for text in texts if text not in ("node3", "first failure"))
 
 
@@ -53,7 +55,7 @@ def test_there_are_enough_and_each_is_one_of_its_own() -> None:
     """At least 25, with names that differ, and each says something."""
     assert len(FAULTS) >= 25
     assert len({fault.name for fault in FAULTS}) == len(FAULTS)
-    assert all(any(text.strip() for text in fault.says) for fault in FAULTS)
+    assert all(any(text.strip() for text in fault.expected_output) for fault in FAULTS)
 
 
 def test_it_is_linked() -> None:

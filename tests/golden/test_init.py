@@ -1,4 +1,4 @@
-"""`init` writes YAML that composes, teaches, and takes nothing's place."""
+"""`scaffold` writes YAML that composes, teaches, and takes nothing's place."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 import yaml
 
-from runner.cli.scaffold import Outcome, init, nodes_of, scalar
+from runner.cli.scaffold import ScaffoldResult, parse_hosts, scaffold, yaml_scalar
 from runner.config.compose import open_composer
-from runner.config.search_path import conf_folders, shipped
+from runner.config.search_path import conf_folders, shipped_folder
 from runner.core.errors import ConfigError, Interrupted
-from runner.core.model.launch_request import Composed
+from runner.core.model.launch_request import LaunchRequest
 from runner.core.model.spec import Node
 
 CLUSTER, TASK = Path("conf/cluster/mine.yaml"), Path("conf/task/train.yaml")
@@ -53,15 +53,15 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
     return answer
 
 
-def composed(*words: str, cluster: str = "mine", task: str = "train") -> Composed:
+def composed(*words: str, cluster: str = "mine", task: str = "train") -> LaunchRequest:
     """Compose what is in the folder."""
-    with open_composer(conf_folders([]), shipped()) as composer:
+    with open_composer(conf_folders([]), shipped_folder()) as composer:
         return composer.compose([f"cluster={cluster}", f"task={task}", *words])
 
 
 def nodes(*hosts: str) -> tuple[Node, ...]:
     """Return the nodes of a cluster of these hosts."""
-    init(hosts=hosts, ask=False)
+    scaffold(hosts=hosts, interactive=False)
     return composed().spec.nodes
 
 
@@ -72,8 +72,8 @@ def tree(folder: Path) -> set[str]:
 
 def test_without_any_answer_there_are_examples(capsys: pytest.CaptureFixture[str]) -> None:
     """They compose, are marked as examples, and what to edit is said; so is what comes next."""
-    outcome = init(ask=False)
-    assert outcome == Outcome(FILES, (), ("cluster=mine", "task=train"), try_now=False)
+    outcome = scaffold(interactive=False)
+    assert outcome == ScaffoldResult(FILES, (), ("cluster=mine", "task=train"), try_now=False)
     spec = composed().spec
     assert [node.name for node in spec.nodes] == ["gpu1", "gpu2"]
     assert (spec.task.target, spec.python, spec.ssh.user) == ("train.py", "python3", None)
@@ -94,16 +94,16 @@ def test_without_any_answer_there_are_examples(capsys: pytest.CaptureFixture[str
 def test_what_is_given_is_what_a_run_gets(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Also awkward names; nothing is asked, and nothing is called an example."""
     (here / "my: script #1.py").touch()
-    outcome = init(
+    outcome = scaffold(
         cluster="lab-2",
         task="fit",
         hosts=["gpu[01-03]", "bob@192.168.1.9:2222"],
         user="alice",
         python="~/venv/bin/python",
         script="my: script #1.py",
-        ask=False,
+        interactive=False,
     )
-    assert outcome.words == ("cluster=lab-2", "task=fit")
+    assert outcome.overrides == ("cluster=lab-2", "task=fit")
     spec = composed(cluster="lab-2", task="fit").spec
     assert spec.nodes == (
         *(Node(name=name, host=name) for name in ("gpu01", "gpu02", "gpu03")),
@@ -151,7 +151,7 @@ def test_several_hosts_in_one_word() -> None:
 
 def test_a_name_we_made_may_be_that_of_a_host() -> None:
     """Then the host gets another."""
-    assert nodes_of("10.0.0.1 node1 [::1]:7") == {
+    assert parse_hosts("10.0.0.1 node1 [::1]:7") == {
         "node1": {"host": "10.0.0.1"},
         "node2": {"host": "node1"},
         "node3": {"host": "::1", "port": 7},
@@ -193,9 +193,9 @@ def test_what_is_wrong_is_told_and_nothing_written(
 ) -> None:
     """With the flag; also if a file that would be kept makes it useless."""
     with pytest.raises(ConfigError) as caught:
-        init(**given, ask=False)
+        scaffold(**given, interactive=False)
     (problem,) = caught.value.problems
-    assert (problem.where, what in problem.what) == (flag, True)
+    assert (problem.subject, what in problem.message) == (flag, True)
     assert tree(here) == set()
 
 
@@ -204,12 +204,12 @@ def test_files_that_are_there_stay(here: Path, capsys: pytest.CaptureFixture[str
     for name in ("conf/config.yaml", "conf/task/train.yaml", "fabfile.py"):
         (here / name).parent.mkdir(parents=True, exist_ok=True)
         (here / name).write_text(f"# {name}\n")
-    outcome = init(hosts=["h1"], ask=False)
-    assert (outcome.written, outcome.kept) == ((CLUSTER,), FILES[1:])
+    outcome = scaffold(hosts=["h1"], interactive=False)
+    assert (outcome.written, outcome.existing) == ((CLUSTER,), FILES[1:])
     assert "kept   fabfile.py, as it is" in capsys.readouterr().out
     assert (here / TASK).read_text() == "# conf/task/train.yaml\n"
     before = (here / CLUSTER).read_text()
-    assert init(hosts=["h2"], ask=False).kept == FILES
+    assert scaffold(hosts=["h2"], interactive=False).existing == FILES
     assert (here / CLUSTER).read_text() == before
     assert composed("task.script=x.py").spec.nodes[0].name == "h1"
 
@@ -217,7 +217,7 @@ def test_files_that_are_there_stay(here: Path, capsys: pytest.CaptureFixture[str
 def test_a_link_that_leads_nowhere_is_kept(here: Path) -> None:
     """Writing through it would make a file elsewhere."""
     (here / "fabfile.py").symlink_to(here / "elsewhere")
-    assert init(ask=False).kept == (Path("fabfile.py"),)
+    assert scaffold(interactive=False).existing == (Path("fabfile.py"),)
     assert not (here / "elsewhere").exists()
 
 
@@ -226,7 +226,7 @@ def test_what_cannot_be_written_leaves_nothing(here: Path) -> None:
     (here / "conf").mkdir()
     (here / "conf/task").touch()
     with pytest.raises(ConfigError, match=r"conf/task.*: cannot be written: "):
-        init(ask=False)
+        scaffold(interactive=False)
     assert not any((here / file).is_file() for file in FILES)
 
 
@@ -238,7 +238,7 @@ def test_questions_have_defaults(
     asked = answers(
         "gpu1 gpu1", "gpu[1-2],far=ada@gpu9:22", "", "nope", "", "", "nope.py", "", "maybe", ""
     )
-    outcome = init(ask=True)
+    outcome = scaffold(interactive=True)
     assert outcome.try_now
     assert [re.findall(r"\[([^\]]*)\]: $", each) for each in asked] == [
         *([], [], [], [], [], ["python3"], ["main.py"], ["main.py"], ["yes"], ["yes"]),
@@ -255,7 +255,7 @@ def test_only_what_is_not_known_is_asked(here: Path, answers: Callable[..., list
     (here / "conf/task").mkdir(parents=True)
     (here / TASK).write_text("defaults: [base]\nscript: x.py\n")
     asked = answers("ada", "", "~/py", "n")
-    outcome = init(hosts=["gpu1"], ask=True)
+    outcome = scaffold(hosts=["gpu1"], interactive=True)
     assert [each.split()[1] for each in asked] == ["login", "private", "interpreter", "the"]
     assert not outcome.try_now
     assert (composed().spec.ssh.user, composed().spec.python) == ("ada", "~/py")
@@ -269,22 +269,22 @@ def test_who_has_enough_leaves_nothing(
     """Ctrl-C and Ctrl-D at any question."""
     asked = answers(*["", "", "", "", ""][:after], stop)
     with pytest.raises(Interrupted, match="interrupted") as caught:
-        init(ask=True)
+        scaffold(interactive=True)
     assert caught.value.exit_code == 130
-    assert caught.value.problems[0].what == "interrupted; nothing was written"
+    assert caught.value.problems[0].message == "interrupted; nothing was written"
     assert (len(asked), tree(here)) == (after + 1, set())
 
 
 def test_a_conf_further_up_is_named(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The new one is nearer, so its clusters are out of sight."""
     (here.parent / "conf" / "cluster").mkdir(parents=True)
-    init(ask=False)
+    scaffold(interactive=False)
     assert f"from here, {here.parent}/conf is no longer looked at" in capsys.readouterr().out
 
 
 def test_what_is_commented_out_is_the_default() -> None:
     """With every key uncommented the cluster is the same, and there are 45 lines at most."""
-    init(hosts=["gpu1"], ask=False)
+    scaffold(hosts=["gpu1"], interactive=False)
     before = composed("run_id=r").spec
     for file in (CLUSTER, TASK):
         text = file.read_text()
@@ -300,7 +300,7 @@ def test_what_is_commented_out_is_the_default() -> None:
 
 def test_the_fabfile_takes_all_verbs(here: Path) -> None:
     """Two lines: what there is comes with the package."""
-    init(ask=False)
+    scaffold(interactive=False)
     assert (here / "fabfile.py").read_text().splitlines() == [
         '"""fab -l shows what there is."""',
         "from runner.verbs import *  # noqa: F403",
@@ -313,12 +313,15 @@ def test_the_fabfile_takes_all_verbs(here: Path) -> None:
 )
 def test_scalars_are_what_was_meant(text: str) -> None:
     """To YAML, on their own and inside braces."""
-    assert yaml.safe_load(f"key: {scalar(text)}") == {"key": text}
-    assert yaml.safe_load(f"{{key: {scalar(text, inside=True)}, b: 1}}") == {"key": text, "b": 1}
+    assert yaml.safe_load(f"key: {yaml_scalar(text)}") == {"key": text}
+    assert yaml.safe_load(f"{{key: {yaml_scalar(text, in_flow=True)}, b: 1}}") == {
+        "key": text,
+        "b": 1,
+    }
 
 
 def test_a_dollar_is_no_interpolation(here: Path) -> None:
     """Neither in a file's name."""
     (here / "a${b}.py").touch()
-    init(script="a${b}.py", ask=False)
+    scaffold(script="a${b}.py", interactive=False)
     assert composed().spec.task.target == "a${b}.py"

@@ -11,7 +11,7 @@ import yaml
 
 from runner.config.compose import Composer
 from runner.config.provenance import Origin
-from runner.config.search_path import shipped
+from runner.config.search_path import shipped_folder
 from runner.core.errors import ConfigError
 
 FILES = {
@@ -138,7 +138,7 @@ def test_a_users_file_shadows_a_shipped_one(one: Callable[..., Origin]) -> None:
     """The file that is read is the one that is named."""
     assert told(one("cluster.nodes.own.addr", "cluster=local")) == ["default says null"]
     (place, *_) = told(one("cluster.transport", "cluster=lab3"))
-    assert place == f"{shipped()}/cluster/lab3.yaml:4 says ssh"
+    assert place == f"{shipped_folder()}/cluster/lab3.yaml:4 says ssh"
     assert told(one("cluster.transport", "cluster=local")) == ["default says ssh"]
 
 

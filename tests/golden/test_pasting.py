@@ -13,12 +13,12 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from runner.control.assumed_facts import assume
-from runner.core.model.release import Code
+from runner.control.assumed_facts import assumed_facts
+from runner.core.model.release import CodeRef
 from runner.core.model.spec import Node, Spec, Task
 from runner.core.planning.build_plan import Plan, build_plan
 from runner.core.secret import Secret
-from runner.ui.reports.report import rehearsal
+from runner.ui.reports.report import render_dry_run
 from tests.golden.builders import SHIPPED, TASKS_HASH, TORCH, facts, spec
 
 TELL = """\
@@ -70,7 +70,7 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Host:
 
 def of_node(plan: Plan, node: str, *, assumed: tuple[str, ...] = ()) -> str:
     """Return what a person would copy for one node: from its title to the end."""
-    text = rehearsal(plan, assumed)
+    text = render_dry_run(plan, assumed)
     return text[text.index(f"# {node}") :]
 
 
@@ -87,7 +87,7 @@ def planned(host: Host, *, task: Task, **others: Any) -> Plan:
     return build_plan(
         spec(Node("gpu1", "10.0.0.1"), task=task, **others),
         {"gpu1": told},
-        code=Code(tasks_hash=TASKS_HASH),
+        code=CodeRef(tasks_hash=TASKS_HASH),
     )
 
 
@@ -105,7 +105,7 @@ def test_pasted_text_starts_what_a_launch_would(
     """A shell makes of it the argv, the environment and the folder of the plan, to the letter."""
     hidden = {name: Secret(text) for name, text in secrets.items()}
     plan = planned(host, task=Task("t", kind, "my.train", args), env=env, secrets=hidden)
-    share = plan.of("gpu1")
+    share = plan.node("gpu1")
 
     pasted = host.paste(of_node(plan, "gpu1"), secrets)
 
@@ -137,14 +137,14 @@ def test_pushed_code_is_copied_first(host: Host) -> None:
             project="",
             workdir=str(host.home / ".runner"),
         ),
-        release_held=True,
+        has_release=True,
     )
     plan = build_plan(
         spec(
             Node("gpu1", "10.0.0.1"), task=Task("t", "script", "train.py"), setup=("export A=$PWD",)
         ),
         {"gpu1": told},
-        code=Code(release="0123456789abcdef", sub="a b"),
+        code=CodeRef(release="0123456789abcdef", subdirectory="a b"),
     )
 
     _, env, cwd = host.paste(of_node(plan, "gpu1"), {})
@@ -158,8 +158,8 @@ def test_pushed_code_is_copied_first(host: Host) -> None:
 def test_offline_text_leaves_homes_to_the_hosts(host: Host) -> None:
     """Where no host was asked, `~/` is expanded by the shell there: interpreter, folder, task."""
     asked: Spec = spec(Node("gpu1", "gpu1"), task=SHIPPED, python="~/venv/bin/python")
-    asked, told, assumed = assume(asked)
-    plan = build_plan(asked, told, code=Code(tasks_hash=TASKS_HASH))
+    asked, told, assumed = assumed_facts(asked)
+    plan = build_plan(asked, told, code=CodeRef(tasks_hash=TASKS_HASH))
 
     argv, _, cwd = host.paste(of_node(plan, "gpu1", assumed=tuple(assumed)), {})
 
@@ -171,7 +171,7 @@ def test_offline_text_leaves_homes_to_the_hosts(host: Host) -> None:
 def test_offline_arguments_are_taken_to_the_letter(host: Host) -> None:
     """`~/data` among the task's own arguments stays as it is, as in a launch."""
     task = Task("t", "script", "train.py", ("--data", "~/data"))
-    asked, told, _ = assume(
+    asked, told, _ = assumed_facts(
         spec(Node("gpu1", "gpu1"), task=task, project="~/it's my code", python="~/venv/bin/python")
     )
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from runner.config.spec_builder import build
-from runner.control.assumed_facts import assume
+from runner.config.spec_builder import build_spec
+from runner.control.assumed_facts import assumed_facts
 from runner.core import shell
 from runner.core.planning.build_plan import build_plan
-from runner.core.planning.launch_command import args_at
+from runner.core.planning.launch_command import user_args_index
 from tests.unit.config.test_config import asked
 
 PAGE = Path(__file__).parents[2] / "docs" / "programs.md"
@@ -32,8 +32,8 @@ def test_the_command_is_that_of_the_file(written: str, command: str) -> None:
     task = {f"task.{key}": value for key, value in yaml.safe_load(written).items()}
     nodes: dict[str, object] = {"gpu1": {}, "gpu2": {}}
     changes = {"task.script": None, **task, "cluster.nodes": nodes, "run_id": "run"}
-    spec, _ = build(asked(changes), [])
-    share = build_plan(*assume(spec)[:2]).nodes[0]
+    spec, _ = build_spec(asked(changes), [])
+    share = build_plan(*assumed_facts(spec)[:2]).nodes[0]
     env = {name: value for name, value in share.env.items() if not ELSEWHERE.match(name)}
-    line = shell.line(share.command, paths=args_at(share.command, share.order))
+    line = shell.line(share.command, paths=user_args_index(share.command, share.order))
     assert f"{shell.assignments(env)} {line}".strip() == command.replace("=RUN", "=run")

@@ -14,10 +14,10 @@ import yaml
 
 from runner.config import nodes, reference, spec_builder
 from runner.config.compose import Composer, open_composer
-from runner.config.schema import SECTIONS, Cluster, NodeConfig, Runner, SshConfig
-from runner.config.search_path import conf_folders, shipped
-from runner.config.validation import either
-from runner.core.model.launch_request import Composed, DryRun
+from runner.config.schema import SECTIONS, ClusterConfig, NodeConfig, RunnerConfig, SshConfig
+from runner.config.search_path import conf_folders, shipped_folder
+from runner.config.validation import join_or
+from runner.core.model.launch_request import DryRun, LaunchRequest
 
 ROOT = Path(__file__).parents[2]
 FIELDS = [
@@ -36,7 +36,7 @@ def composer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Compos
         file.write_text(text)
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("DATA", raising=False)
-    with open_composer(conf_folders([]), shipped()) as composer:
+    with open_composer(conf_folders([]), shipped_folder()) as composer:
         yield composer
 
 
@@ -57,19 +57,19 @@ def test_every_part_of_the_schema_has_a_section() -> None:
     """One that nests further would be missed in silence."""
     factories: list[Any] = [field.default_factory for _, field in FIELDS]
     nested = {each for each in factories if dataclasses.is_dataclass(each)}
-    assert nested | {Runner, NodeConfig} == set(SECTIONS.values())
+    assert nested | {RunnerConfig, NodeConfig} == set(SECTIONS.values())
 
 
 def test_what_is_legal_is_what_the_checks_take() -> None:
     """Where they take one of a few words."""
     legal = {key: field.metadata["legal"] for key, field in FIELDS}
-    assert legal["cluster.transport"] == either(nodes.TRANSPORTS)
-    assert legal["cluster.backend"] == either(spec_builder.BACKENDS)
-    assert legal["cluster.deploy"] == either(spec_builder.DEPLOYS)
-    assert legal["outputs.pull"] == either(spec_builder.PULLS)
-    assert legal["cluster.ssh.host_keys"] == either(spec_builder.HOST_KEYS)
-    assert legal["task.args_style"] == either(("argparse", "hydra", "raw"))
-    assert legal["dry_run"] == either([each.value for each in DryRun])
+    assert legal["cluster.transport"] == join_or(nodes.TRANSPORTS)
+    assert legal["cluster.backend"] == join_or(spec_builder.BACKENDS)
+    assert legal["cluster.deploy"] == join_or(spec_builder.DEPLOY_MODES)
+    assert legal["outputs.pull"] == join_or(spec_builder.PULL_MODES)
+    assert legal["cluster.ssh.host_keys"] == join_or(spec_builder.HOST_KEY_MODES)
+    assert legal["task.args_style"] == join_or(("argparse", "hydra", "raw"))
+    assert legal["dry_run"] == join_or([each.value for each in DryRun])
     assert {field.name for field in dataclasses.fields(NodeConfig)} == set(nodes.NODE_KEYS)
 
 
@@ -77,7 +77,10 @@ def test_the_full_example_has_every_key_of_a_cluster() -> None:
     """And no other; the nodes' keys are named in it too."""
     text = (ROOT / "conf" / "cluster" / "lab3.yaml").read_text()
     example = yaml.safe_load(text)
-    assert set(example) == {"defaults", *(field.name for field in dataclasses.fields(Cluster))}
+    assert set(example) == {
+        "defaults",
+        *(field.name for field in dataclasses.fields(ClusterConfig)),
+    }
     assert set(example["ssh"]) == {field.name for field in dataclasses.fields(SshConfig)}
     head = text.partition("\nssh:")[0]
     assert [f.name for f in dataclasses.fields(NodeConfig) if f.name not in head] == []
@@ -94,7 +97,7 @@ def test_defaults_are_shown_as_yaml_has_them() -> None:
 def test_every_example_composes(composer: Composer) -> None:
     """Each line of shell on the page, with the files on the page; they mean what it says."""
     lines = re.findall(r"^python -m runner (.*)$", reference.render(), re.MULTILINE)
-    runs: list[Composed] = []
+    runs: list[LaunchRequest] = []
     for words in map(shlex.split, lines):
         if words[0] == "--multirun":
             runs += composer.sweep(words[1:])

@@ -8,12 +8,12 @@ from collections.abc import Callable, Mapping
 import pytest
 
 from runner.config.compose import Composer
-from runner.control.assumed_facts import assume
+from runner.control.assumed_facts import assumed_facts
 from runner.core import shell
 from runner.core.planning.build_plan import Plan, build_plan
 from tests.golden.test_failures import cell
 from tests.lab.launching import ROOT
-from tests.lab.ways import ENDINGS, WAYS, Way
+from tests.lab.ways import ENDINGS, RENDEZVOUS_CASES, RendezvousCase
 
 PAGE = ROOT / "docs" / "rendezvous.md"
 HEAD = """\
@@ -36,12 +36,12 @@ def table() -> str:
     """How each way ends."""
     heads = ["way", *(ending.name for ending in ENDINGS)]
     fates = [f"{ending.state}, exit {ending.code}" for ending in ENDINGS]
-    rows = [heads, ["---"] * len(heads), *([_typed(way), *fates] for way in WAYS)]
+    rows = [heads, ["---"] * len(heads), *([_typed(way), *fates] for way in RENDEZVOUS_CASES)]
     return "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
 
-def _typed(way: Way) -> str:
-    words = " ".join(way.words).format(etcd="node4:2379")
+def _typed(way: RendezvousCase) -> str:
+    words = " ".join(way.overrides).format(etcd="node4:2379")
     return f"`{cell(words)}` on {' and '.join(way.nodes)}"
 
 
@@ -69,7 +69,7 @@ def test_the_commands_are_those_of_a_plan(
     alone = ["task.nnodes=1"] if "standalone" in settings else []
     words = ["cluster=two", "rendezvous=mine", "task.script=train.py", "cluster.deploy=never"]
     composed = composer.compose([*words, "run_id=digits", *alone])
-    spec, facts, _ = assume(composed.spec)
+    spec, facts, _ = assumed_facts(composed.spec)
     typed = "".join(line + "\n" for line in _lines(build_plan(spec, facts)))
     assert typed == re.sub(r"^etcd1\$.*\n", "", commands, flags=re.MULTILINE)
 
@@ -77,7 +77,7 @@ def test_the_commands_are_those_of_a_plan(
 def _lines(plan: Plan) -> list[str]:
     lines = []
     for share in plan.nodes:
-        service = share.order.service
+        service = share.order.sidecar
         if service is not None and service.node == share.node:
             lines.append(f"{share.node}$ {shell.line(service.argv)}")
         torchrun = shell.line(("torchrun", *share.command[3:]))

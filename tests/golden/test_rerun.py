@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from runner.config.compose import Composer
-from runner.config.rerun import find, past
+from runner.config.rerun import find_record, recorded_run
 from runner.core.codec import encode
 from runner.core.errors import ConfigError
-from runner.core.model.launch_request import Composed, DryRun, Recorded
-from runner.core.model.release import Code
+from runner.core.model.launch_request import DryRun, LaunchRequest, RecordedCode
+from runner.core.model.release import CodeRef
 from tests.golden.builders import plan
 
 RELEASE, COMMIT = "0123456789abcdef", "c" * 40
@@ -36,7 +36,7 @@ FILES = {
 }
 
 
-def record(composed: Composed, code: Code, folder: Path = Path("runs")) -> None:
+def record(composed: LaunchRequest, code: CodeRef, folder: Path = Path("runs")) -> None:
     """Write what a launch would have on record, and `latest`."""
     run = folder / composed.spec.run_id
     run.mkdir(parents=True)
@@ -55,7 +55,7 @@ def record(composed: Composed, code: Code, folder: Path = Path("runs")) -> None:
 
 
 WORDS = ("cluster=pair", "task=mine", "cluster.only=[gpu[01-03]]", "cluster.nodes.gpu02.gpus=4")
-PUSHED = Code(release=RELEASE, sub="exp", script="../t.py", commit=COMMIT)
+PUSHED = CodeRef(release=RELEASE, subdirectory="exp", script="../t.py", commit=COMMIT)
 
 
 @pytest.fixture
@@ -65,7 +65,7 @@ def composer(composer_of: Callable[[Mapping[str, str]], Composer]) -> Composer:
 
 
 @pytest.fixture
-def first(composer: Composer) -> Composed:
+def first(composer: Composer) -> LaunchRequest:
     """A run on record."""
     composed = composer.compose([*WORDS, "task.args.lr=0.3", "lost_s=20", "run_id=first"])
     record(composed, PUSHED)
@@ -85,7 +85,7 @@ def wrong(composer: Composer) -> Callable[..., str]:
 
 
 @pytest.mark.parametrize("name", ["first", "latest", "runs/first", "./runs/latest"])
-def test_the_same_again(composer: Composer, first: Composed, name: str) -> None:
+def test_the_same_again(composer: Composer, first: LaunchRequest, name: str) -> None:
     """Whatever its files say by now; only its name, and so its folder, is new."""
     for file in (*Path("conf/cluster").iterdir(), *Path("conf/task").iterdir()):
         file.unlink()
@@ -95,7 +95,7 @@ def test_the_same_again(composer: Composer, first: Composed, name: str) -> None:
     assert spec == first.spec
     assert again.spec.env["OF"] == f"run {again.spec.run_id}"
     assert again.run_dir == Path.cwd() / "runs" / again.spec.run_id
-    assert again.recorded == Recorded("first", PUSHED)
+    assert again.recorded_code == RecordedCode("first", PUSHED)
     assert again.notes[0].startswith("again: run first as recorded on 2023-11-1")
     assert (len(again.notes), again.dry_run) == (1, DryRun.OFF)
     assert again.sources == (f"_rerun_: {Path.cwd() / 'runs/first/config.yaml'}",)
@@ -106,16 +106,16 @@ def test_the_same_again(composer: Composer, first: Composed, name: str) -> None:
     assert again.config_yaml == text
 
 
-def test_once_more_of_the_same(composer: Composer, first: Composed) -> None:
+def test_once_more_of_the_same(composer: Composer, first: LaunchRequest) -> None:
     """A run that was one again is as good a record as any."""
     second = composer.compose(["rerun=first", "task.args.lr=0.5", "run_id=second"])
     record(second, PUSHED)
     third = composer.compose(["rerun=latest", "run_id=first", "task.args.lr=0.3"])
     assert third.spec == first.spec
-    assert third.recorded == Recorded("second", PUSHED)
+    assert third.recorded_code == RecordedCode("second", PUSHED)
 
 
-def test_words_change_it(composer: Composer, first: Composed) -> None:
+def test_words_change_it(composer: Composer, first: LaunchRequest) -> None:
     """As they change any other configuration; interpolations follow."""
     words = ["task.args.lr=0.5", "+task.args.x=1", "~task.args.s", "cluster.nodes.gpu03.gpus=2"]
     again = composer.compose(["rerun=first", *words, "dry_run=offline", "run_dir=there"])
@@ -126,47 +126,49 @@ def test_words_change_it(composer: Composer, first: Composed) -> None:
     assert again.notes[0].endswith(f", with {' '.join(words)}")
 
 
-def test_another_cluster_or_task_in_its_place(composer: Composer, first: Composed) -> None:
+def test_another_cluster_or_task_in_its_place(composer: Composer, first: LaunchRequest) -> None:
     """The whole section is another; the rest stays, with the code."""
     again = composer.compose(["rerun=first", "cluster=other"])
     assert again.spec.cluster == "other"
     assert [node.name for node in again.spec.nodes] == ["x1"]
     assert (again.spec.env, again.spec.python) == ({"O": "1"}, "python3")
     assert (again.spec.task, again.spec.lost_s) == (first.spec.task, 20)
-    assert again.recorded == Recorded("first", PUSHED)
+    assert again.recorded_code == RecordedCode("first", PUSHED)
     again = composer.compose(["rerun=first", "task=long", "cluster.env.LR=null"])
     assert (again.spec.task.name, again.spec.task.target) == ("long", "sleep")
     assert (again.spec.nodes, again.spec.lost_s) == (first.spec.nodes, 60)
     assert again.task_option == "long"
-    assert again.recorded == Recorded("first", replace(PUSHED, script=""))
+    assert again.recorded_code == RecordedCode("first", replace(PUSHED, script=""))
     again = composer.compose(["rerun=first", "task.script=eval.py"])
     assert again.spec.task.name == "eval"
     assert again.spec.task.args == first.spec.task.args
-    assert again.recorded == Recorded("first", replace(PUSHED, script=""))
+    assert again.recorded_code == RecordedCode("first", replace(PUSHED, script=""))
 
 
 @pytest.mark.usefixtures("first")
 def test_code_that_no_release_holds(composer: Composer) -> None:
     """It is said that it may be another."""
     again = composer.compose(["rerun=first", "cluster=shared"])
-    assert again.recorded is None
+    assert again.recorded_code is None
     told = f"the code is what is in /shared on the hosts now, not release {RELEASE}"
     assert again.notes[1] == told
-    record(composer.compose(["cluster=shared", "task=mine", "run_id=second"]), Code())
+    record(composer.compose(["cluster=shared", "task=mine", "run_id=second"]), CodeRef())
     again = composer.compose(["rerun=second"])
-    assert (again.recorded, again.notes[1]) == (None, told.rpartition(",")[0])
+    assert (again.recorded_code, again.notes[1]) == (None, told.rpartition(",")[0])
     again = composer.compose(["rerun=second", "cluster=other"])
-    assert again.recorded is None
+    assert again.recorded_code is None
     assert again.notes[1] == "run second had no release: the code you stand in is what runs"
 
 
 def test_shipped_tasks_are_those_it_ran(composer: Composer) -> None:
     """Unless it is to run something else."""
-    record(composer.compose(["task=env", "run_id=shipped"]), Code(tasks_hash="abc"))
+    record(composer.compose(["task=env", "run_id=shipped"]), CodeRef(tasks_hash="abc"))
     words = ["rerun=shipped", "task.args.x=1"]
-    assert composer.compose(words).recorded == Recorded("shipped", Code(tasks_hash="abc"))
-    assert composer.compose(["rerun=shipped", "task=resnet18"]).recorded is None
-    assert composer.compose(["rerun=shipped", "task=mine"]).recorded is None
+    assert composer.compose(words).recorded_code == RecordedCode(
+        "shipped", CodeRef(tasks_hash="abc")
+    )
+    assert composer.compose(["rerun=shipped", "task=resnet18"]).recorded_code is None
+    assert composer.compose(["rerun=shipped", "task=mine"]).recorded_code is None
 
 
 def test_a_folder_for_all_runs_is_kept_and_one_for_one_run_is_not(composer: Composer) -> None:
@@ -187,7 +189,7 @@ def test_several_values_make_several_runs(composer: Composer) -> None:
         ("pair", "2"),
         ("other", "2"),
     ]
-    assert {run.recorded for run in runs} == {Recorded("first", PUSHED)}
+    assert {run.recorded_code for run in runs} == {RecordedCode("first", PUSHED)}
     with pytest.raises(ConfigError, match="rerun=first,x: rerun names one run"):
         composer.sweep(["rerun=first,x"])
 
@@ -257,7 +259,7 @@ def test_runs_that_are_not_there(wrong: Callable[..., str], composer: Composer) 
         "defaults: [runner_base, {cluster: pair}, {task: mine}, _self_]\nrerun: run-1\n"
     )
     assert wrong().startswith("conf/runner.yaml:2: rerun: is for the command line only\n")
-    assert composer.compose(["rerun=run-1"]).recorded
+    assert composer.compose(["rerun=run-1"]).recorded_code
 
 
 @pytest.mark.parametrize(
@@ -288,9 +290,9 @@ def test_a_damaged_record(
 
 
 @pytest.mark.usefixtures("composer")
-def test_a_record_from_anywhere(first: Composed) -> None:
+def test_a_record_from_anywhere(first: LaunchRequest) -> None:
     """The text and the plan are all it takes."""
     planned = json.loads(Path("runs/first/plan.json").read_text())
-    run = past(first.config_yaml, planned, Path("gpu1:~/.runner/runs/first/gpu1/run.json"))
-    here = find("first", Path.cwd())
-    assert (run.planned, run.config, run.date) == (here.planned, here.config, "")
+    run = recorded_run(first.config_yaml, planned, Path("gpu1:~/.runner/runs/first/gpu1/run.json"))
+    here = find_record("first", Path.cwd())
+    assert (run.plan, run.config, run.date) == (here.plan, here.config, "")

@@ -7,21 +7,21 @@ from dataclasses import replace
 
 import pytest
 
-from runner.checks.context import Case
-from runner.checks.registry import look
+from runner.checks.context import CheckContext
+from runner.checks.registry import evaluate_checks
 from runner.core.errors import Problem
-from runner.core.model.facts import Facts, GpuProcess, Python, Setup
+from runner.core.model.facts import Facts, GpuProcess, Interpreter, SetupResult
 from runner.core.model.hardware import System
 from runner.core.model.network_probe import (
-    Contact,
-    Found,
-    Names,
+    HostProbe,
+    NameLookups,
+    NameResults,
+    NetworkProbe,
     Outcome,
-    Probed,
-    Questions,
+    ProbeResult,
     Target,
 )
-from runner.core.model.packages import Need, Wanted, Wants
+from runner.core.model.packages import Certainty, PackageRequirement, Requirements
 from runner.core.model.spec import Node
 from runner.core.planning.addresses import Endpoint
 from runner.ui.reports.findings import render
@@ -36,11 +36,13 @@ module: command not found
 setup line 2 (source /opt/conda/etc/profile.d/conda.sh) ended with exit code 1"""
 
 
-def well() -> Case:
+def well() -> CheckContext:
     """Sixteen machines alike."""
     nodes = [Node(name, address) for name, address in ADDRESSES.items()]
     told = {name: fact(name) for name in NAMES}
-    return Case(spec(*nodes), told, {}, dict.fromkeys(NAMES, 0.01), probed=probed(NAMES))
+    return CheckContext(
+        spec(*nodes), told, {}, dict.fromkeys(NAMES, 0.01), network_probe=probed(NAMES)
+    )
 
 
 def fact(name: str) -> Facts:
@@ -59,10 +61,12 @@ def fact(name: str) -> Facts:
     )
 
 
-def ill() -> Case:
+def ill() -> CheckContext:
     """Three do not answer, and five have something wrong."""
     case = well()
-    wants = Wants("requirements.txt", (Wanted("einops", "==0.8.2", need=Need.LISTED),))
+    wants = Requirements(
+        "requirements.txt", (PackageRequirement("einops", "==0.8.2", certainty=Certainty.LISTED),)
+    )
     has = replace(TORCH, packages={"einops": "0.8.2"})
     told = {
         name: replace(each, python=has) for name, each in case.facts.items() if name not in SILENT
@@ -70,7 +74,7 @@ def ill() -> Case:
     old = replace(has, torch="2.1.0+cu118", executable="/home/ada/miniconda3/envs/llm/bin/python")
     busy = GpuProcess(4242, 70 << 30, "bob", "python train.py")
     changed = {
-        "gpu02": replace(told["gpu02"], setup=Setup(1, CONDA), python=Python()),
+        "gpu02": replace(told["gpu02"], setup=SetupResult(1, CONDA), python=Interpreter()),
         "gpu07": replace(told["gpu07"], python=old),
         "gpu08": replace(told["gpu08"], python=replace(has, packages={})),
         "gpu09": replace(told["gpu09"], shm_free=64 << 20),
@@ -81,7 +85,11 @@ def ill() -> Case:
     ready = tuple(name for name in NAMES if name not in (*SILENT, "gpu02"))
     facts_now = {**told, **changed}
     return replace(
-        case, facts=facts_now, silent=silent, wants=wants, probed=probed(ready, ("gpu03", "gpu14"))
+        case,
+        facts=facts_now,
+        unreachable=silent,
+        requirements=wants,
+        network_probe=probed(ready, ("gpu03", "gpu14")),
     )
 
 
@@ -97,39 +105,41 @@ def no_answer(name: str) -> Problem:
     )
 
 
-def probed(names: tuple[str, ...], blocked: tuple[str, str] | None = None) -> Probed:
+def probed(names: tuple[str, ...], blocked: tuple[str, str] | None = None) -> NetworkProbe:
     """All reach each other and know each other's names, but for a pair."""
     targets = {name: Target(name, ADDRESSES[name], 40000) for name in names}
 
-    def contact(one: str, other: str) -> Contact:
+    def contact(one: str, other: str) -> ProbeResult:
         shut = blocked and {one, other} == {*blocked}
-        return Contact(targets[other], Outcome.TIMED_OUT if shut else Outcome.REACHED, 0.0002)
+        return ProbeResult(targets[other], Outcome.TIMED_OUT if shut else Outcome.REACHED, 0.0002)
 
     found = {
-        one: Found(
+        one: HostProbe(
             tuple(contact(one, other) for other in names if other != one),
-            Names(names, dict.fromkeys(names, 0.001), (ADDRESSES[one],), own_known=True),
+            NameResults(
+                names, dict.fromkeys(names, 0.001), (ADDRESSES[one],), own_name_answered=True
+            ),
         )
         for one in names
     }
     ends = {name: Endpoint("eth0", ADDRESSES[name], "10.20.0.0/24") for name in names}
-    known = Questions({name: ADDRESSES[name] for name in names})
-    return Probed(ends, tuple(targets.values()), None, found, questions=known)
+    known = NameLookups({name: ADDRESSES[name] for name in names})
+    return NetworkProbe(ends, tuple(targets.values()), None, found, lookups=known)
 
 
 @pytest.mark.parametrize("width", [80, 140])
 @pytest.mark.parametrize("case", [well, ill])
 def test_the_table_of_a_check(
-    case: Callable[[], Case], width: int, check_screen: Callable[[str, str], None]
+    case: Callable[[], CheckContext], width: int, check_screen: Callable[[str, str], None]
 ) -> None:
     """Read the diff as a tired user: nothing to copy is broken, the worst is last."""
-    text = render(look(case()), "lab", "train", width)
+    text = render(evaluate_checks(case()), "lab", "train", width)
     check_screen(f"check-{case.__name__}-{width}.txt", text + "\n")
 
 
 def test_a_table_in_colour_says_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     """And NO_COLOR is heeded."""
-    found, plain = look(ill()), render(look(ill()), "lab", "train", 80)
+    found, plain = evaluate_checks(ill()), render(evaluate_checks(ill()), "lab", "train", 80)
     monkeypatch.delenv("NO_COLOR", raising=False)
     painted = render(found, "lab", "train", 80, colour=True)
     assert "\x1b[1;31merror\x1b[0m" in painted

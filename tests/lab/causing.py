@@ -13,61 +13,67 @@ from typing import TypeAlias
 from tests.lab.lab import Lab, wait_until
 from tests.lab.launching import Controller, Launcher
 
-Bring: TypeAlias = "Callable[[Lab, Launcher], contextlib.AbstractContextManager[object]]"
-During: TypeAlias = Callable[[Lab, Controller], None]
+FaultSetup: TypeAlias = "Callable[[Lab, Launcher], contextlib.AbstractContextManager[object]]"
+MidRunFault: TypeAlias = Callable[[Lab, Controller], None]
 
 PORT = 29777
 ETCD_PORT = 2379
-SHM = "/dev/shm/fault"
-NOBODY = "lladdr 02:00:00:00:0b:ad nud permanent dev eth0"
+FAULT_DIR = "/dev/shm/fault"
+DEAD_NEIGHBOUR = "lladdr 02:00:00:00:0b:ad nud permanent dev eth0"
 
 
-def nothing(_lab: Lab, _user: Launcher) -> contextlib.AbstractContextManager[object]:
+def no_setup(_lab: Lab, _user: Launcher) -> contextlib.AbstractContextManager[object]:
     """Nothing has to be done."""
     return contextlib.nullcontext()
 
 
-def on_hosts(do: str, undo: str, *nodes: str) -> Bring:
+def on_hosts(command: str, undo_command: str, *nodes: str) -> FaultSetup:
     """A shell command on hosts, node3 unless others are named, and what undoes it."""
 
     @contextlib.contextmanager
-    def bring(lab: Lab, _user: Launcher) -> Iterator[None]:
-        words = {name: host.address for name, host in lab.hosts.items()}
-        words["nobody"] = lab.address.rpartition(".")[0] + ".253"
+    def setup(lab: Lab, _user: Launcher) -> Iterator[None]:
+        addresses = {name: host.address for name, host in lab.hosts.items()}
+        addresses["nobody"] = lab.address.rpartition(".")[0] + ".253"
         hosts = [lab[name] for name in nodes or ("node3",)]
-        with contextlib.ExitStack() as undoing:
+        with contextlib.ExitStack() as stack:
             for host in hosts:
-                undoing.callback(host.sh, undo.format(**words), check=False)
-                host.sh(do.format(**words))
+                stack.callback(host.sh, undo_command.format(**addresses), check=False)
+                host.sh(command.format(**addresses))
             yield
 
-    return bring
+    return setup
 
 
-def elsewhere(do: str) -> Bring:
+def on_other_hosts(command: str) -> FaultSetup:
     """A shell command on all hosts but node3, in a folder that is removed again."""
-    return on_hosts(f"mkdir -p {SHM}; cd {SHM}; {do}", f"rm -rf {SHM}", "node1", "node2", "node4")
+    return on_hosts(
+        f"mkdir -p {FAULT_DIR}; cd {FAULT_DIR}; {command}",
+        f"rm -rf {FAULT_DIR}",
+        "node1",
+        "node2",
+        "node4",
+    )
 
 
 @contextlib.contextmanager
 def port_taken(lab: Lab, _user: Launcher) -> Iterator[None]:
     """Somebody listens where the ranks are to meet."""
     code = f"import socket, time; s = socket.create_server(('', {PORT})); time.sleep(99)"
-    thief = lab["node1"].popen([sys.executable, "-c", code])
+    listener = lab["node1"].popen([sys.executable, "-c", code])
     try:
         wait_until(lambda: f":{PORT} " in lab["node1"].sh("ss -ltn"), "the thief to listen")
         yield
     finally:
-        thief.kill()
-        thief.wait()
+        listener.kill()
+        listener.wait()
 
 
 @contextlib.contextmanager
 def package_missing(lab: Lab, user: Launcher) -> Iterator[None]:
     """The project names a package that all hosts have but one."""
     (user.folder / "requirements.txt").write_text("some-data-kit==1.0\n")
-    made = f"d={SHM}/some_data_kit-1.0.dist-info; mkdir -p $d; touch $d/METADATA"
-    with elsewhere(made)(lab, user):
+    make_package = f"d={FAULT_DIR}/some_data_kit-1.0.dist-info; mkdir -p $d; touch $d/METADATA"
+    with on_other_hosts(make_package)(lab, user):
         yield
 
 
@@ -103,14 +109,14 @@ def etcd_on(lab: Lab, name: str, *options: str) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def without_v2(lab: Lab, _user: Launcher) -> Iterator[None]:
+def etcd_without_v2(lab: Lab, _user: Launcher) -> Iterator[None]:
     """An etcd that offers no v2 API."""
     with etcd_on(lab, "node4", "--enable-v2=false"):
         yield
 
 
 @contextlib.contextmanager
-def client_missing(lab: Lab, user: Launcher) -> Iterator[None]:
+def etcd_client_missing(lab: Lab, user: Launcher) -> Iterator[None]:
     """One host's interpreter has no python-etcd; whatever else it has stays."""
     site = sysconfig.get_path("purelib")
     hide = (
@@ -129,7 +135,7 @@ def client_missing(lab: Lab, user: Launcher) -> Iterator[None]:
 @contextlib.contextmanager
 def endpoint_dropped(lab: Lab, user: Launcher) -> Iterator[None]:
     """One host's packets to the etcd vanish."""
-    drop = f"ip neigh replace {{node4}} {NOBODY}"
+    drop = f"ip neigh replace {{node4}} {DEAD_NEIGHBOUR}"
     with etcd_on(lab, "node4"), on_hosts(drop, "ip neigh del {node4} dev eth0")(lab, user):
         yield
 
@@ -148,25 +154,25 @@ def power_off(lab: Lab, _running: Controller) -> None:
 def kill_torchrun(lab: Lab, _running: Controller) -> None:
     """Somebody kills torchrun."""
     (torchrun,) = (
-        each
-        for each in lab["node3"].processes("torch.distributed.run")
-        if "-m torch.distributed.run" in each.cmdline
+        process
+        for process in lab["node3"].processes("torch.distributed.run")
+        if "-m torch.distributed.run" in process.cmdline
     )
     lab["node3"].kill(torchrun.pid)
 
 
-SITE = f"cluster.setup=['export PYTHONPATH={SHM}']"
-NEW_ETCD = (
+SETUP_PYTHONPATH = f"cluster.setup=['export PYTHONPATH={FAULT_DIR}']"
+FAKE_NEW_ETCD = (
     "printf '#!/bin/sh\\necho etcd Version: 3.6.1\\n' >/run/etcd; chmod +x /run/etcd; "
     "mount --bind /run/etcd /usr/bin/etcd"
 )
-NO_ETCD, OWN_ETCD = "mount --bind /dev/null /usr/bin/etcd", "umount /usr/bin/etcd"
-SLOW_DNS = (
+HIDE_ETCD, RESTORE_ETCD = "mount --bind /dev/null /usr/bin/etcd", "umount /usr/bin/etcd"
+BREAK_DNS = (
     "set -e; echo 'nameserver {nobody}' >/run/resolv; cp /etc/nsswitch.conf /etc/hosts /run/; "
     "mount --bind /run/resolv /etc/resolv.conf; grep localhost /run/hosts >/etc/hosts; "
     "sed 's/^hosts:.*/hosts: files dns/' /run/nsswitch.conf >/etc/nsswitch.conf"
 )
-FAST_DNS = (
+RESTORE_DNS = (
     "umount /etc/resolv.conf; cat /run/nsswitch.conf >/etc/nsswitch.conf; "
     "cat /run/hosts >/etc/hosts"
 )
@@ -189,7 +195,7 @@ def unplugged(lab: Lab, _user: Launcher) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def other_key(lab: Lab, _user: Launcher) -> Iterator[None]:
+def host_key_changed(lab: Lab, _user: Launcher) -> Iterator[None]:
     """Give it another host key."""
     lab["node3"].change_host_key()
     yield

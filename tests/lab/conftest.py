@@ -13,7 +13,7 @@ import pytest
 from runner.host.process.cgroup import Cgroup, own_folders
 from tests.lab.lab import Lab, LabFactory, make_lab, missing
 from tests.lab.launching import Launcher
-from tests.lab.supervising import Starter
+from tests.lab.supervising import RunStarter
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -69,10 +69,10 @@ def lab_as_found(request: pytest.FixtureRequest) -> Iterator[None]:
     if lab is None:
         return
     lab.repair()
-    left, crashes = lab.still_on(3), lab.crashes()
+    left, crashes = lab.wait_idle(3), lab.crashes()
     if left or crashes:
-        lab.clear()
-    lab.furnish()
+        lab.kill_all()
+    lab.reset_homes()
     if left or crashes:
         pytest.fail(f"left running: {left}; crashed: {crashes}")
 
@@ -110,8 +110,8 @@ def plainly(on_lab: Launcher) -> Launcher:
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[Starter]:
+def start(tmp_path: Path) -> Iterator[RunStarter]:
     """Starts runs of a supervisor on this machine."""
-    starter = Starter(tmp_path)
+    starter = RunStarter(tmp_path)
     yield starter
     starter.close()

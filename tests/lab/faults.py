@@ -11,39 +11,39 @@ import sys
 from dataclasses import dataclass
 
 from tests.lab.causing import (
+    BREAK_DNS,
+    DEAD_NEIGHBOUR,
     ETCD_PORT,
-    FAST_DNS,
-    NEW_ETCD,
-    NO_ETCD,
-    NOBODY,
-    OWN_ETCD,
+    FAKE_NEW_ETCD,
+    FAULT_DIR,
+    HIDE_ETCD,
     PORT,
-    SHM,
-    SITE,
-    SLOW_DNS,
-    Bring,
-    During,
-    client_missing,
+    RESTORE_DNS,
+    RESTORE_ETCD,
+    SETUP_PYTHONPATH,
+    FaultSetup,
+    MidRunFault,
     disk_full,
-    elsewhere,
     endpoint_dropped,
+    etcd_client_missing,
+    etcd_without_v2,
+    host_key_changed,
     kill_etcd,
     kill_torchrun,
     misleading_name,
-    nothing,
+    no_setup,
     on_hosts,
-    other_key,
+    on_other_hosts,
     package_missing,
     port_taken,
     power_off,
     release_changed,
     unplugged,
-    without_v2,
 )
-from tests.lab.launching import PROGRAMS, rank_words
+from tests.lab.launching import PROGRAMS, rank_overrides
 
-SERVED = ("rendezvous=etcd-v2", "rendezvous.serve=node3")
-STALL = ("watch.stall_s=2", "watch.action=stop")
+SERVED_ETCD = ("rendezvous=etcd-v2", "rendezvous.serve=node3")
+STOP_ON_STALL = ("watch.stall_s=2", "watch.action=stop")
 
 
 @dataclass(frozen=True)
@@ -52,26 +52,26 @@ class Fault:
 
     Attributes:
         name: What happens, in words.
-        words: What is typed after `python -m runner`; `{node3}` and the like become addresses.
-        says: What the last 25 lines of it have to hold, its line breaks left out.
+        args: What is typed after `python -m runner`; `{node3}` and the like become addresses.
+        expected_output: What the last 25 lines of it have to hold, its line breaks left out.
         code: The exit code.
-        within: Seconds.
+        timeout_s: Seconds.
         cause: Its name in `result.json`.
-        bring: Brings it about, and undoes it.
+        setup: Brings it about, and undoes it.
         during: Does so once every rank runs.
     """
 
     name: str
-    words: tuple[str, ...]
-    says: tuple[str, ...]
+    args: tuple[str, ...]
+    expected_output: tuple[str, ...]
     code: int = 1
-    within: float = 30.0
+    timeout_s: float = 30.0
     cause: str = ""
-    bring: Bring = nothing
-    during: During | None = None
+    setup: FaultSetup = no_setup
+    during: MidRunFault | None = None
 
 
-def program(name: str, *args: str) -> tuple[str, ...]:
+def program_args(name: str, *args: str) -> tuple[str, ...]:
     """A launch of one of the tests' programs on the whole lab."""
     return (
         *("cluster=lab", "stop.grace_s=1", f"task.script={PROGRAMS / name}"),
@@ -79,78 +79,89 @@ def program(name: str, *args: str) -> tuple[str, ...]:
     )
 
 
-def rank(name: str, args: tuple[str, ...], says: tuple[str, ...], cause: str = "") -> Fault:
+def rank_fault(
+    name: str, args: tuple[str, ...], expected_output: tuple[str, ...], cause: str = ""
+) -> Fault:
     """A fault of rank 2 while the others sleep."""
     first = "first failure: rank 2 on node3"
-    return Fault(name, program("faulty.py", "2", *args), (first, *says), cause=cause)
+    return Fault(
+        name, program_args("faulty.py", "2", *args), (first, *expected_output), cause=cause
+    )
 
 
-def hang(name: str, how: str, says: tuple[str, ...], within: float = 40.0) -> Fault:
+def hang_fault(
+    name: str, mode: str, expected_output: tuple[str, ...], timeout_s: float = 40.0
+) -> Fault:
     """A run that stands still because of rank 2."""
-    words = (*program("hanging.py", how, "2"), *STALL)
+    run_args = (*program_args("hanging.py", mode, "2"), *STOP_ON_STALL)
     first = "first failure: no rank made progress for"
-    return Fault(name, words, (first, *says), within=within, cause="standstill")
+    return Fault(name, run_args, (first, *expected_output), timeout_s=timeout_s, cause="standstill")
 
 
-def refused(
-    name: str, words: tuple[str, ...], says: tuple[str, ...], bring: Bring = nothing
+def refused_launch(
+    name: str, args: tuple[str, ...], expected_output: tuple[str, ...], setup: FaultSetup = no_setup
 ) -> Fault:
     """What keeps a launch from starting anything."""
-    ranks = rank_words("print=up")
-    return Fault(name, ("cluster=lab", *ranks, *words), says, code=3, bring=bring)
+    ranks = rank_overrides("print=up")
+    return Fault(name, ("cluster=lab", *ranks, *args), expected_output, code=3, setup=setup)
 
 
-def checked(
+def check_fault(
     name: str,
-    words: tuple[str, ...],
-    says: tuple[str, ...],
-    bring: Bring,
+    args: tuple[str, ...],
+    expected_output: tuple[str, ...],
+    setup: FaultSetup,
     code: int = 3,
-    within: float = 30.0,
+    timeout_s: float = 30.0,
 ) -> Fault:
     """What `check` sees."""
-    skip = [word for each in ("limits", "storage", "system") for word in ("--skip", each)]
+    skip = [word for check in ("limits", "storage", "system") for word in ("--skip", check)]
     skip = [] if "shared memory" in name else skip
     return Fault(
-        name, ("check", "--cluster", "lab", *skip, *words), says, code, within, bring=bring
+        name,
+        ("check", "--cluster", "lab", *skip, *args),
+        expected_output,
+        code,
+        timeout_s,
+        setup=setup,
     )
 
 
 FAULTS = (
-    rank(
+    rank_fault(
         "a rank raises",
         ("raise",),
         ("exited with 1", "ValueError: lr must be positive"),
     ),
-    rank(
+    rank_fault(
         "a rank raises from another exception",
         ("chain",),
         ("RuntimeError: the configuration has no lr", "KeyError: 'lr'"),
     ),
-    rank(
+    rank_fault(
         "a rank raises, and one that noticed it ends first",
         ("raise_slowly",),
         ("raised ValueError", "ValueError: lr must be positive"),
     ),
-    rank("a rank exits without a word", ("exit", "3"), ("exited with 3",)),
-    rank(
+    rank_fault("a rank exits without a word", ("exit", "3"), ("exited with 3",)),
+    rank_fault(
         "a rank writes its end into torchrun's error file alone",
         ("error_file",),
         ("exited with 1", "ValueError: told nobody but torchrun"),
     ),
-    rank(
+    rank_fault(
         "compiled code crashes",
         ("segfault",),
         ("was killed by SIGSEGV", "why: compiled code crashed", "PYTHONFAULTHANDLER=1"),
         "sigsegv",
     ),
-    rank(
+    rank_fault(
         "a bus error",
         ("signal", str(int(signal.SIGBUS))),
         ("was killed by SIGBUS", "a full /dev/shm"),
         "sigbus",
     ),
-    rank(
+    rank_fault(
         "somebody kills a rank",
         ("signal", str(int(signal.SIGKILL))),
         ("was killed by SIGKILL", "somebody or the kernel killed it"),
@@ -158,183 +169,191 @@ FAULTS = (
     ),
     Fault(
         "a module is missing on one host",
-        program("faulty.py", "2", "module", "extra_ops"),
+        program_args("faulty.py", "2", "module", "extra_ops"),
         (
             "first failure: rank 2 on node3 exited with 1",
             "ModuleNotFoundError: No module named 'extra_ops'",
             "has no module extra_ops",
         ),
         cause="module_missing",
-        bring=elsewhere("touch extra_ops.py"),
+        setup=on_other_hosts("touch extra_ops.py"),
     ),
     Fault(
         "data are missing on one host",
-        program("faulty.py", "2", "data", f"{SHM}/train.bin"),
-        ("first failure: rank 2 on node3", f"there is no {SHM}/train.bin on that host"),
+        program_args("faulty.py", "2", "data", f"{FAULT_DIR}/train.bin"),
+        ("first failure: rank 2 on node3", f"there is no {FAULT_DIR}/train.bin on that host"),
         cause="file_missing",
-        bring=elsewhere("touch train.bin"),
+        setup=on_other_hosts("touch train.bin"),
     ),
-    rank("a rank meets a full disk", ("full",), ("a disk of that host is full",), "disk_full"),
-    rank(
+    rank_fault(
+        "a rank meets a full disk", ("full",), ("a disk of that host is full",), "disk_full"
+    ),
+    rank_fault(
         "a script of long ago wants --local-rank",
         ("arguments",),
         ("exited with 2", "the program does not take --local-rank", "LOCAL_RANK"),
         "local_rank_unknown",
     ),
-    hang(
+    hang_fault(
         "a rank hangs before it joins",
         "before",
         ("ranks 0-1, 3 wait in init_process_group for rank 2 on node3, which is in load_batch",),
     ),
-    hang(
+    hang_fault(
         "a rank never comes to a collective",
         "collective",
         ("ranks 0-1, 3 wait in all_reduce for rank 2 on node3, which is in load_batch",),
     ),
-    hang("a rank stops reading its data", "pipe", ("rank 2, innermost call first", "read_shard")),
+    hang_fault(
+        "a rank stops reading its data", "pipe", ("rank 2, innermost call first", "read_shard")
+    ),
     Fault(
         "a rank returns while the others go on",
-        program("hanging.py", "leave", "2"),
+        program_args("hanging.py", "leave", "2"),
         ("rank 2 on node3 had ended with 0 before", "take part in every collective"),
-        within=40.0,
+        timeout_s=40.0,
         cause="peer_left",
     ),
     Fault(
         "a host loses its power",
-        (*program("faulty.py", "9", "none"), "lost_s=3"),
+        (*program_args("faulty.py", "9", "none"), "lost_s=3"),
         ("first failure: node3", "node3: there is no proof that nothing is left"),
         code=4,
-        within=30.0,
+        timeout_s=30.0,
         during=power_off,
     ),
     Fault(
         "somebody kills torchrun",
-        program("faulty.py", "9", "none"),
+        program_args("faulty.py", "9", "none"),
         ("first failure: ", "node3", "SIGKILL"),
         during=kill_torchrun,
     ),
-    refused(
+    refused_launch(
         "the master's port is taken",
         (f"cluster.master_port={PORT}",),
         (f"node1: cluster.master_port: port {PORT}", "set cluster.master_port to another port"),
         port_taken,
     ),
-    refused(
+    refused_launch(
         "an interpreter is missing on one host",
-        (f"cluster.python={SHM}/python", f"cluster.host_python={sys.executable}"),
-        (f"node3: {SHM}/python is not there", "set cluster.python"),
-        elsewhere(f"printf '#!/bin/sh\\nexec {sys.executable} \"$@\"\\n' >python; chmod +x python"),
-    ),
-    refused(
-        "another torch on one host",
-        (SITE,),
-        ("node3: torch 2.1.0, most have 2.", "pip install torch==2."),
-        on_hosts(
-            f"mkdir -p {SHM}/torch; cd {SHM}/torch; touch __init__.py; "
-            "echo \"__version__ = '2.1.0'\" >version.py",
-            f"rm -rf {SHM}",
+        (f"cluster.python={FAULT_DIR}/python", f"cluster.host_python={sys.executable}"),
+        (f"node3: {FAULT_DIR}/python is not there", "set cluster.python"),
+        on_other_hosts(
+            f"printf '#!/bin/sh\\nexec {sys.executable} \"$@\"\\n' >python; chmod +x python"
         ),
     ),
-    refused(
+    refused_launch(
+        "another torch on one host",
+        (SETUP_PYTHONPATH,),
+        ("node3: torch 2.1.0, most have 2.", "pip install torch==2."),
+        on_hosts(
+            f"mkdir -p {FAULT_DIR}/torch; cd {FAULT_DIR}/torch; touch __init__.py; "
+            "echo \"__version__ = '2.1.0'\" >version.py",
+            f"rm -rf {FAULT_DIR}",
+        ),
+    ),
+    refused_launch(
         "a package that the project names is missing on one host",
-        (SITE,),
+        (SETUP_PYTHONPATH,),
         ("node3: some-data-kit is missing", "requirements.txt", "pip install some-data-kit==1.0"),
         package_missing,
     ),
-    refused(
+    refused_launch(
         "the setup fails on one host",
-        (f"cluster.setup=['ls {SHM}/env']",),
-        ("node3: cluster.setup ended with 2", f"{SHM}/env"),
-        elsewhere("touch env"),
+        (f"cluster.setup=['ls {FAULT_DIR}/env']",),
+        ("node3: cluster.setup ended with 2", f"{FAULT_DIR}/env"),
+        on_other_hosts("touch env"),
     ),
-    refused(
+    refused_launch(
         "the disk of one host is full",
         (),
         ("node3: cluster.workdir: ", "0 MiB free", "python -m runner clean"),
         disk_full,
     ),
-    refused(
+    refused_launch(
         "nothing can be written on one host",
-        (f"cluster.workdir={SHM}",),
-        (f"node3: cluster.workdir: {SHM} is a file, not a folder", "set cluster.workdir"),
-        on_hosts(f"touch {SHM}", f"rm -rf {SHM}"),
+        (f"cluster.workdir={FAULT_DIR}",),
+        (f"node3: cluster.workdir: {FAULT_DIR} is a file, not a folder", "set cluster.workdir"),
+        on_hosts(f"touch {FAULT_DIR}", f"rm -rf {FAULT_DIR}"),
     ),
-    refused(
+    refused_launch(
         "the project is not on one host",
-        (f"cluster.project={SHM}", "task.script=train.py"),
-        (f"node3: cluster.project: there is no folder {SHM}",),
-        elsewhere("touch train.py"),
+        (f"cluster.project={FAULT_DIR}", "task.script=train.py"),
+        (f"node3: cluster.project: there is no folder {FAULT_DIR}",),
+        on_other_hosts("touch train.py"),
     ),
-    refused(
+    refused_launch(
         "a host does not answer",
         ("cluster.ssh.connect_timeout=2",),
         ("node3: ", "2 s"),
         unplugged,
     ),
-    refused(
+    refused_launch(
         "a host refuses the connection",
         ("cluster.nodes.node3.port=23",),
         ("node3: ", "port 23", "refused"),
     ),
-    refused(
+    refused_launch(
         "the key of a host has changed",
         (),
         ("node3: ", "SHA256:", "ssh-keygen -R"),
-        other_key,
+        host_key_changed,
     ),
-    refused(
+    refused_launch(
         "fewer GPUs than the YAML says",
         ("cluster.nodes.node3.gpus=2",),
         ("node3: cluster.nodes.node3.gpus: asked for 2, the host has none", "legal here: 0"),
     ),
     Fault(
         "somebody kills the etcd of a run",
-        (*program("faulty.py", "9", "none"), *SERVED),
+        (*program_args("faulty.py", "9", "none"), *SERVED_ETCD),
         ("first failure: node3: the etcd of the run was killed by SIGKILL",),
         during=kill_etcd,
     ),
-    refused(
+    refused_launch(
         "no etcd on the node that is to run one",
-        SERVED,
+        SERVED_ETCD,
         ("node3: rendezvous.serve: there is no etcd on its PATH", "package is etcd-server"),
-        on_hosts(NO_ETCD, OWN_ETCD),
+        on_hosts(HIDE_ETCD, RESTORE_ETCD),
     ),
-    refused(
+    refused_launch(
         "an etcd without the v2 API there",
-        SERVED,
+        SERVED_ETCD,
         ("node3: rendezvous.serve: /usr/bin/etcd is etcd 3.6.1, which has no v2 API for torch",),
-        on_hosts(NEW_ETCD, OWN_ETCD),
+        on_hosts(FAKE_NEW_ETCD, RESTORE_ETCD),
     ),
-    refused(
+    refused_launch(
         "an endpoint where nobody listens",
         ("rendezvous=etcd", f"rendezvous.endpoint={{node4}}:{ETCD_PORT}"),
         (f":{ETCD_PORT} cannot be used from here: Connection refused", "client URL"),
     ),
-    refused(
+    refused_launch(
         "an etcd at the endpoint that offers no v2 API",
         ("rendezvous=etcd-v2", f"rendezvous.endpoint={{node4}}:{ETCD_PORT}"),
         ("rendezvous.endpoint: the etcd 3.4", "offers no v2 API", "start it with --enable-v2"),
-        without_v2,
+        etcd_without_v2,
     ),
-    refused(
+    refused_launch(
         "python-etcd is missing on one host",
         ("rendezvous=etcd", f"rendezvous.endpoint={{node4}}:{ETCD_PORT}"),
         ("node3: no python-etcd in", "-m pip install python-etcd"),
-        client_missing,
+        etcd_client_missing,
     ),
-    checked(
+    check_fault(
         "an endpoint that drops what one host sends",
         ("rendezvous=etcd", f"rendezvous.endpoint={{node4}}:{ETCD_PORT}", "--skip", "pairs"),
         ("node3", "cannot be used from here: no answer within 5 s"),
         endpoint_dropped,
     ),
-    checked(
+    check_fault(
         "a firewall between one pair of hosts",
         (),
         ("node1 and node3 cannot reach each other: timed out", "both reach the others"),
-        on_hosts(f"ip neigh replace {{node3}} {NOBODY}", "ip neigh del {node3} dev eth0", "node1"),
+        on_hosts(
+            f"ip neigh replace {{node3}} {DEAD_NEIGHBOUR}", "ip neigh del {node3} dev eth0", "node1"
+        ),
     ),
-    checked(
+    check_fault(
         "the master's port behind a firewall",
         (f"cluster.master_port={PORT}",),
         (f"cluster.master_port: no node reaches its port {PORT}", "while other ports are open"),
@@ -344,35 +363,35 @@ FAULTS = (
             "node1",
         ),
     ),
-    checked(
+    check_fault(
         "a resolver that does not answer",
         (),
         ("node3", "no answer within 5 s when it looks up the name", "lines for /etc/hosts"),
-        on_hosts(SLOW_DNS, FAST_DNS),
+        on_hosts(BREAK_DNS, RESTORE_DNS),
         code=0,
-        within=30.0,
+        timeout_s=30.0,
     ),
-    checked(
+    check_fault(
         "a name that leads to loopback",
         ("cluster.nodes.node1.addr=master.lab",),
         ("master.lab leads to 127.0.1.1 there, so to itself and not to node1",),
         misleading_name,
     ),
-    checked(
+    check_fault(
         "unlike MTUs",
         (),
         ("node3", "eth0 has MTU 1400, most have 1500"),
         on_hosts("ip link set dev eth0 mtu 1400", "ip link set dev eth0 mtu 1500"),
         code=0,
     ),
-    checked(
+    check_fault(
         "a tiny shared memory",
         (),
         ("node3", "shared memory (/dev/shm) has 1 MiB free", "remount,size=16G"),
         on_hosts("mount -t tmpfs -o size=1M tmpfs /dev/shm", "umount /dev/shm"),
         code=0,
     ),
-    checked(
+    check_fault(
         "pushed code that somebody changed on one host",
         (),
         ("node3", "with files that are not what was pushed", "python -m runner deploy"),

@@ -19,8 +19,8 @@ from typing import IO, Any
 
 ROOT = Path(__file__).parents[2]
 PROGRAMS = Path(__file__).parent / "programs"
-RANK = str(PROGRAMS / "rank.py")
-PLAIN = "task.entry=plain"
+RANK_SCRIPT = str(PROGRAMS / "rank.py")
+PLAIN_ENTRY = "task.entry=plain"
 VERBS = [
     *("attach", "check", "clean", "config", "deploy", "exec", "explain", "init"),
     *("logs", "plan", "ps", "pull", "stacks", "stop", "why"),
@@ -68,7 +68,7 @@ class Controller:
         self, argv: list[str], cwd: Path, env: Mapping[str, str], prefix: list[str] | None = None
     ) -> None:
         self.cwd = cwd
-        self.began = time.monotonic()
+        self.started_at = time.monotonic()
         self._out, self._err = (tempfile.TemporaryFile("w+b") for _ in range(2))  # noqa: SIM115
         self.process = subprocess.Popen(
             [*(prefix or []), *argv],
@@ -83,12 +83,12 @@ class Controller:
     @property
     def out(self) -> str:
         """Standard output so far."""
-        return _text(self._out)
+        return _read_text(self._out)
 
     @property
     def err(self) -> str:
         """Standard error so far."""
-        return _text(self._err)
+        return _read_text(self._err)
 
     @property
     def run_id(self) -> str:
@@ -107,9 +107,9 @@ class Controller:
 
     def until(self, condition: Callable[[], object], what: str, seconds: float = 60) -> None:
         """Wait for a condition, with a deadline that shows what was printed."""
-        end = time.monotonic() + seconds
+        deadline = time.monotonic() + seconds
         while not condition():
-            if time.monotonic() > end or self.process.poll() not in (None, 0):
+            if time.monotonic() > deadline or self.process.poll() not in (None, 0):
                 raise AssertionError(f"waited for {what}:\n{self.out[-4000:]}\n{self.err[-8000:]}")
             time.sleep(0.02)
 
@@ -126,7 +126,7 @@ class Controller:
             raise AssertionError(
                 f"no end in {seconds} s:\n{self.out[-4000:]}\n{self.err}"
             ) from None
-        return Result(code, self.out, self.err, time.monotonic() - self.began, self.folder)
+        return Result(code, self.out, self.err, time.monotonic() - self.started_at, self.folder)
 
     def kill(self) -> None:
         """End it without a word."""
@@ -147,7 +147,8 @@ class Launcher:
     Attributes:
         folder: Where that user stands.
         conf: Their configuration.
-        entry: What starts the ranks of `rank_words`; "plain" costs each host no import of torch.
+        entry: What starts the ranks of `rank_overrides`; "plain" costs each host no import of
+            torch.
         env: The environment.
     """
 
@@ -163,13 +164,13 @@ class Launcher:
             "PYTHONPATH": str(ROOT),
             "HOME": str(home),
         }
-        self._started: list[Controller] = []
+        self._controllers: list[Controller] = []
 
     def start(self, *overrides: str, env: Mapping[str, str] | None = None) -> Controller:
         """Start `python -m runner OVERRIDES`."""
         argv = [sys.executable, "-m", "runner", *overrides]
         controller = Controller(argv, self.folder, {**self.env, **(env or {})})
-        self._started.append(controller)
+        self._controllers.append(controller)
         return controller
 
     def __call__(
@@ -178,15 +179,15 @@ class Launcher:
         """Run it to its end."""
         return self.start(*overrides, env=env).wait(seconds)
 
-    def ranks(self, words: str, *overrides: str, **more: Any) -> Result:
+    def run_ranks(self, words: str, *overrides: str, **more: Any) -> Result:
         """Run ranks without torch (`programs/rank.py`) that do `words`, one after the other."""
-        return self(*self.rank_words(*words.split()), *overrides, **more)
+        return self(*self.rank_overrides(*words.split()), *overrides, **more)
 
-    def rank_words(self, *words: str) -> list[str]:
+    def rank_overrides(self, *words: str) -> list[str]:
         """The overrides for ranks without torch, started as `entry` says."""
-        return rank_words(*words, entry=self.entry)
+        return rank_overrides(*words, entry=self.entry)
 
-    def beside(self, folder: Path) -> Launcher:
+    def in_folder(self, folder: Path) -> Launcher:
         """The same user, standing in another folder."""
         other = copy.copy(self)
         other.folder = folder
@@ -194,16 +195,16 @@ class Launcher:
 
     def close(self) -> None:
         """Kill what still runs."""
-        for controller in self._started:
+        for controller in self._controllers:
             controller.close()
 
 
-def rank_words(*words: str, entry: str = "torchrun") -> list[str]:
+def rank_overrides(*words: str, entry: str = "torchrun") -> list[str]:
     """The overrides for ranks without torch (`programs/rank.py`) that do `words`."""
     quoted = ",".join(json.dumps(word) for word in words)
-    ranks = [f"task.script={RANK}", "task.args_style=raw", f"task.args=[{quoted}]"]
+    ranks = [f"task.script={RANK_SCRIPT}", "task.args_style=raw", f"task.args=[{quoted}]"]
     return ranks if entry == "torchrun" else [*ranks, f"task.entry={entry}"]
 
 
-def _text(file: IO[bytes]) -> str:
+def _read_text(file: IO[bytes]) -> str:
     return os.pread(file.fileno(), 1 << 30, 0).decode(errors="replace")

@@ -8,7 +8,7 @@ import pytest
 
 from tests.lab.chaos import judge
 from tests.lab.chaos.disasters import KINDS
-from tests.lab.chaos.runs import WIDE
+from tests.lab.chaos.runs import LINE_PADDING
 from tests.lab.chaos.session import Session
 from tests.lab.lab import Lab, LabFactory, wait_until
 from tests.lab.launching import Launcher
@@ -83,5 +83,5 @@ def test_the_judge_sees_an_orphan(lab: Lab) -> None:
 )
 def test_the_judge_sees_lost_and_doubled_lines(numbers: list[int], end: str, wrong: int) -> None:
     """Only the last line may be torn."""
-    text = "".join(f"one 0 {number} {WIDE}\n" for number in numbers) + end
-    assert len(list(judge.numbering(text.encode(), "one", 0))) == wrong
+    text = "".join(f"one 0 {number} {LINE_PADDING}\n" for number in numbers) + end
+    assert len(list(judge.check_numbering(text.encode(), "one", 0))) == wrong

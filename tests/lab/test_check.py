@@ -36,7 +36,7 @@ def test_a_cluster_that_is_well(lab: Lab, on_lab: Launcher) -> None:
     assert shown.code == 0, shown
     assert "torch    fine  node[1-4]  2." in shown.out, shown
     assert shown.out.endswith("lab: all is well\n"), shown
-    assert lab.still_on() == {}
+    assert lab.wait_idle() == {}
 
 
 def test_a_host_that_does_not_answer(lab: Lab, on_lab: Launcher) -> None:
@@ -61,7 +61,7 @@ def test_another_torch_on_one_host(lab: Lab, on_lab: Launcher) -> None:
         checked = on_lab("check", "--cluster", "lab", SETUP)
         assert checked.code == 3, checked
         assert "torch 2.1.0, most have 2." in checked.out
-        launch = ("cluster=lab", SETUP, *on_lab.rank_words("print=up"))
+        launch = ("cluster=lab", SETUP, *on_lab.rank_overrides("print=up"))
         refused = on_lab(*launch)
         assert refused.code == 3, refused
         assert "node3: torch 2.1.0, most have 2." in refused.err
@@ -69,7 +69,7 @@ def test_another_torch_on_one_host(lab: Lab, on_lab: Launcher) -> None:
         assert on_lab(*launch, "check.skip=[torch]", "dry_run=true").code == 0
     finally:
         lab["node3"].sh("rm -rf /dev/shm/other")
-    assert lab.still_on() == {}
+    assert lab.wait_idle() == {}
 
 
 def test_a_host_whose_memory_is_limited(lab: Lab, on_lab: Launcher) -> None:
@@ -84,13 +84,13 @@ def test_a_host_whose_memory_is_limited(lab: Lab, on_lab: Launcher) -> None:
         host.sh(f"echo 1 > {folder}/cgroup.procs")  # its sshd, and so every log-in from now on
         done = on_lab("check", "--cluster", "lab", "--json")
         assert done.code == 0, done
-        (said,) = [row for row in found(done, check="system") if "cgroup" in row["what"]]
+        (said,) = [row for row in found(done, check="system") if "cgroup" in row["message"]]
         assert (said["level"], said["node"]) == ("warning", "node2")
-        assert said["what"].startswith("our cgroup may take 2.0 GiB of the machine's ")
+        assert said["message"].startswith("our cgroup may take 2.0 GiB of the machine's ")
         assert "MemoryMax=" in said["hint"]
     finally:
         host.sh(f"echo 1 > {MEMORY}{before}/cgroup.procs", check=False)
-        host.clear()
+        host.kill_all()
         host.sh(f"rmdir {folder}", check=False)
 
 
@@ -114,13 +114,13 @@ def test_a_package_that_is_missing_on_one_host(lab: Lab, on_lab: Launcher) -> No
             "mkdir -p /dev/shm/other/of_the_others-1.0.dist-info && "
             "touch /dev/shm/other/of_the_others-1.0.dist-info/METADATA"
         )
-    launch = ("cluster=lab", SETUP, *on_lab.rank_words("print=up"))
+    launch = ("cluster=lab", SETUP, *on_lab.rank_overrides("print=up"))
     try:
         checked = on_lab("check", "--cluster", "lab", "--json", *launch[1:])
         assert checked.code == 3, checked
         (missing,) = found(checked, check="packages", level="error")
         assert missing["node"] == "node3"
-        assert missing["what"] == "of-the-others is missing, and named in requirements.txt"
+        assert missing["message"] == "of-the-others is missing, and named in requirements.txt"
         assert f"{sys.executable} -m pip install of-the-others==1.0" in missing["hint"]
         assert len(found(checked, check="packages", level="fine")) == 3
         refused = on_lab(*launch)
@@ -131,7 +131,7 @@ def test_a_package_that_is_missing_on_one_host(lab: Lab, on_lab: Launcher) -> No
     finally:
         for name in ("node1", "node2", "node4"):
             lab[name].sh("rm -rf /dev/shm/other")
-    assert lab.still_on() == {}
+    assert lab.wait_idle() == {}
 
 
 def test_another_python_in_the_login_shell_of_one_host(lab: Lab, on_lab: Launcher) -> None:
@@ -143,12 +143,12 @@ def test_another_python_in_the_login_shell_of_one_host(lab: Lab, on_lab: Launche
     done = on_lab("check", "--cluster", "lab", "--json", "cluster.python=python3")
     (other,) = found(done, check="python", level="warning")
     assert other["node"] == "node2"
-    assert other["what"].startswith(f"a login shell finds python3 at {here}/python"), other
+    assert other["message"].startswith(f"a login shell finds python3 at {here}/python"), other
     assert f"cluster.python={here}/python" in other["hint"]
     assert done.seconds < 30
     named = on_lab("check", "--cluster", "lab", "--json")
     assert found(named, check="python", level="warning") == []
-    assert lab.still_on() == {}
+    assert lab.wait_idle() == {}
 
 
 def test_the_release_that_a_launch_would_push(lab: Lab, on_lab: Launcher) -> None:
@@ -159,7 +159,7 @@ def test_the_release_that_a_launch_would_push(lab: Lab, on_lab: Launcher) -> Non
         done = on_lab("check", "--cluster", "lab", "--json")
         assert done.code == 0, done
         rows = found(done, check="code")
-        return {row["node"]: row["level"] for row in rows}, rows[1]["what"]
+        return {row["node"]: row["level"] for row in rows}, rows[1]["message"]
 
     fine = dict.fromkeys(lab.hosts, "fine")
     assert levels() == (fine, mock.ANY)
@@ -177,7 +177,7 @@ def test_the_release_that_a_launch_would_push(lab: Lab, on_lab: Launcher) -> Non
     assert levels()[1].endswith("a launch sends them again")
     assert on_lab("deploy", "--cluster", "lab").code == 0
     assert levels() == (fine, mock.ANY)
-    assert lab.still_on() == {}
+    assert lab.wait_idle() == {}
 
 
 @pytest.mark.torch
@@ -195,4 +195,4 @@ def test_smoke_and_bandwidth_are_real_runs(lab: Lab, on_lab: Launcher) -> None:
     assert refused.code == 3, refused
     assert "run " not in refused.err
     assert on_lab("check", "--cluster", "lab", "--smoke", "--json").code == 2
-    assert lab.still_on() == {}
+    assert lab.wait_idle() == {}

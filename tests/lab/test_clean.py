@@ -28,11 +28,11 @@ def test_ended_runs_go_and_what_is_in_use_stays(lab: Lab, plainly: Launcher) -> 
     (user.folder / "frozen").mkdir()
     (user.folder / "frozen" / "file").write_text("x" * 100_000)
     (user.folder / "frozen").chmod(0o555)
-    ended = [user.ranks("print=hi", "cluster=lab") for _ in range(2)]
+    ended = [user.run_ranks("print=hi", "cluster=lab") for _ in range(2)]
     assert [done.code for done in ended] == [0, 0], ended
     gone = {done.folder.name for done in ended}
     (user.folder / "new").write_text("another release")
-    words = user.rank_words("print=up", "wait=/dev/shm/go", "print=done")
+    words = user.rank_overrides("print=up", "wait=/dev/shm/go", "print=done")
     running = user.start("cluster=lab", *words)
     running.until_printed("up", times=4)
     kept = running.run_id
@@ -62,7 +62,7 @@ def test_ended_runs_go_and_what_is_in_use_stays(lab: Lab, plainly: Launcher) -> 
 def test_a_run_that_died_without_a_word_goes_when_it_is_old(lab: Lab, plainly: Launcher) -> None:
     """After a power cut no record has an end; a young one may be about to start."""
     running = plainly.start(
-        "cluster=lab", "cluster.only=[node1]", *plainly.rank_words("print=up", "sleep=600")
+        "cluster=lab", "cluster.only=[node1]", *plainly.rank_overrides("print=up", "sleep=600")
     )
     running.until_printed("up")
     lab["node1"].power_off()
@@ -80,7 +80,7 @@ def test_hosts_of_one_disk_clean_their_own_part(
     """And together leave nothing."""
     with lab_factory(n=3, shared_home=True) as lab:
         lab.write_cluster(launcher.conf)
-        assert launcher.ranks("print=hi", "cluster=lab").code == 0
+        assert launcher.run_ranks("print=hi", "cluster=lab").code == 0
         told = json.loads(clean(launcher, *NOW, "--json").out)
         assert all(len(said["runs"]) == 1 for said in told.values())
         assert sum(len(said["releases"]) for said in told.values()) == 1

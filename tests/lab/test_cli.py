@@ -15,8 +15,8 @@ ROOT = Path(__file__).parents[2]
 HEAVY = ("torch", "numpy", "fabric", "paramiko", "invoke", "rich", "ClusterShell", "asyncio")
 PROBE = """
 import sys
-from runner.cli.main import compose_and
-code = compose_and(sys.argv[1:], lambda run: 0)
+from runner.cli.main import for_each_run
+code = for_each_run(sys.argv[1:], lambda run: 0)
 print(*[name for name in {heavy!r} if name in sys.modules])
 sys.exit(code)
 """

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.lab.lab import Host, Lab, LabFactory, wait_until
-from tests.lab.launching import PLAIN, PROGRAMS, Controller, Launcher
+from tests.lab.launching import PLAIN_ENTRY, PROGRAMS, Controller, Launcher
 
 RELEASES = "~/.runner/releases"
 
@@ -99,7 +99,7 @@ def test_ranks_see_the_tree_as_it_is_here(lab: Lab, project: Launcher, tmp_path:
     git(inner, "commit", "-qm", "inner")
     git(project.folder, "submodule", "add", "-q", str(inner), "sub")
     (project.folder / "sub" / "untracked.txt").write_text("in a submodule")
-    done = project("cluster=lab", PLAIN, "task.script=tree.py")
+    done = project("cluster=lab", PLAIN_ENTRY, "task.script=tree.py")
     assert done.code == 0, done
     here = [
         row
@@ -146,7 +146,7 @@ def test_a_job_and_a_deploy_leave_each_other_alone(lab: Lab, project: Launcher) 
         "while not os.path.exists('/dev/shm/go'): time.sleep(0.05)\n"
         "print(open('value.txt').read(), flush=True)\n"
     )
-    run = project.start("cluster=lab", PLAIN, "task.script=train.py")
+    run = project.start("cluster=lab", PLAIN_ENTRY, "task.script=train.py")
     run.until_printed("ready", times=4)
     (project.folder / "value.txt").write_text("two")
     for number in range(3):
@@ -177,9 +177,9 @@ def test_ranks_stand_where_the_user_stands(project: Launcher) -> None:
     (project.folder / "tool.py").write_text(
         "import os, sys; print(open('here.txt').read(), os.getcwd(), sys.argv[0])"
     )
-    user = project.beside(below)
+    user = project.in_folder(below)
     for script in ("../../tool.py", str(project.folder / "tool.py")):
-        done = user("cluster=lab", PLAIN, f"task.script={script}", "cluster.only=[node1]")
+        done = user("cluster=lab", PLAIN_ENTRY, f"task.script={script}", "cluster.only=[node1]")
         assert done.code == 0, done
         assert re.search(r"found /\S+/work/exp/a b \.\./\.\./tool\.py", done.out), done
 
@@ -262,7 +262,7 @@ def test_two_people_deploy_at_once(lab: Lab, project: Launcher, tmp_path: Path) 
         (project.folder / f"file{number}").write_text(f"{number}\n" * 500)
     shutil.copytree(project.folder, tmp_path / "another", symlinks=True)
     (tmp_path / "another" / "file7").write_text("changed")
-    theirs = project.beside(tmp_path / "another")
+    theirs = project.in_folder(tmp_path / "another")
     people = [project, project, theirs]
     started = [each.start("deploy", "--cluster", "lab", "--json") for each in people]
     ended = [each.wait() for each in started]
@@ -290,7 +290,7 @@ def test_hosts_with_one_home_store_a_release_once(
         assert sorted(bytes_ > 2_000_000 for bytes_ in sent if bytes_ is not None).count(True) == 1
         assert len(whole(lab["node1"])) == 1
         (launcher.folder / "show.py").write_text("import os; print(os.path.getsize('data'))")
-        run = launcher("cluster=lab", PLAIN, "task.script=show.py")
+        run = launcher("cluster=lab", PLAIN_ENTRY, "task.script=show.py")
         assert run.code == 0, run
         assert run.out.count("3000000") == 3
 
@@ -301,7 +301,7 @@ def test_a_damaged_release_is_noticed_and_replaced(lab: Lab, project: Launcher) 
     assert project("deploy", "--cluster", "lab").code == 0
     path = f"{RELEASES}/*/code/value.py"
     lab["node2"].sh(f"for f in {path}; do chmod u+w $f; echo 'print(1)' > $f; done")
-    done = project("cluster=lab", PLAIN, "task.script=value.py")
+    done = project("cluster=lab", PLAIN_ENTRY, "task.script=value.py")
     assert done.code == 0, done
     assert done.out.count("as pushed") == 4
     assert "as pushed" in lab["node2"].sh(f"cat {path}")
@@ -334,7 +334,7 @@ def test_never_runs_what_is_there(lab: Lab, project: Launcher) -> None:
     """With `cluster.project`, or `cluster.deploy=never`, nothing is pushed."""
     for host in lab.hosts.values():
         host.write("~/code/show.py", "import os; print(os.getcwd())")
-    done = project("cluster=lab", 'cluster.project="~/code"', PLAIN, "task.script=show.py")
+    done = project("cluster=lab", 'cluster.project="~/code"', PLAIN_ENTRY, "task.script=show.py")
     assert done.code == 0, done
     assert done.out.count("/home/root/code") == 4
     assert all(releases(host) == [] for host in lab.hosts.values())
@@ -347,7 +347,7 @@ def test_a_stop_while_the_code_is_copied_ends_it(project: Launcher) -> None:
     """Ctrl-C at any moment before the ranks: exit 130, and nothing is left of the run."""
     (project.folder / "big").write_bytes(os.urandom(100_000_000))
     assert project("deploy", "--cluster", "lab", seconds=120).code == 0
-    run = project.start("cluster=lab", *project.rank_words("sleep=60"))
+    run = project.start("cluster=lab", *project.rank_overrides("sleep=60"))
     run.until(lambda: "meeting at" in run.err, "the opening")
     run.send()
     done = run.wait(40)

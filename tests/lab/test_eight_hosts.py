@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.lab.faults import program
+from tests.lab.faults import program_args
 from tests.lab.lab import Lab, LabFactory
 from tests.lab.launching import Launcher
 from tests.lab.test_faults import last_lines
@@ -26,9 +26,9 @@ def eight(lab_factory_for_session: LabFactory) -> Iterator[Lab]:
     "words",
     [
         pytest.param(
-            program("hanging.py", "raise", "5"), id="in a collective", marks=pytest.mark.torch
+            program_args("hanging.py", "raise", "5"), id="in a collective", marks=pytest.mark.torch
         ),
-        pytest.param(program("faulty.py", "5", "raise"), id="asleep, and would never notice"),
+        pytest.param(program_args("faulty.py", "5", "raise"), id="asleep, and would never notice"),
     ],
 )
 def test_one_rank_raises_while_the_others_wait(
@@ -47,4 +47,4 @@ def test_one_rank_raises_while_the_others_wait(
     ended = [e["wall"] for e in done.events if e["kind"] == "ended"]
     assert len(ended) == 8
     assert max(ended) - raised["wall"] < LATER_S
-    assert eight.still_on() == {}
+    assert eight.wait_idle() == {}

@@ -26,7 +26,7 @@ TOY = ["task=elastic_toy", f"task.args.steps={STEPS}", "task.args.step_seconds=0
 
 def test_ranks_are_where_torch_puts_them(lab: Lab, on_lab: Launcher) -> None:
     """The master is the last by its address: its ranks are the last ones, and so they are told."""
-    words = on_lab.rank_words("print=up", "env=GROUP_RANK")
+    words = on_lab.rank_overrides("print=up", "env=GROUP_RANK")
     done = on_lab(*THREE, "cluster.master=node3", *words, "cluster.nodes.node2.nproc_per_node=2")
     assert done.code == 0, done
     ranks = {0: "node1", 1: "node2", 2: "node2", 3: "node3"}
@@ -40,12 +40,12 @@ def test_ranks_are_where_torch_puts_them(lab: Lab, on_lab: Launcher) -> None:
     assert "[node1:0] up" in again.out, again
     assert "[node3:3] up" in again.out, again
     assert ":1]" not in again.out
-    assert lab.still_on() == {}
+    assert lab.wait_idle() == {}
 
 
 def test_the_first_failure_is_where_its_rank_was(on_lab: Launcher) -> None:
     """Rank 0 fails, on the first node by address, and the others are stopped."""
-    words = on_lab.rank_words("print=up", "fail=0:3", "sleep=60")
+    words = on_lab.rank_overrides("print=up", "fail=0:3", "sleep=60")
     done = on_lab(*THREE, "cluster.master=node3", *words)
     assert done.code == 1, done
     assert "first failure: rank 0 on node1 exited with 3" in done.err, done
@@ -53,7 +53,7 @@ def test_the_first_failure_is_where_its_rank_was(on_lab: Launcher) -> None:
 
 def test_torch_starts_failed_ranks_again(on_lab: Launcher) -> None:
     """A rank fails once; nobody stops the run, both starts are on record, and no byte is lost."""
-    words = on_lab.rank_words("print=up", "once=0:3", "print=again")
+    words = on_lab.rank_overrides("print=up", "once=0:3", "print=again")
     done = on_lab(*THREE, "torchrun.max_restarts=1", *QUICK, *words)
     assert done.code == 0, done
     starts = [e for e in done.events if e["kind"] == "rank_started"]
@@ -112,7 +112,7 @@ def test_the_node_of_rank_0_leaves_and_comes_back(lab: Lab, toy: Controller) -> 
             path = f"~/.runner/runs/{toy.run_id}/{node}/attempt_0/rank_{rank}.out"
             assert done.log(node, rank) == lab[node].sh(f"cat {path} 2>/dev/null || true")
     assert done.log("node1", 0).count("begins after step") == 2
-    assert lab.still_on() == {}
+    assert lab.wait_idle() == {}
 
 
 def test_a_node_that_leaves_for_good(lab: Lab, toy: Controller) -> None:
@@ -177,7 +177,7 @@ def test_with_etcd_the_hubs_node_leaves_and_comes_back(
 
 def test_nobody_is_needed_for_a_loss(lab: Lab, on_lab: Launcher) -> None:
     """A detached run goes on with two; ps, attach and logs tell it as it is, and stop proves it."""
-    words = on_lab.rank_words("print=up", "sleep=600")
+    words = on_lab.rank_overrides("print=up", "sleep=600")
     run = on_lab(*ELASTIC, *words, "cluster.master=node2", "detach=true").folder.name
     here = ["--run", run, "--cluster", "lab"]
     lab["node3"].power_off()

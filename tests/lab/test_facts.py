@@ -25,9 +25,9 @@ from runner.core.codec import decode, encode
 from runner.core.model.facts import Facts, FactsRequest, Gpu, GpuProcess
 from runner.core.model.hardware import Driver, GpuHealth
 from runner.host.facts import interpreter, login_shell, machine, ports, setup
-from runner.host.facts.collect import Collected, collect
+from runner.host.facts.collect import FactsResult, collect
 from runner.host.gpu import activity, nvml, query
-from runner.host.gpu.activity import Doing
+from runner.host.gpu.activity import GpuActivity
 from runner.host.process import bounded_child
 
 REPO = Path(__file__).parents[2]
@@ -44,7 +44,7 @@ from runner.core.codec import decode, encode
 from runner.core.model.facts import FactsRequest
 from runner.host.facts.collect import collect
 told = collect(decode(FactsRequest, json.loads(sys.argv[2])))
-held = told.held.port
+held = told.reserved.store_port
 print(json.dumps({"facts": encode(told.facts), "environ": told.environ, "held": held}))
 """
 
@@ -64,7 +64,7 @@ def under(python: Path, asked: FactsRequest, code: Path = REPO, **options: Any) 
     return answer
 
 
-def setting_up(*lines: str, **wanted: Any) -> Collected:
+def setting_up(*lines: str, **wanted: Any) -> FactsResult:
     """Collect with these setup lines."""
     return collect(request(setup=lines, **wanted))
 
@@ -106,12 +106,12 @@ def python(request: pytest.FixtureRequest) -> Path:
 def test_everything_is_known_at_once(python: Path, tmp_path: Path) -> None:
     """One call fills every part, under the oldest Python as under the newest."""
     (tmp_path / "train.py").write_text("")
-    asked = request(project=str(tmp_path), script="train.py", hold_port=True, tasks_hash="0")
+    asked = request(project=str(tmp_path), script="train.py", reserve_port=True, tasks_hash="0")
 
     answer = under(python, asked, env={**os.environ, "SSH_CONNECTION": "10.0.0.1 5 10.0.0.2 22"})
 
     facts: Facts = answer["facts"]
-    assert (facts.node, facts.hostname, facts.reached_at) == (
+    assert (facts.node, facts.hostname, facts.ssh_address) == (
         "n1",
         socket.gethostname(),
         "10.0.0.2",
@@ -119,16 +119,16 @@ def test_everything_is_known_at_once(python: Path, tmp_path: Path) -> None:
     assert facts.python.version == ".".join(str(part) for part in sys.version_info[:3])
     assert facts.python.error == ""
     assert [i.addresses[0] for i in facts.interfaces if i.loopback] == ["127.0.0.1/8"]
-    assert facts.held_port == answer["held"] > 0
+    assert facts.reserved_port == answer["held"] > 0
     assert 1 <= facts.cores <= len(os.sched_getaffinity(0))
     assert (facts.workdir, facts.workdir_error) == (str(Path.home() / ".runner"), "")
     assert facts.project_exists
     assert facts.script_exists
-    assert not facts.tasks_held
+    assert not facts.has_tasks
     assert facts.disk_free
     assert facts.shm_free
     assert set(facts.limits) == {"memlock", "nofile", "nproc"}
-    assert {"python", "folders", "network", "port", "total"} <= set(facts.seconds)
+    assert {"python", "folders", "network", "port", "total"} <= set(facts.part_seconds)
     assert answer["environ"]["PATH"] == os.environ["PATH"]
 
 
@@ -141,7 +141,7 @@ def test_nothing_is_written(python: Path, tmp_path: Path) -> None:
 
     answer = under(
         python,
-        request(workdir="~/deep/er", project="~/none", setup=("true",), hold_port=True),
+        request(workdir="~/deep/er", project="~/none", setup=("true",), reserve_port=True),
         env={**os.environ, "HOME": str(home), "TMPDIR": str(temporary)},
     )
 
@@ -164,7 +164,7 @@ import os, sys
 zipped = os.memfd_create("code")
 os.write(zipped, open({str(path)!r}, "rb").read())
 sys.argv[1] = "/proc/self/fd/%d" % zipped
-{DRIVER.replace("told = ", 'from runner.host.gpu import query; query.SIGNS = ("/",); told = ')}
+{DRIVER.replace("told = ", 'from runner.host.gpu import query; query.DRIVER_PATHS = ("/",); told = ')}
 """
     argv = [str(python), "-I", "-c", boot, "", json.dumps(encode(request()))]
 
@@ -176,7 +176,7 @@ sys.argv[1] = "/proc/self/fd/%d" % zipped
 
 def test_it_may_be_called_from_a_thread() -> None:
     """The children of a thread are like any other."""
-    answers: list[Collected] = []
+    answers: list[FactsResult] = []
     thread = threading.Thread(target=lambda: answers.append(setting_up("export A=1")))
     thread.start()
     thread.join(30)
@@ -204,7 +204,7 @@ def test_a_parent_without_standard_streams_gets_an_answer(tmp_path: Path) -> Non
     subprocess.run(["/bin/bash", "-c", line, "bash", *argv], check=True, timeout=60)
 
     facts = decode(Facts, json.loads(out.read_text())["facts"])
-    assert (facts.setup.code, facts.python.error) == (0, "")
+    assert (facts.setup.exit_code, facts.python.error) == (0, "")
 
 
 # --- setup lines ---
@@ -260,14 +260,16 @@ def test_a_failing_line_fails_the_setup(
     tmp_path: Path, lines: tuple[str, ...], code: int, last: str
 ) -> None:
     """The line is named, nothing after it runs, and the rest of the facts stays empty."""
-    answer = setting_up(*(line.replace("{tmp}", str(tmp_path)) for line in lines), hold_port=True)
+    answer = setting_up(
+        *(line.replace("{tmp}", str(tmp_path)) for line in lines), reserve_port=True
+    )
 
     ended = answer.facts.setup
-    assert (ended.code, ended.output.splitlines()[-1]) == (
+    assert (ended.exit_code, ended.output.splitlines()[-1]) == (
         code,
         last.replace("{tmp}", str(tmp_path)),
     )
-    assert (answer.held.store, answer.facts.python.executable) == (None, "")
+    assert (answer.reserved.store, answer.facts.python.executable) == (None, "")
     assert answer.environ == dict(os.environ)
     assert list(tmp_path.iterdir()) == []
 
@@ -284,7 +286,7 @@ def test_a_line_bash_cannot_read_fails_the_setup(lines: tuple[str, ...], message
     """Bash's own message is what the user gets to see; it counts the lines as the user does."""
     ended = setting_up(*lines).facts.setup
 
-    assert ended.code > 0
+    assert ended.exit_code > 0
     assert message in ended.output
     assert ended.output.endswith("\nbash cannot read the setup lines")
 
@@ -318,7 +320,7 @@ def test_setup_that_hangs_is_killed_with_all_it_started(python: Path, tmp_path: 
         python,
         request(
             setup=("echo before", f"sleep 300 & echo $! > {tmp_path}/pid", "sleep 300"),
-            setup_s=1.0,
+            setup_timeout_s=1.0,
         ),
     )["facts"]
 
@@ -335,13 +337,13 @@ def test_setup_that_talks_a_lot_is_cut_short() -> None:
     answer = setting_up("head -c 10000000 /dev/zero | tr '\\0' x", "echo; echo the end")
 
     assert answer.facts.setup.output.endswith("xx\nthe end")
-    assert len(answer.facts.setup.output) <= bounded_child.TAIL
-    assert answer.facts.seconds["setup"] < 5
+    assert len(answer.facts.setup.output) <= bounded_child.MAX_OUTPUT
+    assert answer.facts.part_seconds["setup"] < 5
 
 
 def test_setup_reads_nothing_and_asks_nobody() -> None:
     """Its standard input is empty: a prompt fails instead of waiting."""
-    assert setting_up("read answer").facts.setup.code == 1
+    assert setting_up("read answer").facts.setup.exit_code == 1
 
 
 def test_a_background_process_does_not_hold_up_the_answer() -> None:
@@ -349,14 +351,14 @@ def test_a_background_process_does_not_hold_up_the_answer() -> None:
     answer = setting_up("sleep 20 & export SLEEPER=$!")
 
     os.kill(int(answer.environ["SLEEPER"]), signal.SIGKILL)
-    assert answer.facts.seconds["setup"] < 5
+    assert answer.facts.part_seconds["setup"] < 5
 
 
 def test_setup_may_break_the_path() -> None:
     """We still can read the environment; the interpreter is looked up in the new PATH."""
     facts = setting_up("export PATH=/none", python="python3").facts
 
-    assert (facts.setup.code, facts.python.error) == (0, "no python3 on PATH (/none)")
+    assert (facts.setup.exit_code, facts.python.error) == (0, "no python3 on PATH (/none)")
 
 
 def test_without_a_bash_setup_says_so(python: Path, tmp_path: Path) -> None:
@@ -456,10 +458,10 @@ def test_an_unusable_interpreter_is_told(
         path.write_text(text)
         path.chmod(0o644 if name == "notes" else 0o755)
 
-    answer = collect(request(python=str(path), deadline_s=0.5 if name == "hang" else 15.0))
+    answer = collect(request(python=str(path), tool_timeout_s=0.5 if name == "hang" else 15.0))
 
     assert answer.facts.python.error == error.format(path=path)
-    assert answer.facts.seconds["python"] < 5
+    assert answer.facts.part_seconds["python"] < 5
 
 
 @pytest.mark.parametrize("path", [TOO_OLD, ANCIENT])
@@ -577,7 +579,7 @@ u PROCESSES(void *d, u *n, info *list) {
 @pytest.fixture
 def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Makes this machine believe in a driver, compiled as told."""
-    monkeypatch.setattr(query, "SIGNS", ("/",))
+    monkeypatch.setattr(query, "DRIVER_PATHS", ("/",))
 
     def install(*flags: str) -> None:
         if not shutil.which("gcc"):
@@ -600,7 +602,9 @@ def test_nvml_of_all_ages_tells_of_gpus_and_their_users(
 
     facts = collect(request()).facts
 
-    ours = GpuProcess(os.getpid(), 7, machine.owner(os.getpid()), machine.command(os.getpid()))
+    ours = GpuProcess(
+        os.getpid(), 7, machine.process_owner(os.getpid()), machine.process_command(os.getpid())
+    )
     named = ("NVIDIA H100 80GB HBM3", "GPU-0000", 100, used)
     lost = Gpu(1, error="GPU is lost")
     assert facts.gpus == (Gpu(0, *named, (ours, GpuProcess(999999999))), lost, Gpu(2, *named))
@@ -630,7 +634,7 @@ def test_a_gpu_may_have_a_name_and_no_use(driver: Any) -> None:
 
     assert first
     assert last
-    assert (first.trouble, last.trouble, last.width) == ("", "GPU requires reset", 8)
+    assert (first.error, last.error, last.pcie_width) == ("", "GPU requires reset", 8)
 
 
 def test_an_old_driver_is_asked_for_its_health_in_vain(driver: Any) -> None:
@@ -644,10 +648,15 @@ def test_an_old_driver_is_asked_for_its_health_in_vain(driver: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("flags", "doing"), [(("WAITS",), Doing.WAIT), (("WORKS",), Doing.WORK), ((), Doing.NOTHING)]
+    ("flags", "doing"),
+    [
+        (("WAITS",), GpuActivity.WAITING),
+        (("WORKS",), GpuActivity.WORKING),
+        ((), GpuActivity.IDLE_OR_UNKNOWN),
+    ],
 )
 def test_what_gpus_do_is_told_by_the_driver(
-    driver: Any, flags: tuple[str, ...], doing: Doing
+    driver: Any, flags: tuple[str, ...], doing: GpuActivity
 ) -> None:
     """Of those that answer; one that does not know it tells nothing."""
     driver(*flags)
@@ -655,7 +664,7 @@ def test_what_gpus_do_is_told_by_the_driver(
     child = activity.start(None)
 
     assert child is not None
-    bounded_child.gather([child])
+    bounded_child.wait_all([child])
     assert activity.result(child) is doing
 
 
@@ -667,8 +676,8 @@ def test_what_a_host_has_is_told() -> None:
     assert facts.system.memory
     assert facts.system.memory_free
     assert facts.system.load is not None
-    assert facts.seconds["system"] < 1
-    assert facts.busiest is None
+    assert facts.part_seconds["system"] < 1
+    assert facts.top_process is None
 
 
 def test_who_keeps_the_cores_busy_is_told_where_it_is_asked_for(tmp_path: Path) -> None:
@@ -680,12 +689,12 @@ def test_who_keeps_the_cores_busy_is_told_where_it_is_asked_for(tmp_path: Path) 
         try:
             wait_for_text(tmp_path / "up")
             deadline = time.monotonic() + 20
-            while (found := collect(request(thorough=True)).facts.busiest) is None:
+            while (found := collect(request(thorough=True)).facts.top_process) is None:
                 assert time.monotonic() < deadline
         finally:
             loop.kill()
 
-    assert found.cores >= machine.BUSY_CORES
+    assert found.cores >= machine.MIN_TOP_CORES
     assert found.user
 
 
@@ -693,10 +702,10 @@ def test_a_driver_that_hangs_costs_its_deadline_and_no_more(driver: Any) -> None
     """Everything else is known as usual."""
     driver("HANG")
 
-    facts = collect(request(deadline_s=0.5)).facts
+    facts = collect(request(tool_timeout_s=0.5)).facts
 
     assert facts.gpu_source == "the driver did not answer within 0.5 s"
-    assert facts.seconds["total"] < 5
+    assert facts.part_seconds["total"] < 5
     assert facts.interfaces
 
 
@@ -704,10 +713,10 @@ def test_a_driver_that_hangs_is_asked_while_setup_runs(driver: Any) -> None:
     """Its time passes beside that of the setup lines, not after it."""
     driver("HANG")
 
-    facts = setting_up("sleep 1.5", deadline_s=1.5).facts
+    facts = setting_up("sleep 1.5", tool_timeout_s=1.5).facts
 
-    assert facts.seconds["gpus"] >= 1.5
-    assert facts.seconds["total"] < 2.9
+    assert facts.part_seconds["gpus"] >= 1.5
+    assert facts.part_seconds["total"] < 2.9
 
 
 def test_a_driver_that_crashes_takes_nobody_with_it(driver: Any) -> None:
@@ -759,11 +768,11 @@ def test_when_neither_answers_both_reasons_are_told(
 
 def test_a_machine_without_a_driver_is_asked_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """No child is started for GPUs that cannot be."""
-    monkeypatch.setattr(query, "SIGNS", ("/none",))
+    monkeypatch.setattr(query, "DRIVER_PATHS", ("/none",))
 
     facts = collect(request()).facts
 
-    assert (facts.gpus, facts.gpu_source, "gpus" in facts.seconds) == ((), "none", False)
+    assert (facts.gpus, facts.gpu_source, "gpus" in facts.part_seconds) == ((), "none", False)
 
 
 # --- folders ---
@@ -771,14 +780,14 @@ def test_a_machine_without_a_driver_is_asked_nothing(monkeypatch: pytest.MonkeyP
 
 def test_a_dead_disk_costs_its_deadline_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     """A look at a folder may never return; the rest of the facts does not wait for it."""
-    monkeypatch.setattr(machine, "writable", lambda _: time.sleep(60))
+    monkeypatch.setattr(machine, "unwritable_reason", lambda _: time.sleep(60))
 
-    facts = collect(request(workdir="/nfs/x", deadline_s=0.5)).facts
+    facts = collect(request(workdir="/nfs/x", tool_timeout_s=0.5)).facts
 
     assert facts.workdir_error == "looking at /nfs/x: no answer within 0.5 s"
     assert facts.shm_free
     assert facts.python.version
-    assert facts.seconds["total"] < 5
+    assert facts.part_seconds["total"] < 5
 
 
 def test_folders_are_as_another_user_sees_them() -> None:
@@ -834,7 +843,7 @@ def test_shipped_tasks_are_known_by_their_hash(tmp_path: Path) -> None:
     (tmp_path / "tasks" / "abc").mkdir(parents=True)
 
     held = [
-        collect(request(workdir=str(tmp_path), tasks_hash=name)).facts.tasks_held
+        collect(request(workdir=str(tmp_path), tasks_hash=name)).facts.has_tasks
         for name in ("abc", "abd", "")
     ]
 
@@ -891,8 +900,8 @@ def test_a_reserved_port_is_kept_from_others_but_not_from_the_store(
             bind(port, address, shared=False)
         with bind(port, address, shared=True) as store:
             store.listen()
-            assert len(ports.listening(port)) == 1
-        assert ports.listening(port) == set()
+            assert len(ports.listening_inodes(port)) == 1
+        assert ports.listening_inodes(port) == set()
 
 
 def test_two_runs_never_reserve_the_same_port(held: socket.socket) -> None:
@@ -944,11 +953,11 @@ def test_who_listens_on_the_port_is_named(free_port: int, address: str) -> None:
         assert other.stdin
         assert other.stdout
         other.stdout.readline()
-        answer = collect(request(hold_port=True, port_first=free_port, port_last=free_port))
-        shown = machine.command(other.pid)
+        answer = collect(request(reserve_port=True, port_first=free_port, port_last=free_port))
+        shown = machine.process_command(other.pid)
         other.stdin.close()
 
-    assert (answer.held.store, answer.facts.held_port) == (None, 0)
+    assert (answer.reserved.store, answer.facts.reserved_port) == (None, 0)
     assert answer.facts.port_error == f"port {free_port} is taken by {shown} (pid {other.pid})"
 
 
@@ -999,7 +1008,7 @@ def test_a_reserved_port_can_be_handed_on(held: socket.socket) -> None:
 def test_children_do_not_hold_the_port(held: socket.socket) -> None:
     """A probe that hangs for ever must not keep it."""
     port = held.getsockname()[1]
-    child = bounded_child.Child(lambda: time.sleep(60), 60)
+    child = bounded_child.BoundedChild(lambda: time.sleep(60), 60)
     try:
         held.close()
         deadline = time.monotonic() + 5
@@ -1037,7 +1046,9 @@ def test_torchs_store_listens_on_a_reserved_port(held: socket.socket, backend: s
     try:
         assert store.stdout is not None
         assert store.stdout.readline() == b"b\n"
-        assert ports.owners(ports.listening(port), [store.pid, os.getpid()]) == {store.pid}
+        assert ports.socket_owners(ports.listening_inodes(port), [store.pid, os.getpid()]) == {
+            store.pid
+        }
         held.close()
         for shared in (True, False):
             with pytest.raises(OSError, match="in use") as refused:
@@ -1073,7 +1084,7 @@ def test_a_child_outlives_its_parent_by_its_deadline_only(tmp_path: Path) -> Non
         interpreter.start(str(hang), dict(os.environ), "", 1.0)
         time.sleep(60)
 
-    link = bounded_child.Child(serve, 60)
+    link = bounded_child.BoundedChild(serve, 60)
     wait_for_text(pid)
     link.kill()
 
@@ -1123,7 +1134,7 @@ def test_packages_are_found_by_their_folders(tmp_path: Path) -> None:
         asked = interpreter.start(
             str(python), {**os.environ, "PYTHONPATH": paths}, "", 15.0, (*wanted, *others)
         )
-        bounded_child.gather([asked])
+        bounded_child.wait_all([asked])
         told = interpreter.result(asked, str(python))
         assert told.packages == {
             "foo-bar": "1.2",
@@ -1132,7 +1143,7 @@ def test_packages_are_found_by_their_folders(tmp_path: Path) -> None:
             "packed": "2.0",
             "flat": "5.0",
         }
-        similar = {name: told.similar.get(name) for name in others}
+        similar = {name: told.substitutes.get(name) for name in others}
         assert similar == {
             "opencv-python": "opencv_python_headless",
             "bare": "bare",
@@ -1156,15 +1167,15 @@ def test_every_login_shell_can_be_asked(shell: str, tmp_path: Path) -> None:
     (tmp_path / "python-of-mine").symlink_to(sys.executable)
     environ = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "HOME": str(tmp_path), "ENV": ""}
     (tmp_path / ".profile").write_text(f"echo Welcome; export PATH={tmp_path}:$PATH\n")
-    argv = login_shell.argv(path, "python-of-mine")
+    argv = login_shell.login_argv(path, "python-of-mine")
     done = subprocess.run(
         argv, env=environ, capture_output=True, check=False, timeout=20, stdin=subprocess.DEVNULL
     )
-    assert login_shell.parse(done.stdout.decode()) == str(tmp_path / "python-of-mine")
+    assert login_shell.parse_path(done.stdout.decode()) == str(tmp_path / "python-of-mine")
 
 
 def test_what_a_login_shell_says_is_its_last_word() -> None:
     """Not what a start-up file prints; nothing where there is no such program."""
-    assert login_shell.parse("hello\nrunner-login:/a/python3\nbye") == "/a/python3"
-    assert login_shell.parse("runner-login:\n") == ""
-    assert login_shell.parse("no job control in this shell") == ""
+    assert login_shell.parse_path("hello\nrunner-login:/a/python3\nbye") == "/a/python3"
+    assert login_shell.parse_path("runner-login:\n") == ""
+    assert login_shell.parse_path("no job control in this shell") == ""

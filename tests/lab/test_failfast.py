@@ -22,7 +22,7 @@ def begin(plainly: Launcher) -> Callable[..., Controller]:
         plainly.entry = entry
         controller = plainly.start(
             *("cluster=lab", "stop.grace_s=1", *overrides),
-            *plainly.rank_words("print=up", *words, "sleep=600"),
+            *plainly.rank_overrides("print=up", *words, "sleep=600"),
         )
         controller.until_printed("] up", 4)
         controller.until(lambda: joined(controller) == 3, "every supervisor to know the hub")
@@ -34,7 +34,7 @@ def begin(plainly: Launcher) -> Callable[..., Controller]:
 def joined(controller: Controller) -> int:
     """How many supervisors said that they are in touch with the hub."""
     path = controller.folder / "events.jsonl"
-    return path.read_text().count('"kind":"joined"') if path.exists() else 0
+    return path.read_text().count('"kind":"hub_joined"') if path.exists() else 0
 
 
 @pytest.mark.parametrize("node", ["node1", "node3"])
@@ -52,7 +52,7 @@ def test_a_failed_rank_ends_all_without_a_controller(
     for name, record in records(lab, controller.run_id):
         stopping = [event for event in record if event["kind"] == "stopping"]
         assert stopping[0]["reason"] == f"rank {rank} on {node} exited with 3", name
-        assert stopping[0]["cause"] == ("own" if name == node else "peer"), name
+        assert stopping[0]["cause"] == ("local" if name == node else "peer"), name
         assert record[-1]["kind"] == "ended", name
 
 
@@ -142,7 +142,7 @@ def test_a_blocked_hub_is_said_and_the_controller_does_it(lab: Lab, plainly: Lau
     blocked = lab["node1"].popen([sys.executable, str(PROGRAMS / "thief.py"), "1"])
     controller = plainly.start(
         *("cluster=lab", "stop.grace_s=1", "lost_s=3"),
-        *plainly.rank_words("print=up", "wait=/dev/shm/fail", "exit=3"),
+        *plainly.rank_overrides("print=up", "wait=/dev/shm/fail", "exit=3"),
     )
     controller.until_printed("] up", 4)
     controller.until(lambda: controller.err.count(" cannot reach node1 at ") == 3, "the warnings")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.lab.faults import FAULTS, Fault, program
+from tests.lab.faults import FAULTS, Fault, program_args
 from tests.lab.lab import Lab
 from tests.lab.launching import Launcher
 
@@ -30,23 +30,23 @@ def with_addresses(lab: Lab, word: str) -> str:
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
 def test_a_fault_is_named(lab: Lab, on_lab: Launcher, fault: Fault) -> None:
     """And nothing is left running; of a run, `why` says the same again."""
-    with fault.bring(lab, on_lab):
-        running = on_lab.start(*(with_addresses(lab, word) for word in fault.words))
+    with fault.setup(lab, on_lab):
+        running = on_lab.start(*(with_addresses(lab, word) for word in fault.args))
         if fault.during:
             running.until(lambda: "every rank started" in running.err, "the ranks")
             fault.during(lab, running)
-        done = running.wait(fault.within)
+        done = running.wait(fault.timeout_s)
         assert done.code == fault.code, done
         said = last_lines(done.err if running.run_id else done.out + done.err)
-        for text in fault.says:
+        for text in fault.expected_output:
             assert text in said, done
-        if fault.words[0] != "check" and fault.code == 1:
+        if fault.args[0] != "check" and fault.code == 1:
             assert done.result["diagnosis"]["cause"] == fault.cause
             again = on_lab("why", "--cluster", "lab")
             assert again.code == 0, again
             assert again.out.strip() in done.err
     lab.repair()
-    assert lab.still_on() == {}
+    assert lab.wait_idle() == {}
 
 
 def test_a_rank_that_the_kernel_kills(lab: Lab, on_lab: Launcher) -> None:
@@ -57,7 +57,7 @@ def test_a_rank_that_the_kernel_kills(lab: Lab, on_lab: Launcher) -> None:
     folder = MEMORY / name
     lab["node3"].sh(f"mkdir {folder} && echo 48M > {folder}/memory.limit_in_bytes")
     try:
-        done = on_lab(*program("faulty.py", "2", "memory", str(folder)), seconds=20)
+        done = on_lab(*program_args("faulty.py", "2", "memory", str(folder)), seconds=20)
         assert done.code == 1, done
         said = last_lines(done.err)
         assert "first failure: rank 2 on node3 was killed by the kernel" in said, done

@@ -92,4 +92,4 @@ def test_a_rank_that_computes_for_ever_makes_no_step(lab: Lab, on_lab: Launcher)
     assert done.code == 1, done
     assert "first failure: no rank made progress for" in done.err
     assert "spin (" in done.err
-    assert lab.still_on() == {}
+    assert lab.wait_idle() == {}

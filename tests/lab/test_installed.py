@@ -195,8 +195,8 @@ def test_it_is_the_wheel_that_runs(user: Installed) -> None:
     """Nothing of the repository can be imported, and the shipped YAML is the wheel's."""
     probe = (
         "import json, sys, runner, importlib.util, importlib.metadata as m;"
-        "from runner.config.search_path import shipped;"
-        "print(json.dumps([runner.__file__, list(runner.__path__), str(shipped()), sys.path,"
+        "from runner.config.search_path import shipped_folder;"
+        "print(json.dumps([runner.__file__, list(runner.__path__), str(shipped_folder()), sys.path,"
         " str(m.distribution('runner').locate_file('')), m.version('runner'),"
         " runner.__version__, importlib.util.find_spec('tests') is None]))"
     )

@@ -167,7 +167,7 @@ def test_a_power_cut_tells_nobody(lab: Lab) -> None:
         connection.recv(1000)
         host.power_off()
         assert sleeper.wait(5) == -signal.SIGKILL
-        assert not host.on
+        assert not host.is_on
         assert host.processes() == []
         with pytest.raises(LabError, match="node3 is off"):
             host.sh("true")
@@ -202,7 +202,7 @@ def test_a_host_whose_first_process_dies_is_off(lab: Lab) -> None:
     """It can be switched on again."""
     host = lab["node3"]
     host.sh("kill -TERM 1", check=False)
-    wait_until(lambda: not host.on, "sshd to end")
+    wait_until(lambda: not host.is_on, "sshd to end")
     host.power_on()
 
     assert answers(host)
@@ -212,11 +212,11 @@ def test_a_slow_host_answers_late(lab: Lab) -> None:
     """A round trip takes as much longer as was said, and as little as before in the end."""
     host = lab["node4"]
 
-    host.slow(delay_ms=60)
+    host.degrade_network(delay_ms=60)
     assert 60 <= round_trip_ms(host) < 160
-    host.slow(loss_pct=100)
+    host.degrade_network(loss_pct=100)
     assert not answers(host, within_s=0.3)
-    host.normal()
+    host.restore_network()
     assert round_trip_ms(host) < 50
 
 
@@ -224,7 +224,7 @@ def test_a_slow_line_changes_no_byte(lab: Lab) -> None:
     """Large frames with unfinished checksums pass it whole, both ways, also with losses."""
     host = lab["node4"]
     text = "0123456789abcdef" * (1 << 18)
-    host.slow(delay_ms=2, loss_pct=0.1)
+    host.degrade_network(delay_ms=2, loss_pct=0.1)
 
     there = ssh(lab, host, "sha256sum", stdin=text).stdout
     back = ssh(lab, host, "yes 0123456789abcdef | head -n 250000").stdout
@@ -319,7 +319,7 @@ def test_a_crash_of_a_supervisor_is_seen(lab: Lab) -> None:
     lab["node1"].write(f"{run}/node1/supervisor.log", "")
     lab["node2"].write(f"{run}/node2/supervisor.log", "Traceback")
     assert lab.crashes() == {"node2": ["Traceback"]}
-    lab.furnish()
+    lab.reset_homes()
     assert lab.crashes() == {}
 
 
@@ -334,7 +334,7 @@ def test_homes_are_furnished_anew(lab: Lab) -> None:
         )
         host.sh(f"{script}; echo secret > .file", user=user)
         assert "frozen" in host.sh(everything, user=user)
-    lab.furnish()
+    lab.reset_homes()
     assert {user: host.sh(everything, user=user) for user in before} == before
 
 
@@ -344,14 +344,14 @@ def test_clear_and_repair_undo_everything(lab: Lab) -> None:
     off.power_off()
     cut.unplug()
     cut.fill_disk()
-    slow.slow(loss_pct=100)
+    slow.degrade_network(loss_pct=100)
     slow.change_host_key()
     slow.sh("setsid sleep 600 >/dev/null 2>&1 &")
     slow.sh("mkdir -p /dev/shm/folder && touch /dev/shm/folder/go /dev/shm/go")
     assert list(lab.leftovers()) == ["node3"]
 
     lab.repair()
-    lab.clear()
+    lab.kill_all()
 
     assert lab.leftovers() == {}
     assert slow.sh("ls /dev/shm") == ""
@@ -520,8 +520,8 @@ def test_a_closed_lab_leaves_nothing(lab_factory: LabFactory) -> None:
     """It is gone when `close` returns, with all that ran in it; closing twice is harmless."""
     lab = lab_factory(n=2)
     sleeper = lab["node1"].popen(["sleep", "600"])
-    lab["node2"].slow(delay_ms=1)
-    held = namespaces(str(host._init) for host in lab.hosts.values())
+    lab["node2"].degrade_network(delay_ms=1)
+    held = namespaces(str(host._init_pid) for host in lab.hosts.values())
     lab.close()
     lab.close()
 

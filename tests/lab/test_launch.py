@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.lab.lab import Lab, LabFactory
-from tests.lab.launching import RANK, Launcher
+from tests.lab.launching import RANK_SCRIPT, Launcher
 
 ONE_CORE = "cluster.env.OMP_NUM_THREADS=1"
 """The lab's hosts share this machine's cores, and each believes that it has all of them."""
@@ -101,7 +101,7 @@ def test_argparse_arguments(on_lab: Launcher, tmp_path: Path) -> None:
 
 def test_every_line_of_a_flood_arrives_whole_and_in_order(plainly: Launcher) -> None:
     """4 ranks × 200,000 lines of 100 bytes: on the console and in the files."""
-    done = plainly.ranks("lines=200000", "cluster=lab", seconds=150)
+    done = plainly.run_ranks("lines=200000", "cluster=lab", seconds=150)
     done = done if done.code == 0 else pytest.fail(str(done))
     for rank in range(4):
         want = [f"{rank} {number:08d} ".ljust(99, "x") for number in range(200_000)]
@@ -113,7 +113,7 @@ def test_every_line_of_a_flood_arrives_whole_and_in_order(plainly: Launcher) -> 
 
 def test_records_stand_in_the_run_folder(lab: Lab, on_lab: Launcher) -> None:
     """Configuration, plan, events, result and logs; `latest` points to it; no more."""
-    done = on_lab.ranks("print=hi", "cluster=lab", "cluster.env.WHO=${oc.env:HOME}")
+    done = on_lab.run_ranks("print=hi", "cluster=lab", "cluster.env.WHO=${oc.env:HOME}")
     assert done.code == 0, done
     names = {path.name for path in done.folder.iterdir()}
     assert names == {"config.yaml", "plan.json", "events.jsonl", "result.json", "logs"}
@@ -141,7 +141,7 @@ def test_dry_run_contacts_hosts_and_leaves_nothing(lab: Lab, on_lab: Launcher) -
 
 def test_a_printed_command_runs_as_printed(lab: Lab, on_lab: Launcher) -> None:
     """What `dry_run=true` prints for a host can be pasted into a shell there."""
-    done = on_lab.ranks("env=RANK", "cluster=lab", "cluster.only=[node2]", "dry_run=true")
+    done = on_lab.run_ranks("env=RANK", "cluster=lab", "cluster.only=[node2]", "dry_run=true")
     block = done.out.partition("\n# node2 ")[2].partition("\n")[2]
     assert not on_lab("deploy", "--cluster", "lab").code
     assert "RANK=0" in lab["node2"].sh(block, timeout=60)
@@ -160,7 +160,7 @@ def test_secrets_reach_the_ranks_and_nothing_else(lab: Lab, plainly: Launcher) -
     secret = "s3cr3t-\"'$x"
     done = plainly.start(
         *("cluster=lab", "cluster.only=[node1,node2]", "cluster.secrets=[TOKEN]"),
-        *plainly.rank_words("touch=/dev/shm/up", "wait=/dev/shm/go", "env=TOKEN"),
+        *plainly.rank_overrides("touch=/dev/shm/up", "wait=/dev/shm/go", "env=TOKEN"),
         env={"TOKEN": secret},
     )
     for name in ("node1", "node2"):
@@ -235,7 +235,7 @@ def test_a_node_says_its_own_interface_when_it_has_several(
 
 def test_setup_lines_make_the_environment(plainly: Launcher) -> None:
     """Their exports are kept for the ranks."""
-    done = plainly.ranks(
+    done = plainly.run_ranks(
         "env=FROM_SETUP",
         *("cluster=lab", "cluster.only=[node1]", 'cluster.setup=["export FROM_SETUP=yes"]'),
     )
@@ -245,7 +245,7 @@ def test_setup_lines_make_the_environment(plainly: Launcher) -> None:
 
 def test_rank_files_are_shown_by_filter(plainly: Launcher) -> None:
     """`logs.ranks` chooses what the console shows; the files are complete."""
-    done = plainly.ranks("print=hi", "cluster=lab", "logs.ranks=[0,3]")
+    done = plainly.run_ranks("print=hi", "cluster=lab", "logs.ranks=[0,3]")
     assert done.code == 0, done
     assert sorted(done.out.splitlines()) == ["[node1:0] hi", "[node4:3] hi"]
     assert done.log("node2", 1) == "hi\n"
@@ -253,6 +253,8 @@ def test_rank_files_are_shown_by_filter(plainly: Launcher) -> None:
 
 def test_the_rank_program_is_used_by_name(on_lab: Launcher) -> None:
     """A script outside the project is named by its absolute path on the hosts."""
-    assert Path(RANK).is_absolute()
-    done = on_lab("cluster=lab", "cluster.only=[node1]", f"task.script={RANK}", "task.args=null")
+    assert Path(RANK_SCRIPT).is_absolute()
+    done = on_lab(
+        "cluster=lab", "cluster.only=[node1]", f"task.script={RANK_SCRIPT}", "task.args=null"
+    )
     assert done.code == 0, done

@@ -53,12 +53,12 @@ def test_a_pair_that_cannot_reach_each_other(lab: Lab, on_lab: Launcher) -> None
     ):
         row = one(on_lab)
     assert (row["check"], row["level"], row["node"]) == ("pairs", "error", "node1")
-    assert row["what"] == (
+    assert row["message"] == (
         f"node1 and node3 cannot reach each other: timed out at {lab['node3'].address} and "
         f"{lab['node1'].address}; both reach the others"
     )
     assert "sudo ufw allow from 10.77." in row["hint"]
-    assert lab.still_on() == {}
+    assert lab.wait_idle() == {}
 
 
 def test_a_host_that_is_cut_off(lab: Lab, on_lab: Launcher) -> None:
@@ -69,8 +69,8 @@ def test_a_host_that_is_cut_off(lab: Lab, on_lab: Launcher) -> None:
     with changed(node4, f"set -e; {do}", undo):
         row = one(on_lab)
     assert (row["level"], row["node"]) == ("error", "node4")
-    assert row["what"].startswith(f"no node reaches it at {node4.address}, port ")
-    assert row["what"].endswith("(eth0), and it reaches none: timed out, or unreachable")
+    assert row["message"].startswith(f"no node reaches it at {node4.address}, port ")
+    assert row["message"].endswith("(eth0), and it reaches none: timed out, or unreachable")
 
 
 def test_a_master_port_behind_a_firewall(lab: Lab, on_lab: Launcher) -> None:
@@ -81,7 +81,7 @@ def test_a_master_port_behind_a_firewall(lab: Lab, on_lab: Launcher) -> None:
         row = one(on_lab, port)
         assert looked(on_lab, port, "--skip", "pairs") == []
     assert (row["check"], row["level"], row["node"]) == ("pairs", "error", "node1")
-    assert row["what"] == (
+    assert row["message"] == (
         f"cluster.master_port: no node reaches its port {PORT} (timed out), while other ports "
         "are open"
     )
@@ -104,7 +104,7 @@ def test_large_packets_that_vanish(lab: Lab, on_lab: Launcher) -> None:
         node2._switch._anchor.ip(f"link set dev {leg.port} mtu 1000")
         row = one(on_lab)
     assert (row["check"], row["level"], row["node"]) == ("pairs", "error", "node2")
-    assert row["what"].endswith(
+    assert row["message"].endswith(
         "and it reaches none: small packets pass, large packets vanish on the way"
     )
     assert "ping -M do" in row["hint"]
@@ -115,16 +115,16 @@ def test_unlike_mtus(lab: Lab, on_lab: Launcher) -> None:
     with changed(lab["node3"], "ip link set dev eth0 mtu 1400", "ip link set dev eth0 mtu 1500"):
         row = one(on_lab)
     assert (row["check"], row["level"], row["node"]) == ("network", "warning", "node3")
-    assert row["what"] == "eth0 has MTU 1400, most have 1500: large packets may get lost"
+    assert row["message"] == "eth0 has MTU 1400, most have 1500: large packets may get lost"
 
 
 def test_a_slow_host(lab: Lab, on_lab: Launcher) -> None:
     """Its round trips are told from the others'."""
-    lab["node2"].slow(delay_ms=30)
+    lab["node2"].degrade_network(delay_ms=30)
     row = one(on_lab)
-    lab["node2"].normal()
+    lab["node2"].restore_network()
     assert (row["check"], row["level"], row["node"]) == ("pairs", "warning", "node2")
-    assert row["what"].startswith("round trips to it take up to 3")
+    assert row["message"].startswith("round trips to it take up to 3")
 
 
 STRANGER = f"""\
@@ -170,9 +170,9 @@ def test_another_machine_at_the_masters_address(lab: Lab, on_lab: Launcher) -> N
         ("network", "error", "node4"),
         ("pairs", "error", "node1"),
     ]
-    assert rows[0]["what"] == f"{node1.address} (lo) is the address of node1, too"
-    assert "node1 and node2 cannot reach each other: " in rows[1]["what"]
-    assert "another machine or program answers" in rows[1]["what"]
+    assert rows[0]["message"] == f"{node1.address} (lo) is the address of node1, too"
+    assert "node1 and node2 cannot reach each other: " in rows[1]["message"]
+    assert "another machine or program answers" in rows[1]["message"]
     assert f"another machine has {node1.address}" in rows[1]["hint"]
 
 
@@ -193,7 +193,7 @@ def test_a_resolver_that_does_not_answer(lab: Lab, on_lab: Launcher) -> None:
         row = one(on_lab)
         assert looked(on_lab, "--skip", "names") == []
     assert (row["check"], row["level"], row["node"]) == ("names", "warning", "node3")
-    assert row["what"].startswith("no answer within 5 s when it looks up the name of a node's")
+    assert row["message"].startswith("no answer within 5 s when it looks up the name of a node's")
     lines = [f"{host.address} {name}" for name, host in lab.hosts.items()]
     assert row["hint"].splitlines() == ["lines for /etc/hosts, on every node:", *lines]
 
@@ -216,5 +216,5 @@ def test_a_master_whose_name_misleads(lab: Lab, on_lab: Launcher) -> None:
         ("names", "error", "node4"),
     ]
     key = "cluster.nodes.node1.addr: master.lab "
-    assert rows[0]["what"] == key + "leads to 127.0.1.1 there, so to itself and not to node1"
-    assert rows[1]["what"].startswith(key + "cannot be looked up there: ")
+    assert rows[0]["message"] == key + "leads to 127.0.1.1 there, so to itself and not to node1"
+    assert rows[1]["message"].startswith(key + "cannot be looked up there: ")

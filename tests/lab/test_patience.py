@@ -12,14 +12,14 @@ import time
 import pytest
 
 from tests.lab.lab import Lab, wait_until
-from tests.lab.launching import RANK, Launcher
+from tests.lab.launching import RANK_SCRIPT, Launcher
 
 
 def test_a_run_id_is_used_once(plainly: Launcher) -> None:
     """A host that knows it already refuses it, so that no old record is taken for a new one."""
     words = ("cluster=lab", "cluster.only=[node1]", "run_id=same")
-    assert plainly.ranks("print=hi", *words, "run_dir=first").code == 0
-    done = plainly.ranks("exit=7", *words, "run_dir=second")
+    assert plainly.run_ranks("print=hi", *words, "run_dir=first").code == 0
+    done = plainly.run_ranks("exit=7", *words, "run_dir=second")
     assert done.code == 3, done
     assert "run_id: there is a run same" in done.err
     assert not (plainly.folder / "second").exists()
@@ -29,13 +29,13 @@ def test_fast_hosts_wait_for_a_slow_one(plainly: Launcher) -> None:
     """The silence that makes a host lost is not that in which it had nothing to do."""
     slow = 'cluster.setup=["case $(hostname) in node2) sleep 5;; esac"]'
     words = ("lost_s=2", "disconnect_s=2", "cluster.only=[node1,node2]")
-    done = plainly.ranks("print=hi", "cluster=lab", slow, *words)
+    done = plainly.run_ranks("print=hi", "cluster=lab", slow, *words)
     assert done.code == 0, done
 
 
 def test_ctrl_c_ends_a_setup(lab: Lab, plainly: Launcher) -> None:
     """Nothing was started, and nothing goes on."""
-    words = plainly.rank_words("print=hi")
+    words = plainly.rank_overrides("print=hi")
     controller = plainly.start("cluster=lab", 'cluster.setup=["sleep 88"]', *words)
     for host in lab.hosts.values():
         wait_until(lambda host=host: host.processes("sleep 88"), "the setup", 20)  # type: ignore[misc]
@@ -52,7 +52,7 @@ def test_a_console_nobody_reads_keeps_no_verdict_back(
 ) -> None:
     """The result is on disk, our own words are on standard error, and a signal ends the wait."""
     reading, writing = os.pipe()
-    words = plainly.rank_words(f"lines={lines}", word)
+    words = plainly.rank_overrides(f"lines={lines}", word)
     argv = [sys.executable, "-m", "runner", "cluster=lab", "cluster.only=[node1]", *words]
     process = subprocess.Popen(
         argv, cwd=plainly.folder, env=plainly.env, stdout=writing, stderr=subprocess.PIPE, text=True
@@ -75,13 +75,13 @@ def test_a_console_nobody_reads_keeps_no_verdict_back(
         with contextlib.suppress(ProcessLookupError):
             process.kill()
         process.communicate()
-    assert lab.still_on() == {}
+    assert lab.wait_idle() == {}
 
 
 def test_output_that_is_cut_off_is_no_traceback(launcher: Launcher) -> None:
     """`| head`, and descriptors that are closed."""
     for tail in ("| true", ">&-", "2>&-", "<&- >&- 2>&-"):
-        line = f"{sys.executable} -m runner dry_run=offline task.script={RANK} {tail}"
+        line = f"{sys.executable} -m runner dry_run=offline task.script={RANK_SCRIPT} {tail}"
         done = subprocess.run(
             ["bash", "-c", line],
             cwd=launcher.folder,
@@ -96,7 +96,7 @@ def test_output_that_is_cut_off_is_no_traceback(launcher: Launcher) -> None:
 
 def test_nohup_keeps_a_run(lab: Lab, plainly: Launcher) -> None:
     """Where SIGHUP was ignored when we came, it stays ignored."""
-    words = plainly.rank_words("touch=/dev/shm/up", "wait=/dev/shm/go", "print=done")
+    words = plainly.rank_overrides("touch=/dev/shm/up", "wait=/dev/shm/go", "print=done")
     argv = ["nohup", sys.executable, "-m", "runner", "cluster=lab", "cluster.only=[node1]", *words]
     process = subprocess.Popen(
         argv,

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.lab.lab import Lab, wait_until
-from tests.lab.launching import PLAIN, PROGRAMS, ROOT, Launcher, Result
+from tests.lab.launching import PLAIN_ENTRY, PROGRAMS, ROOT, Launcher, Result
 
 TUTORIALS = PROGRAMS / "tutorials"
 TWO = ("cluster=lab", "cluster.only=[node1,node2]")
@@ -47,7 +47,7 @@ def test_a_program_that_spawns_its_own_workers(form: str, on_lab: Launcher) -> N
         "module": ["task.module=spawning", f"cluster.env.PYTHONPATH={PROGRAMS}"],
         "command": [f"task.command=[{sys.executable},-u,{PROGRAMS / 'spawning.py'}]"],
     }
-    words = (*forms[form], PLAIN, ONE_CORE, "task.args.money=$5$$")
+    words = (*forms[form], PLAIN_ENTRY, ONE_CORE, "task.args.money=$5$$")
     done = on_lab(*TWO, *words)
     assert done.code == 0, done
     for worker in range(4):
@@ -61,7 +61,7 @@ def test_a_plain_rank_knows_its_place(on_lab: Launcher) -> None:
     """It has what torchrun would tell one rank per node, and nothing of torchrun's own."""
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "MASTER_ADDR")
     wanted = [f"env={name}" for name in (*names, "MASTER_PORT", "TORCHELASTIC_RUN_ID")]
-    done = on_lab(*TWO, PLAIN, *on_lab.rank_words(*wanted))
+    done = on_lab(*TWO, PLAIN_ENTRY, *on_lab.rank_overrides(*wanted))
     assert done.code == 0, done
     plan = json.loads((done.folder / "plan.json").read_text())
     for rank, told in shown(done, {"node1": 0, "node2": 1}).items():
@@ -83,7 +83,7 @@ def test_a_plain_shell_script_needs_no_torch(on_lab: Launcher) -> None:
 
 def test_a_plain_rank_that_fails_ends_all(on_lab: Launcher) -> None:
     """The first failure is the rank's; nothing speaks of a launcher that is not there."""
-    done = on_lab(*TWO, PLAIN, *on_lab.rank_words("print=on", "fail=1:7", "sleep=60"))
+    done = on_lab(*TWO, PLAIN_ENTRY, *on_lab.rank_overrides("print=on", "fail=1:7", "sleep=60"))
     assert done.code == 1, done
     assert done.seconds < 30
     assert re.search(r"rank 1 on node2.*exit(ed)? (with )?(code )?7", done.err), done
@@ -99,7 +99,7 @@ def test_a_plain_program_is_told_to_end_with_its_workers(on_lab: Launcher, tmp_p
         "while :; do sleep 0.1; done' &\n"
         "trap 'echo parent told; wait; exit 0' TERM; wait; wait\n"
     )
-    going = on_lab.start(*TWO, PLAIN, f"task.command=[sh,{script}]", "stop.grace_s=20")
+    going = on_lab.start(*TWO, PLAIN_ENTRY, f"task.command=[sh,{script}]", "stop.grace_s=20")
     going.until_printed("worker on", 2)
     going.send()
     done = going.wait()
@@ -115,7 +115,7 @@ def test_every_verb_knows_a_plain_run(on_lab: Launcher) -> None:
     """Found, read, looked into, ended and explained like any other, without a controller."""
     args = f"task.args={json.dumps(['wait', '1'])}"
     hanging = (f"task.script={PROGRAMS / 'hanging.py'}", "task.args_style=raw", args)
-    begun = on_lab(*TWO, PLAIN, *hanging, "detach=true")
+    begun = on_lab(*TWO, PLAIN_ENTRY, *hanging, "detach=true")
     assert begun.code == 0, begun
 
     def printed(rank: int, said: str) -> bool:
@@ -142,7 +142,7 @@ def test_a_plain_standstill_is_seen(on_lab: Launcher) -> None:
     """The watchdog looks at the program as at any rank."""
     args = f"task.args={json.dumps(['wait', '1'])}"
     hanging = (f"task.script={PROGRAMS / 'hanging.py'}", "task.args_style=raw", args)
-    done = on_lab(*TWO, PLAIN, *hanging, "watch.stall_s=2", "watch.action=stop")
+    done = on_lab(*TWO, PLAIN_ENTRY, *hanging, "watch.stall_s=2", "watch.action=stop")
     assert done.code == 1, done
     assert "no rank made progress for" in done.err
     assert "load_batch" in done.err
@@ -151,8 +151,8 @@ def test_a_plain_standstill_is_seen(on_lab: Launcher) -> None:
 
 def test_a_plain_rank_dies_with_those_who_watch_it(lab: Lab, on_lab: Launcher) -> None:
     """Supervisor and guardian killed at once: no launcher is there to end it in their stead."""
-    words = on_lab.rank_words("deaf", "sleep=600")
-    begun = on_lab(*TWO, PLAIN, *words, "detach=true", "stop.grace_s=1")
+    words = on_lab.rank_overrides("deaf", "sleep=600")
+    begun = on_lab(*TWO, PLAIN_ENTRY, *words, "detach=true", "stop.grace_s=1")
     assert begun.code == 0, begun
     host = lab["node2"]
     (shim,) = [each for each in host.processes() if "/node2/rank.py " in each.cmdline]
@@ -166,7 +166,7 @@ def test_a_plain_rank_dies_with_those_who_watch_it(lab: Lab, on_lab: Launcher) -
 def test_a_plain_program_in_a_session_of_its_own_is_told_to_end(on_lab: Launcher) -> None:
     """It has left ours behind, and is our rank all the same."""
     code = "import os, time; os.setsid(); print('on', flush=True); time.sleep(600)"
-    words = (PLAIN, f"task.command={json.dumps([sys.executable, '-c', code])}")
+    words = (PLAIN_ENTRY, f"task.command={json.dumps([sys.executable, '-c', code])}")
     going = on_lab.start(*TWO, *words, "stop.grace_s=30")
     going.until_printed("on", 2)
     began = time.monotonic()

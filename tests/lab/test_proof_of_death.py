@@ -19,9 +19,9 @@ import pytest
 from runner.core.protocol.events import ProgramStarted, RankStarted
 from runner.core.protocol.states import State
 from runner.host.process import cgroup
-from runner.host.process.kill import KILL_S
+from runner.host.process.kill import KILL_TIMEOUT_S
 from runner.host.storage import garbage
-from tests.lab.supervising import CLOSE, Running, Starter
+from tests.lab.supervising import RECOVER_CODE, RunStarter, SupervisedRun
 
 HOLDER = """
 import ctypes, sys, time
@@ -36,7 +36,7 @@ ATTACH, SEIZE, TRACE_EXIT = 16, 0x4206, 0x40
 
 def can_divide() -> bool:
     """Whether a cgroup can be made here."""
-    made = cgroup.make("can", "divide", os.getpid())
+    made = cgroup.create("can", "divide", os.getpid())
     made.remove()
     return bool(made.path)
 
@@ -80,7 +80,7 @@ def hold() -> Iterator[Hold]:
         process.communicate()
 
 
-def home(run: Running) -> str:
+def home(run: SupervisedRun) -> str:
     """The cgroup on record."""
     (program,) = run.bodies(ProgramStarted)
     path = program.cgroup
@@ -106,7 +106,7 @@ def alive(pid: int) -> bool:
         return False
 
 
-def kill_both(run: Running) -> None:
+def kill_both(run: SupervisedRun) -> None:
     """Kill supervisor and guardian so that neither sees the other's end."""
     pids = [run.supervisor(), parent(run.supervisor())]
     for signum in (signal.SIGSTOP, signal.SIGKILL):
@@ -115,112 +115,114 @@ def kill_both(run: Running) -> None:
     run.until(lambda: not any(map(alive, pids)))
 
 
-def gone(run: Running) -> None:
+def gone(run: SupervisedRun) -> None:
     """Nothing carries the mark, and the cgroup on record is removed."""
     assert run.processes() == []
     run.until(lambda: not home(run) or not Path(home(run)).exists(), 2)
 
 
-def test_program_has_a_cgroup_and_leaves_none(start: Starter, inside: Sequence[str]) -> None:
+def test_program_has_a_cgroup_and_leaves_none(start: RunStarter, inside: Sequence[str]) -> None:
     """Supervisor and guardian stay outside; where none can be made, all goes on without."""
     run = start("daemon", "sleep=600", inside=inside)
-    run.started()
+    run.wait_started()
 
     assert bool(home(run)) == (not inside)
     members = cgroup.Cgroup(home(run)).pids()
     assert not {run.supervisor(), parent(run.supervisor())}.intersection(members)
     assert set(members) == (set() if inside else set(run.processes()))
-    run.say("stop")
-    ended = run.ended(10)
+    run.send_command("stop")
+    ended = run.wait_ended(10)
 
-    assert (ended.state, ended.proven) == (State.STOPPED, True)
+    assert (ended.state, ended.verified) == (State.STOPPED, True)
     gone(run)
 
 
-def test_what_made_cgroups_of_its_own_leaves_none(start: Starter) -> None:
+def test_what_made_cgroups_of_its_own_leaves_none(start: RunStarter) -> None:
     """Folders below ours go with it."""
     if not can_divide():
         pytest.skip("no cgroup can be made here")
     run = start("sleep=600")
-    run.started()
+    run.wait_started()
     nested = Path(home(run)) / "inner" / "most"
     nested.mkdir(parents=True)
     (nested / "cgroup.procs").write_text(str(run.bodies(RankStarted)[0].pid))
 
-    run.say("kill")
-    ended = run.ended(5)
+    run.send_command("kill")
+    ended = run.wait_ended(5)
 
-    assert (ended.proven, ended.survivors) == (True, ())
+    assert (ended.verified, ended.survivors) == (True, ())
     gone(run)
 
 
-def test_missing_program_leaves_no_cgroup(start: Starter, inside: Sequence[str]) -> None:
+def test_missing_program_leaves_no_cgroup(start: RunStarter, inside: Sequence[str]) -> None:
     """It was made for nothing, and goes."""
     before = ours()
     run = start(argv=("/no/such/python",), inside=inside)
 
-    assert run.ended().state is State.FAILED
+    assert run.wait_ended().state is State.FAILED
     run.until(lambda: ours() <= before)
 
 
 @pytest.mark.parametrize("way", ["zombies", "forks", "hops"])
-def test_odd_ranks_end_with_the_grace(start: Starter, inside: Sequence[str], way: str) -> None:
+def test_odd_ranks_end_with_the_grace(start: RunStarter, inside: Sequence[str], way: str) -> None:
     """Zombies are not waited for; whoever forks is caught."""
     run = start("deaf", "zombies=20" if way == "zombies" else way, "sleep=600", inside=inside)
-    run.started()
-    run.say("stop")
-    ended = run.ended(12)
+    run.wait_started()
+    run.send_command("stop")
+    ended = run.wait_ended(12)
 
-    assert (ended.survivors, ended.proven) == ((), True)
+    assert (ended.survivors, ended.verified) == ((), True)
     gone(run)
 
 
-def test_stopped_rank_ends_with_the_grace(start: Starter, inside: Sequence[str]) -> None:
+def test_stopped_rank_ends_with_the_grace(start: RunStarter, inside: Sequence[str]) -> None:
     """It never sees TERM; KILL needs no cooperation."""
     run = start("sleep=600", inside=inside)
-    run.started()
+    run.wait_started()
     for rank in run.bodies(RankStarted):
         os.kill(rank.pid, signal.SIGSTOP)
-    run.say("stop")
-    ended = run.ended(6)
+    run.send_command("stop")
+    ended = run.wait_ended(6)
 
-    assert (ended.state, ended.survivors, ended.proven) == (State.STOPPED, (), True)
+    assert (ended.state, ended.survivors, ended.verified) == (State.STOPPED, (), True)
     gone(run)
 
 
-def test_traced_rank_ends_with_the_grace(start: Starter, inside: Sequence[str], hold: Hold) -> None:
+def test_traced_rank_ends_with_the_grace(
+    start: RunStarter, inside: Sequence[str], hold: Hold
+) -> None:
     """A debugger that sleeps keeps its zombie, and nothing else."""
     run = start("deaf", "sleep=600", ranks=1, inside=inside)
-    run.started()
+    run.wait_started()
     hold(run.bodies(RankStarted)[0].pid, ATTACH)
-    run.say("stop")
-    ended = run.ended(6)
+    run.send_command("stop")
+    ended = run.wait_ended(6)
 
-    assert (ended.state, ended.survivors, ended.proven) == (State.STOPPED, (), True)
+    assert (ended.state, ended.survivors, ended.verified) == (State.STOPPED, (), True)
     gone(run)
 
 
-def test_rank_that_a_debugger_keeps_from_exiting_is_named(start: Starter, hold: Hold) -> None:
+def test_rank_that_a_debugger_keeps_from_exiting_is_named(start: RunStarter, hold: Hold) -> None:
     """SIGKILL cannot pass a tracer that asked for the exit stop; we say so, and end.
 
     The cgroup stays with it, for `clean` to remove.
     """
     run = start("deaf", "sleep=600", ranks=1, grace_s=0.1)
-    run.started()
+    run.wait_started()
     rank = run.bodies(RankStarted)[0].pid
     holder = hold(rank, SEIZE, TRACE_EXIT)
-    run.say("stop")
-    ended = run.ended(KILL_S + 5)
+    run.send_command("stop")
+    ended = run.wait_ended(KILL_TIMEOUT_S + 5)
     holder.kill()
     home_before = home(run)
 
     assert (ended.state, ended.survivors) == (State.STUCK, (rank,))
     run.until(lambda: not alive(rank))
     if home_before:  # the kernel takes the dead out of it in its own time
-        run.until(cgroup.Cgroup(home_before).emptied)
+        run.until(cgroup.Cgroup(home_before).wait_empty)
 
     def cleaned() -> bool:  # not while its guardian is still about to leave
-        for _ in garbage.clean(run.order.workdir, run.order.node, 0, dry_run=False):
+        for _ in garbage.collect_garbage(run.order.workdir, run.order.node, 0, dry_run=False):
             pass
         return not home_before or not Path(home_before).exists()
 
@@ -229,38 +231,38 @@ def test_rank_that_a_debugger_keeps_from_exiting_is_named(start: Starter, hold: 
 
 @pytest.mark.parametrize("way", ["sleep=600", "forks", "hops"])
 def test_after_both_died_what_is_left_is_found(
-    start: Starter, inside: Sequence[str], way: str
+    start: RunStarter, inside: Sequence[str], way: str
 ) -> None:
     """By its cgroup, which proves it, or by mark, blood and session, which does not."""
     run = start("daemon", "zombies=3", "deaf", way, inside=inside)
-    run.started()
+    run.wait_started()
     with contextlib.suppress(ProcessLookupError):  # one that hops is elsewhere by now
         os.kill(run.bodies(RankStarted)[0].pid, signal.SIGSTOP)
     kill_both(run)
-    run.as_link(CLOSE)
-    ended = run.ended(1)
+    run.run_as_agent(RECOVER_CODE)
+    ended = run.wait_ended(1)
 
     assert (ended.state, ended.survivors) == (State.FAILED, ())
-    assert ended.proven == (not inside)
+    assert ended.verified == (not inside)
     assert "its supervisor and its guardian died" in ended.reason
     gone(run)
 
 
 def test_after_both_died_a_cgroup_finds_who_left_everything(
-    start: Starter, inside: Sequence[str], tmp_path: Path
+    start: RunStarter, inside: Sequence[str], tmp_path: Path
 ) -> None:
     """No parent, no session, no mark: only the cgroup tells, and the record says when none can."""
     path = tmp_path / "escaped"
     run = start("deaf", f"escape={path}", "sleep=600", ranks=1, inside=inside)
     run.until(path.exists)
-    run.started()
+    run.wait_started()
     escaped = int(path.read_text())
     kill_both(run)
     assert alive(escaped)
-    run.as_link(CLOSE)
-    ended = run.ended(1)
+    run.run_as_agent(RECOVER_CODE)
+    ended = run.wait_ended(1)
 
-    found, proven = not alive(escaped), ended.proven
+    found, proven = not alive(escaped), ended.verified
     if inside:
         os.kill(escaped, signal.SIGKILL)
     assert (found, proven) == ((False, False) if inside else (True, True))
@@ -268,11 +270,11 @@ def test_after_both_died_a_cgroup_finds_who_left_everything(
 
 
 def test_after_both_died_a_child_without_a_mark_is_found_by_blood(
-    start: Starter, inside: Sequence[str]
+    start: RunStarter, inside: Sequence[str]
 ) -> None:
     """Its parent has the mark; a shell that started something with the mark has not."""
     run = start("bare", "deaf", "sleep=600", ranks=1, inside=inside)
-    run.started()
+    run.wait_started()
     rank = run.bodies(RankStarted)[0].pid
     children = Path(f"/proc/{rank}/task/{rank}/children")
     run.until(children.read_text)
@@ -288,8 +290,8 @@ def test_after_both_died_a_child_without_a_mark_is_found_by_blood(
         beside, pasted = int(shell.stdout.readline()), int(shell.stdout.readline())
         run.until(lambda: pasted in run.processes())
         kill_both(run)
-        run.as_link(CLOSE)
-        run.ended(1)
+        run.run_as_agent(RECOVER_CODE)
+        run.wait_ended(1)
         left = [*map(alive, [shell.pid, beside, pasted, *bare])]
         os.killpg(shell.pid, signal.SIGKILL)
 
@@ -298,7 +300,7 @@ def test_after_both_died_a_child_without_a_mark_is_found_by_blood(
 
 
 def test_after_both_died_an_orphan_without_a_mark_is_found_by_its_session(
-    start: Starter, inside: Sequence[str], tmp_path: Path
+    start: RunStarter, inside: Sequence[str], tmp_path: Path
 ) -> None:
     """The session's leader has the mark, and nobody joins a session but by birth."""
     path = tmp_path / "stray"
@@ -307,15 +309,15 @@ def test_after_both_died_an_orphan_without_a_mark_is_found_by_its_session(
     stray = int(path.read_text())
     assert stray not in run.processes()
     kill_both(run)
-    run.as_link(CLOSE)
-    run.ended(1)
+    run.run_as_agent(RECOVER_CODE)
+    run.wait_ended(1)
 
     assert not alive(stray)
     gone(run)
 
 
 def test_after_both_died_none_is_orphaned_by_the_killing(
-    start: Starter, inside: Sequence[str]
+    start: RunStarter, inside: Sequence[str]
 ) -> None:
     """Who starts children without a mark, in sessions of their own, is stopped before it dies."""
     seconds = str(time.monotonic_ns() / 1e9)
@@ -331,8 +333,8 @@ def test_after_both_died_none_is_orphaned_by_the_killing(
     run = start("deaf", f"sheds={seconds}", ranks=1, inside=inside)
     run.until(shed)
     kill_both(run)
-    run.as_link(CLOSE)
-    run.ended(1)
+    run.run_as_agent(RECOVER_CODE)
+    run.wait_ended(1)
     left = shed()
     for pid in left:
         os.kill(pid, signal.SIGKILL)
@@ -342,40 +344,40 @@ def test_after_both_died_none_is_orphaned_by_the_killing(
 
 
 def test_child_without_its_first_thread_is_no_zombie(
-    start: Starter, inside: Sequence[str], tmp_path: Path
+    start: RunStarter, inside: Sequence[str], tmp_path: Path
 ) -> None:
     """The kernel shows it as one, and it runs on."""
     path = tmp_path / "headless"
     run = start("deaf", f"headless={path}", ranks=1, grace_s=0.3, inside=inside)
-    ended = run.ended(5)
+    ended = run.wait_ended(5)
 
-    assert (ended.state, ended.killed, ended.proven) == (State.SUCCEEDED, 1, True)
+    assert (ended.state, ended.killed, ended.verified) == (State.SUCCEEDED, 1, True)
     run.until(lambda: not Path(f"/proc/{path.read_text()}").exists(), 2)
 
 
 def test_after_a_dead_supervisor_the_guardian_proves_it(
-    start: Starter, inside: Sequence[str]
+    start: RunStarter, inside: Sequence[str]
 ) -> None:
     """It saw all of the run, whatever became of the environment."""
     run = start("daemon", "deaf", "hops", inside=inside)
-    run.started()
+    run.wait_started()
     os.kill(run.supervisor(), signal.SIGKILL)
-    ended = run.ended(12)
+    ended = run.wait_ended(12)
 
-    assert (ended.survivors, ended.proven) == ((), True)
+    assert (ended.survivors, ended.verified) == ((), True)
     gone(run)
 
 
-def test_memory_is_taken_from_ranks_first(start: Starter) -> None:
+def test_memory_is_taken_from_ranks_first(start: RunStarter) -> None:
     """The kernel's score of a rank is higher than that of its supervisor and its shim."""
     run = start("sleep=600", ranks=1)
-    run.started()
+    run.wait_started()
     rank = run.bodies(RankStarted)[0].pid
     scores = [
         int(Path(f"/proc/{pid}/oom_score_adj").read_text())
         for pid in (run.supervisor(), parent(rank), rank)
     ]
-    run.say("kill")
-    run.ended()
+    run.send_command("kill")
+    run.wait_ended()
 
     assert scores[2] == min(1000, scores[0] + 300) > scores[1] == scores[0]

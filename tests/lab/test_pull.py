@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from runner.control.record.download import Pulled, pull
-from runner.control.rpc.connector import Gathering, Reach
-from runner.control.rpc.session import Inbox, Session
+from runner.control.record.download import PullResult, pull
+from runner.control.rpc.connector import Connector, FactsCollector
+from runner.control.rpc.session import HostSession, Inbox
 from runner.core.errors import Interrupted, NotReady
 from runner.core.model.facts import FactsRequest
 from runner.core.model.spec import Node, Spec, Task
@@ -27,13 +27,13 @@ MB = 1 << 20
 ODD = (os.fsdecode(b"caf\xe9"), "two\nlines", "-x y", "\u00e9\u4e2d", "a\\b'\"$(x)", "n" * 255)
 
 
-class Interrupting(queue.SimpleQueue[tuple[Session | None, Frame]]):
+class Interrupting(queue.SimpleQueue[tuple[HostSession | None, Frame]]):
     """An inbox in which a Ctrl-C takes the place of one of the pieces that come."""
 
     def __init__(self, piece: int) -> None:
         self._left = piece
 
-    def get(self, *words: Any, **named: Any) -> tuple[Session | None, Frame]:
+    def get(self, *words: Any, **named: Any) -> tuple[HostSession | None, Frame]:
         """Return the next thing that came."""
         session, frame = super().get(*words, **named)
         self._left -= frame.kind == "fetched"
@@ -51,7 +51,7 @@ class Cluster:
         self.outputs = ["results", "**/*.pt"]
         for node in ("gpu1", "gpu2"):
             self.make(node)
-        self._reaches: list[Reach] = []
+        self._reaches: list[Connector] = []
 
     def root(self, node: str = "gpu1") -> Path:
         """A node's folder of the run, on its host."""
@@ -82,28 +82,28 @@ class Cluster:
         for node in ("gpu1", "gpu2"):
             write(self.root(node) / "plan.json", json.dumps({"outputs": outputs}))
 
-    def connect(self, *names: str, inbox: Inbox | None = None) -> dict[str, Session]:
+    def connect(self, *names: str, inbox: Inbox | None = None) -> dict[str, HostSession]:
         """Start a link for each node, as a verb does."""
         nodes = tuple(Node(name, "localhost", transport="local") for name in names)
         task = Task(name="train", kind="script", target="train.py")
         spec = Spec(RUN, "here", nodes, task, host_python=sys.executable, workdir=str(self.workdir))
         self.inbox = inbox or queue.SimpleQueue()
-        reach = Reach(spec, lambda _: None)
+        reach = Connector(spec, lambda _: None)
         self._reaches.append(reach)
-        gathering = Gathering(
+        gathering = FactsCollector(
             spec,
             reach,
             self.inbox,
-            lambda node: FactsRequest(node=node.name, workdir=spec.workdir, hosts_only=True),
+            lambda node: FactsRequest(node=node.name, workdir=spec.workdir, skip_launch_facts=True),
             lambda *_: [],
             lambda *_: None,
         )
-        gathering.run()
+        gathering.collect_all()
         return gathering.sessions
 
     def pull(
         self, *names: str, show: Callable[[str, str], None] | None = None
-    ) -> dict[str, Pulled]:
+    ) -> dict[str, PullResult]:
         """Bring home what those nodes have."""
         sessions = self.connect(*(names or ("gpu1",)))
         try:
@@ -114,15 +114,15 @@ class Cluster:
 
     def pull_with(
         self,
-        sessions: Mapping[str, Session],
+        sessions: Mapping[str, HostSession],
         show: Callable[[str, str], None] | None = None,
         run_id: str = RUN,
-    ) -> dict[str, Pulled]:
+    ) -> dict[str, PullResult]:
         """Bring home what is at the end of those wires."""
         note = show or (lambda node, text: self.said.append((node, text)))
         return pull(sessions, self.inbox, run_id, self.home, lost_s=10, show=note)
 
-    def one(self) -> Pulled:
+    def one(self) -> PullResult:
         """Bring home what gpu1 has."""
         return self.pull("gpu1")["gpu1"]
 
@@ -172,7 +172,7 @@ def test_all_of_a_run_comes_home(cluster: Cluster) -> None:
 
     told = cluster.pull("gpu1", "gpu2")
 
-    assert all(each.complete for each in told.values()), told
+    assert all(each.is_complete for each in told.values()), told
     assert cluster.outputs_here() == {
         *("results/deep/a.txt", "results/.hidden", "results/empty", "x/y/last.pt")
     }
@@ -190,9 +190,9 @@ def test_all_of_a_run_comes_home(cluster: Cluster) -> None:
     assert cluster.said[-1][1] == "done"
 
     again = cluster.pull("gpu1", "gpu2")
-    assert {name: each.new for name, each in again.items()} == {"gpu1": 0, "gpu2": 0}
-    assert {name: each.size for name, each in again.items()} == {"gpu1": 0, "gpu2": 0}
-    assert again["gpu1"].there == told["gpu1"].new
+    assert {name: each.new_count for name, each in again.items()} == {"gpu1": 0, "gpu2": 0}
+    assert {name: each.fetched_bytes for name, each in again.items()} == {"gpu1": 0, "gpu2": 0}
+    assert again["gpu1"].existing_count == told["gpu1"].new_count
 
 
 def test_any_name_comes_home(cluster: Cluster) -> None:
@@ -200,7 +200,7 @@ def test_any_name_comes_home(cluster: Cluster) -> None:
     for name in ODD:
         write(cluster.work() / "results" / name, name.encode(errors="surrogateescape"))
     told = cluster.one()
-    assert told.complete, told
+    assert told.is_complete, told
     assert cluster.outputs_here() == {f"results/{name}" for name in ODD}
     for name in ODD:
         home = cluster.home / "outputs/gpu1/results" / name
@@ -225,7 +225,7 @@ def test_links_stay_links(cluster: Cluster, tmp_path: Path) -> None:
 
     told = cluster.one()
 
-    assert told.complete, told
+    assert told.is_complete, told
     assert told.notes == ["linked: is a symbolic link, which is not followed"]
     assert cluster.outputs_here() == {f"results/{name}" for name in links}
     for name, target in links.items():
@@ -236,7 +236,7 @@ def test_links_stay_links(cluster: Cluster, tmp_path: Path) -> None:
     write(results / "folder" / "secret.pt", "not through the link")
     told = cluster.one()
     assert (cluster.home / "outputs/gpu1/results/passwd").readlink() == Path("/etc/group")
-    assert told.new == 1
+    assert told.new_count == 1
     assert "outputs/gpu1/results/folder is in the way" in str(told.problems)
     assert secret.read_text() == "secret"
 
@@ -249,14 +249,14 @@ def test_read_only_folders_and_special_files(cluster: Cluster) -> None:
     folder.chmod(0o555)
     told = cluster.one()
     folder.chmod(0o755)
-    assert told.complete, told
+    assert told.is_complete, told
     assert told.notes == ["results/pipe: is neither a file nor a link"]
     assert cluster.outputs_here() == {"results/frozen/file"}
     write(folder / "more", "y")
     (folder / "file").chmod(0o600)
     write(folder / "file", "newer")
     (folder / "file").chmod(0o400)
-    assert cluster.one().complete
+    assert cluster.one().is_complete
     assert (cluster.home / "outputs/gpu1/results/frozen/file").read_text() == "newer"
 
 
@@ -279,14 +279,14 @@ def test_a_cut_wire_costs_nothing_that_came(cluster: Cluster) -> None:
     told = cluster.pull_with(sessions)["gpu1"]
     cutter.join()
     assert "the connection to it broke" in str(told.problems)
-    assert not told.complete
+    assert not told.is_complete
     (part,) = home.iterdir()
     came = part.stat().st_size
     assert 20 * MB <= came < 50 * MB
 
     told = cluster.one()
-    assert told.complete, told
-    assert told.size == 50 * MB - came
+    assert told.is_complete, told
+    assert told.fetched_bytes == 50 * MB - came
     assert (home / "big").read_bytes() == data
     assert [path.name for path in home.iterdir()] == ["big"]
 
@@ -307,7 +307,7 @@ def test_a_part_of_another_version_is_not_used(cluster: Cluster) -> None:
         session.close()
 
     told = cluster.one()
-    assert told.complete, told
+    assert told.is_complete, told
     assert (home / "big").read_bytes() == b"2" * (30 * MB)
     assert [path.name for path in home.iterdir()] == ["big"]
 
@@ -316,16 +316,16 @@ def test_logs_go_on_where_they_end_here(cluster: Cluster) -> None:
     """Attempt by attempt, as a launch that was watched has them."""
     log = cluster.root() / "attempt_0" / "rank_0.out"
     home = cluster.home / "logs" / "gpu1" / "rank_0.out"
-    assert cluster.one().complete
+    assert cluster.one().is_complete
     with log.open("a") as file:
         file.write("more\n")
     with (cluster.root() / "events.jsonl").open("a") as file:
         file.write('{"seq": 2}\n')
     told = cluster.one()
-    assert (told.new, told.size) == (2, len('more\n{"seq": 2}\n'))
+    assert (told.new_count, told.fetched_bytes) == (2, len('more\n{"seq": 2}\n'))
     write(cluster.root() / "attempt_1" / "rank_0.out", "again\n")
     told = cluster.one()
-    assert (told.new, told.size) == (1, len("again\n"))
+    assert (told.new_count, told.fetched_bytes) == (1, len("again\n"))
     assert home.read_text() == "hello of gpu1\nmore\n"
     assert (home.parent / "attempt_1" / "rank_0.out").read_text() == "again\n"
 
@@ -337,7 +337,7 @@ def test_a_log_that_is_longer_here_is_not_touched(cluster: Cluster) -> None:
     assert "logs/gpu1/rank_0.out: is longer here (33 bytes) than on the host (14)" in str(
         told.problems
     )
-    assert told.failed == 1
+    assert told.failed_count == 1
     assert home.read_text() == "something longer than on the host"
     assert (cluster.home / "logs/gpu1/program.err").read_text() == "warned\n"
 
@@ -373,7 +373,7 @@ def test_a_file_that_grows_meanwhile(cluster: Cluster) -> None:
     assert log.read_bytes().startswith((cluster.home / "logs/gpu1/rank_0.out").read_bytes())
 
     told = cluster.one()
-    assert told.complete, told
+    assert told.is_complete, told
     assert (cluster.home / "outputs/gpu1/results/growing").read_bytes() == result.read_bytes()
     assert (cluster.home / "logs/gpu1/rank_0.out").read_bytes() == log.read_bytes()
     assert not list(cluster.home.rglob(".part-*"))
@@ -385,7 +385,7 @@ def test_many_small_files(cluster: Cluster) -> None:
         write(cluster.work() / "results" / str(index % 7) / f"{index}.pt", f"{index}\n" * 50)
     began = time.monotonic()
     told = cluster.one()
-    assert told.complete, told
+    assert told.is_complete, told
     assert len(cluster.outputs_here()) == 5000
     assert time.monotonic() - began < 60
     assert (cluster.home / "outputs/gpu1/results/5/4989.pt").read_text() == "4989\n" * 50
@@ -396,8 +396,8 @@ def test_one_hosts_trouble_is_no_others(cluster: Cluster) -> None:
     root = cluster.root("gpu2")
     root.rename(root.with_name("gone"))
     told = cluster.pull("gpu1", "gpu2")
-    assert told["gpu1"].complete
-    assert not told["gpu2"].complete
+    assert told["gpu1"].is_complete
+    assert not told["gpu2"].is_complete
     assert f"gpu2: could not say what it has: there is no run {RUN} " in str(
         told["gpu2"].problems[0]
     )
@@ -414,9 +414,9 @@ def test_a_file_nobody_may_read_is_one_problem(cluster: Cluster) -> None:
             (cluster.work() / "results" / "b").unlink(missing_ok=True)
 
     told = cluster.pull_with(sessions, show)["gpu1"]
-    if told.complete:
+    if told.is_complete:
         pytest.skip("it was quicker")
-    assert told.failed == 1
+    assert told.failed_count == 1
     assert "outputs/gpu1/results/b: No such file or directory" in str(told.problems)
     assert cluster.outputs_here() == {"results/a"}
 
@@ -430,13 +430,13 @@ def test_one_pull_at_a_time(cluster: Cluster) -> None:
             with pytest.raises(NotReady, match="is being written by another pull"):
                 cluster.pull_with({})
 
-    assert cluster.pull_with(sessions, show)["gpu1"].complete
+    assert cluster.pull_with(sessions, show)["gpu1"].is_complete
 
 
 def test_a_silent_host_is_left(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """After `lost_s`; that is its problem, and what came before is kept."""
     sessions = cluster.connect("gpu1")
-    monkeypatch.setattr(Session, "silence", property(lambda _: 11.0))
+    monkeypatch.setattr(HostSession, "idle_s", property(lambda _: 11.0))
     told = cluster.pull_with(sessions)["gpu1"]
-    assert not told.complete
+    assert not told.is_complete
     assert "nothing was heard from it for 11 s" in str(told.problems)

@@ -30,13 +30,14 @@ def begin(plainly: Launcher) -> Callable[..., Controller]:
             "cluster=lab",
             "stop.grace_s=2",
             *overrides,
-            *plainly.rank_words("print=up", *words, f"count={LINES}/0.003", "print=done"),
+            *plainly.rank_overrides("print=up", *words, f"count={LINES}/0.003", "print=done"),
         )
         controller.until_printed("] up", 4)
         controller.until(lambda: "every rank started" in controller.err, "the controller to see it")
         happened = controller.folder / "events.jsonl"
         controller.until(
-            lambda: happened.read_text().count('"kind":"joined"') == 3, "the hosts to be in touch"
+            lambda: happened.read_text().count('"kind":"hub_joined"') == 3,
+            "the hosts to be in touch",
         )
         return controller
 
@@ -126,7 +127,7 @@ def test_a_host_out_of_reach_of_the_controller_alone(
 
 def gone(lab: Lab, seconds: float = 20) -> None:
     """Wait until nothing of the run is on any host."""
-    assert lab.still_on(seconds) == {}
+    assert lab.wait_idle(seconds) == {}
 
 
 @pytest.mark.parametrize("how", ["killed", "terminal closed"])

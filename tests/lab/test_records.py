@@ -10,14 +10,14 @@ import pytest
 
 from runner.core.model.order import Order
 from runner.core.protocol.events import Ended
-from runner.core.protocol.paths import RunFolder
+from runner.core.protocol.paths import RunPaths
 from runner.core.protocol.states import State
-from runner.host.agent.follow import Followed
-from runner.host.storage.run_folder import Journal, last_end, read_events
-from runner.host.storage.run_list import see
-from runner.host.storage.run_lock import Doorway
+from runner.host.agent.follow import FollowedRun
+from runner.host.storage.run_folder import EventLog, final_state, read_events
+from runner.host.storage.run_list import read_run
+from runner.host.storage.run_lock import RunLock
 from tests.lab.launching import Launcher
-from tests.lab.supervising import Starter
+from tests.lab.supervising import RunStarter
 
 OLD = Path(__file__).parents[1] / "fixtures" / "format_1"
 OLD_RUN = "0101-0101-old-beef"
@@ -54,29 +54,31 @@ def test_a_run_of_format_1_is_listed_read_and_cleaned(launcher: Launcher, old: P
 
 def test_a_supervisor_of_format_1_is_spoken_to_in_its_words(old: Path) -> None:
     """A byte each: what we say today would read as something else."""
-    folder = RunFolder(str(old), OLD_RUN, "local")
+    folder = RunPaths(str(old), OLD_RUN, "local")
     order = Order(OLD_RUN, "local", 0, str(old), (), {}, "/", (0, 1), "", "")
-    doorway = Doorway(OLD_RUN, "local")
-    doorway.make()
+    doorway = RunLock(OLD_RUN, "local")
+    doorway.make_folder()
     listener = doorway.listen()
-    followed = Followed(folder, order)
+    followed = FollowedRun(folder, order)
     listener.setblocking(True)
     supervisor, _ = listener.accept()
-    for word in ("heard", "keep", "stop", "kill"):
-        followed.tell(word, cause="user", reason="stopped by skipper")
+    for word in ("renew_lease", "detach", "stop", "kill"):
+        followed.send_command(word, cause="user", reason="stopped by skipper")
     assert supervisor.recv(4096) == b"hsk"
     for each in (supervisor, listener):
         each.close()
     followed.close()
-    doorway.remove()
+    doorway.remove_files()
 
 
-def test_a_power_cut_at_any_byte_leaves_a_readable_record(start: Starter, tmp_path: Path) -> None:
+def test_a_power_cut_at_any_byte_leaves_a_readable_record(
+    start: RunStarter, tmp_path: Path
+) -> None:
     """Every beginning of every file: what was whole before is there, the rest is left out."""
     run = start("print=x", ranks=2)
-    run.ended()
+    run.wait_ended()
     whole = read_events(run.folder)
-    cut = RunFolder(str(tmp_path / "cut"), run.order.run_id, run.order.node)
+    cut = RunPaths(str(tmp_path / "cut"), run.order.run_id, run.order.node)
     shutil.copytree(run.folder.root, cut.root)
     content = Path(run.folder.events).read_bytes()
     for size in range(0, len(content), 7):
@@ -88,23 +90,23 @@ def test_a_power_cut_at_any_byte_leaves_a_readable_record(start: Starter, tmp_pa
         text = Path(path).read_bytes() if Path(path).exists() else b""
         for damaged in (b"", text[: len(text) // 2], b"\0" * len(text), b"[]", b"\xff"):
             Path(path).write_bytes(damaged)
-            seen = see(cut)
+            seen = read_run(cut)
             assert seen is not None
             assert seen.info.run_id == run.order.run_id
         Path(path).unlink()
-        assert see(cut) is not None
+        assert read_run(cut) is not None
 
 
-def test_a_journal_goes_on_after_a_torn_line(start: Starter) -> None:
+def test_a_journal_goes_on_after_a_torn_line(start: RunStarter) -> None:
     """Whoever closes the record begins a line of their own."""
     run = start("print=x", ranks=1)
-    run.ended()
+    run.wait_ended()
     path = Path(run.folder.events)
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join(lines[:-1]) + lines[-1][:20])
-    assert last_end(run.folder) is None
+    assert final_state(run.folder) is None
     Path(run.folder.state).write_text('{"state": "stopping"}')
-    journal = Journal(run.folder, run.order)
-    journal.end(Ended(State.FAILED, "a power cut"))
-    assert last_end(run.folder) is State.FAILED
+    journal = EventLog(run.folder, run.order)
+    journal.finalise(Ended(State.FAILED, "a power cut"))
+    assert final_state(run.folder) is State.FAILED
     assert [event.seq for event in read_events(run.folder)] == list(range(1, len(lines) + 1))

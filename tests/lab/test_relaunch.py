@@ -58,7 +58,7 @@ def nodes_of(steps: Path, attempt: int, ranks: int = 3) -> list[str]:
 
 def past(done: Result) -> list[dict[str, object]]:
     """The attempts before the last one, as they are on record."""
-    found: list[dict[str, object]] = done.result["past"]
+    found: list[dict[str, object]] = done.result["past_attempts"]
     return found
 
 
@@ -93,7 +93,7 @@ def test_a_host_without_power_is_replaced(
     assert done.result["state"] == "succeeded"
     (first,) = past(done)
     assert first["nodes"] == ["node1", "node2", "node3"]
-    assert first["unproven"] == [off]
+    assert first["unverified"] == [off]
     assert f"lost {off}" in str(first["why"])
     end = done.err[done.err.index("after 1 relaunch:") :]
     assert f"lost {off}" in end, done
@@ -140,7 +140,7 @@ def test_an_unplugged_host_is_replaced(
     lab["node3"].plug()
     assert done.code == 0, done
     assert nodes_of(steps, 1) == ["node1", "node2", "node4"]
-    assert lab.still_on(20) == {}
+    assert lab.wait_idle(20) == {}
 
 
 def test_a_rank_that_fails_once(begin: Callable[..., Controller], steps: Path) -> None:
@@ -202,7 +202,7 @@ def test_the_pause_can_be_interrupted(
     assert time.monotonic() - began < 5
     assert "first failure: rank 0 on node1 exited with 3" in done.err
     assert done.result["state"] == "stopped"
-    assert lab.still_on() == {}
+    assert lab.wait_idle() == {}
     assert {attempt for rank in range(3) for _, attempt, _ in counted(steps, rank)} == {0}
 
 
@@ -219,7 +219,7 @@ def test_a_stop_from_elsewhere_ends_a_later_attempt(
     done = controller.wait(30)
     assert done.code == 130, done
     assert "attempt 3" not in done.err
-    assert lab.still_on() == {}
+    assert lab.wait_idle() == {}
 
 
 def test_a_stop_from_elsewhere_in_the_pause(
@@ -235,7 +235,7 @@ def test_a_stop_from_elsewhere_in_the_pause(
     done = controller.wait(30)
     assert done.code == 130, done
     assert "somebody told the run to stop" in done.err
-    assert lab.still_on() == {}
+    assert lab.wait_idle() == {}
 
 
 def test_a_broken_spare_is_passed_over(
@@ -283,7 +283,7 @@ def test_the_verbs_know_the_attempts(begin: Callable[..., Controller], on_lab: L
     """From a folder without the record, also where the last attempt ran on other nodes."""
     done = begin(when=("fail=0:3:3", "fail=2:9:4:always")).wait(90)
     assert done.code == 1, done
-    elsewhere = on_lab.beside(on_lab.folder.parent / "elsewhere")
+    elsewhere = on_lab.in_folder(on_lab.folder.parent / "elsewhere")
     elsewhere.folder.mkdir()
     find = ("--cluster", "lab", "--config-dir", str(on_lab.conf))
 
@@ -320,7 +320,7 @@ def test_others_follow_over_the_pause(
     lab: Lab, begin: Callable[..., Controller], on_lab: Launcher, steps: Path
 ) -> None:
     """An `attach` and a `logs --follow` from before go on in the next attempt; a `why` waits."""
-    elsewhere = on_lab.beside(on_lab.folder.parent / "elsewhere")
+    elsewhere = on_lab.in_folder(on_lab.folder.parent / "elsewhere")
     elsewhere.folder.mkdir()
     controller = begin("relaunch.backoff_s=8", "on_disconnect=keep", when=("fail=0:30:3",))
     controller.until_printed("step 2", 3)
@@ -330,7 +330,7 @@ def test_others_follow_over_the_pause(
     controller.until(lambda: "starting in 8 s" in controller.err, "the pause")
     for wire in lab["node4"].leftovers():  # the spare is asked anew, whatever became of its wires
         lab["node4"].kill(wire.pid)
-    late = on_lab.beside(on_lab.folder.parent / "late")
+    late = on_lab.in_folder(on_lab.folder.parent / "late")
     late.folder.mkdir()
     came_late = late.start("attach", *find)
     why = elsewhere("why", *find)

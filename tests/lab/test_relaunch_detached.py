@@ -174,7 +174,7 @@ def test_a_stop_during_the_pause_leaves_nothing(
 ) -> None:
     """The hosts wait before they start it again; a stop ends that, and is proven."""
     run_id, _ = detached("fail=1:1:7", overrides=("relaunch.backoff_s=60",))
-    until(lambda: "0:regrouping" in kinds(lab, run_id, "node3"), "the pause", 30)
+    until(lambda: "0:relaunch_pending" in kinds(lab, run_id, "node3"), "the pause", 30)
     time.sleep(1)
     stopped = on_lab("stop", "--run", run_id, "--cluster", "lab", seconds=40)
     assert stopped.code in (0, 1), stopped
@@ -221,6 +221,6 @@ def test_without_a_port_for_the_hub_that_is_said(
     until(lambda: len(counted(steps, 0)) == 60, "the end", 60)
     assert len(counted(steps, 1)) == 50
     on_lab("stop", "--run", run_id, "--cluster", "lab")
-    assert not any("regrouping" in str(kinds(lab, run_id, node)) for node in lab.hosts)
+    assert not any("relaunch_pending" in str(kinds(lab, run_id, node)) for node in lab.hosts)
     blocked.kill()
     blocked.wait()

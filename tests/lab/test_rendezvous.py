@@ -10,17 +10,19 @@ import pytest
 from tests.lab.causing import etcd_on
 from tests.lab.lab import Lab
 from tests.lab.launching import PROGRAMS, Launcher
-from tests.lab.ways import ENDINGS, WAYS, Ending, Way
+from tests.lab.ways import ENDINGS, RENDEZVOUS_CASES, EndingCase, RendezvousCase
 
 
 @pytest.mark.parametrize("ending", ENDINGS, ids=lambda ending: ending.name)
-@pytest.mark.parametrize("way", WAYS, ids=lambda way: way.name)
-def test_a_run_ends_as_it_should(lab: Lab, on_lab: Launcher, way: Way, ending: Ending) -> None:
+@pytest.mark.parametrize("way", RENDEZVOUS_CASES, ids=lambda way: way.name)
+def test_a_run_ends_as_it_should(
+    lab: Lab, on_lab: Launcher, way: RendezvousCase, ending: EndingCase
+) -> None:
     """Whatever torch's agents say of each other at the end; nothing is left, no etcd either."""
     with contextlib.ExitStack() as around:
-        etcd = around.enter_context(etcd_on(lab, "node4")) if way.own_etcd else ""
-        words = [word.format(etcd=etcd) for word in way.words]
-        ranks = on_lab.rank_words(*ending.ranks)
+        etcd = around.enter_context(etcd_on(lab, "node4")) if way.needs_external_etcd else ""
+        words = [word.format(etcd=etcd) for word in way.overrides]
+        ranks = on_lab.rank_overrides(*ending.ranks)
         only = f"cluster.only=[{','.join(way.nodes)}]"
         running = on_lab.start(
             *("cluster=lab", "stop.grace_s=5", only, "cluster.nproc_per_node=2", *words, *ranks)
@@ -31,9 +33,9 @@ def test_a_run_ends_as_it_should(lab: Lab, on_lab: Launcher, way: Way, ending: E
         done = running.wait(60)
     assert done.code == ending.code, done
     assert done.result["state"] == ending.state, done
-    assert ending.says in done.err, done
-    assert done.result["unproven"] == []
-    assert lab.still_on() == {}
+    assert ending.expected_output in done.err, done
+    assert done.result["unverified"] == []
+    assert lab.wait_idle() == {}
 
 
 def test_options_of_torchruns_reach_torchrun(lab: Lab, on_lab: Launcher) -> None:
@@ -64,7 +66,7 @@ def test_options_of_torchruns_reach_torchrun(lab: Lab, on_lab: Launcher) -> None
 
 def test_an_etcd_of_the_run_lives_as_long_as_the_run(lab: Lab, on_lab: Launcher) -> None:
     """On the training address of its node alone; what it kept is removed, what it said is not."""
-    ranks = on_lab.rank_words("print=up", "sleep=600")
+    ranks = on_lab.rank_overrides("print=up", "sleep=600")
     running = on_lab.start(
         *("cluster=lab", "rendezvous=etcd-v2", "rendezvous.serve=node3", "stop.grace_s=2"), *ranks
     )
@@ -83,4 +85,4 @@ def test_an_etcd_of_the_run_lives_as_long_as_the_run(lab: Lab, on_lab: Launcher)
     left = lab["node3"].sh(f"ls {place} {place}/attempt_0").split()
     assert "etcd" not in left
     assert "etcd.err" in left
-    assert lab.still_on() == {}
+    assert lab.wait_idle() == {}

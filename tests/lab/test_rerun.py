@@ -40,7 +40,7 @@ def test_the_code_of_then_or_none(lab: Lab, project: Launcher) -> None:
     """Where hosts hold it, it runs; where one does not, only the same tree will do."""
     below = project.folder / "exp"
     below.mkdir()
-    user = project.beside(below)
+    user = project.in_folder(below)
     (below / "keep").touch()
     words = ("task.script=../train.py", "task.args.lr=0.1", "task.env.RERUN=yes")
     first = user(*ON, *words)

@@ -36,7 +36,7 @@ def detached(on_lab: Launcher) -> Start:
     def start(*words: str, overrides: tuple[str, ...] = ()) -> str:
         done = on_lab(
             *("cluster=lab", "detach=true", "stop.grace_s=1", *overrides),
-            *on_lab.rank_words("print=up", *words),
+            *on_lab.rank_overrides("print=up", *words),
         )
         assert done.code == 0, done
         return done.folder.name
@@ -47,7 +47,7 @@ def detached(on_lab: Launcher) -> Start:
 def test_a_detached_run_outlives_everything(lab: Lab, on_lab: Launcher) -> None:
     """Its launch returns at once with what to do next; with no session left, it ends well."""
     done = on_lab(
-        "cluster=lab", "detach=true", *on_lab.rank_words("wait=/dev/shm/end", "print=over")
+        "cluster=lab", "detach=true", *on_lab.rank_overrides("wait=/dev/shm/end", "print=over")
     )
     assert done.code == 0, done
     run_id = done.folder.name
@@ -61,7 +61,7 @@ def test_a_detached_run_outlives_everything(lab: Lab, on_lab: Launcher) -> None:
     for host in lab.hosts.values():
         host.sh("touch /dev/shm/end")
     for _, record in until_ended(lab, run_id):
-        assert "kept" in [event["kind"] for event in record]
+        assert "detached" in [event["kind"] for event in record]
         assert record[-1]["state"] == "succeeded"
     assert run_id not in on_lab("ps", "--cluster", "lab").out
     listed = on_lab("ps", "--cluster", "lab", "--all", "--json")
@@ -98,7 +98,7 @@ def test_a_launch_that_dies_before_it_detaches_leaves_no_run_for_ever(
     lab: Lab, on_lab: Launcher
 ) -> None:
     """Until it has left, its hosts wait for it as for any other."""
-    words = on_lab.rank_words("print=up", "sleep=600")
+    words = on_lab.rank_overrides("print=up", "sleep=600")
     launch = on_lab.start("cluster=lab", "detach=true", "disconnect_s=3", *words)
     runs = lab["node1"].home / ".runner" / "runs"
     launch.until(lambda: [*runs.glob("*/node1/order.json")], "the first order")
@@ -142,7 +142,9 @@ def test_logs_are_chosen(on_lab: Launcher, detached: Start, lab: Lab) -> None:
 
 def test_somebody_who_reads_keeps_no_run_alive(lab: Lab, on_lab: Launcher) -> None:
     """A `logs --follow` in a forgotten window is no controller."""
-    run = on_lab.start("cluster=lab", "disconnect_s=3", *on_lab.rank_words("print=up", "sleep=60"))
+    run = on_lab.start(
+        "cluster=lab", "disconnect_s=3", *on_lab.rank_overrides("print=up", "sleep=60")
+    )
     run.until_printed("] up", 4)
     reader = on_lab.start("logs", "--cluster", "lab", "--follow")
     reader.until(lambda: reader.out.count("] up") == 4, "the lines")
@@ -172,7 +174,7 @@ def test_stop_works_whoever_is_dead(lab: Lab, on_lab: Launcher, detached: Start,
     assert done.code == 0, done
     assert done.out.count("  0 processes") == 4, done
     assert f"run {run_id}: nothing of it is left" in done.out
-    assert lab.still_on() == {}
+    assert lab.wait_idle() == {}
     again = on_lab("stop", "--run", run_id, "--cluster", "lab")
     assert again.code == 0, again
 
@@ -195,7 +197,7 @@ def test_stop_names_silent_hosts_and_finishes_later(
     lab["node3"].plug()
     done = on_lab(*words, seconds=60)
     assert done.code == 0, done
-    assert lab.still_on() == {}
+    assert lab.wait_idle() == {}
 
 
 def test_a_terminal_that_closes_hurries_no_stop(
@@ -210,7 +212,7 @@ def test_a_terminal_that_closes_hurries_no_stop(
     for _, record in until_ended(lab, run_id):
         times = {event["kind"]: event["mono"] for event in record}
         assert times["ended"] - times["stopping"] > 3.5  # type: ignore[operator]
-    assert lab.still_on() == {}
+    assert lab.wait_idle() == {}
 
 
 def test_whoever_joins_a_run_ends_with_it(lab: Lab, on_lab: Launcher, detached: Start) -> None:
@@ -292,7 +294,7 @@ def test_attach_goes_on_where_a_killed_controller_ended(
 ) -> None:
     """The same screen and record as a launch; every byte of every rank is here once."""
     run = on_lab.start(
-        *("cluster=lab", "stop.grace_s=1"), *on_lab.rank_words("count=1500/0.004", "print=over")
+        *("cluster=lab", "stop.grace_s=1"), *on_lab.rank_overrides("count=1500/0.004", "print=over")
     )
     run.until(lambda: run.out.count("line 300") >= 4, "some lines")
     run.kill()
@@ -328,7 +330,9 @@ def test_attach_from_another_host(lab: Lab, on_lab: Launcher) -> None:
         host.write("~/p/key", lab.key.read_text(), 0o600)
         host.write("~/p/known_hosts", lab.known_hosts.read_text())
         host.write("~/p/conf/cluster/lab.yaml", yaml)
-    words = " ".join(f"'{word}'" for word in on_lab.rank_words("count=1500/0.004", "print=over"))
+    words = " ".join(
+        f"'{word}'" for word in on_lab.rank_overrides("count=1500/0.004", "print=over")
+    )
     python = f"cd ~/p && PYTHONPATH={ROOT} {sys.executable} -m runner"
     first = lab["node1"].popen(["sh", "-c", f"{python} cluster=lab {words} >out 2>&1"])
     wait_for(lambda: "attempt_0/rank_2.out" in ranks_files(lab), "its ranks", 30)
@@ -383,13 +387,13 @@ def test_who_said_stop_is_not_asked_again(on_lab: Launcher, detached: Start, lab
     until_shown(near, b"killing what is left")
     assert process.wait(30) == 130
     os.close(near)
-    assert lab.still_on() == {}
+    assert lab.wait_idle() == {}
 
 
 def test_who_detaches_an_attached_run_lets_it_go(lab: Lab, on_lab: Launcher) -> None:
     """Its launch is dead, and nobody comes back: it goes on all the same, beyond `disconnect_s`."""
     launched = on_lab.start(
-        "cluster=lab", "disconnect_s=3", *on_lab.rank_words("print=up", "sleep=12")
+        "cluster=lab", "disconnect_s=3", *on_lab.rank_overrides("print=up", "sleep=12")
     )
     launched.until_printed("] up", 4)
     joined = on_lab.start("attach", "--cluster", "lab")
@@ -400,7 +404,7 @@ def test_who_detaches_an_attached_run_lets_it_go(lab: Lab, on_lab: Launcher) -> 
     assert left.code == 0, left
     assert f"run {launched.run_id} goes on without this terminal\n" in left.err
     for _, record in until_ended(lab, launched.run_id):
-        assert "kept" in [event["kind"] for event in record]
+        assert "detached" in [event["kind"] for event in record]
         assert record[-1]["state"] == "succeeded"
 
 
@@ -434,7 +438,7 @@ def until_shown(near: int, text: bytes, times: int = 1) -> bytes:
 def test_outputs_come_home(lab: Lab, on_lab: Launcher) -> None:
     """With the end of a launch, or by `pull`; what is here is not fetched again."""
     words = ("touch=ckpt_RANK.pt", "touch=scratch_RANK", "print=over")
-    done = on_lab("cluster=lab", "task.outputs=['*.pt']", *on_lab.rank_words(*words))
+    done = on_lab("cluster=lab", "task.outputs=['*.pt']", *on_lab.rank_overrides(*words))
     assert done.code == 0, done
     found = sorted(path.name for path in (done.folder / "outputs").rglob("*.pt"))
     assert found == [f"ckpt_{rank}.pt" for rank in range(4)]
@@ -442,7 +446,8 @@ def test_outputs_come_home(lab: Lab, on_lab: Launcher) -> None:
     assert "pulled 4 files" in done.err
 
     never = on_lab(
-        *("cluster=lab", "task.outputs=['*.pt']", "outputs.pull=never"), *on_lab.rank_words(*words)
+        *("cluster=lab", "task.outputs=['*.pt']", "outputs.pull=never"),
+        *on_lab.rank_overrides(*words),
     )
     assert never.code == 0, never
     assert not (never.folder / "outputs").exists()
@@ -451,7 +456,7 @@ def test_outputs_come_home(lab: Lab, on_lab: Launcher) -> None:
     assert len([*(never.folder / "outputs").rglob("*.pt")]) == 4
     assert (never.folder / "hosts" / "node2" / "state.json").exists()
     assert "nothing new" in on_lab("pull", "--cluster", "lab").out
-    assert lab.still_on() == {}
+    assert lab.wait_idle() == {}
     assert Path(never.folder).exists()
 
 
@@ -485,4 +490,4 @@ def test_a_run_whose_lock_is_gone_is_not_taken_for_dead(
     assert [p for p in lab["node1"].leftovers() if "rank.py" in p.cmdline]
     stopped = on_lab("stop", run_id, "--cluster", "lab", "--json", seconds=60)
     assert json.loads(stopped.out)["state"] == "stopped", stopped  # by its own ladder
-    assert lab.still_on() == {}
+    assert lab.wait_idle() == {}

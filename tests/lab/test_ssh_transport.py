@@ -166,7 +166,7 @@ class Place:
                 **settings,
             }
         )
-        transport = SshTransport(ssh, notes=self.notes.append)
+        transport = SshTransport(ssh, on_note=self.notes.append)
         self.transports.append(transport)
         return transport
 
@@ -175,7 +175,7 @@ class Place:
         with pytest.raises(NotReady) as caught:
             self.transport(**settings).open(node, "true")
         (problem,) = caught.value.problems
-        assert problem.where == node.name
+        assert problem.subject == node.name
         return problem
 
     def close(self) -> None:
@@ -483,7 +483,7 @@ def test_refused_key_is_named(place: Place) -> None:
     sshd = place.sshd()
     other = make_key(place.folder / "other")
     problem = place.problem(sshd.node(), key=str(other), user=USER)
-    assert problem.what == (
+    assert problem.message == (
         f"{sshd.address} port {sshd.port} refused every key offered for user {USER}: {other}"
     )
     assert f"~{USER}/.ssh/authorized_keys" in problem.hint
@@ -502,7 +502,7 @@ def test_encrypted_key_asks_for_the_agent(place: Place) -> None:
         ["ssh-keygen", "-q", "-p", "-N", "secret", "-f", place.key], check=True, capture_output=True
     )
     problem = place.problem(sshd.node())
-    assert problem.what == (
+    assert problem.message == (
         f"the key {place.key} cannot be used: it is encrypted and the ssh agent does not hold it"
     )
     assert f"ssh-add {place.key}" in problem.hint.splitlines()
@@ -537,7 +537,7 @@ def test_hung_agent_is_named(place: Place, monkeypatch: pytest.MonkeyPatch) -> N
         server.listen()
         monkeypatch.setenv("SSH_AUTH_SOCK", path)
         problem = place.problem(sshd.node(), connect_timeout=0.5)
-    assert problem.what == f"the ssh agent behind {path} did not answer within 0.5 s"
+    assert problem.message == f"the ssh agent behind {path} did not answer within 0.5 s"
 
 
 @contextlib.contextmanager
@@ -573,7 +573,9 @@ def test_useless_key_of_the_yaml_is_told_first(
     sshd = place.sshd()
     spoil(place.key)
     problem = place.problem(sshd.node())
-    assert problem.what.startswith(f"the key {place.key} of cluster.ssh.key cannot be used: {why}")
+    assert problem.message.startswith(
+        f"the key {place.key} of cluster.ssh.key cannot be used: {why}"
+    )
     assert sshd.logins == 0
 
 
@@ -584,13 +586,13 @@ def test_no_key_at_all_is_told(place: Place, monkeypatch: pytest.MonkeyPatch) ->
     config = place.folder / "no-keys"
     config.write_text("IdentityFile none\n")
     problem = place.problem(sshd.node(), key=None, config=str(config))
-    assert "there is no key to log in to" in problem.what
+    assert "there is no key to log in to" in problem.message
 
 
 def test_second_factor_cannot_be_asked(place: Place) -> None:
     """The key was right; what else the host wants is named."""
     sshd = place.sshd("AuthenticationMethods publickey,password", "PasswordAuthentication yes")
-    assert "wants password as well" in place.problem(sshd.node()).what
+    assert "wants password as well" in place.problem(sshd.node()).message
 
 
 def test_too_many_keys_are_told(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -599,7 +601,7 @@ def test_too_many_keys_are_told(place: Place, monkeypatch: pytest.MonkeyPatch) -
     keys = [make_key(place.folder / f"key{number}") for number in range(3)]
     with agent(place, monkeypatch, *keys):
         problem = place.problem(sshd.node(), key=None)
-    assert "hung up while keys were offered" in problem.what
+    assert "hung up while keys were offered" in problem.message
     assert "MaxAuthTries" in problem.hint
     assert "IdentitiesOnly" in problem.hint
 
@@ -611,7 +613,7 @@ def test_unknown_host_key_is_refused_with_the_next_steps(place: Place) -> None:
     """The fingerprint is OpenSSH's, and what the message says to type cures it."""
     sshd = place.sshd(known=False)
     problem = place.problem(sshd.node())
-    assert problem.what == (
+    assert problem.message == (
         f"the host key of {sshd.address} port {sshd.port} is not known:"
         f" ssh-ed25519 {fingerprint(sshd.host_key)}"
     )
@@ -642,14 +644,14 @@ def test_changed_host_key_is_refused(place: Place, host_keys: str) -> None:
     old = make_key(place.folder / "old")
     place.known_hosts.write_text(f"# mine\n{sshd.name} {Path(f'{old}.pub').read_text()}")
     problem = place.problem(sshd.node(), host_keys=host_keys)
-    assert "has CHANGED" in problem.what
-    assert fingerprint(sshd.host_key) in problem.what
-    assert f"({place.known_hosts}:2 says otherwise)" in problem.what
+    assert "has CHANGED" in problem.message
+    assert fingerprint(sshd.host_key) in problem.message
+    assert f"({place.known_hosts}:2 says otherwise)" in problem.message
     assert f"known: ssh-ed25519 {fingerprint(old)} ({place.known_hosts}:2)" in problem.hint
     assert "someone may be in between, or the machine was installed anew" in problem.hint
     command = command_of(problem.hint, "ssh-keygen -R")
     subprocess.run(["sh", "-c", command], check=True, capture_output=True)
-    assert "is not known" in place.problem(sshd.node()).what
+    assert "is not known" in place.problem(sshd.node()).message
 
 
 def test_revoked_host_key_is_refused(place: Place) -> None:
@@ -657,7 +659,7 @@ def test_revoked_host_key_is_refused(place: Place) -> None:
     sshd = place.sshd()
     with place.known_hosts.open("a") as file:
         file.write(f"@revoked * {sshd.known.partition(' ')[2]}")
-    assert f"is REVOKED by {place.known_hosts}:2" in place.problem(sshd.node()).what
+    assert f"is REVOKED by {place.known_hosts}:2" in place.problem(sshd.node()).message
 
 
 def test_host_is_asked_for_the_key_that_is_known(place: Place) -> None:
@@ -674,7 +676,9 @@ def test_changed_key_of_a_jump_host_names_both(place: Place) -> None:
     old = make_key(place.folder / "old")
     place.known_hosts.write_text(f"{gate.name} {Path(f'{old}.pub').read_text()}{sshd.known}")
     problem = place.problem(sshd.node(), jump=(gate.hop,))
-    assert f"the host key of jump host {gate.address} port {gate.port} has CHANGED" in problem.what
+    assert (
+        f"the host key of jump host {gate.address} port {gate.port} has CHANGED" in problem.message
+    )
     assert sshd.logins == 0
 
 
@@ -733,8 +737,8 @@ def test_failed_jump_host_tells_all_nodes_the_same(place: Place) -> None:
         with pytest.raises(NotReady) as caught:
             transport.open(Node(f"gpu{number}", "10.0.0.1"), "true")
         (problem,) = caught.value.problems
-        assert problem.where == f"gpu{number}"
-        return problem.what
+        assert problem.subject == f"gpu{number}"
+        return problem.message
 
     with ThreadPoolExecutor(8) as pool:
         told = set(pool.map(fail, range(8)))
@@ -764,7 +768,7 @@ def test_jump_host_that_refuses_our_key_is_named(place: Place) -> None:
     gate.process = subprocess.Popen(argv, start_new_session=True)
     gate.wait()
     problem = place.problem(Node("gpu1", "10.0.0.1"), jump=(gate.hop,))
-    assert problem.what.startswith(
+    assert problem.message.startswith(
         f"jump host {gate.address} port {gate.port} refused every key offered for user {USER}"
     )
 
@@ -780,8 +784,8 @@ def test_node_beyond_a_jump_host_that_cannot_be_reached(place: Place, host: str,
     """The jump host's own words tell a refused port from an unknown name."""
     gate = place.sshd()
     problem = place.problem(Node("gpu1", host, port=9), jump=(gate.hop,), connect_timeout=10)
-    assert problem.what.startswith(what)
-    assert gate.address in problem.what
+    assert problem.message.startswith(what)
+    assert gate.address in problem.message
 
 
 def test_refusals_beyond_a_jump_host_are_not_mixed_up(place: Place) -> None:
@@ -808,7 +812,7 @@ def test_jump_host_that_does_not_forward_is_named(place: Place) -> None:
     """With the settings of its sshd to look at."""
     gate, sshd = place.sshd("AllowTcpForwarding no"), place.sshd()
     problem = place.problem(sshd.node(), jump=(gate.hop,))
-    assert problem.what.startswith(f"jump host {gate.address} does not let us through to")
+    assert problem.message.startswith(f"jump host {gate.address} does not let us through to")
     assert "AllowTcpForwarding" in problem.hint
 
 
@@ -859,7 +863,7 @@ def test_failed_proxy_command_is_quoted(place: Place) -> None:
     config.write_text("Host gpu1\n ProxyCommand echo no way >&2; exit 1\n")
     before = set(children_of(os.getpid()))
     problem = place.problem(Node("gpu1", "gpu1"), config=str(config))
-    assert problem.what == (
+    assert problem.message == (
         "no SSH came through the ProxyCommand of gpu1 port 22: echo no way >&2; exit 1"
     )
     assert problem.hint.startswith("no way")
@@ -873,15 +877,15 @@ def test_refused_port_is_told(place: Place) -> None:
     """With the key of the YAML to change."""
     port = free_port("127.0.0.1")
     problem = place.problem(Node("gpu1", "127.0.0.1", port=port))
-    assert problem.what == f"127.0.0.1 port {port} refused the connection"
+    assert problem.message == f"127.0.0.1 port {port} refused the connection"
     assert "cluster.nodes.gpu1.port" in problem.hint
 
 
 def test_every_address_of_a_host_is_tried() -> None:
     """A name with an address that refuses, as ::1 often does, is reached by the next one."""
     with socket.create_server(("127.0.0.1", 0)) as server:
-        good = stream.look_up(*server.getsockname())
-        bad = stream.look_up("127.0.0.1", free_port("127.0.0.1"))
+        good = stream.resolve(*server.getsockname())
+        bad = stream.resolve("127.0.0.1", free_port("127.0.0.1"))
         with stream.connect(bad + good, timeout=1) as link:
             assert link.getpeername() == server.getsockname()
     with pytest.raises(ConnectionRefusedError):
@@ -901,7 +905,7 @@ def test_host_that_does_not_answer_is_given_up(place: Place) -> None:
         start = time.monotonic()
         problem = place.problem(Node("gpu1", "127.0.0.1", port=port), connect_timeout=0.5)
     assert time.monotonic() - start < 2.5
-    assert problem.what == f"127.0.0.1 port {port} did not answer within 0.5 s"
+    assert problem.message == f"127.0.0.1 port {port} did not answer within 0.5 s"
     assert "cluster.ssh.connect_timeout" in problem.hint
 
 
@@ -911,7 +915,7 @@ def test_host_that_never_speaks_is_given_up(place: Place) -> None:
         start = time.monotonic()
         problem = place.problem(node, connect_timeout=0.5)
     assert time.monotonic() - start < 2.5
-    assert "did not begin to speak SSH within 0.5 s" in problem.what
+    assert "did not begin to speak SSH within 0.5 s" in problem.message
     assert "MaxStartups" in problem.hint
 
 
@@ -921,14 +925,14 @@ def test_host_that_stops_in_the_handshake_is_given_up(place: Place) -> None:
         start = time.monotonic()
         problem = place.problem(node, connect_timeout=0.3)
     assert time.monotonic() - start < 2.5
-    assert "began to speak SSH, but did not come to an end within 0.3 s" in problem.what
+    assert "began to speak SSH, but did not come to an end within 0.3 s" in problem.message
 
 
 def test_host_that_hangs_up_is_told(place: Place) -> None:
     """As sshd does with more log-ins at once than MaxStartups."""
     with listener(lambda link: link.close()) as node:
         problem = place.problem(node)
-    assert "closed the connection before SSH began" in problem.what
+    assert "closed the connection before SSH began" in problem.message
     assert "MaxStartups" in problem.hint
 
 
@@ -940,7 +944,7 @@ def test_server_that_is_no_sshd_is_told(place: Place) -> None:
 
     with listener(answer) as node:
         problem = place.problem(node, connect_timeout=1)
-    assert "is not an SSH server" in problem.what
+    assert "is not an SSH server" in problem.message
     assert "cluster.nodes.gpu1.port" in problem.hint
 
 
@@ -949,16 +953,16 @@ def test_unknown_name_is_told(place: Place) -> None:
     start = time.monotonic()
     problem = place.problem(Node("gpu1", "gone.invalid"), connect_timeout=1)
     assert time.monotonic() - start < 2.5
-    assert "the name 'gone.invalid'" in problem.what
+    assert "the name 'gone.invalid'" in problem.message
 
 
 def test_name_server_that_hangs_is_given_up(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """A look-up cannot be interrupted, so it is left behind."""
-    monkeypatch.setattr(stream, "look_up", lambda *_: time.sleep(3))
+    monkeypatch.setattr(stream, "resolve", lambda *_: time.sleep(3))
     start = time.monotonic()
     problem = place.problem(Node("gpu1", "gpu1"), connect_timeout=0.5)
     assert time.monotonic() - start < 1.5
-    assert "the name 'gpu1' could not be looked up within 0.5 s" in problem.what
+    assert "the name 'gpu1' could not be looked up within 0.5 s" in problem.message
 
 
 def test_too_few_sessions_are_told(place: Place) -> None:
@@ -976,5 +980,5 @@ def test_broken_ssh_config_is_told(place: Place) -> None:
     config = place.folder / "broken"
     config.write_text("Hots x\n")
     problem = place.problem(Node("gpu1", "gpu1"), config=str(config))
-    assert problem.what.startswith("your ssh config cannot be read: ")
-    assert "line 1" in problem.what
+    assert problem.message.startswith("your ssh config cannot be read: ")
+    assert "line 1" in problem.message

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from runner.core.outcome.stacks import DUMP, Stack, parse
+from runner.core.outcome.stacks import DUMP_HEADER, Stack, parse_dumps
 from runner.host.process import procfs
 from runner.host.ranks import sitecustomize, stacks
-from runner.host.ranks.stacks import Asked
+from runner.host.ranks.stacks import StackTarget
 from runner.host.ranks.watchdog import Progress
 
 DUMPER = Path(sitecustomize.__file__).read_text()
@@ -72,9 +72,9 @@ def start(monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
 
 def told(*pids: int) -> list[Stack]:
     """What those processes tell."""
-    asked = [Asked(rank, pid, stacks._memory(pid)) for rank, pid in enumerate(pids)]
-    head = DUMP.format(when="now", why="asked for")
-    (dump,) = parse(head + "".join(stacks._told(asked, "/no/such/python")))
+    asked = [StackTarget(rank, pid, stacks._find_memory_file(pid)) for rank, pid in enumerate(pids)]
+    head = DUMP_HEADER.format(when="now", why="asked for")
+    (dump,) = parse_dumps(head + "".join(stacks._format_stacks(asked, "/no/such/python")))
     return list(dump.stacks)
 
 
@@ -92,7 +92,7 @@ def test_a_prepared_python_tells_where_it_is(site: Path, start: Start) -> None:
     try:
         for _ in range(2):
             main, forked = told(parent, child)
-            assert (functions(main), main.how) == (["load", "<module>"], "faulthandler")
+            assert (functions(main), main.method) == (["load", "<module>"], "faulthandler")
             assert functions(forked) == ["work", "<module>"]
     finally:
         os.kill(child, signal.SIGKILL)
@@ -103,27 +103,29 @@ def test_no_process_is_signalled_that_did_not_offer(start: Start) -> None:
     pid, _ = start(WAITS)
     (mute,) = told(pid)
     assert mute.frames == ()
-    assert mute.how == "nothing: it is no Python that was prepared for it, and there is no py-spy"
-    assert procfs.running(pid)
+    assert (
+        mute.method == "nothing: it is no Python that was prepared for it, and there is no py-spy"
+    )
+    assert procfs.is_running(pid)
 
 
 def test_one_that_closed_the_file_is_left_alone(site: Path, start: Start) -> None:
     """The descriptor may be somebody's checkpoint by now."""
     pid, _ = start("import os\nos.closerange(3, 2000)\n" + WAITS, site)
     (mute,) = told(pid)
-    assert mute.how.startswith("nothing: it is no Python that was prepared")
-    assert procfs.running(pid)
+    assert mute.method.startswith("nothing: it is no Python that was prepared")
+    assert procfs.is_running(pid)
 
 
 def test_a_stopped_process_is_named_as_such(
     site: Path, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It cannot answer; that is no reason to wait for long."""
-    monkeypatch.setattr(stacks, "ANSWER_S", 0.1)
+    monkeypatch.setattr(stacks, "REPLY_TIMEOUT_S", 0.1)
     pid, _ = start(WAITS, site)
     os.kill(pid, signal.SIGSTOP)
     (mute,) = told(pid)
-    assert mute.how.startswith("nothing: it did not answer; it was stopped (SIGSTOP)")
+    assert mute.method.startswith("nothing: it did not answer; it was stopped (SIGSTOP)")
 
 
 def test_the_sitecustomize_of_a_site_runs_all_the_same(
@@ -153,7 +155,7 @@ def test_py_spy_is_asked_where_it_is_there(start: Start) -> None:
     if spy is None:
         pytest.skip("no py-spy here")
     pid, _ = start(WAITS)
-    texts = stacks._spied(spy, [Asked(0, pid, "")])
+    texts = stacks._by_py_spy(spy, [StackTarget(0, pid, "")])
     assert "in load" in texts[pid]
 
 
@@ -161,13 +163,13 @@ def test_who_moves_and_who_only_waits(start: Start) -> None:
     """A line, computing, and reading count; to look now and then whether one may go on does not."""
     progress = Progress(60)
     start("import time\nprint(1, flush=True)\nwhile True: time.sleep(0.05)")
-    progress.look({"rank_0.out": 3}, os.getpid())
+    progress.sample({"rank_0.out": 3}, os.getpid())
     time.sleep(0.3)
-    begun = progress.since
-    progress.look({"rank_0.out": 3}, os.getpid())
-    assert progress.since == begun
-    progress.look({"rank_0.out": 4}, os.getpid())
-    assert progress.since > begun
+    begun = progress.last_activity
+    progress.sample({"rank_0.out": 3}, os.getpid())
+    assert progress.last_activity == begun
+    progress.sample({"rank_0.out": 4}, os.getpid())
+    assert progress.last_activity > begun
     reads = "import time\nwhile True: open('/dev/zero', 'rb').read(1 << 20); time.sleep(0.02)"
     maps = (
         "import mmap, time\n"
@@ -177,9 +179,9 @@ def test_who_moves_and_who_only_waits(start: Start) -> None:
     )
     for code in ("while True: pass", reads, maps):
         pid, _ = start("print(1, flush=True)\n" + code)
-        progress.look({"rank_0.out": 4}, os.getpid())  # what it took to start
-        begun = progress.since
+        progress.sample({"rank_0.out": 4}, os.getpid())  # what it took to start
+        begun = progress.last_activity
         time.sleep(0.4)
-        progress.look({"rank_0.out": 4}, os.getpid())
-        assert progress.since > begun, code
+        progress.sample({"rank_0.out": 4}, os.getpid())
+        assert progress.last_activity > begun, code
         os.kill(pid, signal.SIGKILL)

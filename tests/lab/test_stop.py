@@ -19,7 +19,7 @@ import pytest
 
 from tests.lab.lab import Lab
 from tests.lab.lab.processes import Process
-from tests.lab.launching import PROGRAMS, RANK, Controller, Launcher
+from tests.lab.launching import PROGRAMS, RANK_SCRIPT, Controller, Launcher
 
 GRACE = "stop.grace_s=2"
 
@@ -30,7 +30,7 @@ def begin(plainly: Launcher) -> Callable[..., Controller]:
 
     def start(*words: str, overrides: tuple[str, ...] = (), entry: str = "plain") -> Controller:
         plainly.entry = entry
-        ranks = plainly.rank_words(*words, "print=up", "sleep=600")
+        ranks = plainly.rank_overrides(*words, "print=up", "sleep=600")
         controller = plainly.start("cluster=lab", GRACE, *overrides, *ranks)
         controller.until_printed("] up", 4)
         return controller
@@ -60,7 +60,7 @@ def test_ctrl_c_ends_deaf_ranks_and_their_daemons(
     took = time.monotonic() - began
     assert done.code == 130, done
     assert took < 2 + 3, done
-    assert lab.still_on() == {}
+    assert lab.wait_idle() == {}
     assert done.err.count("0 processes left") == 4
     assert "stopped" in done.err
 
@@ -85,7 +85,7 @@ def test_a_second_ctrl_c_hurries(lab: Lab, begin: Callable[..., Controller]) -> 
     done = controller.wait(30)
     assert done.code == 130, done
     assert time.monotonic() - began < 5
-    assert lab.still_on() == {}
+    assert lab.wait_idle() == {}
 
 
 def test_stopping_one_run_leaves_another_alone(
@@ -94,7 +94,7 @@ def test_stopping_one_run_leaves_another_alone(
     """Two runs side by side on the same hosts."""
     first = begin("daemon", "deaf")
     words = ("touch=/dev/shm/second", "wait=/dev/shm/go", "print=done")
-    second = plainly.start("cluster=lab", *plainly.rank_words(*words))
+    second = plainly.start("cluster=lab", *plainly.rank_overrides(*words))
     for host in lab.hosts.values():
         second.until(lambda host=host: host.sh("ls /dev/shm/second", check=False), "the second")  # type: ignore[misc]
     first.send()
@@ -110,7 +110,7 @@ def test_a_killed_controller_leaves_nothing(lab: Lab, begin: Callable[..., Contr
     """Supervisors that hear no controller any more stop the run by themselves."""
     controller = begin("daemon", "deaf", overrides=("disconnect_s=2",))
     controller.kill()
-    assert lab.still_on(20) == {}
+    assert lab.wait_idle(20) == {}
 
 
 def test_a_killed_supervisor_ends_the_run(lab: Lab, begin: Callable[..., Controller]) -> None:
@@ -121,7 +121,7 @@ def test_a_killed_supervisor_ends_the_run(lab: Lab, begin: Callable[..., Control
     done = controller.wait(40)
     assert done.code == 1, done
     assert "its supervisor ended by signal 9" in done.err
-    assert lab.still_on() == {}
+    assert lab.wait_idle() == {}
 
 
 def test_a_killed_torchrun_ends_the_run(lab: Lab, begin: Callable[..., Controller]) -> None:
@@ -131,28 +131,28 @@ def test_a_killed_torchrun_ends_the_run(lab: Lab, begin: Callable[..., Controlle
     done = controller.wait(40)
     assert done.code == 1, done
     assert "first failure: node3: torchrun was killed by SIGKILL" in done.err
-    assert lab.still_on() == {}
+    assert lab.wait_idle() == {}
 
 
 def test_a_killed_rank_ends_the_run(lab: Lab, begin: Callable[..., Controller]) -> None:
     """Its node and global rank are named, and the signal in words."""
     controller = begin("daemon", "deaf", entry="torchrun")
-    lab["node4"].kill(find(lab, "node4", f"{sys.executable} -u {RANK}").pid)
+    lab["node4"].kill(find(lab, "node4", f"{sys.executable} -u {RANK_SCRIPT}").pid)
     done = controller.wait(40)
     assert done.code == 1, done
     assert "first failure: rank 3 on node4 was killed by SIGKILL" in done.err
-    assert lab.still_on() == {}
+    assert lab.wait_idle() == {}
 
 
 def test_one_failing_rank_stops_everybody(lab: Lab, on_lab: Launcher) -> None:
     """Ranks that do not talk to the failed one are stopped too, at once."""
-    words = on_lab.rank_words("err=the reason", "fail=1:3", "sleep=600")
+    words = on_lab.rank_overrides("err=the reason", "fail=1:3", "sleep=600")
     done = on_lab("cluster=lab", *words, seconds=60)
     assert done.code == 1, done
     assert "first failure: rank 1 on node2 exited with 3" in done.err
     assert "  | the reason" in done.err
     assert done.result["first_failure"] == {"node": "node2", "rank": 1, "what": "exited with 3"}
-    assert lab.still_on() == {}
+    assert lab.wait_idle() == {}
 
 
 def test_an_unplugged_host_is_named_and_the_others_are_stopped(
@@ -168,7 +168,7 @@ def test_an_unplugged_host_is_named_and_the_others_are_stopped(
     assert "first failure: node2: nothing was heard from it for" in done.err
     assert "node2: there is no proof" in done.err
     assert done.err.count("0 processes left") == 3
-    assert lab.still_on(20) == {}
+    assert lab.wait_idle(20) == {}
 
 
 def test_a_power_cut_ends_the_run(lab: Lab, begin: Callable[..., Controller]) -> None:
@@ -188,7 +188,7 @@ def test_ctrl_c_with_a_silent_host_is_5(lab: Lab, begin: Callable[..., Controlle
     done = controller.wait(60)
     assert done.code == 5, done
     assert "node2: there is no proof" in done.err
-    assert lab.still_on(20) == {}
+    assert lab.wait_idle(20) == {}
 
 
 def test_a_short_stall_is_no_loss(lab: Lab, begin: Callable[..., Controller]) -> None:
@@ -207,7 +207,7 @@ def test_a_console_nobody_reads_holds_up_nothing(lab: Lab, plainly: Launcher) ->
     """With a full pipe the ranks finish and the supervisors still hear their controller."""
     reading, writing = os.pipe()
     argv = [sys.executable, "-m", "runner", "cluster=lab", "disconnect_s=4", GRACE]
-    argv += plainly.rank_words("lines=400000", "touch=/dev/shm/RANK.done", "sleep=8")
+    argv += plainly.rank_overrides("lines=400000", "touch=/dev/shm/RANK.done", "sleep=8")
     process = subprocess.Popen(
         argv, cwd=plainly.folder, env=plainly.env, stdout=writing, stderr=subprocess.DEVNULL
     )
@@ -270,12 +270,12 @@ def test_a_fixed_master_port_that_is_taken_is_refused_before_the_start(
 def test_a_host_that_refuses_its_order_stops_the_others(lab: Lab, plainly: Launcher) -> None:
     """What could not be seen before (here, a file where the runs' folder should be): exit 3."""
     lab["node3"].sh("mkdir ~/.odd; touch ~/.odd/runs")
-    words = plainly.rank_words("deaf", "sleep=600")
+    words = plainly.rank_overrides("deaf", "sleep=600")
     done = plainly("cluster=lab", GRACE, 'cluster.workdir="~/.odd"', *words, seconds=60)
     assert done.code == 3, done
     assert "first failure: node3: could not start: " in done.err
     assert done.result["exit_code"] == 3
-    assert lab.still_on() == {}
+    assert lab.wait_idle() == {}
 
 
 def test_a_disk_that_fills_up_ends_that_run_with_that_message(
@@ -284,10 +284,10 @@ def test_a_disk_that_fills_up_ends_that_run_with_that_message(
     """Its supervisor keeps room for the last lines of its record."""
     controller = begin(entry="torchrun")
     lab["node2"].fill_disk()
-    lab["node2"].kill(find(lab, "node2", f"{sys.executable} -u {RANK}").pid)
+    lab["node2"].kill(find(lab, "node2", f"{sys.executable} -u {RANK_SCRIPT}").pid)
     done = controller.wait(40)
     assert done.code == 1, done
     assert "node2" in done.err.partition("first failure: ")[2]
     assert done.err.count("0 processes left") == 4
     assert "No space left" in done.err, done
-    assert lab.still_on() == {}
+    assert lab.wait_idle() == {}

@@ -27,16 +27,16 @@ from runner.core.protocol.events import (
     Stopping,
 )
 from runner.core.protocol.states import State
-from runner.host.peers.circle import circle_of
-from runner.host.peers.group import News
-from tests.lab.supervising import PYTHON, ROOT, SPAWN, Starter
+from runner.host.peers.circle import join_peers
+from runner.host.peers.group import PeerListener
+from tests.lab.supervising import HOST_PYTHON, ROOT, SPAWN_CODE, RunStarter
 
 
-def test_ranks_run_and_their_files_have_global_names(start: Starter) -> None:
+def test_ranks_run_and_their_files_have_global_names(start: RunStarter) -> None:
     """Output goes to one file per rank and stream; the record says who ended how."""
     run = start("print=hello", "err=oops", "env=PYTHON_EXEC", "cat")
-    assert run.ended().state is State.SUCCEEDED
-    attempt = Path(run.folder.attempt(0))
+    assert run.wait_ended().state is State.SUCCEEDED
+    attempt = Path(run.folder.attempt_folder(0))
     for rank in (0, 1):
         out = (attempt / f"rank_{rank}.out").read_text()
         assert out == "hello\nPYTHON_EXEC=None\nstdin: ''\n"
@@ -47,10 +47,10 @@ def test_ranks_run_and_their_files_have_global_names(start: Starter) -> None:
     assert run.processes() == []
 
 
-def test_a_failing_rank_is_named_with_its_code(start: Starter) -> None:
+def test_a_failing_rank_is_named_with_its_code(start: RunStarter) -> None:
     """The rank's own exit code is on record; its program fails, or is told to end for it."""
     run = start("fail=1:3", "sleep=600")
-    assert run.ended().state is State.FAILED
+    assert run.wait_ended().state is State.FAILED
     codes = {body.rank: (body.code, body.signal) for body in run.bodies(RankExited)}
     assert codes[1] == (3, None)
     assert codes[0] == (None, signal.SIGTERM)
@@ -59,25 +59,25 @@ def test_a_failing_rank_is_named_with_its_code(start: Starter) -> None:
     assert run.processes() == []
 
 
-def test_a_rank_that_dies_by_a_signal_is_on_record_with_it(start: Starter) -> None:
+def test_a_rank_that_dies_by_a_signal_is_on_record_with_it(start: RunStarter) -> None:
     """A segmentation fault is a segmentation fault, not an exit code."""
     run = start("kill=11", ranks=1)
-    run.ended()
+    run.wait_ended()
     assert [(b.code, b.signal) for b in run.bodies(RankExited)] == [(None, signal.SIGSEGV)]
 
 
-def test_a_stop_that_comes_too_early_is_not_lost(start: Starter) -> None:
+def test_a_stop_that_comes_too_early_is_not_lost(start: RunStarter) -> None:
     """It is said again once the supervisor listens: ranks are asked to end, and not killed."""
     argv = ("/bin/sh", "-c", "trap 'echo saved; exit 0' TERM; while :; do sleep 0.05; done")
     run = start(argv=argv, ranks=0, grace_s=60, stopped=True)
-    assert run.ended().killed == 0
+    assert run.wait_ended().killed == 0
     assert run.bodies(Stopping)[0].reason == "told early"
     # The shell may have been ended before it could set its trap.
-    said = Path(run.folder.stream(0, "program", "out")).read_text()
+    said = Path(run.folder.stream_log(0, "program", "out")).read_text()
     assert said == "saved\n" or run.bodies(ProgramExited)[0].signal == signal.SIGTERM
 
 
-def test_the_hub_stays_for_the_others(start: Starter) -> None:
+def test_the_hub_stays_for_the_others(start: RunStarter) -> None:
     """Also when its program left a child for a moment, and the grace for that is over."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         hub = Hub("here", "127.0.0.1", free.getsockname()[1], 1, 15.0)
@@ -92,146 +92,146 @@ def test_the_hub_stays_for_the_others(start: Starter) -> None:
         selector.unregister(descriptor)
 
     order = replace(run.order, node="there")
-    member = circle_of(order, None, b"token", watch, unwatch, News())
+    member = join_peers(order, None, b"token", watch, unwatch, PeerListener())
     until = time.monotonic() + 2.5
     while time.monotonic() < until:
         for key, _ in selector.select(0.02):
             key.data()
-        member.tick(time.monotonic(), keep=True, still_s=0.0)
+        member.tick(time.monotonic(), detached=True, stalled_s=0.0)
     assert run.bodies(ProgramExited)
     assert run.bodies(Ended) == []
-    member.leave()
-    assert run.ended().state is State.SUCCEEDED
+    member.shut_down()
+    assert run.wait_ended().state is State.SUCCEEDED
 
 
-def test_stop_is_polite_first(start: Starter) -> None:
+def test_stop_is_polite_first(start: RunStarter) -> None:
     """TERM ends what listens to it, before the grace is over."""
     run = start("sleep=600", grace_s=60)
-    run.started()
-    run.say("stop")
-    assert run.ended(10).state is State.STOPPED
+    run.wait_started()
+    run.send_command("stop")
+    assert run.wait_ended(10).state is State.STOPPED
     assert run.processes() == []
 
 
-def test_deaf_ranks_and_their_daemons_end_with_the_grace(start: Starter) -> None:
+def test_deaf_ranks_and_their_daemons_end_with_the_grace(start: RunStarter) -> None:
     """Ranks that ignore TERM, and a deaf child in a session of its own, are gone after it."""
     run = start("daemon", "deaf", "sleep=600", grace_s=1)
-    run.started()
+    run.wait_started()
     run.until(lambda: len(run.processes()) >= 7)
     began = time.monotonic()
-    run.say("stop")
-    ended = run.ended(10)
+    run.send_command("stop")
+    ended = run.wait_ended(10)
     assert ended.state is State.STOPPED
     assert ended.killed >= 4
     assert time.monotonic() - began < 4
     assert run.processes() == []
 
 
-def test_hurry_skips_the_grace(start: Starter) -> None:
+def test_hurry_skips_the_grace(start: RunStarter) -> None:
     """A second word ends it at once."""
     run = start("deaf", "sleep=600", grace_s=60)
-    run.started()
-    run.say("stop")
-    run.say("kill")
-    assert run.ended(5).state is State.STOPPED
+    run.wait_started()
+    run.send_command("stop")
+    run.send_command("kill")
+    assert run.wait_ended(5).state is State.STOPPED
 
 
-def test_what_a_rank_leaves_behind_ends_with_it(start: Starter) -> None:
+def test_what_a_rank_leaves_behind_ends_with_it(start: RunStarter) -> None:
     """A daemon that outlives its rank does not outlive the run."""
     run = start("daemon", ranks=1, grace_s=0.3)
-    ended = run.ended(10)
+    ended = run.wait_ended(10)
     assert (ended.state, ended.killed) == (State.SUCCEEDED, 1)
     assert run.processes() == []
 
 
-def test_without_a_controller_it_stops(start: Starter) -> None:
+def test_without_a_controller_it_stops(start: RunStarter) -> None:
     """A supervisor that hears nobody for `disconnect_s` stops its run."""
     run = start("sleep=600", disconnect_s=0.5)
-    ended = run.ended(10)
+    ended = run.wait_ended(10)
     assert ended.state is State.STOPPED
     assert "no controller" in ended.reason
     assert run.processes() == []
 
 
 @pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGSEGV])
-def test_the_guardian_ends_what_a_dead_supervisor_left(start: Starter, signum: int) -> None:
+def test_the_guardian_ends_what_a_dead_supervisor_left(start: RunStarter, signum: int) -> None:
     """Its end is on record, with the reason, and nothing is left."""
     run = start("daemon", "deaf", "sleep=600")
-    run.started()
+    run.wait_started()
     os.kill(run.supervisor(), signum)
-    ended = run.ended(10)
+    ended = run.wait_ended(10)
     assert ended.state is State.FAILED
     assert f"signal {int(signum)}" in ended.reason
     run.until(lambda: run.processes() == [])
     assert [event.seq for event in run.events()] == list(range(1, len(run.events()) + 1))
 
 
-def test_the_supervisor_ends_the_run_when_its_guardian_dies(start: Starter) -> None:
+def test_the_supervisor_ends_the_run_when_its_guardian_dies(start: RunStarter) -> None:
     """No half of the pair works alone."""
     run = start("daemon", "deaf", "sleep=600", grace_s=0.5)
-    run.started()
+    run.wait_started()
     stat = Path(f"/proc/{run.supervisor()}/stat").read_text()
     os.kill(int(stat.rpartition(")")[2].split()[1]), signal.SIGKILL)
-    assert run.ended(10).state is State.STOPPED
+    assert run.wait_ended(10).state is State.STOPPED
     assert run.processes() == []
 
 
-def test_a_killed_program_takes_its_ranks_with_it(start: Starter) -> None:
+def test_a_killed_program_takes_its_ranks_with_it(start: RunStarter) -> None:
     """SIGKILL of torchrun leaves no rank; the ranks' ends count as its consequence."""
     run = start("deaf", "sleep=600", grace_s=0.3)
-    run.started()
+    run.wait_started()
     (program,) = run.bodies(ProgramStarted)
     os.kill(program.pid, signal.SIGKILL)
-    assert run.ended(10).state is State.FAILED
+    assert run.wait_ended(10).state is State.FAILED
     assert run.bodies(ProgramExited) == [ProgramExited(signal=9)]
     assert run.processes() == []
 
 
-def test_a_killed_shim_takes_its_rank_with_it(start: Starter) -> None:
+def test_a_killed_shim_takes_its_rank_with_it(start: RunStarter) -> None:
     """Nobody saw how such a rank ended, and the record says just that."""
     run = start("deaf", "sleep=600", ranks=1)
-    run.started()
+    run.wait_started()
     rank = run.bodies(RankStarted)[0].pid
     shim = int(Path(f"/proc/{rank}/stat").read_text().rpartition(")")[2].split()[1])
     os.kill(shim, signal.SIGKILL)
-    assert run.ended(10).state is State.FAILED
+    assert run.wait_ended(10).state is State.FAILED
     assert [(b.code, b.signal) for b in run.bodies(RankExited)] == [(None, None)]
     assert run.processes() == []
 
 
-def test_a_program_that_is_not_there_is_a_clear_failure(start: Starter) -> None:
+def test_a_program_that_is_not_there_is_a_clear_failure(start: RunStarter) -> None:
     """What could not be started is named, with the reason."""
     run = start(argv=("/no/such/python", "-m", "torch.distributed.run"))
-    assert run.ended().state is State.FAILED
+    assert run.wait_ended().state is State.FAILED
     (exited,) = run.bodies(ProgramExited)
     assert "cannot start /no/such/python" in exited.error
     assert "No such file" in exited.error
 
 
-def test_a_missing_rank_program_exits_127(start: Starter) -> None:
+def test_a_missing_rank_program_exits_127(start: RunStarter) -> None:
     """As a shell would say it, and in the rank's own error file."""
     run = start(ranks=1, rank_prefix=("/no/such/interpreter",))
-    run.ended()
+    run.wait_ended()
     assert run.bodies(RankExited)[0].code == 127
     assert (
         "/no/such/interpreter: No such file"
-        in (Path(run.folder.attempt(0)) / "rank_0.err").read_text()
+        in (Path(run.folder.attempt_folder(0)) / "rank_0.err").read_text()
     )
 
 
-def test_a_second_supervisor_of_the_same_run_is_refused(start: Starter, tmp_path: Path) -> None:
+def test_a_second_supervisor_of_the_same_run_is_refused(start: RunStarter, tmp_path: Path) -> None:
     """The lock is held for life."""
     run = start("sleep=600", ranks=1)
-    argv = [PYTHON, "-c", SPAWN, str(ROOT), str(tmp_path), json.dumps(encode(run.order))]
+    argv = [HOST_PYTHON, "-c", SPAWN_CODE, str(ROOT), str(tmp_path), json.dumps(encode(run.order))]
     said = subprocess.run(argv, check=True, timeout=20, capture_output=True, text=True)
     assert "this run has a supervisor here already" in said.stdout
-    run.say("kill")
-    run.ended()
+    run.send_command("kill")
+    run.wait_ended()
 
 
-def test_nothing_on_disk_can_be_read_by_others(start: Starter) -> None:
+def test_nothing_on_disk_can_be_read_by_others(start: RunStarter) -> None:
     """Files 0600, folders 0700."""
     run = start("print=x", ranks=1)
-    run.ended()
+    run.wait_ended()
     for path in [Path(run.folder.root), *Path(run.folder.root).rglob("*")]:
         assert path.stat().st_mode & 0o077 == 0, path

@@ -155,7 +155,7 @@ def test_bad_flags_are_one_line_and_exit_code_2(flags: list[str], message: str) 
 
 def test_pairs_name_the_slow_host(lab: Lab, on_lab: Launcher) -> None:
     """Every link of one host is slow; the four hosts have no copy of our code."""
-    lab["node3"].slow(delay_ms=20)
+    lab["node3"].degrade_network(delay_ms=20)
     few = ("task.args.iters=3", "task.args.warmup=1", "task.args.pair_bytes=1M")
     done = on_lab("cluster=lab", "task=collectives", "task.args.mode=pairs", *few, ONE_CORE)
 

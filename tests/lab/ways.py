@@ -13,45 +13,45 @@ from tests.lab.launching import Controller, Launcher
 
 
 @dataclass(frozen=True)
-class Way:
+class RendezvousCase:
     """One way.
 
     Attributes:
         name: What the table calls it.
-        words: What is typed; `{etcd}` is the endpoint of an etcd on node4.
+        overrides: What is typed; `{etcd}` is the endpoint of an etcd on node4.
         nodes: On which hosts.
     """
 
     name: str
-    words: tuple[str, ...]
+    overrides: tuple[str, ...]
     nodes: tuple[str, ...] = ("node1", "node2")
 
     @property
-    def own_etcd(self) -> bool:
+    def needs_external_etcd(self) -> bool:
         """Whether somebody else's etcd has to be there."""
-        return any("{etcd}" in word for word in self.words)
+        return any("{etcd}" in word for word in self.overrides)
 
 
-WAYS = (
-    Way("static", ("rendezvous=static",)),
-    Way("standalone", ("rendezvous=standalone",), nodes=("node1",)),
-    Way("c10d", ("rendezvous=c10d",)),
-    Way("etcd", ("rendezvous=etcd", "rendezvous.endpoint={etcd}")),
-    Way("etcd-v2", ("rendezvous=etcd-v2", "rendezvous.endpoint={etcd}")),
-    Way("etcd, served", ("rendezvous=etcd", "rendezvous.serve=node2")),
-    Way("etcd-v2, served", ("rendezvous=etcd-v2", "rendezvous.serve=node1")),
+RENDEZVOUS_CASES = (
+    RendezvousCase("static", ("rendezvous=static",)),
+    RendezvousCase("standalone", ("rendezvous=standalone",), nodes=("node1",)),
+    RendezvousCase("c10d", ("rendezvous=c10d",)),
+    RendezvousCase("etcd", ("rendezvous=etcd", "rendezvous.endpoint={etcd}")),
+    RendezvousCase("etcd-v2", ("rendezvous=etcd-v2", "rendezvous.endpoint={etcd}")),
+    RendezvousCase("etcd, served", ("rendezvous=etcd", "rendezvous.serve=node2")),
+    RendezvousCase("etcd-v2, served", ("rendezvous=etcd-v2", "rendezvous.serve=node1")),
 )
 
 
 @dataclass(frozen=True)
-class Ending:
+class EndingCase:
     """One way a run ends.
 
     Attributes:
         name: What the table calls it.
         code: The exit code.
         state: That of `result.json`.
-        says: What the verdict says of it.
+        expected_output: What the verdict says of it.
         ranks: What each rank does.
         during: What befalls it once all ranks run.
     """
@@ -59,7 +59,7 @@ class Ending:
     name: str
     code: int
     state: str
-    says: str
+    expected_output: str
     ranks: tuple[str, ...] = ("print=up", "sleep=600")
     during: Callable[[Launcher, Controller], None] | None = None
 
@@ -69,17 +69,17 @@ def _interrupt(_user: Launcher, running: Controller) -> None:
 
 
 def _stop(user: Launcher, running: Controller) -> None:
-    done = user("stop", "--run", running.run_id, "--cluster", "lab")
-    assert done.code == 0, done
+    result = user("stop", "--run", running.run_id, "--cluster", "lab")
+    assert result.code == 0, result
 
 
 ENDINGS = (
-    Ending("every rank succeeds", 0, "succeeded", "succeeded", ranks=("print=up", "sleep=1")),
-    Ending(
+    EndingCase("every rank succeeds", 0, "succeeded", "succeeded", ranks=("print=up", "sleep=1")),
+    EndingCase(
         "one rank fails",
         *(1, "failed", "first failure: rank 1 on"),
         ranks=("print=up", "sleep=1", "fail=1:3", "sleep=600"),
     ),
-    Ending("Ctrl-C", 130, "stopped", "0 processes left", during=_interrupt),
-    Ending("`stop` from elsewhere", 130, "stopped", "0 processes left", during=_stop),
+    EndingCase("Ctrl-C", 130, "stopped", "0 processes left", during=_interrupt),
+    EndingCase("`stop` from elsewhere", 130, "stopped", "0 processes left", during=_stop),
 )

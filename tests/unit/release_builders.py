@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-from runner.core.model.release import File, Folder, Link, Manifest, release_hash
-from runner.core.protocol.paths import CODE, release_folder
-from runner.host.storage.release_writer import Assembly
+from runner.core.model.release import File, Folder, Manifest, Symlink, release_hash
+from runner.core.protocol.paths import CODE_FOLDER, release_folder
+from runner.host.storage.release_writer import ReleaseWriter
 
 T = TypeVar("T")
 
@@ -29,7 +29,7 @@ class Made:
 
     def code(self, workdir: Path) -> Path:
         """Where its tree lies in a store."""
-        return Path(release_folder(str(workdir), self.name)) / CODE
+        return Path(release_folder(str(workdir), self.name)) / CODE_FOLDER
 
 
 def release(
@@ -53,7 +53,7 @@ def release(
             File(path, (modes or {}).get(path, 0o644), len(files[path]), digests[path])
             for path in sorted(files)
         ),
-        links=tuple(Link(path, (links or {})[path]) for path in sorted(links or {})),
+        links=tuple(Symlink(path, (links or {})[path]) for path in sorted(links or {})),
     )
     return Made(manifest, {digests[path]: files[path] for path in files})
 
@@ -68,14 +68,14 @@ def done(steps: Generator[None, None, T]) -> T:
             return result
 
 
-def begun(workdir: Path, made: Made) -> Assembly:
+def begun(workdir: Path, made: Made) -> ReleaseWriter:
     """An assembly that says what is missing."""
-    assembly = Assembly(str(workdir), made.manifest.encode())
+    assembly = ReleaseWriter(str(workdir), made.manifest.encode())
     done(assembly.begin())
     return assembly
 
 
-def stream(assembly: Assembly, made: Made) -> bytes:
+def stream(assembly: ReleaseWriter, made: Made) -> bytes:
     """What has to come for it."""
     return b"".join(made.contents[file.digest] for file in assembly.missing)
 
@@ -84,7 +84,7 @@ def store(workdir: Path, made: Made) -> list[str]:
     """Put a release into a store; return the paths of what had to come."""
     assembly = begun(workdir, made)
     came = [file.path for file in assembly.missing]
-    done(assembly.feed(stream(assembly, made)))
+    done(assembly.write(stream(assembly, made)))
     done(assembly.finish())
     return came
 

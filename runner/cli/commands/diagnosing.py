@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 from invoke.context import Context
 from invoke.tasks import Task
 
-from runner.cli.command import composed_for, composed_of, contact_of, verb
+from runner.cli.command import compose, compose_for_run, open_pool, verb
 from runner.core.errors import ConfigError, NotReady, Problem
 
 if TYPE_CHECKING:
     from runner.control.record.run_store import RunStore
-    from runner.core.model.launch_request import Composed
+    from runner.core.model.launch_request import LaunchRequest
 
 
 @verb(
@@ -43,44 +43,50 @@ def check(
     """
     from runner.checks.registry import CHECKS
     from runner.ui.reports import findings
-    from runner.workflows.preflight import examined
+    from runner.workflows.preflight import run_preflight
 
-    modes = [name for name, wanted in (("smoke", smoke), ("pairs", bandwidth)) if wanted]
+    modes = [name for name, enabled in (("smoke", smoke), ("pairs", bandwidth)) if enabled]
     if modes and json_:
-        what = "prints findings; --smoke and --bandwidth print what a run does"
+        message = "prints findings; --smoke and --bandwidth print what a run does"
         hint = "their results are data, too: in outputs/NODE/collectives.json of their run"
-        raise ConfigError([Problem("--json", what, hint)])
+        raise ConfigError([Problem("--json", message, hint)])
     unknown = sorted(set(skip or ()) - CHECKS.keys())
     if unknown:
-        what = f"there is no check {unknown[0]!r}"
-        raise ConfigError([Problem("--skip", what, f"there are {', '.join(CHECKS)}")])
-    composed = composed_of(cluster, set_, config_dir)
-    with contact_of(replace(composed, spec=replace(composed.spec, run_id="check"))) as hosts:
-        found = examined(composed, hosts, skip or ())
+        message = f"there is no check {unknown[0]!r}"
+        raise ConfigError([Problem("--skip", message, f"there are {', '.join(CHECKS)}")])
+    composed = compose(cluster, set_, config_dir)
+    with open_pool(replace(composed, spec=replace(composed.spec, run_id="check"))) as pool:
+        findings_by_check = run_preflight(composed, pool, skip or ())
     if json_:
-        print(json.dumps(findings.as_data(found)))
+        print(json.dumps(findings.as_data(findings_by_check)))
     else:
-        width, colour = findings.screen()
+        width, colour = findings.detect_screen()
         spec = composed.spec
-        print(findings.render(found, spec.cluster, spec.task.name, width, colour=colour))
-    code = NotReady.exit_code if findings.errors(found) else 0
+        print(
+            findings.render(findings_by_check, spec.cluster, spec.task.name, width, colour=colour)
+        )
+    code = NotReady.exit_code if findings.errors(findings_by_check) else 0
     for mode in modes:
-        code = code or _collectives(mode, cluster, set_, config_dir)
+        code = code or _run_collectives(mode, cluster, set_, config_dir)
     return code
 
 
-def _collectives(
+def _run_collectives(
     mode: str, cluster: str, set_: Sequence[str] | None, config_dir: Sequence[str] | None
 ) -> int:
     """Launch the shipped task that tries the network, on the nodes of the user's own task."""
     from runner.workflows.launch import run
 
-    kept = [word for word in set_ or () if not word.startswith(("task=", "task.")) or _nodes(word)]
-    words = [*kept, "task=collectives", f"task.args.mode={mode}"]
-    return run(composed_of(cluster, words, config_dir))
+    user_overrides = [
+        word
+        for word in set_ or ()
+        if not word.startswith(("task=", "task.")) or _selects_nodes(word)
+    ]
+    overrides = [*user_overrides, "task=collectives", f"task.args.mode={mode}"]
+    return run(compose(cluster, overrides, config_dir))
 
 
-def _nodes(word: str) -> bool:
+def _selects_nodes(word: str) -> bool:
     """Whether a word chooses nodes."""
     return word.startswith(("task.nodes=", "task.nnodes="))
 
@@ -101,24 +107,24 @@ def why(
     from runner.control.record.run_store import RunStore
     from runner.ui.reports import report
 
-    composed = composed_for(run, cluster, set_, config_dir)
+    composed = compose_for_run(run, cluster, set_, config_dir)
     store = RunStore(composed.run_dir.parent / (run or "latest"))
-    if not store.ended:
-        store = _fetched(composed, run)
+    if not store.has_result:
+        store = _download_record(composed, run)
     if json_:
         print(json.dumps(json.loads((store.folder / "result.json").read_text(encoding="utf-8"))))
         return 0
     plan, verdict = store.read_result()
     folder = store.folder.parent / plan.run_id
-    told = report.ending(
+    report_text = report.final_report(
         plan,
         verdict,
         Path(os.path.relpath(folder)),
         store.tail,
         disconnect_s=plan.nodes[0].order.disconnect_s,
-        where=composed.where,
+        cluster_selector=composed.cluster_selector,
     )
-    print(told)
+    print(report_text)
     return 0
 
 
@@ -136,51 +142,51 @@ def stacks(
     The ranks go on; it is one look, so look again before you blame one. The hosts keep what they
     told in the run's log `stacks`.
     """
-    from runner.core.outcome.diagnosis import pictured
-    from runner.core.outcome.stacks import parse
+    from runner.core.outcome.diagnosis import group_run_stacks
+    from runner.core.outcome.stacks import parse_dumps
     from runner.ui.reports.stacks import as_data, render
-    from runner.workflows.discovery import hosts_of
-    from runner.workflows.host_pool import whoami
+    from runner.workflows.discovery import open_run_finder
+    from runner.workflows.host_pool import user_at_host
 
-    composed = composed_for(run, cluster, set_, config_dir)
-    with hosts_of(composed, "stacks") as hosts:
-        found = hosts.one(run)
-        plan = hosts.record(found).plan
-        ask = {"run_id": plan.run_id, "why": f"asked for by {whoami()}"}
-        answers, problems = hosts.asking().some("dump", ask, "dumped")
-    told = {
-        name: [stack for dump in parse(answer["payload"].decode()) for stack in dump.stacks]
+    composed = compose_for_run(run, cluster, set_, config_dir)
+    with open_run_finder(composed, "stacks") as finder:
+        run_found = finder.find(run)
+        plan = finder.load_record(run_found).plan
+        request = {"run_id": plan.run_id, "reason": f"asked for by {user_at_host()}"}
+        answers, problems = finder.broadcast().collect("dump_stacks", request, "stacks_dumped")
+    stacks_by_node = {
+        name: [stack for dump in parse_dumps(answer["payload"].decode()) for stack in dump.stacks]
         for name, answer in answers.items()
     }
-    shown = pictured(plan, told)
-    kept_from = [problems.get(s.node) or hosts.silent.get(s.node) for s in plan.nodes]
-    silent = [problem for problem in kept_from if problem]
+    groups = group_run_stacks(plan, stacks_by_node)
+    node_problems = [problems.get(s.node) or finder.unreachable.get(s.node) for s in plan.nodes]
+    unreachable = [problem for problem in node_problems if problem]
     if json_:
-        print(json.dumps(as_data(plan.run_id, shown, silent)))
+        print(json.dumps(as_data(plan.run_id, groups, unreachable)))
     else:
-        print(render(shown, silent))
-    return NotReady.exit_code if silent else 0
+        print(render(groups, unreachable))
+    return NotReady.exit_code if unreachable else 0
 
 
-def _fetched(composed: Composed, run: str) -> RunStore:
+def _download_record(composed: LaunchRequest, run: str) -> RunStore:
     """Bring the record of an ended run here.
 
     Raises:
         NotReady: It has not ended, or cannot be had.
     """
-    from runner.workflows.attach import Joined
-    from runner.workflows.discovery import hosts_of
+    from runner.workflows.attach import AttachedRun
+    from runner.workflows.discovery import open_run_finder
 
-    with hosts_of(composed, "why") as hosts:
-        joined = Joined(composed, hosts, run)
-        if joined.waits or not joined.over:
-            how = "is about to start once more" if joined.waits else "has not ended"
-            what = f"run {joined.plan.run_id} {how}, as far as the hosts say"
-            words = f"--run {joined.plan.run_id} {composed.where}"
-            hint = f"python -m runner attach {words}\npython -m runner stacks {words}"
-            raise NotReady([Problem("--run", what, hint)])
-        joined.pull()
-    return joined.store
+    with open_run_finder(composed, "why") as finder:
+        attached = AttachedRun(composed, finder, run)
+        if attached.relaunch_pending or not attached.already_ended:
+            state = "is about to start once more" if attached.relaunch_pending else "has not ended"
+            message = f"run {attached.plan.run_id} {state}, as far as the hosts say"
+            selector = f"--run {attached.plan.run_id} {composed.cluster_selector}"
+            hint = f"python -m runner attach {selector}\npython -m runner stacks {selector}"
+            raise NotReady([Problem("--run", message, hint)])
+        attached.pull()
+    return attached.store
 
 
 VERBS: dict[str, Task[Any]] = {each.name: each for each in (check, why, stacks)}

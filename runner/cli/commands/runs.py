@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any
 from invoke.context import Context
 from invoke.tasks import Task
 
-from runner.cli.command import composed_for, span, verb
-from runner.core.errors import ConfigError, NotReady, Problem, Unproven
-from runner.core.outcome.exits import SIGNALLED
+from runner.cli.command import compose_for_run, parse_duration, verb
+from runner.core.errors import ConfigError, NotReady, Problem, StopUnverified
+from runner.core.outcome.exits import SIGNAL_EXIT_BASE
 from runner.core.planning.build_plan import Plan
 from runner.ui.problems import render
 
 if TYPE_CHECKING:
-    from runner.ui.reports.grep import Show
-    from runner.workflows.discovery import Hosts
+    from runner.ui.reports.grep import OutputSink
+    from runner.workflows.discovery import RunFinder
 
 
 @verb("ps", all_="ended runs as well")
@@ -38,14 +38,14 @@ def ps(
     Yours, and other people's where their folders may be read.
     """
     from runner.ui.reports import run_table
-    from runner.workflows.discovery import hosts_of
+    from runner.workflows.discovery import open_run_finder
 
-    composed = composed_for("", cluster, set_, config_dir)
-    with hosts_of(composed, "ps", plain=True, gpus=True) as hosts:
-        runs = hosts.runs()
-        rows = run_table.rows(runs, all_=all_, clocks=hosts.clocks)
-        others = run_table.occupied(hosts.facts, runs)
-        table = run_table.Table(rows, others, hosts.silent, hosts.hidden)
+    composed = compose_for_run("", cluster, set_, config_dir)
+    with open_run_finder(composed, "ps", plain=True, gpus=True) as finder:
+        runs = finder.runs()
+        rows = run_table.rows(runs, all_=all_, clock_offsets=finder.clock_offsets)
+        others = run_table.foreign_gpu_use(finder.facts, runs)
+        table = run_table.Table(rows, others, finder.unreachable, finder.unreadable_runs)
     print(json.dumps(table.as_data()) if json_ else run_table.render(table, all_=all_))
     return 0
 
@@ -63,15 +63,15 @@ def attach(
 
     Ctrl-C asks: detach, or stop the run.
     """
-    from runner.workflows.attach import Joined
-    from runner.workflows.discovery import hosts_of
-    from runner.workflows.host_pool import SETTLE_S, after
+    from runner.workflows.attach import AttachedRun
+    from runner.workflows.discovery import open_run_finder
+    from runner.workflows.host_pool import FLUSH_TIMEOUT_S, deadline
 
-    lines = _number("--tail", tail) if tail else None
-    composed = composed_for(run, cluster, set_, config_dir)
-    with hosts_of(composed, "attach") as hosts:
-        code = Joined(composed, hosts, run).attach(lines)
-        hosts.contact.console.close(after(SETTLE_S))
+    lines = _parse_line_count("--tail", tail) if tail else None
+    composed = compose_for_run(run, cluster, set_, config_dir)
+    with open_run_finder(composed, "attach") as finder:
+        code = AttachedRun(composed, finder, run).attach(lines)
+        finder.pool.console.close(deadline(FLUSH_TIMEOUT_S))
     return code
 
 
@@ -101,101 +101,109 @@ def logs(
 
     Rank after rank; with --follow as it comes.
     """
-    from runner.ui.reports.grep import Matching
-    from runner.workflows.attach import Joined
-    from runner.workflows.discovery import hosts_of
-    from runner.workflows.host_pool import SETTLE_S, after
+    from runner.ui.reports.grep import GrepFilter
+    from runner.workflows.attach import AttachedRun
+    from runner.workflows.discovery import open_run_finder
+    from runner.workflows.host_pool import FLUSH_TIMEOUT_S, deadline
 
-    begin = _beginning(tail, since)
-    pattern = _pattern(grep)
-    composed = composed_for(run, cluster, set_, config_dir)
-    with hosts_of(composed, "logs", plain=True) as hosts:
-        console = hosts.contact.console
-        joined = Joined(composed, hosts, run)
-        wanted = functools.partial(_chosen, rank=",".join(rank or ()), node=node, later=follow)
-        shown = _of_node(node, console.show)
-        matching = Matching(pattern, shown)
-        show = matching.show if grep else shown
+    start = log_start(tail, since)
+    pattern = _compile_pattern(grep)
+    composed = compose_for_run(run, cluster, set_, config_dir)
+    with open_run_finder(composed, "logs", plain=True) as finder:
+        console = finder.pool.console
+        attached = AttachedRun(composed, finder, run)
+        select = functools.partial(select_ranks, rank=",".join(rank or ()), node=node, later=follow)
+        show_node = only_node(node, console.rank_output)
+        grep_filter = GrepFilter(pattern, show_node)
+        show = grep_filter.feed if grep else show_node
         if follow:
-            code = joined.follow(show, wanted, begin, matching.finish)
+            code = attached.follow(show, select, start, grep_filter.finish)
         else:
-            code = joined.logs(show, wanted, begin)
-            matching.finish()
+            code = attached.logs(show, select, start)
+            grep_filter.finish()
         if not code and not follow:
-            if not joined.wrote:
-                console.say(f"run {joined.plan.run_id}: nothing was written")
-            elif grep and not matching.found:
-                console.say(f"run {joined.plan.run_id}: no line matches")
-        contact = hosts.contact
-        console.close(after(SETTLE_S) if code >= SIGNALLED else lambda: contact.signalled)
+            if not attached.has_output:
+                console.message(f"run {attached.plan.run_id}: nothing was written")
+            elif grep and not grep_filter.has_match:
+                console.message(f"run {attached.plan.run_id}: no line matches")
+        pool = finder.pool
+        console.close(
+            deadline(FLUSH_TIMEOUT_S) if code >= SIGNAL_EXIT_BASE else lambda: pool.signal_pending
+        )
     return code
 
 
-def _beginning(tail: str, since: str) -> dict[str, float]:
+def log_start(tail: str, since: str) -> dict[str, float]:
     """Return where logs begin, from the flags that say so."""
     if tail and since:
-        what = "--tail and --since both say where to begin"
-        raise ConfigError([Problem("logs", what, "give one of them")])
+        message = "--tail and --since both say where to begin"
+        raise ConfigError([Problem("logs", message, "give one of them")])
     if tail:
-        return {"tail": _number("--tail", tail)}
-    return {"since": span("--since", since)} if since else {}
+        return {"tail": _parse_line_count("--tail", tail)}
+    return {"since": parse_duration("--since", since)} if since else {}
 
 
-def _pattern(grep: str) -> re.Pattern[bytes]:
+def _compile_pattern(grep: str) -> re.Pattern[bytes]:
     try:
         return re.compile(os.fsencode(grep))
     except (re.error, OverflowError, RecursionError) as error:
-        what = f"is no regular expression: {error}"
-        raise ConfigError([Problem("--grep", what, "see docs.python.org/library/re")]) from error
+        message = f"is no regular expression: {error}"
+        raise ConfigError([Problem("--grep", message, "see docs.python.org/library/re")]) from error
 
 
-def _of_node(node: str, show: Show) -> Show:
+def only_node(node: str, show: OutputSink) -> OutputSink:
     """Return what shows the ranks of that node only, or all for "": one may have been on two."""
 
-    def shown(name: str, rank: int, stream: str, data: bytes) -> None:
+    def show_node(name: str, rank: int, stream: str, data: bytes) -> None:
         if node in ("", name):
             show(name, rank, stream, data)
 
-    return shown
+    return show_node
 
 
-def _chosen(plan: Plan, rank: str, node: str, *, later: bool = False) -> list[int]:
+def select_ranks(plan: Plan, rank: str, node: str, *, later: bool = False) -> list[int]:
     """Return the ranks that the flags choose; with `later`, also those that may yet start.
 
     Raises:
         ConfigError: The run has none of them.
     """
-    there = {(each, share.node) for share in plan.nodes for each in share.ranks}
-    if later and plan.numbered_by_torch:
-        most = max(plan.most, len(plan.nodes)) * max(share.size for share in plan.nodes)
-        there |= {(each, share.node) for share in plan.nodes for each in range(most)}
-    known = sorted({each for each, _ in there})
-    chosen = known
+    ranks_on_nodes = {(number, share.node) for share in plan.nodes for number in share.ranks}
+    if later and plan.torch_assigns_ranks:
+        max_ranks = max(plan.max_nodes, len(plan.nodes)) * max(
+            share.rank_count for share in plan.nodes
+        )
+        ranks_on_nodes |= {
+            (number, share.node) for share in plan.nodes for number in range(max_ranks)
+        }
+    known_ranks = sorted({number for number, _ in ranks_on_nodes})
+    chosen = known_ranks
     if node:
         names = [share.node for share in plan.nodes]
         if node not in names:
-            what = f"run {plan.run_id} has no node {node!r}; it has {', '.join(names[:20])}"
-            raise ConfigError([Problem("--node", what)])
-        chosen = [each for each in chosen if (each, node) in there]
+            message = f"run {plan.run_id} has no node {node!r}; it has {', '.join(names[:20])}"
+            raise ConfigError([Problem("--node", message)])
+        chosen = [number for number in chosen if (number, node) in ranks_on_nodes]
     if rank:
-        wanted = _ranks(rank)
-        missing = [each for each in wanted if each not in known]
+        requested = _parse_ranks(rank)
+        missing = [number for number in requested if number not in known_ranks]
         if missing:
-            what = f"run {plan.run_id} has ranks 0 to {len(known) - 1}, and no rank {missing[0]}"
-            raise ConfigError([Problem("--rank", what)])
-        chosen = [each for each in chosen if each in wanted]
+            message = (
+                f"run {plan.run_id} has ranks 0 to {len(known_ranks) - 1}, and no rank {missing[0]}"
+            )
+            raise ConfigError([Problem("--rank", message)])
+        chosen = [number for number in chosen if number in requested]
     return chosen
 
 
-def _ranks(text: str) -> list[int]:
-    wanted: list[int] = []
+def _parse_ranks(text: str) -> list[int]:
+    ranks: list[int] = []
     for part in text.split(","):
-        found = re.fullmatch(r"(\d{1,6})(?:-(\d{1,6}))?", part.strip())
-        if not found or int(found[2] or found[1]) < int(found[1]):
-            what = f"must be numbers, not {text!r}"
-            raise ConfigError([Problem("--rank", what, "such as --rank 3, --rank 0,4-7")])
-        wanted += range(int(found[1]), int(found[2] or found[1]) + 1)
-    return wanted
+        match = re.fullmatch(r"(\d{1,6})(?:-(\d{1,6}))?", part.strip())
+        if not match or int(match[2] or match[1]) < int(match[1]):
+            message = f"must be numbers, not {text!r}"
+            raise ConfigError([Problem("--rank", message, "such as --rank 3, --rank 0,4-7")])
+        ranks += range(int(match[1]), int(match[2] or match[1]) + 1)
+    return ranks
 
 
 @verb("stop", run="the run's id, or latest")
@@ -212,26 +220,28 @@ def stop(
     Works whether its launch, its links or its supervisors live or not.
     """
     from runner.ui.reports import run_table
-    from runner.workflows.attach import Joined
-    from runner.workflows.discovery import hosts_of
+    from runner.workflows.attach import AttachedRun
+    from runner.workflows.discovery import open_run_finder
 
     if not run:
         hint = "python -m runner ps shows which there are; --run latest is the latest one"
         raise ConfigError([Problem("--run", "which run?", hint)])
-    composed = composed_for(run, cluster, set_, config_dir)
-    answering: Hosts | None = None
+    composed = compose_for_run(run, cluster, set_, config_dir)
+    opened_finder: RunFinder | None = None
     try:
-        with hosts_of(composed, "stop") as hosts:
-            answering = hosts
-            joined = Joined(composed, hosts, run)
-            verdict, left = joined.stop()
+        with open_run_finder(composed, "stop") as finder:
+            opened_finder = finder
+            attached = AttachedRun(composed, finder, run)
+            verdict, leftovers = attached.stop()
     except NotReady as error:
-        if answering is None or answering.silent:  # it may go on there
-            raise Unproven(error.problems) from error
+        if opened_finder is None or opened_finder.unreachable:  # it may go on there
+            raise StopUnverified(error.problems) from error
         raise
-    stopped = run_table.Stopped(joined.plan.run_id, composed.where, verdict, left)
-    print(json.dumps(stopped.as_data()) if json_ else run_table.stopped(stopped))
-    return stopped.exit_code
+    result = run_table.StopResult(
+        attached.plan.run_id, composed.cluster_selector, verdict, leftovers
+    )
+    print(json.dumps(result.as_data()) if json_ else run_table.render_stop(result))
+    return result.exit_code
 
 
 @verb("pull")
@@ -248,27 +258,32 @@ def pull(
     What is here already is not fetched again; a launch does so by itself at its end.
     """
     from runner.ui.reports import download
-    from runner.workflows.attach import Joined
-    from runner.workflows.discovery import hosts_of
+    from runner.workflows.attach import AttachedRun
+    from runner.workflows.discovery import open_run_finder
 
-    composed = composed_for(run, cluster, set_, config_dir)
-    with hosts_of(composed, "pull") as hosts:
-        joined = Joined(composed, hosts, run)
-        pulled = joined.pull()
-    due = {*hosts.silent, *(share.node for share in joined.plan.nodes)}  # or may have some of it
-    missing = [name for name in joined.involved if name in due and name not in pulled]
+    composed = compose_for_run(run, cluster, set_, config_dir)
+    with open_run_finder(composed, "pull") as finder:
+        attached = AttachedRun(composed, finder, run)
+        pulled = attached.pull()
+    expected = {
+        *finder.unreachable,
+        *(share.node for share in attached.plan.nodes),
+    }  # or may have some of it
+    missing = [name for name in attached.all_nodes if name in expected and name not in pulled]
     problems = [*download.problems(pulled)]
-    problems += [hosts.silent.get(n) or Problem(n, "has nothing of that run") for n in missing]
+    problems += [
+        finder.unreachable.get(n) or Problem(n, "has nothing of that run") for n in missing
+    ]
     if json_:
         print(json.dumps(download.as_data(pulled)))
     else:
-        print(download.summary(pulled, os.path.relpath(joined.store.folder)))
+        print(download.summary(pulled, os.path.relpath(attached.store.folder)))
     if problems:
         print(render(problems), file=sys.stderr)
-    return 3 if missing or not all(each.complete for each in pulled.values()) else 0
+    return 3 if missing or not all(result.is_complete for result in pulled.values()) else 0
 
 
-def _number(flag: str, text: str) -> int:
+def _parse_line_count(flag: str, text: str) -> int:
     if not text.isdecimal():
         raise ConfigError(
             [Problem(flag, f"must be a number of lines, not {text!r}", f"{flag} 100")]

@@ -19,13 +19,13 @@ from invoke.context import Context
 from invoke.tasks import Task
 
 from runner.cli.command import (
-    composed_of,
-    composer_of,
-    contact_of,
-    says_cluster,
-    span,
+    compose,
+    composer_for_dirs,
+    names_cluster,
+    open_pool,
+    overrides,
+    parse_duration,
     verb,
-    words_of,
 )
 from runner.cli.commands.diagnosing import VERBS as DIAGNOSING
 from runner.cli.commands.diagnosing import check, stacks, why
@@ -56,8 +56,8 @@ __all__ = [
 ]
 
 
-def _storage_request(spec: Spec, node: Node) -> FactsRequest:
-    return FactsRequest(node=node.name, workdir=spec.workdir, hosts_only=True)
+def _workdir_request(spec: Spec, node: Node) -> FactsRequest:
+    return FactsRequest(node=node.name, workdir=spec.workdir, skip_launch_facts=True)
 
 
 @verb("deploy")
@@ -73,37 +73,37 @@ def deploy(
     A launch does so by itself, where a host lacks it.
     """
     from runner.control.code.snapshot import Snapshot
-    from runner.core.planning.readiness import storage_problems
+    from runner.core.planning.readiness import workdir_problems
     from runner.ui.reports import tables
 
-    composed = composed_of(cluster, set_, config_dir)
+    composed = compose(cluster, set_, config_dir)
     spec = composed.spec
-    if not spec.deploy.on:
-        what = f"cluster {spec.cluster} takes no code: it is in {spec.project} on its hosts"
+    if not spec.deploy.enabled:
+        message = f"cluster {spec.cluster} takes no code: it is in {spec.project} on its hosts"
         hint = "cluster.deploy=auto without cluster.project pushes it"
-        if not says_cluster(cluster, set_):
+        if not names_cluster(cluster, set_):
             hint = "which cluster? python -m runner deploy --cluster NAME"
-        raise ConfigError([Problem("cluster.deploy", what, hint)])
+        raise ConfigError([Problem("cluster.deploy", message, hint)])
     snapshot = Snapshot.take(spec, Path.cwd(), composed.run_dir)
-    with contact_of(composed) as hosts:
+    with open_pool(composed) as pool:
         for note in snapshot.notes:
-            hosts.console.say(f"note: {note}")
-        facts = hosts.gather(lambda node: _storage_request(spec, node), storage_problems)
-        began = time.monotonic()
-        received = hosts.push(snapshot, facts, verify=True)
-        seconds = time.monotonic() - began
-    deployed = tables.Deployed(
+            pool.console.message(f"note: {note}")
+        facts = pool.collect_facts(lambda node: _workdir_request(spec, node), workdir_problems)
+        started_at = time.monotonic()
+        received = pool.push(snapshot, facts, verify=True)
+        seconds = time.monotonic() - started_at
+    deployed = tables.PushResult(
         release=snapshot.code.release,
         commit=snapshot.code.commit,
         files=len(snapshot.manifest.files),
         size=snapshot.manifest.size,
         seconds=round(seconds, 3),
         sent={
-            node.name: received[node.name].sent if received[node.name].new else None
+            node.name: received[node.name].sent if received[node.name].is_new else None
             for node in spec.nodes
         },
     )
-    print(json.dumps(encode(deployed)) if json_ else tables.deployed(deployed))
+    print(json.dumps(encode(deployed)) if json_ else tables.render_push(deployed))
     return 0
 
 
@@ -125,34 +125,36 @@ def exec_(
 
     Such as: exec --cluster lab3 -- nvidia-smi -L
     """
-    from runner.control.remote_exec import Execution
+    from runner.control.remote_exec import RemoteCommand
     from runner.core.planning.readiness import setup_problems
     from runner.ui.reports import tables
 
-    words = REST[:] or ([command] if command else [])
-    if REST and command:
-        what = f"two commands: {command!r}, and the words after `--`"
-        raise ConfigError([Problem("exec", what, "give one of them")])
-    if not words:
+    command_words = PASSTHROUGH_ARGS[:] or ([command] if command else [])
+    if PASSTHROUGH_ARGS and command:
+        message = f"two commands: {command!r}, and the words after `--`"
+        raise ConfigError([Problem("exec", message, "give one of them")])
+    if not command_words:
         hint = "such as: python -m runner exec --cluster lab3 -- nvidia-smi -L"
         raise ConfigError([Problem("exec", "there is no command to run", hint)])
-    argv = ["/bin/sh", "-c", words[0]] if len(words) == 1 else words
-    limit_s = span("--timeout", timeout)
-    if not limit_s:
+    argv = ["/bin/sh", "-c", command_words[0]] if len(command_words) == 1 else command_words
+    timeout_s = parse_duration("--timeout", timeout)
+    if not timeout_s:
         raise ConfigError([Problem("--timeout", "must be more than 0", "such as --timeout 60")])
-    composed = composed_of(cluster, set_, config_dir)
+    composed = compose(cluster, set_, config_dir)
     spec = composed.spec
-    with contact_of(composed) as hosts:
-        hosts.gather(
-            lambda node: replace(_storage_request(spec, node), setup=spec.setup),
+    with open_pool(composed) as pool:
+        pool.collect_facts(
+            lambda node: replace(_workdir_request(spec, node), setup=spec.setup),
             setup_problems,
         )
-        hosts.console.phase("running")
-        execution = Execution(hosts.sessions, hosts.inbox, spec.lost_s, hosts.console.state)
-        execution.run(argv, limit_s)
-    answers = [execution.answers[node.name] for node in spec.nodes]
-    print(json.dumps(tables.as_data(answers)) if json_ else tables.answers(answers))
-    return tables.exit_code(answers, execution.signal)
+        pool.console.phase("running")
+        remote_command = RemoteCommand(
+            pool.sessions, pool.inbox, spec.lost_s, pool.console.node_status
+        )
+        remote_command.run(argv, timeout_s)
+    answers = [remote_command.results[node.name] for node in spec.nodes]
+    print(json.dumps(tables.as_data(answers)) if json_ else tables.render_answers(answers))
+    return tables.exit_code(answers, remote_command.received_signal)
 
 
 @verb(
@@ -173,24 +175,27 @@ def clean(
 
     With their logs and what the ranks wrote there; never what is in use.
     """
-    from runner.control.rpc.broadcast import Asking
-    from runner.core.planning.readiness import storage_problems
+    from runner.control.rpc.broadcast import Broadcast
+    from runner.core.planning.readiness import workdir_problems
     from runner.ui.reports import tables
 
-    bounds = {"older_than_s": span("--older-than", older_than, bare=False), "dry_run": dry_run}
-    composed = composed_of(cluster, set_, config_dir)
+    request = {
+        "older_than_s": parse_duration("--older-than", older_than, allow_bare=False),
+        "dry_run": dry_run,
+    }
+    composed = compose(cluster, set_, config_dir)
     spec = composed.spec
-    with contact_of(composed) as hosts:
-        hosts.gather(lambda node: _storage_request(spec, node), storage_problems)
-        hosts.console.phase("cleaning")
-        asking = Asking(hosts.sessions, hosts.inbox, spec.lost_s, hosts.console.state)
+    with open_pool(composed) as pool:
+        pool.collect_facts(lambda node: _workdir_request(spec, node), workdir_problems)
+        pool.console.phase("cleaning")
+        broadcast = Broadcast(pool.sessions, pool.inbox, spec.lost_s, pool.console.node_status)
         try:
-            cleaned = asking.run("clean", bounds, answer="cleaned")
+            cleaned = broadcast.all("clean", request, reply_kind="cleaned")
         except Interrupted as error:
-            what = "interrupted; what was removed until then is gone, the rest is whole"
-            raise Interrupted(error.exit_code, what) from None
-    gone = {node.name: tables.Cleaned.of(cleaned[node.name]) for node in spec.nodes}
-    print(json.dumps(encode(gone)) if json_ else tables.cleaned(gone, dry_run=dry_run))
+            message = "interrupted; what was removed until then is gone, the rest is whole"
+            raise Interrupted(error.exit_code, message) from None
+    results = {node.name: tables.CleanResult.from_reply(cleaned[node.name]) for node in spec.nodes}
+    print(json.dumps(encode(results)) if json_ else tables.render_clean(results, dry_run=dry_run))
     return 0
 
 
@@ -207,12 +212,12 @@ def plan(
 
     Nothing is started, and nothing written anywhere.
     """
-    from runner.workflows.launch import rehearse
+    from runner.workflows.launch import dry_run
 
-    composed = composed_of(cluster, set_, config_dir)
+    composed = compose(cluster, set_, config_dir)
     offline = offline or composed.dry_run is DryRun.OFFLINE
-    dry_run = DryRun.OFFLINE if offline else DryRun.ON
-    rehearse(replace(composed, dry_run=dry_run, notes=()), as_json=json_)
+    mode = DryRun.OFFLINE if offline else DryRun.ON
+    dry_run(replace(composed, dry_run=mode, notes=()), as_json=json_)
     return 0
 
 
@@ -231,8 +236,8 @@ def config(
     json_: bool = False,
 ) -> int:
     """Print the whole configuration, or a part of it."""
-    with composer_of(config_dir) as composer:
-        text = composer.yaml(words_of(cluster, set_), key, resolve=resolve)
+    with composer_for_dirs(config_dir) as composer:
+        text = composer.yaml(overrides(cluster, set_), key, resolve=resolve)
     if json_:
         import yaml
 
@@ -253,9 +258,9 @@ def explain(
     """Say which file or word set a value, and what it overrides."""
     from runner.ui.reports import tables
 
-    with composer_of(config_dir) as composer:
-        origins = composer.origins(words_of(cluster, set_), key)
-    print(json.dumps(encode(origins)) if json_ else tables.origins(origins))
+    with composer_for_dirs(config_dir) as composer:
+        origins = composer.origins(overrides(cluster, set_), key)
+    print(json.dumps(encode(origins)) if json_ else tables.render_origins(origins))
     return 0
 
 
@@ -285,12 +290,12 @@ def init(
 
     On a terminal it asks for what no flag says; a file that is there is kept.
     """
-    from runner.cli.scaffold import init as write
-    from runner.workflows.launch import rehearse
+    from runner.cli.scaffold import scaffold
+    from runner.workflows.launch import dry_run
 
-    ask = sys.stdin.isatty() and sys.stdout.isatty() and not json_
+    interactive = sys.stdin.isatty() and sys.stdout.isatty() and not json_
     with contextlib.redirect_stdout(sys.stderr if json_ else sys.stdout):
-        outcome = write(
+        result = scaffold(
             cluster=cluster,
             task=task_,
             hosts=hosts or (),
@@ -298,14 +303,14 @@ def init(
             key=key,
             python=python,
             script=script,
-            ask=ask,
+            interactive=interactive,
         )
     if json_:
-        data = {"written": outcome.written, "kept": outcome.kept}
+        data = {"written": result.written, "kept": result.existing}
         print(json.dumps({name: [str(path) for path in paths] for name, paths in data.items()}))
-    if outcome.try_now:
-        composed = composed_of("", outcome.words, ())
-        rehearse(replace(composed, dry_run=DryRun.OFFLINE), as_json=False)
+    if result.try_now:
+        composed = compose("", result.overrides, ())
+        dry_run(replace(composed, dry_run=DryRun.OFFLINE), as_json=False)
     return 0
 
 
@@ -316,24 +321,24 @@ VERBS: dict[str, Task[Any]] = {
 }
 """Every verb by the name it is called by."""
 
-REST: list[str] = []
+PASSTHROUGH_ARGS: list[str] = []
 """The words after `--`."""
 
 
-def split(words: Sequence[str]) -> tuple[list[str], list[str]]:
+def split_passthrough(words: Sequence[str]) -> tuple[list[str], list[str]]:
     """Return the words before and after `--`."""
-    at = list(words).index("--") if "--" in words else len(words)
-    return list(words[:at]), list(words[at + 1 :])
+    separator = list(words).index("--") if "--" in words else len(words)
+    return list(words[:separator]), list(words[separator + 1 :])
 
 
-def _take_rest_from_fab() -> None:
+def _take_passthrough_from_fab() -> None:
     """Have `fab exec -- WORDS` mean our `exec`: Fabric would run WORDS by itself on `-H` hosts."""
     main = sys.modules.get("fabric.main")
     core = getattr(getattr(main, "program", None), "core", None)
-    before, rest = split(sys.argv[1:])
+    before, rest = split_passthrough(sys.argv[1:])
     if core is not None and rest and "exec" in before:
-        REST[:] = rest
+        PASSTHROUGH_ARGS[:] = rest
         core.remainder = ""
 
 
-_take_rest_from_fab()
+_take_passthrough_from_fab()

@@ -5,11 +5,11 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable, Mapping, Sequence
 
-from runner.control.attempt.admission import Joining
-from runner.control.attempt.failure_detector import Vigil
-from runner.control.attempt.node import NodeWatch
-from runner.control.attempt.stop import Callbacks, Chronicle, Stop
-from runner.control.rpc.session import Session
+from runner.control.attempt.admission import NodeAdmission
+from runner.control.attempt.failure_detector import FailureDetector
+from runner.control.attempt.node import NodeState
+from runner.control.attempt.stop import EventLog, RunObserver, StopSequence
+from runner.control.rpc.session import HostSession
 from runner.core.codec import encode
 from runner.core.errors import NotReady
 from runner.core.model.facts import Facts
@@ -17,250 +17,284 @@ from runner.core.outcome.exits import describe_exit
 from runner.core.outcome.membership import Membership, Memberships
 from runner.core.planning.build_plan import Plan
 from runner.core.protocol.events import (
-    Body,
-    Cause,
     Ended,
-    PeerLeft,
+    EventBody,
+    PeerDeparted,
     PeerLost,
     ProgramExited,
     ProgramStarted,
     RankExited,
     RankStarted,
+    StopCause,
 )
 
-NAMED = 8
+MAX_NAMED = 8
 """So many nodes are named one by one."""
 
 
-class Elastic:
+class ElasticMembership:
     """The memberships of one attempt, and the nodes that come and go.
 
     Attributes:
-        joining: What takes nodes in; None where nobody does.
+        admission: What takes nodes in; None where nobody does.
     """
 
     def __init__(
         self,
         plan: Callable[[], Plan],
-        nodes: Mapping[str, NodeWatch],
-        stop: Stop,
-        vigil: Vigil,
-        chronicle: Chronicle,
-        tell: Callbacks,
+        nodes: Mapping[str, NodeState],
+        stop: StopSequence,
+        detector: FailureDetector,
+        event_log: EventLog,
+        observer: RunObserver,
     ) -> None:
-        self.joining: Joining | None = None
-        self._plan, self._nodes, self._stop, self._vigil = plan, nodes, stop, vigil
-        self._chronicle, self._tell = chronicle, tell
-        self._members = Memberships()
-        self._failed: Membership | None = None
-        self._finishing = False
-        vigil.tolerates, vigil.rejoins = self._tolerates, self._rejoins
+        self.admission: NodeAdmission | None = None
+        self._plan, self._nodes, self._stop, self._detector = plan, nodes, stop, detector
+        self._event_log, self._observer = event_log, observer
+        self._memberships = Memberships()
+        self._failed_membership: Membership | None = None
+        self._is_finishing = False
+        detector.can_continue_without, detector.awaits_rejoin = (
+            self._can_continue_without,
+            self._awaits_rejoin,
+        )
 
     def tick(self, now: float) -> None:
         """Try those once more that may join, if it is time."""
-        if self.joining is not None and self._open:
-            self.joining.look_after(now)
+        if self.admission is not None and self._may_admit:
+            self.admission.retry_due(now)
 
-    def heed(self, node: NodeWatch, body: Body, at: float) -> bool:
+    def on_event(self, node: NodeState, body: EventBody, at: float) -> bool:
         """Take what a node told of, which happened `at` on our clock.
 
         Returns:
             Whether that is all that is to be done about it.
         """
-        if not self._plan().numbered_by_torch:
+        if not self._plan().torch_assigns_ranks:
             return False
         if isinstance(body, ProgramStarted):
-            self._began(node, body, at)
-        if node.returning:
+            self._on_program_started(node, body, at)
+        if node.replaying:
             return True
         if isinstance(body, RankStarted):
-            self._started(node, body, at)
+            self._on_rank_started(node, body, at)
             return False
-        return self._plan().restarts and self._heed_change(node, body, at)
+        return self._plan().restarts_ranks and self._on_membership_event(node, body, at)
 
-    def _heed_change(self, node: NodeWatch, body: Body, at: float) -> bool:
-        if isinstance(body, PeerLeft):
-            self._left(node, body, at)
+    def _on_membership_event(self, node: NodeState, body: EventBody, at: float) -> bool:
+        if isinstance(body, PeerDeparted):
+            self._on_peer_left(node, body, at)
             return True
         if isinstance(body, RankExited):
-            self._exited(node, body)
+            self._on_rank_exited(node, body)
             return True
         if isinstance(body, PeerLost):
-            return self._cut_off(node, body)
-        alone = node.lost or node.idle  # what it does without the others is no matter of theirs
-        if isinstance(body, Ended) and alone:
+            return self._is_partitioned(node, body)
+        is_outside = (
+            node.lost or node.surplus
+        )  # what it does without the others is no matter of theirs
+        if isinstance(body, Ended) and is_outside:
             node.ended = True
         elif isinstance(body, ProgramExited) and body.code == 0:
-            node.done = True
-            self._end_the_late()
-        return alone
+            node.succeeded = True
+            self._stop_latecomers()
+        return is_outside
 
-    def _end_the_late(self) -> None:
+    def _stop_latecomers(self) -> None:
         """Once all is done, nobody can join: torch would look for the others for a minute."""
-        last = self._members.last
-        if last is None or not all(self._nodes[name].done for name in last.nodes):
+        last = self._memberships.last
+        if last is None or not all(self._nodes[name].succeeded for name in last.nodes):
             return
         for name, node in self._nodes.items():
-            if name not in last.nodes and not node.lost and not node.ended and node.there:
-                node.idle = True
-                why = "the run had succeeded without it"
-                node.there.request(
-                    "say", {"word": "stop", "reason": why, "cause": Cause.PEER.value}
+            if name not in last.nodes and not node.lost and not node.ended and node.live_session:
+                node.surplus = True
+                reason = "the run had succeeded without it"
+                node.live_session.request(
+                    "command", {"command": "stop", "reason": reason, "cause": StopCause.PEER.value}
                 )
-                self._tell.say(f"{name} came too late: {why}")
+                self._observer.message(f"{name} came too late: {reason}")
 
     # Memberships
 
-    def _began(self, node: NodeWatch, body: ProgramStarted, at: float) -> None:
-        node.began_at = max(node.began_at, at)
-        if body.again == node.share.order.again:
-            node.returning = False
-        if at > node.left_at:
+    def _on_program_started(self, node: NodeState, body: ProgramStarted, at: float) -> None:
+        node.program_started_at = max(node.program_started_at, at)
+        if body.rejoin_count == node.node_plan.order.rejoin_count:
+            node.replaying = False
+        if at > node.departed_at:
             node.lost = False  # it was taken in again
 
-    def _started(self, node: NodeWatch, body: RankStarted, at: float) -> None:
+    def _on_rank_started(self, node: NodeState, body: RankStarted, at: float) -> None:
         """Say so when another membership is whole."""
-        whole = self._members.started(node.name, body, at)
-        if whole is None or whole is not self._members.last:
+        membership = self._memberships.add_start(node.name, body, at)
+        if membership is None or membership is not self._memberships.last:
             return
-        self._finishing = False
-        if whole.number > 1:
-            self._tell.say(described(whole))
+        self._is_finishing = False
+        if membership.number > 1:
+            self._observer.message(describe_membership(membership))
 
-    def _exited(self, node: NodeWatch, body: RankExited) -> None:
+    def _on_rank_exited(self, node: NodeState, body: RankExited) -> None:
         """Say what failed first in a membership; torch ends the others by signals itself."""
-        last = self._members.last
-        if last is None or not last.has(node.name, body.rank, body.start):
+        last = self._memberships.last
+        if last is None or not last.contains(node.name, body.rank, body.start):
             return
-        self._finishing = self._finishing or body.ok
-        by_torch = body.signal in (signal.SIGTERM, signal.SIGKILL) and not body.error
-        if body.ok or by_torch or node.lost or self._failed is last or self._stop.wanted:
+        self._is_finishing = self._is_finishing or body.succeeded
+        ended_by_torch = body.signal in (signal.SIGTERM, signal.SIGKILL) and not body.error
+        if (
+            body.succeeded
+            or ended_by_torch
+            or node.lost
+            or self._failed_membership is last
+            or self._stop.requested
+        ):
             return
-        self._failed = last
-        how = body.error or describe_exit(body.code, body.signal)
-        self._tell.say(
-            f"rank {body.rank} on {node.name} {how}; torch starts all ranks anew if it may"
+        self._failed_membership = last
+        failure = body.error or describe_exit(body.code, body.signal)
+        self._observer.message(
+            f"rank {body.rank} on {node.name} {failure}; torch starts all ranks anew if it may"
         )
 
     # Losses
 
-    def _left_without(self, node: NodeWatch) -> int:
+    def _remaining_without(self, node: NodeState) -> int:
         """Return with how many nodes the run goes on when this one is lost; 0 if that ends it."""
-        plan, hub = self._plan(), node.share.order.hub
-        service = node.share.order.service
-        serves = service is not None and service.node == node.name
-        if not plan.restarts or hub is None or serves or (hub.vital and hub.node == node.name):
+        plan, hub = self._plan(), node.node_plan.order.hub
+        sidecar = node.node_plan.order.sidecar
+        hosts_sidecar = sidecar is not None and sidecar.node == node.name
+        if (
+            not plan.restarts_ranks
+            or hub is None
+            or hosts_sidecar
+            or (hub.required and hub.node == node.name)
+        ):
             return 0
-        left = sum(1 for each in self._nodes.values() if each is not node and not each.lost)
-        return left if left >= (plan.least or len(plan.nodes)) else 0
+        remaining = sum(1 for other in self._nodes.values() if other is not node and not other.lost)
+        return remaining if remaining >= (plan.min_nodes or len(plan.nodes)) else 0
 
-    def _tolerates(self, node: NodeWatch, reason: str) -> bool:
+    def _can_continue_without(self, node: NodeState, reason: str) -> bool:
         """Go on without a node of which only we know that it is lost, if that can be."""
-        left = self._left_without(node)
-        if not left or self._stop.wanted or not (self._vigil.fresh and self._vigil.acts):
+        remaining = self._remaining_without(node)
+        if (
+            not remaining
+            or self._stop.requested
+            or not (self._detector.owns_run and self._detector.may_stop)
+        ):
             return False
-        body = PeerLeft(node.name, reason, left)
-        self._chronicle.note("", body, node.heard)
-        self._let_go(node, reason, node.heard, left)
-        for each in self._nodes.values():
-            if each.there and not each.ended:
-                each.there.request("say", {"word": "left", **encode(body)})
+        body = PeerDeparted(node.name, reason, remaining)
+        self._event_log.record_own("", body, node.last_heard)
+        self._mark_departed(node, reason, node.last_heard, remaining)
+        for other in self._nodes.values():
+            if other.live_session and not other.ended:
+                other.live_session.request("command", {"command": "peer_departed", **encode(body)})
         return True
 
-    def _left(self, teller: NodeWatch, body: PeerLeft, at: float) -> None:
+    def _on_peer_left(self, reporter: NodeState, body: PeerDeparted, at: float) -> None:
         """The hub told that it goes on without a node, or others that they do without the hub."""
-        peer, hub = self._nodes.get(body.peer), teller.share.order.hub
-        if peer is None or hub is None or hub.node not in (teller.name, body.peer):
+        peer, hub = self._nodes.get(body.peer), reporter.node_plan.order.hub
+        if peer is None or hub is None or hub.node not in (reporter.name, body.peer):
             return
         if hub.node == body.peer:  # nobody keeps in touch any more, but with us
-            for each in self._nodes.values():
-                each.joined = False
-        if not peer.lost and not peer.ended and at > peer.began_at:
-            self._let_go(peer, body.reason, at, self._left_without(peer) or body.nodes)
+            for other in self._nodes.values():
+                other.hub_joined = False
+        if not peer.lost and not peer.ended and at > peer.program_started_at:
+            self._mark_departed(peer, body.reason, at, self._remaining_without(peer) or body.nodes)
 
-    def _cut_off(self, node: NodeWatch, body: PeerLost) -> bool:
+    def _is_partitioned(self, node: NodeState, body: PeerLost) -> bool:
         """Whether it is the one who is cut off, since it lost the hub, and the others go on."""
         hub = self._nodes.get(body.peer)
-        left = self._left_without(node)
-        alone = left == len(self._nodes) - 1 and hub is not None and hub.there is not None
-        if not node.lost and alone and left and not self._stop.wanted and self._vigil.acts:
-            self._let_go(node, f"it lost {body.peer}: {body.reason}", node.heard, left)
+        remaining = self._remaining_without(node)
+        others_intact = (
+            remaining == len(self._nodes) - 1 and hub is not None and hub.live_session is not None
+        )
+        if (
+            not node.lost
+            and others_intact
+            and remaining
+            and not self._stop.requested
+            and self._detector.may_stop
+        ):
+            self._mark_departed(
+                node, f"it lost {body.peer}: {body.reason}", node.last_heard, remaining
+            )
         return node.lost
 
-    def _let_go(self, node: NodeWatch, reason: str, at: float, left: int) -> None:
-        node.lost, node.left_at = True, at
-        self._tell.state(node.name, "lost")
-        with_whom = f"with {left} node{'' if left == 1 else 's'}" if left else "with the others"
-        self._tell.say(f"{node.name} was lost ({reason}); the run goes on {with_whom}")
-        self._expect(node, reason)
+    def _mark_departed(self, node: NodeState, reason: str, at: float, remaining: int) -> None:
+        node.lost, node.departed_at = True, at
+        self._observer.node_status(node.name, "lost")
+        with_rest = (
+            f"with {remaining} node{'' if remaining == 1 else 's'}"
+            if remaining
+            else "with the others"
+        )
+        self._observer.message(f"{node.name} was lost ({reason}); the run goes on {with_rest}")
+        self._schedule_rejoin(node, reason)
 
     # Nodes that join
 
     @property
-    def _open(self) -> bool:
+    def _may_admit(self) -> bool:
         """Whether nodes may join: the run is to go on, and no rank has finished."""
-        return self._stop.wanted is None and not self._finishing
+        return self._stop.requested is None and not self._is_finishing
 
-    def _rejoins(self, node: NodeWatch) -> bool:
+    def _awaits_rejoin(self, node: NodeState) -> bool:
         """Whether a node that was lost is left to what may take it in again."""
-        wanted = self.joining is not None and self.joining.expects(node.name)
-        return wanted and node.lost and self._open
+        is_expected = self.admission is not None and self.admission.is_scheduled(node.name)
+        return is_expected and node.lost and self._may_admit
 
-    def _expect(self, node: NodeWatch, reason: str) -> None:
-        node.drop()
-        if node.away is None:
-            node.depart(reason)
-        if self.joining is not None:
-            self.joining.expect([node.name], reason)
+    def _schedule_rejoin(self, node: NodeState, reason: str) -> None:
+        node.close()
+        if node.backoff is None:
+            node.disconnect(reason)
+        if self.admission is not None:
+            self.admission.schedule([node.name], reason)
 
-    def admitted(self, session: Session, facts: Facts) -> tuple[Plan, bytes] | None:
+    def admit(self, session: HostSession, facts: Facts) -> tuple[Plan, bytes] | None:
         """Return the plan with a node that is there now, and the record of it; None for no."""
-        name, joining = session.node.name, self.joining
-        if joining is None or not joining.expects(name) or not self._open:
+        name, admission = session.node.name, self.admission
+        if admission is None or not admission.is_scheduled(name) or not self._may_admit:
             return None
         try:
-            plan, record = joining.admission.admit(facts)
+            plan, record = admission.hooks.admit(facts)
         except NotReady as error:
-            joining.failed(name, error.problems[0].what)
-            self.unfit(name, error.problems[0].what)
+            admission.on_failure(name, error.problems[0].message)
+            self.on_unfit(name, error.problems[0].message)
             return None
-        joining.taken(name)
+        admission.on_admitted(name)
         return plan, record
 
-    def unfit(self, name: str, why: str) -> None:
+    def on_unfit(self, name: str, reason: str) -> None:
         """A node is there, and may not take part as it is: it is tried again."""
-        if self.joining is not None and self.joining.news(name, why):
-            self._tell.say(f"{name} cannot join: {why}; it is tried again")
+        if self.admission is not None and self.admission.is_new_reason(name, reason):
+            self._observer.message(f"{name} cannot join: {reason}; it is tried again")
 
-    def refused(self, node: NodeWatch, why: str) -> bool:
+    def on_refused(self, node: NodeState, reason: str) -> bool:
         """Take it that a node did not take its order; return whether it is tried again.
 
         What it had before may not have ended yet.
         """
-        if self.joining is None or not node.late or self._stop.wanted:
+        if self.admission is None or not node.joined_late or self._stop.requested:
             return False
         node.lost = True
-        left = sum(1 for each in self._nodes.values() if not each.lost)
-        self._chronicle.note("", PeerLeft(node.name, why, left))
-        self._expect(node, why)
-        self.joining.failed(node.name, why)
-        self.unfit(node.name, why)
+        remaining = sum(1 for other in self._nodes.values() if not other.lost)
+        self._event_log.record_own("", PeerDeparted(node.name, reason, remaining))
+        self._schedule_rejoin(node, reason)
+        self.admission.on_failure(node.name, reason)
+        self.on_unfit(node.name, reason)
         return True
 
 
-def described(membership: Membership) -> str:
+def describe_membership(membership: Membership) -> str:
     """Return who takes part from now on, and what that changes."""
     nodes, ranks = len(membership.nodes), len(membership.ranks)
     changes = [
-        f"{_some(names)} {word}"
-        for names, word in ((membership.left, "left"), (membership.joined, "joined"))
+        f"{_join_names(names)} {word}"
+        for names, word in ((membership.departed, "left"), (membership.joined, "joined"))
         if names
     ]
-    why = f" ({', '.join(changes) or 'the same nodes'})" if membership.compared else ""
+    suffix = f" ({', '.join(changes) or 'the same nodes'})" if membership.diff_known else ""
     size = f"{nodes} node{'' if nodes == 1 else 's'}, {ranks} rank{'' if ranks == 1 else 's'}"
-    return f"membership {membership.number}: {size}{why}"
+    return f"membership {membership.number}: {size}{suffix}"
 
 
-def _some(names: Sequence[str]) -> str:
-    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-    return ", ".join(names[:NAMED]) + more
+def _join_names(names: Sequence[str]) -> str:
+    more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
+    return ", ".join(names[:MAX_NAMED]) + more

@@ -9,64 +9,64 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 
-from runner.control.attempt.node import NodeWatch, Reopener
-from runner.control.attempt.stop import LADDER_S, Callbacks, Chronicle, Stop
-from runner.control.rpc.connector import BOOT_S
-from runner.core.local_pause import Awake
+from runner.control.attempt.node import NodeState, Reconnector
+from runner.control.attempt.stop import STOP_TIMEOUT_S, EventLog, RunObserver, StopSequence
+from runner.control.rpc.connector import BOOT_TIMEOUT_S
+from runner.core.local_pause import LocalPauseDetector
 from runner.core.model.spec import Spec
-from runner.core.protocol.events import HostLost, HostSilent
+from runner.core.protocol.events import EndUnverified, HostLost
 
-START_S = 30.0
+START_TIMEOUT_S = 30.0
 """How long a host may take from its order to a running supervisor."""
 
-LAST_S = 60.0
+LAST_HOST_TIMEOUT_S = 60.0
 """How long the last host that is awaited may be out of our reach; `attach` finds it later."""
 
-PATIENCE_S = 600.0
+ATTACH_TIMEOUT_S = 600.0
 """How long somebody who joined waits when no host of the run can be reached any more."""
 
 PING_S = 2.0
 """The longest time between two pings; short limits on silence make it shorter."""
 
-DRAIN_S = 15.0
+DRAIN_TIMEOUT_S = 15.0
 """How long a host that has ended may take to send the next piece of its logs."""
 
 
-class Vigil:
+class FailureDetector:
     """Contact with all nodes of an attempt.
 
     Attributes:
-        fresh: Whether it is our own launch, and not one that was joined.
-        acts: Whether anything may be stopped.
-        tolerates: Takes a node that was lost, and why; returns whether the run goes on without it,
-            and somebody else sees to its return.
-        rejoins: Whether a node that was lost is left to those.
-        hurries: Whether another attempt follows if this one fails: then nobody waits for the word
-            of a host that was lost, which takes no part in it.
+        owns_run: Whether it is our own launch, and not one that was joined.
+        may_stop: Whether anything may be stopped.
+        can_continue_without: Takes a node that was lost, and why; returns whether the run goes on
+            without it, and somebody else sees to its return.
+        awaits_rejoin: Whether a node that was lost is left to those.
+        relaunch_follows: Whether another attempt follows if this one fails: then nobody waits for
+            the word of a host that was lost, which takes no part in it.
     """
 
     def __init__(
         self,
         spec: Spec,
-        nodes: Mapping[str, NodeWatch],
-        reopener: Reopener,
-        stop: Stop,
-        chronicle: Chronicle,
-        tell: Callbacks,
+        nodes: Mapping[str, NodeState],
+        reconnector: Reconnector,
+        stop: StopSequence,
+        event_log: EventLog,
+        observer: RunObserver,
     ) -> None:
-        self.fresh = self.acts = True
-        self.tolerates: Callable[[NodeWatch, str], bool] = lambda *_: False
-        self.rejoins: Callable[[NodeWatch], bool] = lambda _: False
-        self.hurries = False
-        self._spec, self._nodes, self._reopener = spec, nodes, reopener
-        self._stop, self._chronicle, self._tell = stop, chronicle, tell
+        self.owns_run = self.may_stop = True
+        self.can_continue_without: Callable[[NodeState, str], bool] = lambda *_: False
+        self.awaits_rejoin: Callable[[NodeState], bool] = lambda _: False
+        self.relaunch_follows = False
+        self._spec, self._nodes, self._reconnector = spec, nodes, reconnector
+        self._stop, self._event_log, self._observer = stop, event_log, observer
         self._next_ping = 0.0
-        self._awake = Awake()
+        self._pause_detector = LocalPauseDetector()
 
     def tick(self) -> None:
         """Say that we are here, and see who is not."""
         now = time.monotonic()
-        judge = self._awake.look(now)
+        may_judge = self._pause_detector.may_judge(now)
         if now >= self._next_ping:
             limits = (self._spec.lost_s, self._spec.disconnect_s or PING_S * 5)
             self._next_ping = now + min(PING_S, *(limit / 5 for limit in limits))
@@ -74,34 +74,44 @@ class Vigil:
                 if node.session is not None and not node.session.closed:
                     node.session.request("ping")
         for node in self._nodes.values():
-            if node.there and not self._tell.console_full():
-                node.follower.resume(node.there)
-            if judge and not node.settled:
+            if node.live_session and not self._observer.console_full():
+                node.tailer.resume_held_back(node.live_session)
+            if may_judge and not node.finished:
                 self._check(node, now)
 
-    def _check(self, node: NodeWatch, now: float) -> None:
-        wire = node.session
-        limit = self._spec.lost_s if wire is None or wire.met else max(self._spec.lost_s, BOOT_S)
-        if wire is not None and wire.silence > limit:
-            self.part(node, f"nothing was heard from it for {wire.silence:.0f} s")
+    def _check(self, node: NodeState, now: float) -> None:
+        session = node.session
+        limit = (
+            self._spec.lost_s
+            if session is None or session.handshake_done
+            else max(self._spec.lost_s, BOOT_TIMEOUT_S)
+        )
+        if session is not None and session.idle_s > limit:
+            self.on_disconnect(node, f"nothing was heard from it for {session.idle_s:.0f} s")
         if node.ended:
             self._drain(node, now)
         elif now > self._stop.deadline:
-            node.settled = True
-            self._chronicle.note(node.name, HostSilent("it did not say that nothing is left"))
-        elif node.lost or not self.fresh:
-            self._wait_for(node)
-        elif node.silence > self._patience(node):
-            self.lose(node, f"nothing was heard from it for {node.silence:.0f} s")
-        elif not node.going and node.there and now > node.fed + START_S:
-            self.lose(node, f"its supervisor did not start within {START_S:.0f} s")
-        if not node.settled and not self.rejoins(node):
-            self._reopener.look_after(node, now)
+            node.finished = True
+            self._event_log.record_own(
+                node.name, EndUnverified("it did not say that nothing is left")
+            )
+        elif node.lost or not self.owns_run:
+            self._await_return(node)
+        elif node.heartbeat_age > self._timeout(node):
+            self.declare_lost(node, f"nothing was heard from it for {node.heartbeat_age:.0f} s")
+        elif (
+            not node.supervisor_started
+            and node.live_session
+            and now > node.last_data + START_TIMEOUT_S
+        ):
+            self.declare_lost(node, f"its supervisor did not start within {START_TIMEOUT_S:.0f} s")
+        if not node.finished and not self.awaits_rejoin(node):
+            self._reconnector.reconnect_if_due(node, now)
 
-    def _others(self, node: NodeWatch) -> list[NodeWatch]:
+    def _others(self, node: NodeState) -> list[NodeState]:
         return [other for other in self._nodes.values() if other is not node]
 
-    def _patience(self, node: NodeWatch) -> float:
+    def _timeout(self, node: NodeState) -> float:
         """Return how long a host may be out of our reach before it counts as lost.
 
         While the others keep in touch with it, for as long as they do: they tell. While its
@@ -109,69 +119,79 @@ class Vigil:
         others.
         """
         others = self._others(node)
-        if node.joined and any(each.joined and each.there and not each.ended for each in others):
+        if node.hub_joined and any(
+            other.hub_joined and other.live_session and not other.ended for other in others
+        ):
             return float("inf")
-        if not node.joined and others:
+        if not node.hub_joined and others:
             return self._spec.lost_s
-        if others and all(each.settled for each in others):
-            return max(self._spec.lost_s, LAST_S)
-        alone = self._spec.disconnect_s
-        return alone + self._spec.grace_s + LADDER_S if alone and not node.kept else float("inf")
+        if others and all(other.finished for other in others):
+            return max(self._spec.lost_s, LAST_HOST_TIMEOUT_S)
+        lease_s = self._spec.disconnect_s
+        return (
+            lease_s + self._spec.grace_s + STOP_TIMEOUT_S
+            if lease_s and not node.detached
+            else float("inf")
+        )
 
-    def _wait_for(self, node: NodeWatch) -> None:
+    def _await_return(self, node: NodeState) -> None:
         """Wait for a host that is out of reach while the run is on elsewhere: it may come back."""
         others = self._others(node)
         if node.lost:
-            limit = 0.0 if all(each.settled or each.lost for each in others) else float("inf")
-        elif any(each.there and not each.settled for each in others):
+            limit = 0.0 if all(other.finished or other.lost for other in others) else float("inf")
+        elif any(other.live_session and not other.finished for other in others):
             limit = float("inf")
-        elif not node.going:
+        elif not node.supervisor_started:
             limit = self._spec.lost_s
-        elif others and all(each.settled for each in others):
-            limit = max(self._spec.lost_s, LAST_S)
+        elif others and all(other.finished for other in others):
+            limit = max(self._spec.lost_s, LAST_HOST_TIMEOUT_S)
         else:
-            limit = PATIENCE_S
-        given_up = self.hurries and node.lost and any(not each.lost for each in others)
-        known = given_up or self.rejoins(node) or (node.away is not None and node.away.tries > 0)
-        if node.away and known and node.silence > limit:
-            node.settled = True
+            limit = ATTACH_TIMEOUT_S
+        given_up = self.relaunch_follows and node.lost and any(not other.lost for other in others)
+        may_give_up = (
+            given_up
+            or self.awaits_rejoin(node)
+            or (node.backoff is not None and node.backoff.tries > 0)
+        )
+        if node.backoff and may_give_up and node.heartbeat_age > limit:
+            node.finished = True
             if not node.lost:
-                why = f"it could not be reached: {node.away.reason}"
-                self._tell.say(f"{node.name}: {why}")
-                self._chronicle.note(node.name, HostSilent(why))
+                reason = f"it could not be reached: {node.backoff.reason}"
+                self._observer.message(f"{node.name}: {reason}")
+                self._event_log.record_own(node.name, EndUnverified(reason))
 
-    def _drain(self, node: NodeWatch, now: float) -> None:
+    def _drain(self, node: NodeState, now: float) -> None:
         """Wait for the logs of a host that has ended, but not for ever."""
-        patience = self._spec.lost_s if node.away else DRAIN_S
-        if not self._tell.console_full() and now - node.fed > patience:
-            node.settled = True
-            self._tell.say(f"{node.name}: the last of its logs did not arrive")
+        timeout_s = self._spec.lost_s if node.backoff else DRAIN_TIMEOUT_S
+        if not self._observer.console_full() and now - node.last_data > timeout_s:
+            node.finished = True
+            self._observer.message(f"{node.name}: the last of its logs did not arrive")
 
-    def part(self, node: NodeWatch, reason: str) -> None:
+    def on_disconnect(self, node: NodeState, reason: str) -> None:
         """A wire broke: the run goes on there, and so do the tries for a new wire."""
-        node.drop()
-        if node.settled:
+        node.close()
+        if node.finished:
             return
-        if node.away is not None:  # the new one broke before anything came of it
-            node.away.failed(reason)
+        if node.backoff is not None:  # the new one broke before anything came of it
+            node.backoff.on_failure(reason)
             return
-        node.depart(reason)
+        node.disconnect(reason)
         if not node.ended:
-            self._tell.state(node.name, "reconnecting")
-            self._tell.say(f"{node.name}: {reason}; trying to reach it again")
+            self._observer.node_status(node.name, "reconnecting")
+            self._observer.message(f"{node.name}: {reason}; trying to reach it again")
 
-    def lose(self, node: NodeWatch, reason: str) -> None:
+    def declare_lost(self, node: NodeState, reason: str) -> None:
         """A host was lost: stop the others, unless they can do without it.
 
         It is told when it can be reached again.
         """
-        if self.tolerates(node, reason):
+        if self.can_continue_without(node, reason):
             return
         node.lost = True
-        self._tell.state(node.name, "lost")
-        self._chronicle.note(node.name, HostLost(reason), node.heard)
-        node.drop()
-        if node.away is None:
-            node.depart(reason)
-        if self.fresh and self.acts:  # who only joined may be the one who is out of reach
+        self._observer.node_status(node.name, "lost")
+        self._event_log.record_own(node.name, HostLost(reason), node.last_heard)
+        node.close()
+        if node.backoff is None:
+            node.disconnect(reason)
+        if self.owns_run and self.may_stop:  # who only joined may be the one who is out of reach
             self._stop.begin(f"lost {node.name}: {reason}")

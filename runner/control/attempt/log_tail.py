@@ -13,26 +13,26 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from runner.control.rpc.session import Session
+from runner.control.rpc.session import HostSession
 from runner.core.planning.build_plan import NodePlan
 from runner.core.protocol.events import Event, RankStarted, parse
-from runner.core.protocol.paths import PROGRAM, STACKS, STREAMS, rank_source
+from runner.core.protocol.paths import PROGRAM_LOG, STACKS_LOG, STREAMS, rank_source
 
 CHUNK = 256 << 10
 
 
 @dataclass
-class _File:
+class _TailedFile:
     """One followed file: how far we have it, and whether we have all of it."""
 
     source: str
     stream: str
     offset: int = 0
-    begun: bool = False
-    done: bool = False
+    is_started: bool = False
+    is_complete: bool = False
 
 
-class Follower:
+class LogTailer:
     """The files of one node in one attempt.
 
     Args:
@@ -47,45 +47,45 @@ class Follower:
 
     def __init__(
         self,
-        share: NodePlan,
+        node_plan: NodePlan,
         sink: Callable[[str, str, int, bytes], None],
         *,
         logs: bool = True,
-        begin: Mapping[str, float] = MappingProxyType({}),
+        start_at: Mapping[str, float] = MappingProxyType({}),
         ranks: Container[int] | None = None,
     ) -> None:
-        self._attempt = share.order.attempt
+        self._attempt = node_plan.order.attempt
         self._sink = sink
-        self._begin = begin
-        self._events = _File("events", "")
+        self._start_at = start_at
+        self._events = _TailedFile("events", "")
         self._logs, self._ranks = logs, ranks
-        chosen = [rank for rank in share.ranks if self._wanted(rank)]
-        sources = [*([PROGRAM] if ranks is None else []), *map(rank_source, chosen)]
-        wanted = list(itertools.product(sources, STREAMS))
+        chosen_ranks = [rank for rank in node_plan.ranks if self._is_wanted(rank)]
+        sources = [*([PROGRAM_LOG] if ranks is None else []), *map(rank_source, chosen_ranks)]
+        log_streams = list(itertools.product(sources, STREAMS))
         if ranks is None:
-            wanted.append((STACKS, "out"))
-        self._files = [self._events, *(_File(*each) for each in wanted if logs)]
-        self._asked: dict[int, _File] = {}
-        self._held_back: list[_File] = []
-        self._torn = b""
+            log_streams.append((STACKS_LOG, "out"))
+        self._files = [self._events, *(_TailedFile(*pair) for pair in log_streams if logs)]
+        self._pending_reads: dict[int, _TailedFile] = {}
+        self._held_back: list[_TailedFile] = []
+        self._partial_line = b""
 
     @property
-    def done(self) -> bool:
+    def is_complete(self) -> bool:
         """Whether every file is here to its end."""
-        return all(file.done for file in self._files)
+        return all(file.is_complete for file in self._files)
 
-    def start(self, session: Session) -> None:
+    def start(self, session: HostSession) -> None:
         """Ask for every file, from where we are; also after a new link."""
-        self._asked.clear()
+        self._pending_reads.clear()
         self._held_back.clear()
         for file in self._files:
-            if not file.done:
-                self._ask(session, file)
+            if not file.is_complete:
+                self._request(session, file)
 
-    def take(
+    def on_data(
         self,
-        session: Session,
-        number: int,
+        session: HostSession,
+        request_id: int,
         offset: int,
         chunk: bytes,
         *,
@@ -96,66 +96,66 @@ class Follower:
 
         Args:
             session: Where to ask on.
-            number: The id of the read that is answered.
+            request_id: The id of the read that is answered.
             offset: Where in the file the chunk begins.
             chunk: What was read.
             eof: Whether the file ends here.
-            hold_back: Whether to ask for more logs only at `resume`.
+            hold_back: Whether to ask for more logs only at `resume_held_back`.
         """
-        file = self._asked.pop(number, None)
+        file = self._pending_reads.pop(request_id, None)
         if file is None:
             return
         file.offset = offset + len(chunk)
-        file.begun, file.done = True, eof
+        file.is_started, file.is_complete = True, eof
         if file is self._events:
             for event in self._parse(chunk):
-                self._learn(session, event)
+                self._discover_rank(session, event)
                 yield event
         elif chunk:
             self._sink(file.source, file.stream, offset, chunk)
         if not eof and hold_back and file is not self._events:
             self._held_back.append(file)
         elif not eof:
-            self._ask(session, file)
+            self._request(session, file)
 
-    def _wanted(self, rank: int) -> bool:
+    def _is_wanted(self, rank: int) -> bool:
         return self._ranks is None or rank in self._ranks
 
-    def _learn(self, session: Session, event: Event) -> None:
+    def _discover_rank(self, session: HostSession, event: Event) -> None:
         """Follow the logs of a rank that nobody knew to be there."""
         body = event.body
-        if not isinstance(body, RankStarted) or not self._logs or not self._wanted(body.rank):
+        if not isinstance(body, RankStarted) or not self._logs or not self._is_wanted(body.rank):
             return
         source = rank_source(body.rank)
         if all(file.source != source for file in self._files):
             for stream in STREAMS:
-                self._files.append(_File(source, stream))
-                self._ask(session, self._files[-1])
+                self._files.append(_TailedFile(source, stream))
+                self._request(session, self._files[-1])
 
-    def again(self) -> None:
+    def reopen(self) -> None:
         """Take it that the node came back: every file may go on where it ended."""
         for file in self._files:
-            file.done = False
+            file.is_complete = False
 
-    def resume(self, session: Session) -> None:
+    def resume_held_back(self, session: HostSession) -> None:
         """Ask again for what was held back."""
-        held, self._held_back = self._held_back, []
-        for file in held:
-            self._ask(session, file)
+        held_back, self._held_back = self._held_back, []
+        for file in held_back:
+            self._request(session, file)
 
-    def _ask(self, session: Session, file: _File) -> None:
-        where: dict[str, Any] = {
+    def _request(self, session: HostSession, file: _TailedFile) -> None:
+        request: dict[str, Any] = {
             "source": file.source,
             "stream": file.stream,
             "attempt": self._attempt,
         }
-        if file is not self._events and file.source != STACKS and not file.begun:
-            where.update(self._begin)
-        number = session.request("read", {**where, "offset": file.offset, "n": CHUNK})
-        self._asked[number] = file
+        if file is not self._events and file.source != STACKS_LOG and not file.is_started:
+            request.update(self._start_at)
+        request_id = session.request("read", {**request, "offset": file.offset, "n": CHUNK})
+        self._pending_reads[request_id] = file
 
     def _parse(self, chunk: bytes) -> Iterator[Event]:
-        *lines, self._torn = (self._torn + chunk).split(b"\n")
+        *lines, self._partial_line = (self._partial_line + chunk).split(b"\n")
         for line in lines:
             with contextlib.suppress(ValueError):  # torn by a full disk or a power cut
                 event = parse(line.decode())

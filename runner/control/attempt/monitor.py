@@ -15,145 +15,148 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
-from runner.control.attempt.admission import Admission, Joining
-from runner.control.attempt.elastic import Elastic
-from runner.control.attempt.failure_detector import Vigil
-from runner.control.attempt.log_tail import Follower
-from runner.control.attempt.node import Away, NodeWatch, Reopener
-from runner.control.attempt.peer_status import Accord
-from runner.control.attempt.start import Orders
-from runner.control.attempt.stop import Callbacks, Chronicle, Stop
-from runner.control.rpc.connector import Reach
-from runner.control.rpc.session import Inbox, Session
+from runner.control.attempt.admission import AdmissionHooks, NodeAdmission
+from runner.control.attempt.elastic import ElasticMembership
+from runner.control.attempt.failure_detector import FailureDetector
+from runner.control.attempt.log_tail import LogTailer
+from runner.control.attempt.node import Backoff, NodeState, Reconnector
+from runner.control.attempt.peer_status import PeerStatus
+from runner.control.attempt.start import OrderSender
+from runner.control.attempt.stop import EventLog, RunObserver, StopSequence
+from runner.control.rpc.connector import Connector
+from runner.control.rpc.session import HostSession, Inbox
 from runner.core.codec import encode
 from runner.core.model.facts import Facts
 from runner.core.model.spec import Spec
 from runner.core.outcome.exits import describe_exit
-from runner.core.outcome.verdict import Observed
+from runner.core.outcome.verdict import TimedEvent
 from runner.core.planning.build_plan import Plan
 from runner.core.protocol.events import (
-    Cause,
     Ended,
+    EndUnverified,
     Event,
-    HostSilent,
     PortTaken,
     ProgramExited,
     RankExited,
     RankStarted,
+    StopCause,
     Stopping,
 )
 from runner.core.protocol.frames import Frame
 from runner.core.protocol.states import State
 
 TICK_S = 0.05
-JOIN_S = 15.0
+JOIN_TIMEOUT_S = 15.0
 """How long hosts may take to say whether they reach each other (see `host.touch.APART_S`)."""
 
-KEEP_S = 2.0
+DETACH_TIMEOUT_S = 2.0
 """How long the hosts may take to confirm that they need nobody."""
 
 
-class Watch:
+class AttemptMonitor:
     """One attempt of a run, from its orders to nothing left.
 
     Attributes:
-        started: Whether every rank runs, or ran.
+        all_started: Whether every rank runs, or ran.
         on_interrupt: Says of a signal whether it shall stop the run; None for any.
-        left: Whether the user left, and the run goes on.
+        detached: Whether the user left, and the run goes on.
         hung_up: Whether it was the user's terminal that left.
-        accord: What the hosts have settled among themselves.
+        peer_status: What the hosts have settled among themselves.
     """
 
     def __init__(
         self,
         spec: Spec,
         plan: Plan,
-        reach: Reach,
-        sessions: dict[str, Session],
+        connector: Connector,
+        sessions: dict[str, HostSession],
         inbox: Inbox,
-        callbacks: Callbacks,
+        observer: RunObserver,
     ) -> None:
         self.spec, self.plan = spec, plan
-        self.port_taken = self.refused = False
-        self.started = self.left = self.hung_up = False
-        self._inbox, self._tell = inbox, callbacks
+        self.port_taken = self.order_refused = False
+        self.all_started = self.detached = self.hung_up = False
+        self._inbox, self._observer = inbox, observer
         self._sessions = sessions
-        self._nodes: dict[str, NodeWatch] = {}
-        self._chronicle = Chronicle(spec.run_id, plan.attempt, callbacks.record)
-        self._stop = Stop(spec, self._nodes, callbacks, self._chronicle)
-        self._vigil = Vigil(
-            spec, self._nodes, Reopener(reach, inbox), self._stop, self._chronicle, callbacks
+        self._nodes: dict[str, NodeState] = {}
+        self._event_log = EventLog(spec.run_id, plan.attempt, observer.record)
+        self._stop = StopSequence(spec, self._nodes, observer, self._event_log)
+        self._detector = FailureDetector(
+            spec, self._nodes, Reconnector(connector, inbox), self._stop, self._event_log, observer
         )
-        self._reach = reach
-        self._elastic = Elastic(
-            lambda: self.plan, self._nodes, self._stop, self._vigil, self._chronicle, callbacks
+        self._connector = connector
+        self._elastic = ElasticMembership(
+            lambda: self.plan, self._nodes, self._stop, self._detector, self._event_log, observer
         )
-        self._orders: Orders | None = None
-        self._reopened = False
+        self._order_sender: OrderSender | None = None
+        self._has_reconnected = False
         self._next_tick = 0.0
-        self._leave_at = float("inf")
+        self._detach_deadline = float("inf")
         self._started_at = 0.0
-        self._began = time.monotonic()
-        self.accord = Accord(plan, self._nodes, self._stop, callbacks)
+        self._began_at = time.monotonic()
+        self.peer_status = PeerStatus(plan, self._nodes, self._stop, observer)
         self.on_interrupt: Callable[[int], bool] | None = None
 
     def start(
         self,
         facts: Mapping[str, Facts],
-        orders: Orders,
+        order_sender: OrderSender,
         record: bytes,
-        admission: Admission | None = None,
+        admission_hooks: AdmissionHooks | None = None,
         *,
-        hurries: bool = False,
+        relaunch_follows: bool = False,
     ) -> None:
         """Send every host its order.
 
         Args:
             facts: Of every node.
-            orders: What goes with the order of every host.
+            order_sender: What goes with the order of every host.
             record: What every host is to have on record of the whole run, packed.
-            admission: How nodes that are not there yet, or come back, are taken in; None for not.
-            hurries: Whether another attempt follows if this one fails.
+            admission_hooks: How nodes that are not there yet, or come back, are taken in; None for
+                not.
+            relaunch_follows: Whether another attempt follows if this one fails.
         """
-        self._vigil.hurries = hurries
-        self._orders = orders
-        self.accord.expect(orders.standby)
-        self._meet(logs=True)
-        if admission is not None:
-            joining = Joining(admission, self._reach, self._inbox, self._tell.state)
-            missing = [n.name for n in admission.spec.nodes if n.name not in self._nodes]
-            joining.expect(missing, "it was left out at the start")
-            self._elastic.joining = joining
-        told = {name: node.share.order for name, node in self._nodes.items()}
-        for name, order in {**told, **orders.standby}.items():
-            orders.send(order, self._sessions[name], facts[name], record)
-        self._tell.phase("starting")
+        self._detector.relaunch_follows = relaunch_follows
+        self._order_sender = order_sender
+        self.peer_status.expect_standbys(order_sender.standby_orders)
+        self._init_nodes(logs=True)
+        if admission_hooks is not None:
+            node_admission = NodeAdmission(
+                admission_hooks, self._connector, self._inbox, self._observer.node_status
+            )
+            missing = [n.name for n in admission_hooks.spec.nodes if n.name not in self._nodes]
+            node_admission.schedule(missing, "it was left out at the start")
+            self._elastic.admission = node_admission
+        node_orders = {name: node.node_plan.order for name, node in self._nodes.items()}
+        for name, order in {**node_orders, **order_sender.standby_orders}.items():
+            order_sender.send(order, self._sessions[name], facts[name], record)
+        self._observer.phase("starting")
         for name in self._nodes:
-            self._tell.state(name, "starting")
+            self._observer.node_status(name, "starting")
 
-    def join(
+    def attach(
         self,
         *,
         logs: bool = True,
-        begin: Mapping[str, float] = MappingProxyType({}),
+        start_at: Mapping[str, float] = MappingProxyType({}),
         ranks: Container[int] | None = None,
-        observe: bool = False,
-        age: float = 0.0,
+        read_only: bool = False,
+        age_s: float = 0.0,
     ) -> None:
         """Follow a run that is on, or over; hosts without a session are tried again and again.
 
-        To `observe` is to change nothing: such a reader stops no run, and keeps none alive.
-        `logs`, `begin` and `ranks` are those of the `Follower`; `age` is how long the run has
+        To `read_only` is to change nothing: such a reader stops no run, and keeps none alive.
+        `logs`, `start_at` and `ranks` are those of the `LogTailer`; `age_s` is how long the run has
         been on, in seconds.
         """
-        self._vigil.fresh, self._vigil.acts = False, not observe
-        self._meet(logs=logs, begin=begin, ranks=ranks)
-        self._began -= age
-        self._tell.phase("joining")
+        self._detector.owns_run, self._detector.may_stop = False, not read_only
+        self._init_nodes(logs=logs, start_at=start_at, ranks=ranks)
+        self._began_at -= age_s
+        self._observer.phase("joining")
         for node in self._nodes.values():
             if node.session is None:
-                node.away = Away("it could not be reached", node.heard)
-                self._tell.state(node.name, "not reached")
+                node.backoff = Backoff("it could not be reached", node.last_heard)
+                self._observer.node_status(node.name, "not reached")
             else:
                 self._adopt(node, node.session)
 
@@ -162,130 +165,146 @@ class Watch:
 
         Or, to `detach`, once every rank runs and the hosts know what they need of us.
         """
-        while not all(node.settled for node in self._nodes.values()) and not self.left:
+        while not all(node.finished for node in self._nodes.values()) and not self.detached:
             with contextlib.suppress(queue.Empty):
-                self._take(*self._inbox.get(timeout=TICK_S))
+                self._dispatch(*self._inbox.get(timeout=TICK_S))
             if time.monotonic() >= self._next_tick:
                 self._next_tick = time.monotonic() + TICK_S
-                self._vigil.tick()
+                self._detector.tick()
                 self._elastic.tick(time.monotonic())
-            leaving = self._leave_at < float("inf")
-            if detach and self.stopping:  # our own launch stays to see the end
-                self._leave_at = float("inf")
-            elif detach and not leaving and self._in_touch_all:
+            is_leaving = self._detach_deadline < float("inf")
+            if detach and self.is_stopping:  # our own launch stays to see the end
+                self._detach_deadline = float("inf")
+            elif detach and not is_leaving and self._all_in_touch:
                 self.detach()
-            elif leaving and (self.accord.kept or time.monotonic() >= self._leave_at):
+            elif is_leaving and (
+                self.peer_status.all_detached or time.monotonic() >= self._detach_deadline
+            ):
                 self.leave()
-        if not (self.left or self.accord.decides or self.accord.onward):
-            self._dismiss_spares()
+        if not (
+            self.detached or self.peer_status.hosts_decide or self.peer_status.next_attempt_number
+        ):
+            self._stop_spares()
 
     @property
-    def stopping(self) -> bool:
+    def is_stopping(self) -> bool:
         """Whether all of it is to end."""
-        return self._stop.wanted is not None
+        return self._stop.requested is not None
 
     def leave(self) -> None:
         """Have `run` return, and the run go on."""
-        self.left = True
+        self.detached = True
 
     def detach(self) -> None:
         """Leave once the hosts know that the run is to go on without any controller."""
-        self._leave_at = time.monotonic() + KEEP_S
+        self._detach_deadline = time.monotonic() + DETACH_TIMEOUT_S
         for node in self._nodes.values():
-            begins = node.late and not node.going  # the hub will tell it
-            if node.there and not node.kept and not begins:
-                node.there.request("say", {"word": "keep"})
-        self._say_to_spares({"word": "keep"}, but=self.accord.coming)
+            is_starting = node.joined_late and not node.supervisor_started  # the hub will tell it
+            if node.live_session and not node.detached and not is_starting:
+                node.live_session.request("command", {"command": "detach"})
+        self._send_to_spares({"command": "detach"}, exclude=self.peer_status.pending_standbys)
 
-    def _dismiss_spares(self) -> None:
+    def _stop_spares(self) -> None:
         """End what stood by for this attempt: the hub may be gone before all of it came there."""
-        stop = {"word": "stop", "reason": "the attempt is over", "cause": Cause.PEER.value}
-        self._say_to_spares(stop)
+        command = {
+            "command": "stop",
+            "reason": "the attempt is over",
+            "cause": StopCause.PEER.value,
+        }
+        self._send_to_spares(command)
 
-    def _say_to_spares(self, what: dict[str, str], but: Container[str] = ()) -> None:
-        for name in self._orders.standby if self._orders else ():
+    def _send_to_spares(self, command: dict[str, str], exclude: Container[str] = ()) -> None:
+        for name in self._order_sender.standby_orders if self._order_sender else ():
             session = self._sessions.get(name)
-            if session is not None and name not in but:
-                session.request("say", what)
+            if session is not None and name not in exclude:
+                session.request("command", command)
 
     @property
-    def _in_touch_all(self) -> bool:
+    def _all_in_touch(self) -> bool:
         """Whether every rank runs, and every host has reached the hub, or said that it cannot."""
-        if not self.started:
+        if not self.all_started:
             return False
-        return self.accord.settled or time.monotonic() - self._started_at > JOIN_S
+        return self.peer_status.all_reported or time.monotonic() - self._started_at > JOIN_TIMEOUT_S
 
-    def _meet(self, *, logs: bool, **chosen: Any) -> None:
+    def _init_nodes(self, *, logs: bool, **tail_options: Any) -> None:
         by_name = {node.name: node for node in self.spec.nodes}
-        self._began = time.monotonic()
-        for share in self.plan.nodes:
-            name = share.node
-            follower = Follower(share, self._sink(name), logs=logs, **chosen)
+        self._began_at = time.monotonic()
+        for node_plan in self.plan.nodes:
+            name = node_plan.node
+            tailer = LogTailer(node_plan, self._log_sink(name), logs=logs, **tail_options)
             session = self._sessions.get(name)
-            self._nodes[name] = NodeWatch(share, by_name[name], follower, session)
+            self._nodes[name] = NodeState(node_plan, by_name[name], tailer, session)
 
     # What comes in
 
-    def _take(self, session: Session | None, frame: Frame) -> None:
+    def _dispatch(self, session: HostSession | None, frame: Frame) -> None:
         if session is None:
-            self._told_by_user(frame)
+            self._on_user_input(frame)
             return
         node = self._nodes.get(session.node.name)
-        if frame.kind == "arrived":
-            self._arrived(session, frame.data["facts"])
-        elif frame.kind == "opened":
-            self._opened(node, session)
+        if frame.kind == "admitted":
+            self._on_node_arrived(session, frame.data["facts"])
+        elif frame.kind == "reconnected":
+            self._on_reconnected(node, session)
         elif node is None:
-            self.accord.of_spare(session, frame)
+            self.peer_status.on_standby_reply(session, frame)
         elif session is node.session:
-            self._take_of(node, session, frame)
+            self._on_node_frame(node, session, frame)
 
-    def _take_of(self, node: NodeWatch, session: Session, frame: Frame) -> None:
+    def _on_node_frame(self, node: NodeState, session: HostSession, frame: Frame) -> None:
         if frame.kind == "data":
-            self._data(node, session, frame)
-        elif frame.kind == "going":
-            self._going(node, session)
-        elif frame.kind == "working":
-            node.fed = time.monotonic()
+            self._on_data(node, session, frame)
+        elif frame.kind == "following":
+            self._on_adopted(node, session)
+        elif frame.kind == "in_progress":
+            node.last_data = time.monotonic()
         elif frame.kind == "refused":
-            self._refused(node, str(frame.data["why"]))
+            self._on_refused(node, str(frame.data["reason"]))
         elif frame.kind == "closed":
-            self._vigil.part(node, f"the connection to it broke: {frame.data['reason']}")
+            self._detector.on_disconnect(
+                node, f"the connection to it broke: {frame.data['reason']}"
+            )
 
-    def _opened(self, node: NodeWatch | None, session: Session) -> None:
-        if node is None or node.away is None:  # it was for an attempt that is over
+    def _on_reconnected(self, node: NodeState | None, session: HostSession) -> None:
+        if node is None or node.backoff is None:  # it was for an attempt that is over
             session.close()
             return
-        self._reopened = True
+        self._has_reconnected = True
         self._sessions[node.name] = node.session = session
         self._adopt(node, session)
 
-    def _adopt(self, node: NodeWatch, session: Session) -> None:
-        claim = self._vigil.fresh and not node.going
+    def _adopt(self, node: NodeState, session: HostSession) -> None:
+        claim = self._detector.owns_run and not node.supervisor_started
         session.request(
-            "adopt",
-            {"order": encode(node.share.order), "claim": claim, "quiet": not self._vigil.acts},
+            "follow",
+            {
+                "order": encode(node.node_plan.order),
+                "claim": claim,
+                "read_only": not self._detector.may_stop,
+            },
         )
         session.request("ping")
-        self._stop.say_to(session)
+        self._stop.send_to(session)
 
-    def _going(self, node: NodeWatch, session: Session) -> None:
-        if node.away is not None:
-            away, node.away = node.away, None
-            node.back, node.before = time.monotonic(), away
-            if self._vigil.fresh or away.tries:
-                apart = time.monotonic() - away.since
-                self._tell.say(f"{node.name}: connected again after {apart:.0f} s")
-            self._tell.state(node.name, node.progress)
-        node.going = True
-        node.fed = time.monotonic()
-        node.follower.start(session)
+    def _on_adopted(self, node: NodeState, session: HostSession) -> None:
+        if node.backoff is not None:
+            backoff, node.backoff = node.backoff, None
+            node.reconnected_at, node.last_backoff = time.monotonic(), backoff
+            if self._detector.owns_run or backoff.tries:
+                down_s = time.monotonic() - backoff.since
+                self._observer.message(f"{node.name}: connected again after {down_s:.0f} s")
+            self._observer.node_status(node.name, node.progress)
+        node.supervisor_started = True
+        node.last_data = time.monotonic()
+        node.tailer.start(session)
 
-    def _data(self, node: NodeWatch, session: Session, frame: Frame) -> None:
+    def _on_data(self, node: NodeState, session: HostSession, frame: Frame) -> None:
         if "error" in frame.data:
-            self._tell.say(f"{node.name}: the end of a log cannot be read: {frame.data['error']}")
-        hold_back = self._tell.console_full()
-        for event in node.follower.take(
+            self._observer.message(
+                f"{node.name}: the end of a log cannot be read: {frame.data['error']}"
+            )
+        hold_back = self._observer.console_full()
+        for event in node.tailer.on_data(
             session,
             frame.data["id"],
             frame.data["offset"],
@@ -293,139 +312,151 @@ class Watch:
             eof=frame.data["eof"],
             hold_back=hold_back,
         ):
-            self._happened(node, session, event)
-        node.fed = time.monotonic()
-        if node.follower.done:
-            node.settled = True
+            self._on_event(node, session, event)
+        node.last_data = time.monotonic()
+        if node.tailer.is_complete:
+            node.finished = True
 
-    def _refused(self, node: NodeWatch, why: str) -> None:
-        if node.settled:
+    def _on_refused(self, node: NodeState, reason: str) -> None:
+        if node.finished:
             return
-        if node.going:  # its folder is gone
-            self._vigil.lose(node, why)
-            node.settled = True
+        if node.supervisor_started:  # its folder is gone
+            self._detector.declare_lost(node, reason)
+            node.finished = True
             return
-        if self._elastic.refused(node, why):
+        if self._elastic.on_refused(node, reason):
             return
-        node.ended = node.settled = True
-        if node.there:  # in case it begins all the same
-            node.there.request("say", {"word": "stop", "reason": why, "cause": Cause.PEER.value})
-        if not self._vigil.fresh:
-            self._tell.say(f"{node.name}: {why}")
-            self._chronicle.note(node.name, HostSilent(why))
-        elif self._stop.wanted is not None:
-            self._chronicle.note(node.name, Ended(State.STOPPED, why))
+        node.ended = node.finished = True
+        if node.live_session:  # in case it begins all the same
+            node.live_session.request(
+                "command", {"command": "stop", "reason": reason, "cause": StopCause.PEER.value}
+            )
+        if not self._detector.owns_run:
+            self._observer.message(f"{node.name}: {reason}")
+            self._event_log.record_own(node.name, EndUnverified(reason))
+        elif self._stop.requested is not None:
+            self._event_log.record_own(node.name, Ended(State.STOPPED, reason))
         else:
-            self.refused = True
-            self._chronicle.note(node.name, Ended(State.FAILED, f"could not start: {why}"))
-            self._stop_all(f"{node.name} could not start: {why}")
+            self.order_refused = True
+            self._event_log.record_own(node.name, Ended(State.FAILED, f"could not start: {reason}"))
+            self._stop_all(f"{node.name} could not start: {reason}")
 
-    def _happened(self, node: NodeWatch, session: Session, event: Event) -> None:
+    def _on_event(self, node: NodeState, session: HostSession, event: Event) -> None:
         at = session.to_controller_clock(event.mono, event.wall)
-        self._chronicle.heard(at, event)
+        self._event_log.append(at, event)
         name, body = node.name, event.body
-        if self._elastic.heed(node, body, at):
+        if self._elastic.on_event(node, body, at):
             return
         if isinstance(body, RankStarted):
-            node.starts(body.rank, body.master)
-            self._tell.state(name, node.progress)
-            self._announce()
-        elif isinstance(body, RankExited) and not body.ok:
-            how = body.error or describe_exit(body.code, body.signal)
-            self._stop_all(f"rank {body.rank} on {name} {how}")
+            node.on_rank_started(body.rank, body.master)
+            self._observer.node_status(name, node.progress)
+            self._check_all_started()
+        elif isinstance(body, RankExited) and not body.succeeded:
+            failure = body.error or describe_exit(body.code, body.signal)
+            self._stop_all(f"rank {body.rank} on {name} {failure}")
         elif isinstance(body, ProgramExited) and (body.error or body.code != 0):
-            how = body.error or f"{self.plan.launcher} {describe_exit(body.code, body.signal)}"
-            self._stop_all(f"{name}: {how}")
+            failure = body.error or f"{self.plan.launcher} {describe_exit(body.code, body.signal)}"
+            self._stop_all(f"{name}: {failure}")
         elif isinstance(body, PortTaken):
             self.port_taken = True
             self._stop_all(f"port {body.port} on {name} was taken")
         elif isinstance(body, Stopping):
             self._stop_all(body.reason, cause=body.cause)
         elif isinstance(body, Ended):
-            self._ended(node, body)
-        elif why := self.accord.heed(node, body):
-            self._stop_all(why)
+            self._on_ended(node, body)
+        elif reason := self.peer_status.on_event(node, body):
+            self._stop_all(reason)
 
-    def _arrived(self, session: Session, facts: Facts) -> None:
+    def _on_node_arrived(self, session: HostSession, facts: Facts) -> None:
         """Take in a node that is there now, if the run is to go on."""
-        admitted = self._elastic.admitted(session, facts)
-        if admitted is None or self._orders is None:
+        admitted = self._elastic.admit(session, facts)
+        if admitted is None or self._order_sender is None:
             session.close()
             return
         name, (self.plan, record) = session.node.name, admitted
-        node, share = self._nodes.get(name), self.plan.of(name)
+        node, node_plan = self._nodes.get(name), self.plan.node(name)
         if node is None:
-            follower = Follower(share, self._sink(name))
-            node = NodeWatch(share, session.node, follower, session, late=True)
+            tailer = LogTailer(node_plan, self._log_sink(name))
+            node = NodeState(node_plan, session.node, tailer, session, joined_late=True)
             self._nodes[name] = node
         else:
-            share = replace(share, order=replace(share.order, again=node.orders))
-            node.come_back(share, session)
+            node_plan = replace(
+                node_plan, order=replace(node_plan.order, rejoin_count=node.order_count)
+            )
+            node.rejoin(node_plan, session)
         self._sessions[name] = session
-        self._orders.send(node.share.order, session, facts, record)
-        self._tell.state(name, "starting")
-        self._tell.say(f"{name} is there; torch takes it in")
+        self._order_sender.send(node.node_plan.order, session, facts, record)
+        self._observer.node_status(name, "starting")
+        self._observer.message(f"{name} is there; torch takes it in")
 
-    def _ended(self, node: NodeWatch, body: Ended) -> None:
+    def _on_ended(self, node: NodeState, body: Ended) -> None:
         node.ended = True
-        self._tell.state(node.name, "ended")
+        self._observer.node_status(node.name, "ended")
         if all(other.ended for other in self._nodes.values()):
-            self._tell.phase("fetching the last of the logs")
+            self._observer.phase("fetching the last of the logs")
         if body.state in (State.FAILED, State.STUCK):
             self._stop_all(f"the run failed on {node.name}")
 
-    def _announce(self) -> None:
-        there = (node for node in self._nodes.values() if not node.lost)
-        everyone = all(len(node.started) == node.share.size for node in there)
-        if everyone and not self.started:
-            self.started, self._started_at = True, time.monotonic()
-            took = time.monotonic() - self._began
-            self._tell.phase("running", took)
-            if self._vigil.fresh:
-                self._tell.say(f"every rank started after {took:.1f} s")
+    def _check_all_started(self) -> None:
+        present = (node for node in self._nodes.values() if not node.lost)
+        is_complete = all(len(node.started_ranks) == node.node_plan.rank_count for node in present)
+        if is_complete and not self.all_started:
+            self.all_started, self._started_at = True, time.monotonic()
+            elapsed_s = time.monotonic() - self._began_at
+            self._observer.phase("running", elapsed_s)
+            if self._detector.owns_run:
+                self._observer.message(f"every rank started after {elapsed_s:.1f} s")
 
     # Stopping
 
     @property
-    def may_retry(self) -> bool:
+    def port_retry_possible(self) -> bool:
         """Whether a taken port is all that kept this attempt from its start."""
-        ended = all(node.ended for node in self._nodes.values())
-        whole = not self.refused and not self._reopened  # a new link has asked no facts
-        return self.port_taken and ended and whole and not self.interrupted
+        all_ended = all(node.ended for node in self._nodes.values())
+        has_facts = (
+            not self.order_refused and not self._has_reconnected
+        )  # a new link has asked no facts
+        return self.port_taken and all_ended and has_facts and not self.interrupted
 
     @property
     def interrupted(self) -> bool:
         """Whether the user asked for the end."""
-        return self._stop.signals > 0
+        return self._stop.signal_count > 0
 
     @property
-    def observed(self) -> list[Observed]:
+    def timed_events(self) -> list[TimedEvent]:
         """What happened, on our clock."""
-        return self._chronicle.observed
+        return self._event_log.timed_events
 
-    def stop_for(self, reason: str) -> None:
+    def stop_by_user(self, reason: str) -> None:
         """Stop everything because the user asked for it elsewhere than by a signal."""
-        self._stop_all(reason, cause=Cause.USER)
+        self._stop_all(reason, cause=StopCause.USER)
 
-    def seconds(self, began: float) -> float:
-        """Return how long the run took or takes, `began` being in seconds since 1970."""
+    def duration(self, began_at: float) -> float:
+        """Return how long the run took or takes, `began_at` being in seconds since 1970."""
         if all(node.ended for node in self._nodes.values()):
-            ends = [seen.event.wall for seen in self.observed if isinstance(seen.event.body, Ended)]
-            return max(0.0, max(ends, default=time.time()) - began)
-        return max(0.0, time.time() - began)
+            ends = [
+                observed.event.wall
+                for observed in self.timed_events
+                if isinstance(observed.event.body, Ended)
+            ]
+            return max(0.0, max(ends, default=time.time()) - began_at)
+        return max(0.0, time.time() - began_at)
 
-    def _told_by_user(self, frame: Frame) -> None:
-        if frame.kind == "answer":
-            word = frame.data["word"]
-            if word == "stop":
-                self.stop_for("told to stop by its user")
-                self._stop.signals = max(1, self._stop.signals)  # as Ctrl-C would at a launch
-            elif word == "detach":
+    def _on_user_input(self, frame: Frame) -> None:
+        if frame.kind == "prompt_answer":
+            command = frame.data["command"]
+            if command == "stop":
+                self.stop_by_user("told to stop by its user")
+                self._stop.signal_count = max(
+                    1, self._stop.signal_count
+                )  # as Ctrl-C would at a launch
+            elif command == "detach":
                 self.detach()
             else:
                 self.leave()
-        elif frame.kind == "unfit":
-            self._elastic.unfit(str(frame.data["node"]), str(frame.data["why"]))
+        elif frame.kind == "admission_failed":
+            self._elastic.on_unfit(str(frame.data["node"]), str(frame.data["reason"]))
         elif self.on_interrupt is None or self.on_interrupt(int(frame.data["signal"])):
             self.interrupt(int(frame.data["signal"]))
 
@@ -435,17 +466,17 @@ class Watch:
         A terminal that was closed asks for nothing: the run goes on, until `disconnect_s`, if
         all of it has begun.
         """
-        if signum == signal.SIGHUP and (self.started or not self._vigil.fresh):
+        if signum == signal.SIGHUP and (self.all_started or not self._detector.owns_run):
             self.hung_up = True
             self.leave()
             return
-        self._stop.by_signal(signum)
+        self._stop.on_signal(signum)
 
-    def _stop_all(self, reason: str, cause: Cause = Cause.PEER) -> None:
-        if self._vigil.acts:
+    def _stop_all(self, reason: str, cause: StopCause = StopCause.PEER) -> None:
+        if self._detector.may_stop:
             self._stop.begin(reason, cause=cause)
 
-    def _sink(self, name: str) -> Callable[[str, str, int, bytes], None]:
-        return lambda source, stream, offset, data: self._tell.log(
+    def _log_sink(self, name: str) -> Callable[[str, str, int, bytes], None]:
+        return lambda source, stream, offset, data: self._observer.log(
             name, source, stream, offset, data
         )

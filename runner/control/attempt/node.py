@@ -8,179 +8,185 @@ import threading
 import time
 from dataclasses import dataclass, field
 
-from runner.control.attempt.log_tail import Follower
-from runner.control.rpc.connector import AT_ONCE, Reach
-from runner.control.rpc.session import Inbox, Session
+from runner.control.attempt.log_tail import LogTailer
+from runner.control.rpc.connector import MAX_CONCURRENT_LOGINS, Connector
+from runner.control.rpc.session import HostSession, Inbox
 from runner.core.errors import NotReady
 from runner.core.model.spec import Node
 from runner.core.planning.build_plan import NodePlan
 from runner.core.protocol.frames import Frame
 
-AGAIN_S, MOST_AGAIN_S = 0.3, 15.0
+MIN_BACKOFF_S, MAX_BACKOFF_S = 0.3, 15.0
 """The pause before the first try to reach a host again, and the longest one."""
 
 
-STEADY_S = 10.0
+STABLE_AFTER_S = 10.0
 """A new wire that breaks within this time is one more failed try."""
 
 
 @dataclass
-class Away:
+class Backoff:
     """A broken wire, and the tries for a new one."""
 
     reason: str
     since: float
     tries: int = 0
-    trying: bool = False
-    next_try: float = field(default_factory=time.monotonic)
-    pause: float = AGAIN_S
+    in_progress: bool = False
+    next_try_at: float = field(default_factory=time.monotonic)
+    delay_s: float = MIN_BACKOFF_S
 
-    def failed(self, reason: str) -> None:
+    def on_failure(self, reason: str) -> None:
         """Wait for longer before the next try."""
         self.reason = reason
-        self.next_try = time.monotonic() + self.pause * random.uniform(0.5, 1.0)  # noqa: S311
-        self.pause = min(MOST_AGAIN_S, 2 * self.pause)
+        self.next_try_at = time.monotonic() + self.delay_s * random.uniform(0.5, 1.0)  # noqa: S311
+        self.delay_s = min(MAX_BACKOFF_S, 2 * self.delay_s)
         self.tries += 1
-        self.trying = False
+        self.in_progress = False
 
 
 @dataclass
-class NodeWatch:
+class NodeState:
     """One node: its wire, and how far it is.
 
     Attributes:
-        share: Its share of the plan.
+        node_plan: Its share of the plan.
         node: How it is reached.
-        follower: Its files.
+        tailer: Its files.
         session: Its wire; None before the first.
-        going: Whether its supervisor runs, or ran.
-        joined: Whether its supervisor keeps in touch with the others.
-        apart: Whether it said that it cannot.
-        kept: Whether it goes on without any controller.
+        supervisor_started: Whether its supervisor runs, or ran.
+        hub_joined: Whether its supervisor keeps in touch with the others.
+        hub_unreachable: Whether it said that it cannot.
+        detached: Whether it goes on without any controller.
         ended: Whether it said that nothing is left.
         lost: Whether it counts as lost.
-        left_at: When the run went on without it.
-        began_at: When its program was started last.
-        orders: How often it was sent an order in this attempt.
-        late: Whether it was, when the run was on already.
-        returning: Whether what it tells is still of the time before it came back.
-        done: Whether its program succeeded.
-        idle: Whether it was told to end since the run succeeded without it.
-        settled: Whether nothing more is expected of it.
-        fed: When it sent something of the run last.
-        heard: When it was heard last, over whatever wire.
-        started: The ranks that run, or ran; where torch starts them anew, those of the last time.
+        departed_at: When the run went on without it.
+        program_started_at: When its program was started last.
+        order_count: How often it was sent an order in this attempt.
+        joined_late: Whether it was, when the run was on already.
+        replaying: Whether what it tells is still of the time before it came back.
+        succeeded: Whether its program succeeded.
+        surplus: Whether it was told to end since the run succeeded without it.
+        finished: Whether nothing more is expected of it.
+        last_data: When it sent something of the run last.
+        last_heard: When it was heard last, over whatever wire.
+        started_ranks: The ranks that run, or ran; where torch starts them anew, those of the last
+            time.
         master: Where these meet, by what torch told them.
-        away: Set while it has no wire.
-        before: The last time that it had none; it ended at `back`.
+        backoff: Set while it has no wire.
+        last_backoff: The last time that it had none; it ended at `reconnected_at`.
     """
 
-    share: NodePlan
+    node_plan: NodePlan
     node: Node
-    follower: Follower
-    session: Session | None
-    going: bool = False
-    joined: bool = False
-    apart: bool = False
-    kept: bool = False
+    tailer: LogTailer
+    session: HostSession | None
+    supervisor_started: bool = False
+    hub_joined: bool = False
+    hub_unreachable: bool = False
+    detached: bool = False
     ended: bool = False
     lost: bool = False
-    settled: bool = False
-    left_at: float = float("-inf")
-    began_at: float = float("-inf")
-    orders: int = 1
-    late: bool = False
-    returning: bool = False
-    done: bool = False
-    idle: bool = False
-    fed: float = field(default_factory=time.monotonic)
-    heard: float = field(default_factory=time.monotonic)
-    started: set[int] = field(default_factory=set)
+    finished: bool = False
+    departed_at: float = float("-inf")
+    program_started_at: float = float("-inf")
+    order_count: int = 1
+    joined_late: bool = False
+    replaying: bool = False
+    succeeded: bool = False
+    surplus: bool = False
+    last_data: float = field(default_factory=time.monotonic)
+    last_heard: float = field(default_factory=time.monotonic)
+    started_ranks: set[int] = field(default_factory=set)
     master: str = ""
-    away: Away | None = None
-    before: Away | None = None
-    back: float = 0.0
+    backoff: Backoff | None = None
+    last_backoff: Backoff | None = None
+    reconnected_at: float = 0.0
 
     @property
     def name(self) -> str:
         """Its name in the YAML."""
-        return self.share.node
+        return self.node_plan.node
 
     @property
-    def there(self) -> Session | None:
+    def live_session(self) -> HostSession | None:
         """The wire, if it can be spoken over."""
-        usable = self.session is not None and not self.session.closed and self.away is None
-        return self.session if usable else None
+        is_live = self.session is not None and not self.session.closed and self.backoff is None
+        return self.session if is_live else None
 
     @property
-    def silence(self) -> float:
+    def heartbeat_age(self) -> float:
         """Seconds since it was heard."""
         if self.session is not None:
-            self.heard = max(self.heard, self.session.heard)
-        return time.monotonic() - self.heard
+            self.last_heard = max(self.last_heard, self.session.last_heard)
+        return time.monotonic() - self.last_heard
 
-    def starts(self, rank: int, master: str) -> None:
+    def on_rank_started(self, rank: int, master: str) -> None:
         """Take it that a rank runs; what met elsewhere before is over."""
         if master != self.master:
-            self.started.clear()
+            self.started_ranks.clear()
         self.master = master
-        self.started.add(rank)
+        self.started_ranks.add(rank)
 
-    def come_back(self, share: NodePlan, session: Session) -> None:
+    def rejoin(self, node_plan: NodePlan, session: HostSession) -> None:
         """It begins once more, with a new wire."""
-        self.share, self.session, self.away = share, session, None
-        self.going = self.joined = self.apart = self.kept = self.ended = False
-        self.lost = self.settled = False
-        self.fed = self.heard = time.monotonic()
-        self.started.clear()
-        self.orders += 1
-        self.late = self.returning = True
-        self.follower.again()
+        self.node_plan, self.session, self.backoff = node_plan, session, None
+        self.supervisor_started = self.hub_joined = self.hub_unreachable = self.detached = (
+            self.ended
+        ) = False
+        self.lost = self.finished = False
+        self.last_data = self.last_heard = time.monotonic()
+        self.started_ranks.clear()
+        self.order_count += 1
+        self.joined_late = self.replaying = True
+        self.tailer.reopen()
 
-    def depart(self, reason: str) -> None:
+    def disconnect(self, reason: str) -> None:
         """It has no wire any more; a wire that held for a moment only is no reason for haste."""
-        self.away = Away(reason, self.heard)
-        if self.before is not None and time.monotonic() - self.back < STEADY_S:
-            self.away.pause = self.before.pause
-            self.away.failed(reason)
-            self.away.tries = 0
+        self.backoff = Backoff(reason, self.last_heard)
+        if (
+            self.last_backoff is not None
+            and time.monotonic() - self.reconnected_at < STABLE_AFTER_S
+        ):
+            self.backoff.delay_s = self.last_backoff.delay_s
+            self.backoff.on_failure(reason)
+            self.backoff.tries = 0
 
-    def drop(self) -> None:
+    def close(self) -> None:
         """Let go of its wire; what still comes over it is no longer heeded."""
         if self.session is not None:
-            self.heard = max(self.heard, self.session.heard)
+            self.last_heard = max(self.last_heard, self.session.last_heard)
             self.session.close()
             self.session = None
 
     @property
     def progress(self) -> str:
         """How many of its ranks run, in words."""
-        there, all_of_them = len(self.started), self.share.size
-        return "running" if there == all_of_them else f"{there} of {all_of_them} ranks"
+        running, total = len(self.started_ranks), self.node_plan.rank_count
+        return "running" if running == total else f"{running} of {total} ranks"
 
 
-class Reopener:
-    """Opens new wires, each in a thread of its own; the inbox hears "opened" of it."""
+class Reconnector:
+    """Opens new wires, each in a thread of its own; the inbox hears "reconnected" of it."""
 
-    def __init__(self, reach: Reach, inbox: Inbox) -> None:
-        self._reach, self._inbox = reach, inbox
-        self._at_once = threading.BoundedSemaphore(AT_ONCE)
+    def __init__(self, connector: Connector, inbox: Inbox) -> None:
+        self._connector, self._inbox = connector, inbox
+        self._login_slots = threading.BoundedSemaphore(MAX_CONCURRENT_LOGINS)
 
-    def look_after(self, watched: NodeWatch, now: float) -> None:
+    def reconnect_if_due(self, node: NodeState, now: float) -> None:
         """Try once more, if it is time."""
-        away = watched.away
-        if away is not None and not away.trying and now >= away.next_try:
-            away.trying = True
-            work = functools.partial(self._open, watched.node, away)
+        backoff = node.backoff
+        if backoff is not None and not backoff.in_progress and now >= backoff.next_try_at:
+            backoff.in_progress = True
+            work = functools.partial(self._reconnect, node.node, backoff)
             threading.Thread(target=work, daemon=True, name="reopen").start()
 
-    def _open(self, node: Node, away: Away) -> None:
+    def _reconnect(self, node: Node, backoff: Backoff) -> None:
         try:
-            with self._at_once:
-                session = self._reach.open(node, self._inbox)
+            with self._login_slots:
+                session = self._connector.open(node, self._inbox)
         except NotReady as error:
-            away.failed(error.problems[0].what)
+            backoff.on_failure(error.problems[0].message)
         except Exception as error:  # noqa: BLE001 (whatever it is, the next try may do better)
-            away.failed(f"{type(error).__name__}: {error}")
+            backoff.on_failure(f"{type(error).__name__}: {error}")
         else:
-            self._inbox.put((session, Frame("opened")))
+            self._inbox.put((session, Frame("reconnected")))

@@ -6,17 +6,17 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from runner.control.rpc.bootstrap import Tasks
-from runner.control.rpc.session import Session
+from runner.control.rpc.bootstrap import ShippedTasks
+from runner.control.rpc.session import HostSession
 from runner.core.codec import encode
 from runner.core.model.facts import Facts
 from runner.core.model.order import Order
 from runner.core.protocol.frames import Frame
-from runner.core.relaunch.handover import Handover
+from runner.core.relaunch.handover import RelaunchContext
 from runner.core.secret import Secret
 
 
-class Orders:
+class OrderSender:
     """What goes with the order of every host.
 
     Args:
@@ -24,29 +24,29 @@ class Orders:
         token: The secret by which the supervisors know each other.
         tasks: The shipped tasks, if the run is of one.
         handover: What the hosts need to start the run once more by themselves; None if they do not.
-        standby: The orders of the spares that stand by for that.
+        standby_orders: The orders of the spares that stand by for that.
     """
 
     def __init__(
         self,
         secrets: Mapping[str, Secret],
         token: str,
-        tasks: Tasks | None = None,
-        handover: Handover | None = None,
-        standby: Mapping[str, Order] = MappingProxyType({}),
+        tasks: ShippedTasks | None = None,
+        relaunch_context: RelaunchContext | None = None,
+        standby_orders: Mapping[str, Order] = MappingProxyType({}),
     ) -> None:
-        self.standby = standby
+        self.standby_orders = standby_orders
         self._tasks = tasks
         revealed = {name: secret.reveal() for name, secret in secrets.items()}
         self._data: dict[str, Any] = {"secrets": revealed, "token": token}
-        if handover is not None:
-            self._data["handover"] = encode(handover)
+        if relaunch_context is not None:
+            self._data["handover"] = encode(relaunch_context)
 
-    def send(self, order: Order, session: Session, facts: Facts, record: bytes) -> None:
+    def send(self, order: Order, session: HostSession, facts: Facts, record: bytes) -> None:
         """Have a host begin; `record` is what it is to have on record of the whole run, packed."""
-        session.share(Frame("record", {}, record).head(), record)
-        missing = self._tasks if self._tasks and not facts.tasks_held else None
+        session.send_shared(Frame("record", {}, record).header_bytes(), record)
+        missing_tasks = self._tasks if self._tasks and not facts.has_tasks else None
         data = {"order": encode(order), **self._data}
-        if missing:
-            data["tasks"] = missing.header()
-        session.request("go", data, missing.payload if missing else b"")
+        if missing_tasks:
+            data["tasks"] = missing_tasks.header()
+        session.request("start", data, missing_tasks.payload if missing_tasks else b"")

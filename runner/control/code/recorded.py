@@ -9,69 +9,71 @@ from runner.control.code.snapshot import Snapshot
 from runner.control.rpc import bootstrap
 from runner.core.errors import ConfigError, NotReady, Problem
 from runner.core.model.facts import Facts
-from runner.core.model.launch_request import Recorded
-from runner.core.model.release import Code
+from runner.core.model.launch_request import RecordedCode
+from runner.core.model.release import CodeRef
 from runner.core.model.spec import Spec
 
-TODAYS = "or start it without rerun, with the code there is now"
-NAMED = 8
+CURRENT_CODE_HINT = "or start it without rerun, with the code there is now"
+MAX_NAMED = 8
 """So many nodes are named in a message; the others are counted."""
 
 
-class Again:
+class RerunCode:
     """Recorded code: a release the hosts may still hold, or our shipped tasks as they were.
 
     The tree here is hashed meanwhile: it may be what a host lacks.
     """
 
-    def __init__(self, recorded: Recorded, spec: Spec, here: Path, leave_out: Path) -> None:
+    def __init__(self, recorded: RecordedCode, spec: Spec, cwd: Path, exclude: Path) -> None:
         """Look at the code there is here.
 
         Args:
             recorded: The past run.
             spec: What to run.
-            here: The folder the user stands in.
-            leave_out: The new run's record, which is no part of the code.
+            cwd: The folder the user stands in.
+            exclude: The new run's record, which is no part of the code.
 
         Raises:
             ConfigError: It needs shipped tasks that are not those of this version.
         """
         self._recorded = recorded
         self._snapshot: Snapshot | None = None
-        self._refused: Sequence[Problem] = ()
+        self._snapshot_problems: Sequence[Problem] = ()
         if not self.code.release:
             _check_tasks(recorded, spec)
             return
         try:
-            self._snapshot = Snapshot.take(spec, here, leave_out)
+            self._snapshot = Snapshot.take(spec, cwd, exclude)
         except ConfigError as error:
-            self._refused = error.problems  # matters only where a host lacks the release
+            self._snapshot_problems = error.problems  # matters only where a host lacks the release
 
     @property
-    def code(self) -> Code:
+    def code(self) -> CodeRef:
         """What a plan has to know of it."""
         return self._recorded.code
 
-    def to_push(self, facts: Mapping[str, Facts]) -> Snapshot | None:
+    def snapshot_if_needed(self, facts: Mapping[str, Facts]) -> Snapshot | None:
         """Return what brings the release to the hosts that lack it; None where all have it.
 
         Raises:
             NotReady: Some lack it, and it is not what is here.
         """
-        lacking = sorted(name for name, told in facts.items() if not told.release_held)
+        lacking = sorted(name for name, node_facts in facts.items() if not node_facts.has_release)
         if not self.code.release or not lacking:
             return None
         if self._snapshot and self._snapshot.code.release == self.code.release:
             return self._snapshot
-        more = f" and {len(lacking) - NAMED} more" if len(lacking) > NAMED else ""
-        what = (
+        more = f" and {len(lacking) - MAX_NAMED} more" if len(lacking) > MAX_NAMED else ""
+        message = (
             f"run {self._recorded.run_id} ran release {self.code.release}, which is not on "
-            f"{', '.join(lacking[:NAMED])}{more} (any more), and the code here is not the same"
+            f"{', '.join(lacking[:MAX_NAMED])}{more} (any more), and the code here is not the same"
         )
-        hint = "\n".join([*map(str, self._refused), self._cure(), TODAYS])
-        raise NotReady([Problem("rerun", what, hint)])
+        hint = "\n".join(
+            [*map(str, self._snapshot_problems), self._restore_hint(), CURRENT_CODE_HINT]
+        )
+        raise NotReady([Problem("rerun", message, hint)])
 
-    def _cure(self) -> str:
+    def _restore_hint(self) -> str:
         commit = self.code.commit
         if not commit:
             return "bring the code here back to what it was, and start again"
@@ -79,16 +81,16 @@ class Again:
         return f"git checkout {commit.rstrip('+')}{changed}, and start again"
 
 
-def _check_tasks(recorded: Recorded, spec: Spec) -> None:
-    tasks = bootstrap.shipped_tasks().hash
-    if recorded.code.tasks_hash == tasks:
+def _check_tasks(recorded: RecordedCode, spec: Spec) -> None:
+    tasks_hash = bootstrap.shipped_tasks().hash
+    if recorded.code.tasks_hash == tasks_hash:
         return
-    what = (
+    message = (
         f"run {recorded.run_id} ran {spec.task.target} of another version of the runner: its "
-        f"tasks were {recorded.code.tasks_hash}, here they are {tasks}"
+        f"tasks were {recorded.code.tasks_hash}, here they are {tasks_hash}"
     )
     hint = (
-        f"install that version; or put its {spec.task.shipped} into your project and add "
-        f"task.module=null task.script={spec.task.shipped}\n{TODAYS}"
+        f"install that version; or put its {spec.task.shipped_file} into your project and add "
+        f"task.module=null task.script={spec.task.shipped_file}\n{CURRENT_CODE_HINT}"
     )
-    raise ConfigError([Problem("rerun", what, hint)])
+    raise ConfigError([Problem("rerun", message, hint)])

@@ -10,12 +10,12 @@ from pathlib import Path, PurePosixPath
 
 from runner.control.code import worktree
 from runner.core.errors import ConfigError, NotReady, Problem
-from runner.core.model.release import Code, File, Folder, Link, Manifest, release_hash
+from runner.core.model.release import CodeRef, File, Folder, Manifest, Symlink, release_hash
 from runner.core.model.spec import Spec
 
 CHUNK = 256 << 10
 MB = 1_000_000
-WORTH_SAYING = 200
+MIN_LISTED_DIVISOR = 200
 """What is less than such a part of the whole is not worth a line."""
 
 
@@ -26,10 +26,10 @@ class Snapshot:
     use of `manifest` or `code`, which wait until all is hashed.
     """
 
-    def __init__(self, found: worktree.Tree, here: Path, script: str) -> None:
-        self.notes = tuple(found.notes)
-        self._tree = found
-        self._here = here
+    def __init__(self, source_tree: worktree.WorkTree, cwd: Path, script: str) -> None:
+        self.notes = tuple(source_tree.notes)
+        self._source_tree = source_tree
+        self._cwd = cwd
         self._script = script
         self._manifest = Manifest()
         self._encoded = b""
@@ -39,25 +39,25 @@ class Snapshot:
         self._thread.start()
 
     @staticmethod
-    def take(spec: Spec, here: Path, leave_out: Path | None = None) -> Snapshot:
-        """Begin a snapshot of the project `here` belongs to.
+    def take(spec: Spec, cwd: Path, exclude: Path | None = None) -> Snapshot:
+        """Begin a snapshot of the project `cwd` belongs to.
 
         Args:
             spec: Its `deploy` and `task`.
-            here: The folder the user stands in.
-            leave_out: The run's record, which is no part of the code.
+            cwd: The folder the user stands in.
+            exclude: The run's record, which is no part of the code.
 
         Raises:
             ConfigError: There is too much of it, or the task's script is no part of it.
         """
-        found = worktree.survey(here, leave_out)
-        if found.size > spec.deploy.max_mb * MB:
-            raise ConfigError([_too_much(found, spec.deploy.max_mb)])
+        source_tree = worktree.scan(cwd, exclude)
+        if source_tree.size > spec.deploy.max_mb * MB:
+            raise ConfigError([_too_large_problem(source_tree, spec.deploy.max_mb)])
         script = ""
-        if spec.pushes:
-            _check_place(found, here)
-            script = _script(found, here, spec) if spec.task.kind == "script" else ""
-        return Snapshot(found, here, script)
+        if spec.pushes_code:
+            _check_cwd(source_tree, cwd)
+            script = _resolve_script(source_tree, cwd, spec) if spec.task.kind == "script" else ""
+        return Snapshot(source_tree, cwd, script)
 
     @property
     def manifest(self) -> Manifest:
@@ -76,13 +76,13 @@ class Snapshot:
         return self._encoded
 
     @property
-    def code(self) -> Code:
+    def code(self) -> CodeRef:
         """What a plan has to know of it."""
         self._wait()
-        sub = _relative(self._here, self._tree.root)
-        return Code(
+        subdirectory = _relative_to_root(self._cwd, self._source_tree.root)
+        return CodeRef(
             release=release_hash(self._encoded),
-            sub="" if sub == "." else sub,
+            subdirectory="" if subdirectory == "." else subdirectory,
             script=self._script,
             commit=self._commit,
         )
@@ -93,18 +93,18 @@ class Snapshot:
         Raises:
             NotReady: It is no longer what was hashed.
         """
-        digest, left = hashlib.sha256(), file.size
+        digest, remaining = hashlib.sha256(), file.size
         try:
-            with (self._tree.root / file.path).open("rb", buffering=0) as opened:
-                while left and (chunk := opened.read(min(CHUNK, left))):
+            with (self._source_tree.root / file.path).open("rb", buffering=0) as stream:
+                while remaining and (chunk := stream.read(min(CHUNK, remaining))):
                     digest.update(chunk)
-                    left -= len(chunk)
+                    remaining -= len(chunk)
                     yield chunk
-                left = left or len(opened.read(1))
+                remaining = remaining or len(stream.read(1))
         except OSError as error:
-            raise NotReady([_unreadable(file.path, error)]) from error
-        if left or digest.hexdigest() != file.digest:
-            raise NotReady([_changed(file.path)])
+            raise NotReady([_unreadable_problem(file.path, error)]) from error
+        if remaining or digest.hexdigest() != file.digest:
+            raise NotReady([_changed_problem(file.path)])
 
     def _wait(self) -> None:
         self._thread.join()
@@ -112,62 +112,70 @@ class Snapshot:
             raise self._error
 
     def _hash(self) -> None:
-        found = self._tree
+        source_tree = self._source_tree
         try:
-            self._commit = worktree.commit(found.root) if found.git else ""
+            self._commit = worktree.head_commit(source_tree.root) if source_tree.git else ""
             self._manifest = Manifest(
                 folders=tuple(
-                    Folder(path, found.folders[path].st_mode & 0o777)
-                    for path in sorted(found.folders)
+                    Folder(path, source_tree.folders[path].st_mode & 0o777)
+                    for path in sorted(source_tree.folders)
                 ),
-                files=tuple(self._file(path) for path in sorted(found.files)),
+                files=tuple(self._hash_file(path) for path in sorted(source_tree.files)),
                 links=tuple(
-                    Link(path, os.readlink(found.root / path))  # noqa: PTH115 (to the letter)
-                    for path in sorted(found.links)
+                    Symlink(path, os.readlink(source_tree.root / path))  # noqa: PTH115 (to the letter)
+                    for path in sorted(source_tree.links)
                 ),
             )
             self._encoded = self._manifest.encode()
         except OSError as error:
-            path = os.path.relpath(os.fsdecode(error.filename or found.root), found.root)
-            self._error = NotReady([_unreadable(path, error)])
+            path = os.path.relpath(
+                os.fsdecode(error.filename or source_tree.root), source_tree.root
+            )
+            self._error = NotReady([_unreadable_problem(path, error)])
         except BaseException as error:  # noqa: BLE001 (an empty release must not pass for this one)
             self._error = error
 
-    def _file(self, path: str) -> File:
-        with (self._tree.root / path).open("rb", buffering=0) as opened:
-            before = os.fstat(opened.fileno())
+    def _hash_file(self, path: str) -> File:
+        with (self._source_tree.root / path).open("rb", buffering=0) as stream:
+            before = os.fstat(stream.fileno())
             digest = hashlib.sha256()
-            while chunk := opened.read(CHUNK):
+            while chunk := stream.read(CHUNK):
                 digest.update(chunk)
-            after = os.fstat(opened.fileno())
+            after = os.fstat(stream.fileno())
         if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
-            raise NotReady([_changed(path)])
+            raise NotReady([_changed_problem(path)])
         return File(path, after.st_mode & 0o777, after.st_size, digest.hexdigest())
 
 
-def _changed(path: str) -> Problem:
-    what = f"{path} changed while it was read"
-    return Problem("deploy", what, f"start again; or leave it out: add /{path} to {worktree.OURS}")
+def _changed_problem(path: str) -> Problem:
+    message = f"{path} changed while it was read"
+    return Problem(
+        "deploy", message, f"start again; or leave it out: add /{path} to {worktree.IGNORE_FILE}"
+    )
 
 
-def _unreadable(path: str, error: OSError) -> Problem:
-    what = f"{path} cannot be read: {error.strerror}"
-    return Problem("deploy", what, f"mend that, or leave it out: add /{path} to {worktree.OURS}")
+def _unreadable_problem(path: str, error: OSError) -> Problem:
+    message = f"{path} cannot be read: {error.strerror}"
+    return Problem(
+        "deploy", message, f"mend that, or leave it out: add /{path} to {worktree.IGNORE_FILE}"
+    )
 
 
-def _too_much(found: worktree.Tree, max_mb: int) -> Problem:
-    sizes = {path: each.st_size for path, each in found.files.items()}
+def _too_large_problem(source_tree: worktree.WorkTree, max_mb: int) -> Problem:
+    sizes = {path: status.st_size for path, status in source_tree.files.items()}
     rows = [
         f"{size / MB:10.1f} MB  {path}"
         for path, size in worktree.largest(sizes)
-        if size * WORTH_SAYING >= found.size
+        if size * MIN_LISTED_DIVISOR >= source_tree.size
     ]
     ignore = (
-        f".gitignore (if git does not track it) or {worktree.OURS}" if found.git else worktree.OURS
+        f".gitignore (if git does not track it) or {worktree.IGNORE_FILE}"
+        if source_tree.git
+        else worktree.IGNORE_FILE
     )
     return Problem(
         "deploy.max_mb",
-        f"{found.root} has {found.size / MB:.1f} MB to push, more than {max_mb} MB; most of it is:",
+        f"{source_tree.root} has {source_tree.size / MB:.1f} MB to push, more than {max_mb} MB; most of it is:",
         "\n".join(
             [
                 *rows,
@@ -179,46 +187,50 @@ def _too_much(found: worktree.Tree, max_mb: int) -> Problem:
     )
 
 
-def _check_place(found: worktree.Tree, here: Path) -> None:
+def _check_cwd(source_tree: worktree.WorkTree, cwd: Path) -> None:
     """Refuse a folder to stand in that the ranks will not have.
 
     Raises:
         ConfigError: It is ignored.
     """
-    sub = _relative(here, found.root)
-    if sub != "." and sub not in found.folders:
-        what = f"{here} is ignored, so it is not pushed, and ranks cannot work there"
-        raise ConfigError([Problem("deploy", what, f"stand in another folder of {found.root}")])
+    subdirectory = _relative_to_root(cwd, source_tree.root)
+    if subdirectory != "." and subdirectory not in source_tree.folders:
+        message = f"{cwd} is ignored, so it is not pushed, and ranks cannot work there"
+        raise ConfigError(
+            [Problem("deploy", message, f"stand in another folder of {source_tree.root}")]
+        )
 
 
-def _script(found: worktree.Tree, here: Path, spec: Spec) -> str:
+def _resolve_script(source_tree: worktree.WorkTree, cwd: Path, spec: Spec) -> str:
     """Return the script as it is called from where the ranks run; "" for one of the hosts' own.
 
     Raises:
         ConfigError: It is in the project, but not in what is pushed.
     """
     given = spec.task.target
-    path = Path(given if given.startswith("/") else here / given)
-    name = _relative(path, found.root)
+    path = Path(given if given.startswith("/") else cwd / given)
+    name = _relative_to_root(path, source_tree.root)
     if name.startswith("../"):
         if given.startswith("/"):
             return ""
-        what = f"{given} is outside of {found.root}, which is what is pushed"
+        message = f"{given} is outside of {source_tree.root}, which is what is pushed"
         hint = "name it by an absolute path if it is on the hosts; or set cluster.deploy=never"
-        raise ConfigError([Problem("task.script", what, hint)])
-    if any(name in kind for kind in (found.files, found.links, found.folders)):
-        return os.path.relpath(found.root / name, here) if given.startswith("/") else ""
+        raise ConfigError([Problem("task.script", message, hint)])
+    if any(name in kind for kind in (source_tree.files, source_tree.links, source_tree.folders)):
+        return os.path.relpath(source_tree.root / name, cwd) if given.startswith("/") else ""
     if not path.exists():
         hint = "it is named relative to the folder you stand in"
-        near = [other for other in found.files if PurePosixPath(other).name == path.name]
-        if near:
-            hint = f"there is {', '.join(os.path.relpath(found.root / n, here) for n in near[:3])}"
-        raise ConfigError([Problem("task.script", f"there is no {given} in {here}", hint)])
-    what = f"{given} is here, but it is ignored, so it is not pushed to the hosts"
-    raise ConfigError([Problem("task.script", what, worktree.who_ignores(found, name))])
+        candidates = [
+            other for other in source_tree.files if PurePosixPath(other).name == path.name
+        ]
+        if candidates:
+            hint = f"there is {', '.join(os.path.relpath(source_tree.root / n, cwd) for n in candidates[:3])}"
+        raise ConfigError([Problem("task.script", f"there is no {given} in {cwd}", hint)])
+    message = f"{given} is here, but it is ignored, so it is not pushed to the hosts"
+    raise ConfigError([Problem("task.script", message, worktree.ignore_source(source_tree, name))])
 
 
-def _relative(path: Path, root: Path) -> str:
+def _relative_to_root(path: Path, root: Path) -> str:
     """Return a path from the top of the tree, whatever links lead to either."""
     parent = path.resolve() if path.is_dir() else path.parent.resolve() / path.name
     return Path(os.path.relpath(parent, root.resolve())).as_posix()

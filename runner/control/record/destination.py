@@ -16,25 +16,25 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from runner.control.record.folder_lock import claim
+from runner.control.record.folder_lock import try_lock_folder
 from runner.core.errors import NotReady, Problem
-from runner.core.protocol.paths import kept_name
-from runner.core.protocol.remote_files import GROWING, LOG, OUTPUT, Found, log_place
+from runner.core.protocol.paths import local_name
+from runner.core.protocol.remote_files import APPEND_ONLY, LOG, OUTPUT, RemoteFile, parse_log_path
 
-FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-WRITE = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-PART = ".part-"
-FOLDERS = 64
+FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+WRITE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+PARTIAL_PREFIX = ".part-"
+MAX_OPEN_FOLDERS = 64
 """So many are kept open."""
 
-Parts = tuple[str, ...]
+PathParts = tuple[str, ...]
 
 
-class InTheWay(ValueError):
+class PathConflict(ValueError):
     """Something else has the place of a file or a folder."""
 
 
-class Shelf:
+class DownloadFolder:
     """The folder of one run, below which all is written."""
 
     def __init__(self, folder: Path) -> None:
@@ -43,70 +43,70 @@ class Shelf:
         Raises:
             NotReady: It cannot be made, or another pull writes there.
         """
-        self._parts: dict[Parts, set[str]] = {}
-        self._folders: dict[Parts, int] = {}
+        self._partials: dict[PathParts, set[str]] = {}
+        self._open_folders: dict[PathParts, int] = {}
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            root = claim(folder)
+            root_fd = try_lock_folder(folder)
         except OSError as error:
             raise NotReady([Problem("", f"cannot write in {folder}: {error.strerror}")]) from error
-        if root is None:
-            what = f"{folder} is being written by another pull, or by who follows that run"
-            raise NotReady([Problem("", what, "wait for its end")])
-        self._root = root
+        if root_fd is None:
+            message = f"{folder} is being written by another pull, or by who follows that run"
+            raise NotReady([Problem("", message, "wait for its end")])
+        self._root_fd = root_fd
 
     def close(self) -> None:
         """Let others write."""
-        for descriptor in (*self._folders.values(), self._root):
+        for descriptor in (*self._open_folders.values(), self._root_fd):
             os.close(descriptor)
 
-    def folder(self, place: Parts, *, make: bool) -> int:
-        """Return a descriptor of the folder that `place` lies in; it stays ours.
+    def parent_fd(self, dest: PathParts, *, create: bool) -> int:
+        """Return a descriptor of the folder that `dest` lies in; it stays ours.
 
         Raises:
-            InTheWay: A file or a link is where a folder should be.
+            PathConflict: A file or a link is where a folder should be.
             FileNotFoundError: It is not there, and not to be made.
         """
-        above = place[:-1]
-        if above not in self._folders:
-            if len(self._folders) >= FOLDERS:
-                for descriptor in self._folders.values():
+        parent = dest[:-1]
+        if parent not in self._open_folders:
+            if len(self._open_folders) >= MAX_OPEN_FOLDERS:
+                for descriptor in self._open_folders.values():
                     os.close(descriptor)
-                self._folders.clear()
-            self._folders[above] = self._opened(above, make=make)
-        return self._folders[above]
+                self._open_folders.clear()
+            self._open_folders[parent] = self._open_folder(parent, create=create)
+        return self._open_folders[parent]
 
-    def _opened(self, path: Parts, *, make: bool) -> int:
-        at, depth = os.dup(self._root), 0
+    def _open_folder(self, path: PathParts, *, create: bool) -> int:
+        folder_fd, depth = os.dup(self._root_fd), 0
         try:
-            for depth, part in enumerate(path, 1):  # noqa: B007 (of use when it fails)
-                if make:
+            for depth, name in enumerate(path, 1):  # noqa: B007 (of use when it fails)
+                if create:
                     with contextlib.suppress(FileExistsError):
-                        os.mkdir(part, 0o700, dir_fd=at)
-                deeper = os.open(part, FOLDER, dir_fd=at)
-                os.close(at)
-                at = deeper
+                        os.mkdir(name, 0o700, dir_fd=folder_fd)
+                child_fd = os.open(name, FOLDER_FLAGS, dir_fd=folder_fd)
+                os.close(folder_fd)
+                folder_fd = child_fd
         except OSError as error:
-            os.close(at)
+            os.close(folder_fd)
             if error.errno in (errno.ENOTDIR, errno.ELOOP):
-                raise InTheWay(f"{'/'.join(path[:depth])} is in the way") from error
+                raise PathConflict(f"{'/'.join(path[:depth])} is in the way") from error
             raise
-        return at
+        return folder_fd
 
-    def status(self, place: Parts) -> os.stat_result | None:
+    def lstat(self, dest: PathParts) -> os.stat_result | None:
         """Return what lies at a place, None for nothing."""
         try:
-            at = self.folder(place, make=False)
-            return os.stat(place[-1], dir_fd=at, follow_symlinks=False)
+            folder_fd = self.parent_fd(dest, create=False)
+            return os.stat(dest[-1], dir_fd=folder_fd, follow_symlinks=False)
         except FileNotFoundError:
             return None
 
-    def write(self, place: Parts, offset: int, data: bytes) -> None:
+    def write(self, dest: PathParts, offset: int, data: bytes) -> None:
         """Write a piece of a file."""
-        if place[:-1] in self._parts and place[-1].startswith(PART):
-            self._parts[place[:-1]].add(place[-1])
-        at = self.folder(place, make=True)
-        descriptor = os.open(place[-1], WRITE, 0o600, dir_fd=at)
+        if dest[:-1] in self._partials and dest[-1].startswith(PARTIAL_PREFIX):
+            self._partials[dest[:-1]].add(dest[-1])
+        folder_fd = self.parent_fd(dest, create=True)
+        descriptor = os.open(dest[-1], WRITE_FLAGS, 0o600, dir_fd=folder_fd)
         try:
             view = memoryview(data)
             while view:
@@ -115,61 +115,63 @@ class Shelf:
         finally:
             os.close(descriptor)
 
-    def settle(self, part: Parts, name: str, found: Found) -> None:
+    def finalise(self, partial: PathParts, name: str, source: RemoteFile) -> None:
         """Give what was written aside its place, size, time and permissions."""
-        at = self.folder(part, make=True)
-        descriptor = os.open(part[-1], WRITE, 0o600, dir_fd=at)
+        folder_fd = self.parent_fd(partial, create=True)
+        descriptor = os.open(partial[-1], WRITE_FLAGS, 0o600, dir_fd=folder_fd)
         try:
-            os.ftruncate(descriptor, found.size)
-            os.fchmod(descriptor, found.mode)
-            os.utime(descriptor, ns=(found.mtime_ns, found.mtime_ns))
+            os.ftruncate(descriptor, source.size)
+            os.fchmod(descriptor, source.mode)
+            os.utime(descriptor, ns=(source.mtime_ns, source.mtime_ns))
         finally:
             os.close(descriptor)
-        os.rename(part[-1], name, src_dir_fd=at, dst_dir_fd=at)
-        self._parts.get(part[:-1], set()).discard(part[-1])
+        os.rename(partial[-1], name, src_dir_fd=folder_fd, dst_dir_fd=folder_fd)
+        self._partials.get(partial[:-1], set()).discard(partial[-1])
 
-    def leftover(self, place: Parts, stem: str, name: str) -> int:
+    def partial_size(self, dest: PathParts, prefix: str, name: str) -> int:
         """Return the size of what an earlier pull left of `name`; remove other versions of it.
 
         Args:
-            place: Where the file is to be.
-            stem: How the names of all parts of that file begin.
+            dest: Where the file is to be.
+            prefix: How the names of all parts of that file begin.
             name: The part of this version.
         """
-        above = place[:-1]
+        parent = dest[:-1]
         size = 0
         with contextlib.suppress(FileNotFoundError):
-            at = self.folder(place, make=False)
-            if above not in self._parts:
-                self._parts[above] = {each for each in _names(at) if each.startswith(PART)}
-            for other in [each for each in self._parts[above] if each.startswith(stem)]:
+            folder_fd = self.parent_fd(dest, create=False)
+            if parent not in self._partials:
+                self._partials[parent] = {
+                    entry for entry in _listdir(folder_fd) if entry.startswith(PARTIAL_PREFIX)
+                }
+            for other in [entry for entry in self._partials[parent] if entry.startswith(prefix)]:
                 with contextlib.suppress(FileNotFoundError):  # it is whole by now
-                    status = os.stat(other, dir_fd=at, follow_symlinks=False)
+                    status = os.stat(other, dir_fd=folder_fd, follow_symlinks=False)
                     if other == name and stat.S_ISREG(status.st_mode):
                         size = status.st_size
                         continue
-                    os.unlink(other, dir_fd=at)
-                self._parts[above].discard(other)
+                    os.unlink(other, dir_fd=folder_fd)
+                self._partials[parent].discard(other)
         return size
 
 
-class Job:
+class FileDownload:
     """One file on its way here.
 
     Attributes:
-        place: Where it goes, below the run's folder.
+        dest: Where it goes, below the run's folder.
         source: What it is on its host.
         total: Its bytes.
         tries: How often it was begun.
     """
 
-    def __init__(self, shelf: Shelf, place: Parts, source: Found) -> None:
-        self.place, self.source = place, source
+    def __init__(self, folder: DownloadFolder, dest: PathParts, source: RemoteFile) -> None:
+        self.dest, self.source = dest, source
         self.total = source.size
         self.tries = 0
-        self._shelf = shelf
+        self._folder = folder
 
-    def begin(self) -> int | None:
+    def resume_offset(self) -> int | None:
         """Return from which byte on it is to be fetched, None if it is here.
 
         Raises:
@@ -178,7 +180,7 @@ class Job:
         """
         raise NotImplementedError
 
-    def changed(self, size: int, mtime_ns: int) -> bool:
+    def has_changed(self, size: int, mtime_ns: int) -> bool:
         """Whether the source is no longer what it was, now that it has that size and time."""
         raise NotImplementedError
 
@@ -189,122 +191,130 @@ class Job:
     def finish(self) -> None:
         """All of it is here."""
 
-    def again(self, size: int, mtime_ns: int) -> Job | None:
+    def for_new_version(self, size: int, mtime_ns: int) -> FileDownload | None:
         """Return the job that fetches what it is now; None if that makes no sense."""
         del size, mtime_ns
         return None
 
 
-class Growing(Job):
+class AppendOnlyDownload(FileDownload):
     """A file that is only ever appended to: what is here is its beginning."""
 
-    def begin(self) -> int | None:
+    def resume_offset(self) -> int | None:
         """Go on where it ends here."""
-        status = self._shelf.status(self.place)
+        status = self._folder.lstat(self.dest)
         if status is not None and not stat.S_ISREG(status.st_mode):
-            raise InTheWay("something that is no file is in the way")
-        have = status.st_size if status else 0
-        if have > self.total:
+            raise PathConflict("something that is no file is in the way")
+        local_size = status.st_size if status else 0
+        if local_size > self.total:
             raise ValueError(
-                f"is longer here ({have} bytes) than on the host ({self.total}): it is another one"
+                f"is longer here ({local_size} bytes) than on the host ({self.total}): it is another one"
             )
-        return None if have == self.total else have
+        return None if local_size == self.total else local_size
 
-    def changed(self, size: int, mtime_ns: int) -> bool:
+    def has_changed(self, size: int, mtime_ns: int) -> bool:
         """Only if it lost something."""
         del mtime_ns
         return size < self.source.size
 
     def write(self, offset: int, data: bytes) -> None:
         """Append."""
-        self._shelf.write(self.place, offset, data)
+        self._folder.write(self.dest, offset, data)
 
 
-class Whole(Job):
+class AtomicDownload(FileDownload):
     """A file that is here as a whole or not at all."""
 
-    def __init__(self, shelf: Shelf, place: Parts, source: Found) -> None:
-        super().__init__(shelf, place, source)
-        name = place[-1].encode("utf-8", "surrogateescape")  # too long to have more added to it
-        self._stem = f"{PART}{hashlib.sha256(name).hexdigest()[:16]}-"
+    def __init__(self, folder: DownloadFolder, dest: PathParts, source: RemoteFile) -> None:
+        super().__init__(folder, dest, source)
+        name = dest[-1].encode("utf-8", "surrogateescape")  # too long to have more added to it
+        self._partial_prefix = f"{PARTIAL_PREFIX}{hashlib.sha256(name).hexdigest()[:16]}-"
         version = f"{self.source.size:x}-{self.source.mtime_ns:x}"
-        self._part = (*place[:-1], f"{self._stem}{version}")
+        self._partial = (*dest[:-1], f"{self._partial_prefix}{version}")
 
-    def begin(self) -> int | None:
+    def resume_offset(self) -> int | None:
         """Go on with what an earlier pull left of the same version."""
-        status = self._shelf.status(self.place)
+        status = self._folder.lstat(self.dest)
         if status is not None and stat.S_ISDIR(status.st_mode):
-            raise InTheWay("a folder is in the way")
-        here = status is not None and (
+            raise PathConflict("a folder is in the way")
+        is_complete = status is not None and (
             stat.S_ISREG(status.st_mode)
             and status.st_size == self.total
             and status.st_mtime_ns == self.source.mtime_ns
         )
-        have = self._shelf.leftover(self.place, self._stem, "" if here else self._part[-1])
-        return None if here else have if have <= self.total else 0
+        partial_size = self._folder.partial_size(
+            self.dest, self._partial_prefix, "" if is_complete else self._partial[-1]
+        )
+        return None if is_complete else partial_size if partial_size <= self.total else 0
 
-    def changed(self, size: int, mtime_ns: int) -> bool:
+    def has_changed(self, size: int, mtime_ns: int) -> bool:
         """If it was written to."""
         return (size, mtime_ns) != (self.source.size, self.source.mtime_ns)
 
     def write(self, offset: int, data: bytes) -> None:
         """Write aside."""
-        self._shelf.write(self._part, offset, data)
+        self._folder.write(self._partial, offset, data)
 
     def finish(self) -> None:
         """Put it into its place, with its time and permissions."""
-        self._shelf.settle(self._part, self.place[-1], self.source)
+        self._folder.finalise(self._partial, self.dest[-1], self.source)
 
-    def again(self, size: int, mtime_ns: int) -> Job | None:
+    def for_new_version(self, size: int, mtime_ns: int) -> FileDownload | None:
         """Return the job of its new version; what came of the old one goes."""
-        self._shelf.leftover(self.place, self._stem, "")
-        job = Whole(self._shelf, self.place, replace(self.source, size=size, mtime_ns=mtime_ns))
-        job.tries = self.tries
-        return job
+        self._folder.partial_size(self.dest, self._partial_prefix, "")
+        download = AtomicDownload(
+            self._folder, self.dest, replace(self.source, size=size, mtime_ns=mtime_ns)
+        )
+        download.tries = self.tries
+        return download
 
 
-class Symlink(Job):
+class SymlinkDownload(FileDownload):
     """A symbolic link: made here as it is there, wherever it leads."""
 
-    def begin(self) -> int | None:
+    def resume_offset(self) -> int | None:
         """Nothing of it is to be fetched; 0 if it was not here."""
-        target = self.source.target or ""
+        target = self.source.link_target or ""
         try:
-            at = self._shelf.folder(self.place, make=False)
-            return None if os.readlink(self.place[-1], dir_fd=at) == target else 0
+            folder_fd = self._folder.parent_fd(self.dest, create=False)
+            return None if os.readlink(self.dest[-1], dir_fd=folder_fd) == target else 0
         except OSError:  # it is not there, or no link
             return 0
 
     def finish(self) -> None:
         """Make it."""
-        target, name = self.source.target or "", self.place[-1]
-        at = self._shelf.folder(self.place, make=True)
-        aside = f"{PART}{os.getpid()}"
+        target, name = self.source.link_target or "", self.dest[-1]
+        folder_fd = self._folder.parent_fd(self.dest, create=True)
+        temp_name = f"{PARTIAL_PREFIX}{os.getpid()}"
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(aside, dir_fd=at)
-        os.symlink(target, aside, dir_fd=at)
+            os.unlink(temp_name, dir_fd=folder_fd)
+        os.symlink(target, temp_name, dir_fd=folder_fd)
         try:
-            os.rename(aside, name, src_dir_fd=at, dst_dir_fd=at)
+            os.rename(temp_name, name, src_dir_fd=folder_fd, dst_dir_fd=folder_fd)
         except IsADirectoryError as error:
-            os.unlink(aside, dir_fd=at)
-            raise InTheWay("a folder is in the way") from error
+            os.unlink(temp_name, dir_fd=folder_fd)
+            raise PathConflict("a folder is in the way") from error
 
 
-def _names(folder: int) -> list[str]:
+def _listdir(folder: int) -> list[str]:
     return os.listdir(folder)
 
 
-def jobs_of(shelf: Shelf, node: str, found: Sequence[Found]) -> Iterator[Job]:
+def plan_downloads(
+    folder: DownloadFolder, node: str, remote_files: Sequence[RemoteFile]
+) -> Iterator[FileDownload]:
     """Yield what is to be done for the files of one node, logs before what the task left."""
-    for each in found:
-        if each.kind == LOG:
-            path = kept_name(*log_place(each.path))
-            if each.size:
-                yield Growing(shelf, ("logs", node, *path.split("/")), each)
-        elif each.kind != OUTPUT:
-            make = Growing if each.path in GROWING else Whole
-            yield make(shelf, ("hosts", node, each.path), each)
-    for each in found:
-        if each.kind == OUTPUT:
-            place = ("outputs", node, *each.path.split("/"))
-            yield (Whole if each.target is None else Symlink)(shelf, place, each)
+    for remote in remote_files:
+        if remote.kind == LOG:
+            path = local_name(*parse_log_path(remote.path))
+            if remote.size:
+                yield AppendOnlyDownload(folder, ("logs", node, *path.split("/")), remote)
+        elif remote.kind != OUTPUT:
+            download_type = AppendOnlyDownload if remote.path in APPEND_ONLY else AtomicDownload
+            yield download_type(folder, ("hosts", node, remote.path), remote)
+    for remote in remote_files:
+        if remote.kind == OUTPUT:
+            dest = ("outputs", node, *remote.path.split("/"))
+            yield (AtomicDownload if remote.link_target is None else SymlinkDownload)(
+                folder, dest, remote
+            )

@@ -15,72 +15,72 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from runner.control.record.destination import Job, Shelf, jobs_of
-from runner.control.rpc.session import Inbox, Session
-from runner.control.rpc.wait import listen
+from runner.control.record.destination import DownloadFolder, FileDownload, plan_downloads
+from runner.control.rpc.session import HostSession, Inbox
+from runner.control.rpc.wait import wait_for
 from runner.core.errors import Problem
 from runner.core.protocol.frames import Frame
-from runner.core.protocol.remote_files import KINDS, Found
-from runner.core.text import readable
+from runner.core.protocol.remote_files import FILE_KINDS, RemoteFile
+from runner.core.text import printable
 
-PIECE = 256 << 10
-WINDOW, AHEAD = 8 << 20, 256
+CHUNK = 256 << 10
+WINDOW, MAX_REQUESTS = 8 << 20, 256
 """Bytes, and pieces, that one host may have been asked for and not sent."""
 
 ALL_WINDOWS = 256 << 20
-LEAST = 4
+MIN_CHUNKS = 4
 """All hosts together; but each so many pieces."""
 
-TRIES = 3
+MAX_TRIES = 3
 """How often a file is begun that changes while it is fetched."""
 
 MAX_LIST = 64 << 20
 REPORT_S = 0.2
-PROBLEMS = 20
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EMFILE, errno.ENFILE)
-AGAIN = "pull again: what came is kept, and it goes on from there"
+MAX_PROBLEMS = 20
+FATAL_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EMFILE, errno.ENFILE)
+RETRY_HINT = "pull again: what came is kept, and it goes on from there"
 
 
 @dataclass
-class Pulled:
+class PullResult:
     """What came of one node.
 
     Attributes:
-        new: How many files and links are here that were not, or have grown.
-        there: How many were here before.
-        size: Bytes fetched.
-        left_out: How many files the host has beyond what one pull may bring.
+        new_count: How many files and links are here that were not, or have grown.
+        existing_count: How many were here before.
+        fetched_bytes: Bytes fetched.
+        omitted_count: How many files the host has beyond what one pull may bring.
         notes: What was passed over on the host, and why.
         problems: What could not be had; the first of them.
-        failed: How many could not.
-        whole: Whether the host was gone through to the end.
+        failed_count: How many could not.
+        is_finished: Whether the host was gone through to the end.
     """
 
-    new: int = 0
-    there: int = 0
-    size: int = 0
-    left_out: int = 0
+    new_count: int = 0
+    existing_count: int = 0
+    fetched_bytes: int = 0
+    omitted_count: int = 0
     notes: list[str] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
-    failed: int = 0
-    whole: bool = False
+    failed_count: int = 0
+    is_finished: bool = False
 
     @property
-    def complete(self) -> bool:
+    def is_complete(self) -> bool:
         """Whether all there is of this node is here."""
-        return self.whole and not self.failed and not self.left_out
+        return self.is_finished and not self.failed_count and not self.omitted_count
 
 
 def pull(
-    sessions: Mapping[str, Session],
+    sessions: Mapping[str, HostSession],
     inbox: Inbox,
     run_id: str,
     folder: Path,
     *,
     lost_s: float,
     show: Callable[[str, str], None],
-    kinds: Collection[str] = KINDS,
-) -> dict[str, Pulled]:
+    kinds: Collection[str] = FILE_KINDS,
+) -> dict[str, PullResult]:
     """Bring home what the hosts have of a run; one host's trouble is no other's.
 
     Args:
@@ -99,252 +99,270 @@ def pull(
         NotReady: The folder cannot be written to, or another pull is doing so.
         Interrupted: By a signal; the next pull goes on from there.
     """
-    shelf = Shelf(folder)
+    destination = DownloadFolder(folder)
     try:
-        limit = min(WINDOW, max(LEAST * PIECE, ALL_WINDOWS // max(1, len(sessions))))
-        visits = {
-            name: _Visit(name, session, shelf, show, limit) for name, session in sessions.items()
+        window = min(WINDOW, max(MIN_CHUNKS * CHUNK, ALL_WINDOWS // max(1, len(sessions))))
+        downloads = {
+            name: _HostDownload(name, session, destination, show, window)
+            for name, session in sessions.items()
         }
-        for visit in visits.values():
-            visit.start(run_id, kinds)
-        listen(
+        for download in downloads.values():
+            download.start(run_id, kinds)
+        wait_for(
             inbox,
-            lambda: {n: each for n, each in sessions.items() if not visits[n].over},
+            lambda: {
+                n: host_session for n, host_session in sessions.items() if not downloads[n].is_done
+            },
             lost_s,
-            lambda name, frame: visits[name].take(frame),
-            lambda name, why: visits[name].fail(why),
+            lambda name, frame: downloads[name].receive(frame),
+            lambda name, reason: downloads[name].fail(reason),
         )
-        return {name: visit.pulled for name, visit in visits.items()}
+        return {name: download.result for name, download in downloads.items()}
     finally:
-        shelf.close()
+        destination.close()
 
 
 @dataclass
-class _Run:
+class _Transfer:
     """One beginning of a job: how far it is, or that it is given up."""
 
-    job: Job
-    at: int
-    dead: bool = False
+    download: FileDownload
+    position: int
+    abandoned: bool = False
 
 
 @dataclass(frozen=True)
-class _Ask:
+class _Chunk:
     """One piece that was asked for."""
 
-    run: _Run
+    transfer: _Transfer
     offset: int
-    n: int
+    size: int
 
 
-class _Visit:
+class _HostDownload:
     """One host, from its inventory to its last file."""
 
     def __init__(
         self,
         name: str,
-        session: Session,
-        shelf: Shelf,
+        session: HostSession,
+        destination: DownloadFolder,
         show: Callable[[str, str], None],
-        limit: int,
+        window: int,
     ) -> None:
-        self.pulled = Pulled()
-        self.over = False
-        self._name, self._session, self._shelf, self._limit = name, session, shelf, limit
+        self.result = PullResult()
+        self.is_done = False
+        self._name, self._session, self._destination, self._window = (
+            name,
+            session,
+            destination,
+            window,
+        )
         self._show = show
-        self._listing = 0
-        self._found: list[Found] = []
-        self._jobs: deque[Job] = deque()
-        self._next: Iterator[_Ask] = iter(())
-        self._asked: dict[int, _Ask] = {}
-        self._ahead = 0
-        self._total = self._done = 0
+        self._list_request_id = 0
+        self._remote_files: list[RemoteFile] = []
+        self._downloads: deque[FileDownload] = deque()
+        self._chunks: Iterator[_Chunk] = iter(())
+        self._requests: dict[int, _Chunk] = {}
+        self._bytes_requested = 0
+        self._bytes_total = self._bytes_done = 0
         self._next_report = 0.0
 
     def start(self, run_id: str, kinds: Collection[str]) -> None:
         """Ask what there is."""
-        self._about = {"run_id": run_id, "node": self._name}
+        self._run_ref = {"run_id": run_id, "node": self._name}
         self._show(self._name, "listing")
-        self._listing = self._session.request("inventory", {**self._about, "kinds": list(kinds)})
+        self._list_request_id = self._session.request(
+            "inventory", {**self._run_ref, "kinds": list(kinds)}
+        )
 
-    def take(self, frame: Frame) -> None:
+    def receive(self, frame: Frame) -> None:
         """Take what the host says."""
         try:
-            self._heed(frame)
+            self._on_frame(frame)
         except (KeyError, TypeError, ValueError, zlib.error) as error:
             self.fail(f"it said what is not to be understood: {error}")
 
-    def fail(self, what: str) -> None:
+    def fail(self, message: str) -> None:
         """Leave the host."""
-        self.over = True
-        self.pulled.failed += 1
-        self._note(what)
+        self.is_done = True
+        self.result.failed_count += 1
+        self._add_problem(message)
         self._show(self._name, "failed")
 
-    def _heed(self, frame: Frame) -> None:
-        number = frame.data.get("id")
-        if number == self._listing and frame.kind == "refused":
-            self.fail(f"could not say what it has: {frame.data['why']}")
-        elif number == self._listing and frame.kind == "listed":
-            rows = json.loads(_unpacked(frame.payload, MAX_LIST))
-            self._found += [Found.of(row) for row in rows]
-        elif number == self._listing and frame.kind == "inventoried":
-            self._begin(frame)
-        elif number in self._asked and frame.kind in ("fetched", "refused"):
-            self._answered(self._asked.pop(number), frame)
+    def _on_frame(self, frame: Frame) -> None:
+        request_id = frame.data.get("id")
+        if request_id == self._list_request_id and frame.kind == "refused":
+            self.fail(f"could not say what it has: {frame.data['reason']}")
+        elif request_id == self._list_request_id and frame.kind == "inventory_page":
+            rows = json.loads(_decompress(frame.payload, MAX_LIST))
+            self._remote_files += [RemoteFile.from_row(row) for row in rows]
+        elif request_id == self._list_request_id and frame.kind == "inventory_end":
+            self._on_listed(frame)
+        elif request_id in self._requests and frame.kind in ("fetched", "refused"):
+            self._on_reply(self._requests.pop(request_id), frame)
 
-    def _begin(self, frame: Frame) -> None:
+    def _on_listed(self, frame: Frame) -> None:
         """All is listed: fetch it."""
-        self.pulled.left_out = int(frame.data["left_out"])
-        skipped = [f"{readable(str(path))}: {why}" for path, why in frame.data["skipped"]]
-        more = int(frame.data["skips"]) - len(skipped)
-        self.pulled.notes = [*skipped, *([f"and {more} more"] if more > 0 else [])]
-        self._jobs.extend(jobs_of(self._shelf, self._name, self._found))
-        self._found = []
-        self._total = sum(job.total for job in self._jobs)
-        self._go_on()
+        self.result.omitted_count = int(frame.data["omitted_count"])
+        skipped = [f"{printable(str(path))}: {reason}" for path, reason in frame.data["skipped"]]
+        more = int(frame.data["skip_count"]) - len(skipped)
+        self.result.notes = [*skipped, *([f"and {more} more"] if more > 0 else [])]
+        self._downloads.extend(plan_downloads(self._destination, self._name, self._remote_files))
+        self._remote_files = []
+        self._bytes_total = sum(download.total for download in self._downloads)
+        self._request_more()
 
-    def _answered(self, ask: _Ask, frame: Frame) -> None:
-        self._ahead -= ask.n
-        if not ask.run.dead:
+    def _on_reply(self, chunk: _Chunk, frame: Frame) -> None:
+        self._bytes_requested -= chunk.size
+        if not chunk.transfer.abandoned:
             if frame.kind == "refused":
-                self._give_up(ask.run, str(frame.data["why"]))
+                self._give_up(chunk.transfer, str(frame.data["reason"]))
             else:
-                self._guarded(ask.run, lambda: self._piece(ask, frame))
-        self._go_on()
+                self._guarded(chunk.transfer, lambda: self._store_chunk(chunk, frame))
+        self._request_more()
 
-    def _piece(self, ask: _Ask, frame: Frame) -> None:
+    def _store_chunk(self, chunk: _Chunk, frame: Frame) -> None:
         """Write one piece into its place.
 
         Raises:
             ValueError: It is not what was asked for.
             OSError: It cannot be written.
         """
-        run, told = ask.run, frame.data
-        size, mtime_ns = int(told["size"]), int(told["mtime_ns"])
-        if run.job.changed(size, mtime_ns):
-            self._begin_again(ask, size, mtime_ns)
+        transfer, reply = chunk.transfer, frame.data
+        size, mtime_ns = int(reply["size"]), int(reply["mtime_ns"])
+        if transfer.download.has_changed(size, mtime_ns):
+            self._restart(chunk, size, mtime_ns)
             return
-        data = _unpacked(frame.payload, ask.n) if told.get("z") else frame.payload
-        if len(data) != ask.n or ask.offset != run.at:
+        data = _decompress(frame.payload, chunk.size) if reply.get("compressed") else frame.payload
+        if len(data) != chunk.size or chunk.offset != transfer.position:
             raise ValueError("did not come whole")
-        run.job.write(ask.offset, data)
-        run.at += len(data)
-        self._done += len(data)
-        self.pulled.size += len(data)
-        if run.at == run.job.total:
-            self._finish(run)
+        transfer.download.write(chunk.offset, data)
+        transfer.position += len(data)
+        self._bytes_done += len(data)
+        self.result.fetched_bytes += len(data)
+        if transfer.position == transfer.download.total:
+            self._finish(transfer)
 
-    def _begin_again(self, ask: _Ask, size: int, mtime_ns: int) -> None:
+    def _restart(self, chunk: _Chunk, size: int, mtime_ns: int) -> None:
         """A file is no longer what it was: fetch it as it is now, if it ever holds still."""
-        run = ask.run
-        run.dead = True
-        later = run.job.again(size, mtime_ns)
-        if later is None:
+        transfer = chunk.transfer
+        transfer.abandoned = True
+        retry = transfer.download.for_new_version(size, mtime_ns)
+        if retry is None:
             raise ValueError("became shorter on the host")
-        if later.tries >= TRIES:
+        if retry.tries >= MAX_TRIES:
             raise ValueError("changes while it is fetched")
-        self._done -= run.at
-        self._total += later.total - run.job.total
-        self._jobs.appendleft(later)
+        self._bytes_done -= transfer.position
+        self._bytes_total += retry.total - transfer.download.total
+        self._downloads.appendleft(retry)
 
-    def _finish(self, run: _Run) -> None:
-        run.job.finish()
-        self.pulled.new += 1
+    def _finish(self, transfer: _Transfer) -> None:
+        transfer.download.finish()
+        self.result.new_count += 1
 
-    def _go_on(self) -> None:
+    def _request_more(self) -> None:
         """Ask for as much as may be on its way; with nothing left to ask for, be done."""
-        while not self.over and len(self._asked) < AHEAD and self._ahead < self._limit:
-            ask = next(self._next, None)
-            if ask is None:
-                if not self._jobs:
+        while (
+            not self.is_done
+            and len(self._requests) < MAX_REQUESTS
+            and self._bytes_requested < self._window
+        ):
+            chunk = next(self._chunks, None)
+            if chunk is None:
+                if not self._downloads:
                     break
-                self._next = self._enter(self._jobs.popleft())
+                self._chunks = self._start_download(self._downloads.popleft())
                 continue
-            source = ask.run.job.source
-            what = {"of": source.kind, "path": source.path}
-            where = {"offset": ask.offset, "n": ask.n, "z": self._session.node.transport != "local"}
-            number = self._session.request("fetch", {**self._about, **what, **where})
-            self._asked[number] = ask
-            self._ahead += ask.n
-        if not self.over and not self._asked:
-            self.over = self.pulled.whole = True
-            self._show(self._name, "done" if self.pulled.complete else "in part")
+            source = chunk.transfer.download.source
+            file_ref = {"file_kind": source.kind, "path": source.path}
+            byte_range = {
+                "offset": chunk.offset,
+                "n": chunk.size,
+                "compressed": self._session.node.transport != "local",
+            }
+            request_id = self._session.request("fetch", {**self._run_ref, **file_ref, **byte_range})
+            self._requests[request_id] = chunk
+            self._bytes_requested += chunk.size
+        if not self.is_done and not self._requests:
+            self.is_done = self.result.is_finished = True
+            self._show(self._name, "done" if self.result.is_complete else "in part")
         self._report()
 
-    def _enter(self, job: Job) -> Iterator[_Ask]:
+    def _start_download(self, download: FileDownload) -> Iterator[_Chunk]:
         """Begin a job; return what is to be asked for."""
-        job.tries += 1
-        run = _Run(job, 0)
+        download.tries += 1
+        transfer = _Transfer(download, 0)
         start: int | None = None
 
         def begin() -> None:
             nonlocal start
-            start = job.begin()
+            start = download.resume_offset()
             if start is None:
-                self.pulled.there += 1
-                self._done += job.total
-            elif start == job.total:
-                self._finish(run)
+                self.result.existing_count += 1
+                self._bytes_done += download.total
+            elif start == download.total:
+                self._finish(transfer)
 
-        self._guarded(run, begin)
-        if start is None or start == job.total or run.dead:
+        self._guarded(transfer, begin)
+        if start is None or start == download.total or transfer.abandoned:
             return iter(())
-        run.at = start
-        self._done += start
-        return _asks(run)
+        transfer.position = start
+        self._bytes_done += start
+        return _chunks_of(transfer)
 
-    def _guarded(self, run: _Run, act: Callable[[], None]) -> None:
+    def _guarded(self, transfer: _Transfer, action: Callable[[], None]) -> None:
         """Do something for a job; what goes wrong is its end, or with a full disk that of all."""
         try:
-            act()
+            action()
         except OSError as error:
-            why = error.strerror or str(error)
-            if error.errno in FULL:
-                self.fail(f"cannot write {_shown(run.job)} here: {why}")
+            reason = error.strerror or str(error)
+            if error.errno in FATAL_ERRNOS:
+                self.fail(f"cannot write {_display_path(transfer.download)} here: {reason}")
             else:
-                self._give_up(run, f"cannot be written here: {why}")
+                self._give_up(transfer, f"cannot be written here: {reason}")
         except ValueError as error:
-            self._give_up(run, str(error))
+            self._give_up(transfer, str(error))
 
-    def _give_up(self, run: _Run, why: str) -> None:
+    def _give_up(self, transfer: _Transfer, reason: str) -> None:
         """Leave one file, and go on with the others."""
-        run.dead = True
-        self.pulled.failed += 1
-        self._note(f"{_shown(run.job)}: {why}")
+        transfer.abandoned = True
+        self.result.failed_count += 1
+        self._add_problem(f"{_display_path(transfer.download)}: {reason}")
 
-    def _note(self, what: str) -> None:
-        if len(self.pulled.problems) < PROBLEMS or self.over:
-            self.pulled.problems.append(Problem(self._name, what, AGAIN))
+    def _add_problem(self, message: str) -> None:
+        if len(self.result.problems) < MAX_PROBLEMS or self.is_done:
+            self.result.problems.append(Problem(self._name, message, RETRY_HINT))
 
     def _report(self) -> None:
         now = time.monotonic()
-        if not self.over and now >= self._next_report:
+        if not self.is_done and now >= self._next_report:
             self._next_report = now + REPORT_S
-            self._show(self._name, f"{round(100 * self._done / (self._total or 1))} %")
+            self._show(self._name, f"{round(100 * self._bytes_done / (self._bytes_total or 1))} %")
 
 
-def _asks(run: _Run) -> Iterator[_Ask]:
+def _chunks_of(transfer: _Transfer) -> Iterator[_Chunk]:
     """Yield the pieces a job needs, until it is given up."""
-    total = run.job.total
-    for offset in range(run.at, total, PIECE):
-        if run.dead:
+    total = transfer.download.total
+    for offset in range(transfer.position, total, CHUNK):
+        if transfer.abandoned:
             return
-        yield _Ask(run, offset, min(PIECE, total - offset))
+        yield _Chunk(transfer, offset, min(CHUNK, total - offset))
 
 
-def _shown(job: Job) -> str:
-    return readable("/".join(job.place))
+def _display_path(download: FileDownload) -> str:
+    return printable("/".join(download.dest))
 
 
-def _unpacked(data: bytes, most: int) -> bytes:
+def _decompress(data: bytes, max_size: int) -> bytes:
     """Undo compression.
 
     Raises:
         ValueError: It is more than it may be.
     """
-    unpacking = zlib.decompressobj()
-    whole = unpacking.decompress(data, most + 1)
-    if len(whole) > most or not unpacking.eof:
+    decompressor = zlib.decompressobj()
+    content = decompressor.decompress(data, max_size + 1)
+    if len(content) > max_size or not decompressor.eof:
         raise ValueError("more came than there is")
-    return whole
+    return content

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 
-def claim(folder: Path) -> int | None:
+def try_lock_folder(folder: Path) -> int | None:
     """Return a descriptor of the folder that keeps others from writing there until it is closed.
 
     None while somebody else does. Some network disks lock no folders: there, everyone may.

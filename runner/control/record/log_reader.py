@@ -7,8 +7,8 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from runner.control.rpc.session import Inbox, Session
-from runner.control.rpc.wait import listen
+from runner.control.rpc.session import HostSession, Inbox
+from runner.control.rpc.wait import wait_for
 from runner.core.codec import encode
 from runner.core.errors import Problem
 from runner.core.planning.build_plan import NodePlan
@@ -16,83 +16,87 @@ from runner.core.protocol.events import RankStarted, parse
 from runner.core.protocol.frames import Frame
 from runner.core.protocol.paths import STREAMS, rank_source
 
-AHEAD = 32
+READ_AHEAD = 32
 """So many files are asked for before it is their turn."""
 
 CHUNK = 256 << 10
 
 
 @dataclass
-class _Log:
+class _LogFile:
     """One file: who has it, and what came of it so far."""
 
-    share: NodePlan
+    node_plan: NodePlan
     rank: int
     stream: str
-    waiting: bytes = b""
+    buffered: bytes = b""
     offset: int = 0
-    begun: bool = False
-    asked: bool = False
-    done: bool = False
+    is_started: bool = False
+    is_requested: bool = False
+    is_complete: bool = False
 
 
-class Starts:
+class RankDiscovery:
     """Which ranks each node of a run has, or had, where only its events tell."""
 
-    def __init__(self, sessions: Mapping[str, Session], inbox: Inbox, lost_s: float) -> None:
+    def __init__(self, sessions: Mapping[str, HostSession], inbox: Inbox, lost_s: float) -> None:
         self._sessions, self._inbox, self._lost_s = sessions, inbox, lost_s
-        self._files: dict[str, bytes] = {}
-        self._open: set[str] = set()
+        self._event_bytes: dict[str, bytes] = {}
+        self._pending: set[str] = set()
 
-    def of(self, shares: Sequence[NodePlan]) -> dict[str, tuple[int, ...]]:
+    def ranks_by_node(self, node_plans: Sequence[NodePlan]) -> dict[str, tuple[int, ...]]:
         """Return the ranks that were started on each node that answers.
 
         Raises:
             Interrupted: By a signal.
         """
-        for share in shares:
-            if share.node in self._sessions:
-                session = self._sessions[share.node]
-                session.request("adopt", {"order": encode(share.order), "quiet": True})
-                self._files[share.node] = b""
-                self._open.add(share.node)
-                self._ask(share.node)
-        listen(self._inbox, self._waiting, self._lost_s, self._take, self._lose)
-        return {share.node: self._ranks(share) for share in shares if share.node in self._files}
+        for node_plan in node_plans:
+            if node_plan.node in self._sessions:
+                session = self._sessions[node_plan.node]
+                session.request("follow", {"order": encode(node_plan.order), "read_only": True})
+                self._event_bytes[node_plan.node] = b""
+                self._pending.add(node_plan.node)
+                self._request(node_plan.node)
+        wait_for(self._inbox, self._pending_sessions, self._lost_s, self._on_frame, self._on_lost)
+        return {
+            node_plan.node: self._started_ranks(node_plan)
+            for node_plan in node_plans
+            if node_plan.node in self._event_bytes
+        }
 
-    def _waiting(self) -> dict[str, Session]:
-        return {name: self._sessions[name] for name in self._open}
+    def _pending_sessions(self) -> dict[str, HostSession]:
+        return {name: self._sessions[name] for name in self._pending}
 
-    def _lose(self, name: str, _: str) -> None:
-        self._open.discard(name)
+    def _on_lost(self, name: str, _: str) -> None:
+        self._pending.discard(name)
 
-    def _ask(self, name: str) -> None:
-        where = {"source": "events", "stream": "", "attempt": 0, "wait": False}
-        read = {**where, "offset": len(self._files[name]), "n": CHUNK}
-        self._sessions[name].request("read", read)
+    def _request(self, name: str) -> None:
+        source = {"source": "events", "stream": "", "attempt": 0, "wait": False}
+        request = {**source, "offset": len(self._event_bytes[name]), "n": CHUNK}
+        self._sessions[name].request("read", request)
 
-    def _take(self, name: str, frame: Frame) -> None:
+    def _on_frame(self, name: str, frame: Frame) -> None:
         if frame.kind == "refused":
-            self._open.discard(name)
-        elif frame.kind == "data" and name in self._open:
-            self._files[name] += frame.payload
+            self._pending.discard(name)
+        elif frame.kind == "data" and name in self._pending:
+            self._event_bytes[name] += frame.payload
             if frame.data["eof"]:
-                self._open.discard(name)
+                self._pending.discard(name)
             else:
-                self._ask(name)
+                self._request(name)
 
-    def _ranks(self, share: NodePlan) -> tuple[int, ...]:
+    def _started_ranks(self, node_plan: NodePlan) -> tuple[int, ...]:
         ranks = set()
-        for line in self._files[share.node].decode(errors="replace").splitlines():
+        for line in self._event_bytes[node_plan.node].decode(errors="replace").splitlines():
             with contextlib.suppress(ValueError):
                 event = parse(line)
-                mine = event.attempt == share.order.attempt
-                if mine and isinstance(event.body, RankStarted):
+                is_ours = event.attempt == node_plan.order.attempt
+                if is_ours and isinstance(event.body, RankStarted):
                     ranks.add(event.body.rank)
         return tuple(sorted(ranks))
 
 
-class LogReading:
+class LogDump:
     """The logs of some ranks.
 
     Args:
@@ -106,78 +110,85 @@ class LogReading:
 
     def __init__(
         self,
-        sessions: Mapping[str, Session],
+        sessions: Mapping[str, HostSession],
         inbox: Inbox,
         lost_s: float,
         show: Callable[[str, int, str, bytes], None],
-        begin: Mapping[str, float],
-        full: Callable[[], bool],
+        start_at: Mapping[str, float],
+        is_full: Callable[[], bool],
     ) -> None:
         self._sessions, self._inbox, self._lost_s = sessions, inbox, lost_s
-        self._show, self._begin, self._full = show, begin, full
-        self._logs: list[_Log] = []
-        self._asked: dict[tuple[str, int], _Log] = {}
+        self._show, self._start_at, self._is_full = show, start_at, is_full
+        self._logs: list[_LogFile] = []
+        self._requests: dict[tuple[str, int], _LogFile] = {}
         self.problems: dict[str, Problem] = {}
 
-    def run(self, shares: Sequence[NodePlan], ranks: Sequence[int]) -> None:
+    def run(self, node_plans: Sequence[NodePlan], ranks: Sequence[int]) -> None:
         """Show all that these ranks wrote until now; `problems` says whose could not be had.
 
         Raises:
             Interrupted: By a signal.
         """
-        for share in shares:
-            mine = [rank for rank in share.ranks if rank in ranks]
-            if not mine:
+        for node_plan in node_plans:
+            node_ranks = [rank for rank in node_plan.ranks if rank in ranks]
+            if not node_ranks:
                 continue
-            session = self._sessions.get(share.node)
+            session = self._sessions.get(node_plan.node)
             if session is None:
                 continue
-            session.request("adopt", {"order": encode(share.order), "quiet": True})
-            self._logs += [_Log(share, *each) for each in itertools.product(mine, STREAMS)]
-        listen(self._inbox, self._waiting, self._lost_s, self._take, self._lose)
+            session.request("follow", {"order": encode(node_plan.order), "read_only": True})
+            self._logs += [
+                _LogFile(node_plan, *pair) for pair in itertools.product(node_ranks, STREAMS)
+            ]
+        wait_for(self._inbox, self._pending_sessions, self._lost_s, self._on_frame, self._on_lost)
 
-    def _waiting(self) -> dict[str, Session]:
-        self._go_on()
-        return {log.share.node: self._sessions[log.share.node] for log in self._logs}
+    def _pending_sessions(self) -> dict[str, HostSession]:
+        self._advance()
+        return {log.node_plan.node: self._sessions[log.node_plan.node] for log in self._logs}
 
-    def _go_on(self) -> None:
+    def _advance(self) -> None:
         """Show what can be shown, and ask for what comes next; of the others the beginning."""
         while self._logs:
             log = self._logs[0]
-            piece, log.waiting = log.waiting, b""
-            if piece:
-                self._show(log.share.node, log.rank, log.stream, piece)
-            if not log.done:
-                if not log.asked and not self._full():
-                    self._ask(log)
+            chunk, log.buffered = log.buffered, b""
+            if chunk:
+                self._show(log.node_plan.node, log.rank, log.stream, chunk)
+            if not log.is_complete:
+                if not log.is_requested and not self._is_full():
+                    self._request(log)
                 break
             del self._logs[0]
-        for log in self._logs[1:AHEAD]:
-            if not log.begun and not log.asked:
-                self._ask(log)
+        for log in self._logs[1:READ_AHEAD]:
+            if not log.is_started and not log.is_requested:
+                self._request(log)
 
-    def _ask(self, log: _Log) -> None:
-        begin = {} if log.begun else self._begin
-        where = {"source": rank_source(log.rank), "stream": log.stream, "wait": False}
-        words = {**where, "attempt": log.share.order.attempt, "offset": log.offset, "n": CHUNK}
-        number = self._sessions[log.share.node].request("read", {**words, **begin})
-        self._asked[log.share.node, number] = log
-        log.asked = True
+    def _request(self, log: _LogFile) -> None:
+        start_at = {} if log.is_started else self._start_at
+        source = {"source": rank_source(log.rank), "stream": log.stream, "wait": False}
+        request = {
+            **source,
+            "attempt": log.node_plan.order.attempt,
+            "offset": log.offset,
+            "n": CHUNK,
+        }
+        request_id = self._sessions[log.node_plan.node].request("read", {**request, **start_at})
+        self._requests[log.node_plan.node, request_id] = log
+        log.is_requested = True
 
-    def _take(self, name: str, frame: Frame) -> None:
+    def _on_frame(self, name: str, frame: Frame) -> None:
         if frame.kind == "data":
-            log = self._asked.pop((name, frame.data["id"]), None)
+            log = self._requests.pop((name, frame.data["id"]), None)
             if log is None:
                 return
-            log.waiting = frame.payload
+            log.buffered = frame.payload
             log.offset = frame.data["offset"] + len(frame.payload)
-            log.begun, log.asked, log.done = True, False, bool(frame.data["eof"])
+            log.is_started, log.is_requested, log.is_complete = True, False, bool(frame.data["eof"])
             if "error" in frame.data:
-                what = f"the end of a log cannot be read: {frame.data['error']}"
-                self.problems[name] = Problem(name, what)
+                message = f"the end of a log cannot be read: {frame.data['error']}"
+                self.problems[name] = Problem(name, message)
         elif frame.kind == "refused":
-            self._lose(name, str(frame.data["why"]))
+            self._on_lost(name, str(frame.data["reason"]))
 
-    def _lose(self, name: str, what: str) -> None:
-        self.problems[name] = Problem(name, what)
-        self._logs = [log for log in self._logs if log.share.node != name]
+    def _on_lost(self, name: str, message: str) -> None:
+        self.problems[name] = Problem(name, message)
+        self._logs = [log for log in self._logs if log.node_plan.node != name]

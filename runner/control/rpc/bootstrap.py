@@ -57,8 +57,8 @@ def host_code() -> bytes:
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("runner/__init__.py", "")
-        for room in ("core", "host"):
-            for path in sorted((_PACKAGE / room).rglob("*.py")):
+        for package in ("core", "host"):
+            for path in sorted((_PACKAGE / package).rglob("*.py")):
                 archive.write(path, f"runner/{path.relative_to(_PACKAGE)}")
     data = buffer.getvalue()
     return f"exec({_BOOT!r})\n{len(data)}\n".encode() + data
@@ -71,16 +71,16 @@ def boot_command(host_python: str, run_id: str, node: str) -> str:
     there for people who read `ps`.
     """
     python = shell.path(host_python)
-    shown = shell.line([run_id, node])
+    ps_words = shell.line([run_id, node])
     script = (
         f"command -v {python} >/dev/null 2>&1 || {{ echo runner-boot: no-python; exit 127; }}; "
-        f"exec {python} -I -X utf8 -c {shell.quote(_LOADER)} runner {shown} v{PROTOCOL}"
+        f"exec {python} -I -X utf8 -c {shell.quote(_LOADER)} runner {ps_words} v{PROTOCOL}"
     )
     return f"exec /bin/sh -c {shell.quote(script)}"
 
 
 @dataclass(frozen=True)
-class Tasks:
+class ShippedTasks:
     """The shipped tasks: their content hash, the names and sizes of the files, the bytes."""
 
     hash: str
@@ -93,7 +93,7 @@ class Tasks:
 
 
 @functools.cache
-def shipped_tasks() -> Tasks:
+def shipped_tasks() -> ShippedTasks:
     """Return every file of `runner/tasks`; they stand alone, so hosts need no package of ours."""
     paths = [p for p in sorted((_PACKAGE / "tasks").iterdir()) if p.is_file()]
     contents = [path.read_bytes() for path in paths]
@@ -101,4 +101,4 @@ def shipped_tasks() -> Tasks:
     for path, content in zip(paths, contents, strict=True):
         digest.update(f"{path.name}\0{len(content)}\0".encode() + content)
     files = tuple((p.name, len(c)) for p, c in zip(paths, contents, strict=True))
-    return Tasks(digest.hexdigest()[:16], files, b"".join(contents))
+    return ShippedTasks(digest.hexdigest()[:16], files, b"".join(contents))

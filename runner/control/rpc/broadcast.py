@@ -7,15 +7,15 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from runner.control.rpc.session import Inbox, Session
-from runner.control.rpc.wait import listen
+from runner.control.rpc.session import HostSession, Inbox
+from runner.control.rpc.wait import wait_for
 from runner.core.errors import NotReady, Problem
 from runner.core.protocol.frames import Frame
 
-AGAIN = "the other hosts did as asked; say it again when this one is well"
+RETRY_HINT = "the other hosts did as asked; say it again when this one is well"
 
 
-class Asking:
+class Broadcast:
     """A request to every host; each is told its own name as `node`.
 
     Args:
@@ -27,63 +27,65 @@ class Asking:
 
     def __init__(
         self,
-        sessions: Mapping[str, Session],
+        sessions: Mapping[str, HostSession],
         inbox: Inbox,
         lost_s: float,
         show: Callable[[str, str], None],
     ) -> None:
         self._sessions, self._inbox, self._lost_s, self._show = sessions, inbox, lost_s, show
-        self._answers: dict[str, dict[str, Any]] = {}
+        self._replies: dict[str, dict[str, Any]] = {}
         self._problems: dict[str, Problem] = {}
-        self._kind = self._answer = ""
-        self._limit_s = self._until = math.inf
+        self._action = self._reply_kind = ""
+        self._timeout_s = self._deadline = math.inf
 
-    def run(self, kind: str, data: Mapping[str, Any], answer: str) -> dict[str, dict[str, Any]]:
-        """Send a request of `kind`; return what came as `answer`, by node.
+    def all(self, kind: str, data: Mapping[str, Any], reply_kind: str) -> dict[str, dict[str, Any]]:
+        """Send a request of `kind`; return what came as `reply_kind`, by node.
 
         Raises:
             NotReady: With the problem of every host that did not answer; the others did as asked.
             Interrupted: By a signal.
         """
-        answers, problems = self.some(kind, data, answer)
+        replies, problems = self.collect(kind, data, reply_kind)
         if problems:
             raise NotReady(list(problems.values()))
-        return answers
+        return replies
 
-    def some(
-        self, kind: str, data: Mapping[str, Any], answer: str, limit_s: float = math.inf
+    def collect(
+        self, kind: str, data: Mapping[str, Any], reply_kind: str, timeout_s: float = math.inf
     ) -> tuple[dict[str, dict[str, Any]], dict[str, Problem]]:
-        """Send a request of `kind`; return what came as `answer`, and what kept the others.
+        """Send a request of `kind`; return what came as `reply_kind`, and what kept the others.
 
-        A payload stands in the answer as `payload`. Nobody is waited for longer than `limit_s`.
+        A payload stands in the answer as `payload`. Nobody is waited for longer than `timeout_s`.
 
         Raises:
             Interrupted: By a signal.
         """
-        self._kind, self._answer = kind, answer
-        self._limit_s, self._until = limit_s, time.monotonic() + limit_s
+        self._action, self._reply_kind = kind.replace("_", " "), reply_kind
+        self._timeout_s, self._deadline = timeout_s, time.monotonic() + timeout_s
         for name, session in self._sessions.items():
             session.request(kind, {**data, "node": name})
             self._show(name, "working")
-        listen(self._inbox, self._waiting, self._lost_s, self._take, self._lose)
-        return self._answers, self._problems
+        wait_for(self._inbox, self._pending, self._lost_s, self._on_frame, self._fail)
+        return self._replies, self._problems
 
-    def _waiting(self) -> dict[str, Session]:
-        done = self._answers.keys() | self._problems.keys()
-        waiting = {name: each for name, each in self._sessions.items() if name not in done}
-        if time.monotonic() < self._until:
-            return waiting
-        for name in waiting:
-            self._lose(name, f"did not {self._kind} within {self._limit_s:g} s")
+    def _pending(self) -> dict[str, HostSession]:
+        finished = self._replies.keys() | self._problems.keys()
+        pending = {
+            name: session for name, session in self._sessions.items() if name not in finished
+        }
+        if time.monotonic() < self._deadline:
+            return pending
+        for name in pending:
+            self._fail(name, f"did not {self._action} within {self._timeout_s:g} s")
         return {}
 
-    def _take(self, name: str, frame: Frame) -> None:
-        if frame.kind == self._answer:
-            self._answers[name] = {**frame.data, "payload": frame.payload}
+    def _on_frame(self, name: str, frame: Frame) -> None:
+        if frame.kind == self._reply_kind:
+            self._replies[name] = {**frame.data, "payload": frame.payload}
             self._show(name, "done")
         elif frame.kind == "refused":
-            self._lose(name, f"could not {self._kind}: {frame.data['why']}")
+            self._fail(name, f"could not {self._action}: {frame.data['reason']}")
 
-    def _lose(self, name: str, what: str) -> None:
-        self._problems[name] = Problem(name, what, AGAIN)
+    def _fail(self, name: str, message: str) -> None:
+        self._problems[name] = Problem(name, message, RETRY_HINT)
         self._show(name, "failed")

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import NoReturn
 
-from runner.control.rpc.session import Inbox, Session
+from runner.control.rpc.session import HostSession, Inbox
 from runner.core.errors import Interrupted
 from runner.core.protocol.frames import Frame
 
@@ -16,51 +16,51 @@ TICK_S = 0.1
 PING_S = 2.0
 
 
-def end(signum: int) -> NoReturn:
+def raise_interrupted(signum: int) -> NoReturn:
     """Take a signal for the end of the waiting."""
     raise Interrupted(128 + signum, "interrupted")
 
 
-def listen(
+def wait_for(
     inbox: Inbox,
-    waiting: Callable[[], Mapping[str, Session]],
+    pending: Callable[[], Mapping[str, HostSession]],
     lost_s: float,
-    take: Callable[[str, Frame], None],
-    lose: Callable[[str, str], None],
-    interrupt: Callable[[int], None] = end,
+    on_frame: Callable[[str, Frame], None],
+    on_lost: Callable[[str, str], None],
+    on_signal: Callable[[int], None] = raise_interrupted,
 ) -> None:
     """Return when no host is waited for any more; each is told now and then that we are here.
 
     Args:
         inbox: Where all sessions put what they hear.
-        waiting: Returns the hosts that are waited for, by node.
+        pending: Returns the hosts that are waited for, by node.
         lost_s: How long one of them may be silent.
-        take: Takes what one of them says.
-        lose: Takes one of which nothing more will come, and why.
-        interrupt: Takes the number of a signal.
+        on_frame: Takes what one of them says.
+        on_lost: Takes one of which nothing more will come, and why.
+        on_signal: Takes the number of a signal.
 
     Raises:
-        Interrupted: By a signal, unless `interrupt` does something else with it.
+        Interrupted: By a signal, unless `on_signal` does something else with it.
     """
-    next_look = 0.0
-    while hosts := waiting():
+    next_check = 0.0
+    while sessions := pending():
         with contextlib.suppress(queue.Empty):
             session, frame = inbox.get(timeout=TICK_S)
             if session is None:
                 if frame.kind == "signal":  # an answer may still come to a question that is over
-                    interrupt(int(frame.data["signal"]))
-            elif hosts.get(name := session.node.name) is session:
+                    on_signal(int(frame.data["signal"]))
+            elif sessions.get(name := session.node.name) is session:
                 if frame.kind == "closed":
-                    lose(name, f"the connection to it broke: {frame.data['reason']}")
+                    on_lost(name, f"the connection to it broke: {frame.data['reason']}")
                 else:
-                    take(name, frame)
+                    on_frame(name, frame)
         now = time.monotonic()
-        if now >= next_look:  # however much they say
-            next_look = now + PING_S
-            for name, session in waiting().items():
-                if session.silence > lost_s:
-                    lose(name, f"nothing was heard from it for {session.silence:.0f} s")
+        if now >= next_check:  # however much they say
+            next_check = now + PING_S
+            for name, session in pending().items():
+                if session.idle_s > lost_s:
+                    on_lost(name, f"nothing was heard from it for {session.idle_s:.0f} s")
                 elif session.closed and inbox.empty():
-                    lose(name, "the connection to it is gone")
+                    on_lost(name, "the connection to it is gone")
                 else:
                     session.request("ping")

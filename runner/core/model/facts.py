@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Dict, Optional, Tuple
 
-from runner.core.model.hardware import Busy, Driver, GpuHealth, System, Xid
-from runner.core.planning.etcd import Etcd
+from runner.core.model.hardware import Driver, GpuHealth, System, TopProcess, Xid
+from runner.core.planning.etcd import EtcdFacts
 
-OUR_ENV = (
+MANAGED_ENV = (
     "CUDA_VISIBLE_DEVICES",
     "DIST_BACKEND",
     "GLOO_SOCKET_IFNAME",
@@ -36,19 +36,19 @@ class FactsRequest:
         workdir: Where runs are kept (`~/` allowed).
         tasks_hash: The content hash of our shipped tasks; "" when the task is a user's.
         release: The hash of the release the run is to work in; "" for none.
-        hold_port: Whether to reserve the port where the nodes meet here.
-        hold_hub: Whether to reserve a port for the supervisors' hub.
-        hold_vote: Whether to reserve a port by which the hosts relaunch the run themselves.
+        reserve_port: Whether to reserve the port where the nodes meet here.
+        reserve_hub_port: Whether to reserve a port for the supervisors' hub.
+        reserve_vote_port: Whether to reserve a port by which the hosts relaunch the run themselves.
         port_first: The first port allowed; 0 for any.
         port_last: The last port allowed.
-        deadline_s: How long one slow tool may take before it is left out.
-        hosts_only: Whether to leave out what only a launch needs: interpreter and GPUs.
+        tool_timeout_s: How long one slow tool may take before it is left out.
+        skip_launch_facts: Whether to leave out what only a launch needs: interpreter and GPUs.
         gpus: Whether to look at the GPUs all the same.
-        setup_s: How long the setup lines may take.
+        setup_timeout_s: How long the setup lines may take.
         python_path: The PYTHONPATH the ranks will have, if the configuration sets one.
         packages: Distributions to look for in the task's interpreter, by normalised name.
-        serves: Whether to look for an etcd of the host's own.
-        endpoint: HOST:PORT of an etcd to try, "" for none.
+        find_etcd: Whether to look for an etcd of the host's own.
+        etcd_endpoint: HOST:PORT of an etcd to try, "" for none.
         thorough: Whether to do what no launch waits for: look at the health of the GPUs and at who
             uses the machine, ask the login shell for the interpreter, read all of the release.
     """
@@ -62,19 +62,19 @@ class FactsRequest:
     workdir: str = "~/.runner"
     tasks_hash: str = ""
     release: str = ""
-    hold_port: bool = False
-    hold_hub: bool = False
-    hold_vote: bool = False
+    reserve_port: bool = False
+    reserve_hub_port: bool = False
+    reserve_vote_port: bool = False
     port_first: int = 0
     port_last: int = 0
-    hosts_only: bool = False
+    skip_launch_facts: bool = False
     gpus: bool = False
-    deadline_s: float = 15.0
-    setup_s: float = 120.0
+    tool_timeout_s: float = 15.0
+    setup_timeout_s: float = 120.0
     python_path: str = ""
     packages: Tuple[str, ...] = ()
-    serves: bool = False
-    endpoint: str = ""
+    find_etcd: bool = False
+    etcd_endpoint: str = ""
     thorough: bool = False
 
 
@@ -131,7 +131,7 @@ class Gpu:
 
 
 @dataclass(frozen=True)
-class Python:
+class Interpreter:
     """The task's interpreter. `error` says why it could not be asked; then the rest is empty.
 
     Attributes:
@@ -145,7 +145,7 @@ class Python:
         implementation: As in `sys.implementation.name`.
         packages: Versions of those distributions that were asked for and are there; None when
             they could not be listed.
-        similar: What may stand for those that are not: another distribution, or a module.
+        substitutes: What may stand for those that are not: another distribution, or a module.
     """
 
     executable: str = ""
@@ -156,17 +156,17 @@ class Python:
     prefix: str = ""
     implementation: str = "cpython"
     packages: Optional[Dict[str, str]] = None
-    similar: Dict[str, str] = field(default_factory=dict)
+    substitutes: Dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
-class Setup:
+class SetupResult:
     """How the setup lines ended: exit code (-1: out of time) and the end of their output.
 
     After a failure, the last line of `output` is ours and says which line it was.
     """
 
-    code: int = 0
+    exit_code: int = 0
     output: str = ""
 
 
@@ -187,9 +187,9 @@ class Facts:
         xids: What it told the kernel's log since the boot, if that was asked for and may be read.
         interfaces: Every interface with its addresses.
         routes: The routing table.
-        reached_at: The address of its own by which we came (SSH_CONNECTION), "" when local.
+        ssh_address: The address of its own by which we came (SSH_CONNECTION), "" when local.
         cores: CPU cores a process of ours may use (affinity and cgroup quota).
-        held_port: The port reserved for the meeting, 0 when none was asked for or free.
+        reserved_port: The port reserved for the meeting, 0 when none was asked for or free.
         hub_port: The one reserved for the supervisors' hub, likewise.
         vote_port: The one reserved for a relaunch by the hosts, likewise.
         port_error: Why no port could be reserved.
@@ -199,38 +199,40 @@ class Facts:
         project: Absolute.
         project_exists: Whether that folder is there.
         script_exists: Whether the script is there.
-        run_there: Whether a run of this id has been here before.
+        run_exists: Whether a run of this id has been here before.
         run_stopped: Whether somebody told it here to stop.
-        tasks_held: Whether the shipped tasks of that hash are there.
-        release_held: Whether the release is there, whole.
-        release: "absent", "intact" or "damaged", after all of it was read; "" when it was not.
+        has_tasks: Whether the shipped tasks of that hash are there.
+        has_release: Whether the release is there, whole.
+        release_state: "absent", "intact" or "damaged", after all of it was read; "" when it was
+            not.
         login_python: What the login shell finds by the same name, if it was asked and did.
         machine: The kind of processor, as in `uname -m`.
         shm_free: Bytes free in /dev/shm.
-        logind_kills: The setting by which logind kills at logout what a run leaves, "" for none.
-        own_env: What `setup` or the host itself sets of the variables in `OUR_ENV`.
+        logind_kill_setting: The setting by which logind kills at logout what a run leaves, "" for
+            none.
+        preset_env: What `setup` or the host itself sets of the variables in `MANAGED_ENV`.
         limits: Soft resource limits by name ("nofile", "memlock", "nproc"); -1 is unlimited.
         system: The machine's memory, load and NUMA nodes.
-        busiest: Who keeps its cores busy, if that was asked for and somebody does.
+        top_process: Who keeps its cores busy, if that was asked for and somebody does.
         etcd: What it knows of etcd, if that was asked for.
-        seconds: How long each part of the answer took.
+        part_seconds: How long each part of the answer took.
     """
 
     node: str
     hostname: str = ""
     user: str = ""
     home: str = ""
-    setup: Setup = Setup()
-    python: Python = Python()
+    setup: SetupResult = SetupResult()
+    python: Interpreter = Interpreter()
     gpus: Tuple[Gpu, ...] = ()
     gpu_source: str = "none"
     driver: Driver = field(default_factory=Driver)
     xids: Tuple[Xid, ...] = ()
     interfaces: Tuple[Interface, ...] = ()
     routes: Tuple[Route, ...] = ()
-    reached_at: str = ""
+    ssh_address: str = ""
     cores: int = 1
-    held_port: int = 0
+    reserved_port: int = 0
     hub_port: int = 0
     vote_port: int = 0
     port_error: str = ""
@@ -240,18 +242,18 @@ class Facts:
     project: str = ""
     project_exists: bool = True
     script_exists: bool = True
-    run_there: bool = False
+    run_exists: bool = False
     run_stopped: bool = False
-    tasks_held: bool = False
-    release_held: bool = False
-    release: str = ""
-    login_python: Python = Python()
+    has_tasks: bool = False
+    has_release: bool = False
+    release_state: str = ""
+    login_python: Interpreter = Interpreter()
     machine: str = ""
     shm_free: Optional[int] = None
-    logind_kills: str = ""
-    own_env: Dict[str, str] = field(default_factory=dict)
+    logind_kill_setting: str = ""
+    preset_env: Dict[str, str] = field(default_factory=dict)
     limits: Dict[str, int] = field(default_factory=dict)
     system: System = field(default_factory=System)
-    busiest: Optional[Busy] = None
-    etcd: Etcd = field(default_factory=Etcd)
-    seconds: Dict[str, float] = field(default_factory=dict)
+    top_process: Optional[TopProcess] = None
+    etcd: EtcdFacts = field(default_factory=EtcdFacts)
+    part_seconds: Dict[str, float] = field(default_factory=dict)

@@ -15,7 +15,7 @@ class Level(enum.Enum):
     """A launch refuses, or would hang."""
     WARNING = "warning"
     """It may go well."""
-    FINE = "fine"
+    OK = "fine"
 
 
 @dataclass(frozen=True)
@@ -25,21 +25,21 @@ class Finding:
     Attributes:
         level: How bad it is.
         node: The node; "" for the whole cluster.
-        what: What was seen, and where it is not obvious, why it matters.
+        message: What was seen, and where it is not obvious, why it matters.
         hint: The next command to type, or the key to set; "" for what is fine.
     """
 
     level: Level
     node: str
-    what: str
+    message: str
     hint: str = ""
 
     @property
-    def problem(self) -> Problem:
+    def as_problem(self) -> Problem:
         """It, as a launch tells it."""
-        return Problem(self.node, self.what, self.hint)
+        return Problem(self.node, self.message, self.hint)
 
     @staticmethod
-    def of(problem: Problem) -> Finding:
+    def from_problem(problem: Problem) -> Finding:
         """Return a problem that a launch would refuse for."""
-        return Finding(Level.ERROR, problem.where, problem.what, problem.hint)
+        return Finding(Level.ERROR, problem.subject, problem.message, problem.hint)

@@ -27,14 +27,14 @@ class GpuHealth:
         aggregate: Those of its whole life.
         repair_pending: Whether bad memory waits for a reset to be replaced (row or page).
         repair_failed: Whether bad memory could not be replaced.
-        clocks: Why its clocks are lower than they could be: the bits of nvml.h.
+        throttle_reasons: Why its clocks are lower than they could be: the bits of nvml.h.
         persistent: Whether the driver stays loaded while nobody uses the GPU.
         mig: Whether it is divided into instances (MIG).
         instances: How many of those a program can use; 0 without MIG.
-        width: Lanes of its PCIe link.
-        width_max: How many lanes card and slot have.
-        numa: The NUMA node it is attached to.
-        trouble: The driver's words for why it cannot be used, though it has a name.
+        pcie_width: Lanes of its PCIe link.
+        pcie_width_max: How many lanes card and slot have.
+        numa_node: The NUMA node it is attached to.
+        error: The driver's words for why it cannot be used, though it has a name.
     """
 
     bus: str = ""
@@ -42,14 +42,14 @@ class GpuHealth:
     aggregate: Optional[int] = None
     repair_pending: Optional[bool] = None
     repair_failed: Optional[bool] = None
-    clocks: Optional[int] = None
+    throttle_reasons: Optional[int] = None
     persistent: Optional[bool] = None
     mig: Optional[bool] = None
     instances: Optional[int] = None
-    width: Optional[int] = None
-    width_max: Optional[int] = None
-    numa: Optional[int] = None
-    trouble: str = ""
+    pcie_width: Optional[int] = None
+    pcie_width_max: Optional[int] = None
+    numa_node: Optional[int] = None
+    error: str = ""
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class System:
         memory_free: What programs could still get without swapping.
         memory_limit: What all processes of our cgroups together may take; None for all of it.
         swapped: What lies in swap.
-        numa: The NUMA nodes whose cores we may use.
+        numa_nodes: The NUMA nodes whose cores we may use.
         infiniband: The InfiniBand (or RoCE) devices.
     """
 
@@ -92,12 +92,12 @@ class System:
     memory_free: Optional[int] = None
     memory_limit: Optional[int] = None
     swapped: Optional[int] = None
-    numa: Tuple[int, ...] = ()
+    numa_nodes: Tuple[int, ...] = ()
     infiniband: Tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
-class Busy:
+class TopProcess:
     """The process that took most cores over its life, of those that run right now."""
 
     pid: int

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import FrozenSet, Optional, Tuple
 
 from runner.core import shell
-from runner.core.model.release import Code
+from runner.core.model.release import CodeRef
 from runner.core.model.spec import Spec
 
-_REACH = re.compile(
+_CONNECTION_OVERRIDE = re.compile(
     r"[+]{0,2}cluster\.(workdir|transport|host_python|ssh\..*|nodes\.[^.=]+\.(host|user|port|transport))="
 )
 """Words of a command line that say how hosts are reached, and where runs are kept there."""
@@ -27,7 +27,7 @@ class DryRun(str, enum.Enum):
 
 
 @dataclass(frozen=True)
-class Recorded:
+class RecordedCode:
     """The code of a past run that is to run once more, and no other.
 
     Attributes:
@@ -36,11 +36,11 @@ class Recorded:
     """
 
     run_id: str
-    code: Code
+    code: CodeRef
 
 
 @dataclass(frozen=True)
-class Composed:
+class LaunchRequest:
     """All that one run was asked to be, as plain data.
 
     Attributes:
@@ -55,7 +55,7 @@ class Composed:
         task_option: The name of the task's YAML file.
         overrides: The words of the command line.
         config_dirs: The folders of YAML that it named.
-        recorded: The code it has to run with, where it is a past run again.
+        recorded_code: The code it has to run with, where it is a past run again.
     """
 
     spec: Spec
@@ -69,12 +69,12 @@ class Composed:
     task_option: str = ""
     overrides: Tuple[str, ...] = ()
     config_dirs: Tuple[str, ...] = ()
-    recorded: Optional[Recorded] = None
+    recorded_code: Optional[RecordedCode] = None
 
     @property
-    def where(self) -> str:
+    def cluster_selector(self) -> str:
         """The words by which any verb finds the same hosts again, for a shell."""
-        words = ["--cluster", self.spec.cluster]
-        words += [word for word in self.overrides if _REACH.match(word)]
-        words += [word for folder in self.config_dirs for word in ("--config-dir", folder)]
-        return shell.line(words)
+        args = ["--cluster", self.spec.cluster]
+        args += [word for word in self.overrides if _CONNECTION_OVERRIDE.match(word)]
+        args += [word for folder in self.config_dirs for word in ("--config-dir", folder)]
+        return shell.line(args)

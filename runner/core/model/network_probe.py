@@ -18,9 +18,9 @@ class Outcome(enum.Enum):
     NO_ROUTE = "no route"
     UNREACHABLE = "unreachable"
     RESET = "reset"
-    STRANGER = "stranger"
+    WRONG_PEER = "stranger"
     """Whoever answered does not know the token, or is another node."""
-    MUTE = "mute"
+    NO_GREETING = "mute"
     """The connection was made, and nothing was said."""
     STALLED = "stalled"
     """Small packets passed, large ones did not."""
@@ -37,75 +37,75 @@ class Target:
 
 
 @dataclass(frozen=True)
-class Contact:
-    """One try to reach a target; `trip_s` is the round trip in seconds, 0 when unknown."""
+class ProbeResult:
+    """One try to reach a target; `rtt_s` is the round trip in seconds, 0 when unknown."""
 
     target: Target
     outcome: Outcome
-    trip_s: float = 0.0
+    rtt_s: float = 0.0
     detail: str = ""
 
 
 @dataclass(frozen=True)
-class Questions:
+class NameLookups:
     """What a host shall look up.
 
     Attributes:
         addresses: The training address of every node, by node.
-        master: The name at which the ranks are to meet; "" when that is an address.
-        limit_s: After so long an answer does not matter any more.
+        master_name: The name at which the ranks are to meet; "" when that is an address.
+        timeout_s: After so long an answer does not matter any more.
     """
 
     addresses: Dict[str, str] = field(default_factory=dict)
-    master: str = ""
-    limit_s: float = 5.0
+    master_name: str = ""
+    timeout_s: float = 5.0
 
 
 @dataclass(frozen=True)
-class Names:
+class NameResults:
     """What a host's own look-ups say.
 
     Attributes:
-        asked: The nodes whose address was looked up.
+        queried: The nodes whose address was looked up.
         seconds: How long each answer took, whatever it was; nodes without one are not in it.
-        own: The addresses of its own name.
-        own_known: Whether there was an answer to that at all.
-        master: The addresses of the master's name.
+        own_addresses: The addresses of its own name.
+        own_name_answered: Whether there was an answer to that at all.
+        master_addresses: The addresses of the master's name.
         master_error: Why there are none.
     """
 
-    asked: Tuple[str, ...] = ()
+    queried: Tuple[str, ...] = ()
     seconds: Dict[str, float] = field(default_factory=dict)
-    own: Tuple[str, ...] = ()
-    own_known: bool = False
-    master: Tuple[str, ...] = ()
+    own_addresses: Tuple[str, ...] = ()
+    own_name_answered: bool = False
+    master_addresses: Tuple[str, ...] = ()
     master_error: str = ""
 
 
 @dataclass(frozen=True)
-class Found:
+class HostProbe:
     """What one host found."""
 
-    contacts: Tuple[Contact, ...] = ()
-    names: Names = Names()
+    results: Tuple[ProbeResult, ...] = ()
+    name_results: NameResults = NameResults()
 
 
 @dataclass(frozen=True)
-class Probed:
+class NetworkProbe:
     """What all hosts found.
 
     Attributes:
         endpoints: Where each node is reached by its peers.
-        targets: What each host tried, but for itself: a port of each node, and `store`.
-        store: The master's port, where the ranks would meet; None when not tried.
-        of: What each host found.
-        silent: Why others, whose facts are known, found nothing, or were not to be tried.
-        questions: What was looked up.
+        targets: What each host tried, but for itself: a port of each node, and `store_target`.
+        store_target: The master's port, where the ranks would meet; None when not tried.
+        by_node: What each host found.
+        missing_reasons: Why others, whose facts are known, found nothing, or were not to be tried.
+        lookups: What was looked up.
     """
 
     endpoints: Dict[str, Endpoint]
     targets: Tuple[Target, ...] = ()
-    store: Optional[Target] = None
-    of: Dict[str, Found] = field(default_factory=dict)
-    silent: Dict[str, str] = field(default_factory=dict)
-    questions: Questions = Questions()
+    store_target: Optional[Target] = None
+    by_node: Dict[str, HostProbe] = field(default_factory=dict)
+    missing_reasons: Dict[str, str] = field(default_factory=dict)
+    lookups: NameLookups = NameLookups()

@@ -14,27 +14,28 @@ class Hub:
         node: The node whose supervisor listens: the master.
         addr: Its address on the training network.
         port: Its TCP port.
-        members: How many other nodes there are.
+        member_count: How many other nodes there are.
         lost_s: Seconds of silence after which a node counts as lost.
-        least: With so many nodes the run goes on; 0 for all of them.
-        vital: Whether the run cannot go on without `node`: the ranks' store is there.
+        min_nodes: With so many nodes the run goes on; 0 for all of them.
+        required: Whether the run cannot go on without `node`: the ranks' store is there.
         spares: Nodes that only stand by: nobody waits for them, and their loss ends nothing.
-        expected: Nodes that are lost if they do not come; () where a controller watches for that.
+        required_members: Nodes that are lost if they do not come; () where a controller watches for
+            that.
     """
 
     node: str
     addr: str
     port: int
-    members: int = 0
+    member_count: int = 0
     lost_s: float = 15.0
-    least: int = 0
-    vital: bool = True
+    min_nodes: int = 0
+    required: bool = True
     spares: Tuple[str, ...] = ()
-    expected: Tuple[str, ...] = ()
+    required_members: Tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
-class Service:
+class Sidecar:
     """A server that the programs of an attempt need, run by one of its nodes for all of them.
 
     Attributes:
@@ -68,25 +69,25 @@ class Order:
         shim: Where the rank shim is to be put; `argv` or `env` refer to it.
         shim_python: The interpreter that runs the shim.
         rank_prefix: What the shim puts before a rank's own arguments (the task's interpreter).
-        hide: Names of `env` that a rank shall not see.
+        hidden_env: Names of `env` that a rank shall not see.
         release: The release to copy into the run's `work` first; "" for none.
-        hold_port: The port kept from others until the program listens on it; 0 for none.
+        reserve_port: The port kept from others until the program listens on it; 0 for none.
         grace_s: Seconds between TERM and KILL.
         disconnect_s: Seconds without a controller after which the run is stopped; 0 for never.
         hub: How it keeps in touch with the other nodes; None where there is no other.
-        service: What has to listen before the program starts; None for nothing.
+        sidecar: What has to listen before the program starts; None for nothing.
         stall_s: Seconds without progress of any rank after which that is said; 0 for never.
-        stall_stops: Whether the run is stopped then.
+        stop_on_stall: Whether the run is stopped then.
         metrics: Files below `cwd` that grow with each step; where there are any, only they count.
         stacks: Whether the ranks are prepared to tell their Python stacks.
         launcher: What the program is that starts the ranks and hands TERM on to them; "" where it
             is the one rank itself, in its shim, with whatever it starts.
         nproc: How many ranks it will start here; 0 in an order from before, which names them.
-        restarts: Whether the program starts ranks that failed anew by itself, and nobody else
+        restarts_ranks: Whether the program starts ranks that failed anew by itself, and nobody else
             is to act on it.
-        again: How often this attempt began here before: a node that was lost came back.
-        relaunches: How often the run may start once more after this attempt.
-        voters: How many supervisors decide about that once no controller is needed, those that
+        rejoin_count: How often this attempt began here before: a node that was lost came back.
+        relaunches_left: How often the run may start once more after this attempt.
+        voter_count: How many supervisors decide about that once no controller is needed, those that
             stand by included; 0 where they cannot.
     """
 
@@ -101,25 +102,25 @@ class Order:
     shim: str
     shim_python: str
     rank_prefix: Tuple[str, ...] = ()
-    hide: Tuple[str, ...] = ()
+    hidden_env: Tuple[str, ...] = ()
     release: str = ""
-    hold_port: int = 0
+    reserve_port: int = 0
     grace_s: float = 15.0
     disconnect_s: float = 600.0
     hub: Optional[Hub] = None
-    service: Optional[Service] = None
+    sidecar: Optional[Sidecar] = None
     stall_s: float = 0.0
-    stall_stops: bool = False
+    stop_on_stall: bool = False
     metrics: Tuple[str, ...] = ()
     stacks: bool = False
     launcher: str = "torchrun"
     nproc: int = 0
-    restarts: bool = False
-    again: int = 0
-    relaunches: int = 0
-    voters: int = 0
+    restarts_ranks: bool = False
+    rejoin_count: int = 0
+    relaunches_left: int = 0
+    voter_count: int = 0
 
     @property
-    def stands_by(self) -> bool:
+    def is_standby(self) -> bool:
         """Whether there is nothing to start."""
         return not self.argv

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Tuple
 
 
-class Need(enum.Enum):
+class Certainty(enum.Enum):
     """How sure it is that a run fails without a package."""
 
     RUNTIME = "runtime"
@@ -19,7 +19,7 @@ class Need(enum.Enum):
 
 
 @dataclass(frozen=True)
-class Wanted:
+class PackageRequirement:
     """One distribution, as a file of the project names it.
 
     Attributes:
@@ -27,28 +27,28 @@ class Wanted:
         specifier: The versions it may have (PEP 440); "" for any.
         marker: Where it is wanted at all (PEP 508); "" for everywhere.
         locked: The versions the lock file has for it, of which a host gets one.
-        need: How sure it is that it is needed.
+        certainty: How sure it is that it is needed.
     """
 
     name: str
     specifier: str = ""
     marker: str = ""
     locked: Tuple[str, ...] = ()
-    need: Need = Need.RUNTIME
+    certainty: Certainty = Certainty.RUNTIME
 
 
 @dataclass(frozen=True)
-class Wants:
+class Requirements:
     """All that a project names, and the file that does."""
 
     source: str = ""
-    packages: Tuple[Wanted, ...] = ()
+    packages: Tuple[PackageRequirement, ...] = ()
 
     @property
     def names(self) -> Tuple[str, ...]:
         """The names to ask a host for, each once."""
-        return tuple(dict.fromkeys(each.name for each in self.packages))
+        return tuple(dict.fromkeys(requirement.name for requirement in self.packages))
 
 
-NCCL = ("nvidia-nccl-cu11", "nvidia-nccl-cu12", "nvidia-nccl-cu13")
+NCCL_PACKAGES = ("nvidia-nccl-cu11", "nvidia-nccl-cu12", "nvidia-nccl-cu13")
 """The distributions that bring torch its NCCL, one of them per CUDA runtime."""

@@ -7,19 +7,19 @@ from typing import Tuple
 
 
 @dataclass(frozen=True)
-class Past:
+class PastAttempt:
     """One attempt that failed.
 
     Attributes:
         attempt: Which start of the run it was, from 0.
         nodes: Where it ran, in rank order.
-        why: Why it ended.
+        reason: Why it ended.
         seconds: How long it took.
-        unproven: Nodes that did not show that nothing of it is left there.
+        unverified: Nodes that did not show that nothing of it is left there.
     """
 
     attempt: int
     nodes: Tuple[str, ...]
-    why: str
+    reason: str
     seconds: float = 0.0
-    unproven: Tuple[str, ...] = ()
+    unverified: Tuple[str, ...] = ()

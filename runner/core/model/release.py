@@ -12,20 +12,20 @@ HASH_LENGTH = 16
 
 
 @dataclass(frozen=True)
-class Code:
+class CodeRef:
     """What travels with a run.
 
     Attributes:
         tasks_hash: The content hash of the shipped tasks; "" when the task is a user's.
         release: The hash of the release the ranks run in; "" when they run in `project`.
-        sub: The folder within the release the user stands in, "" at its top.
+        subdirectory: The folder within the release the user stands in, "" at its top.
         script: `task.script` as it is called from there; "" when it is meant as it is.
         commit: The git commit the release was made from, with "+" when files differ from it.
     """
 
     tasks_hash: str = ""
     release: str = ""
-    sub: str = ""
+    subdirectory: str = ""
     script: str = ""
     commit: str = ""
 
@@ -41,7 +41,7 @@ class File:
 
 
 @dataclass(frozen=True)
-class Link:
+class Symlink:
     """A symbolic link of a release: its path, and what it says, to the letter."""
 
     path: str
@@ -65,14 +65,14 @@ class Manifest:
 
     folders: Tuple[Folder, ...] = ()
     files: Tuple[File, ...] = ()
-    links: Tuple[Link, ...] = ()
+    links: Tuple[Symlink, ...] = ()
 
     def encode(self) -> bytes:
         """Return the manifest as bytes, always the same ones for the same release."""
         rows = {
-            "folders": [[each.path, each.mode] for each in self.folders],
-            "files": [[each.path, each.mode, each.size, each.digest] for each in self.files],
-            "links": [[each.path, each.target] for each in self.links],
+            "folders": [[item.path, item.mode] for item in self.folders],
+            "files": [[item.path, item.mode, item.size, item.digest] for item in self.files],
+            "links": [[item.path, item.target] for item in self.links],
         }
         return json.dumps(rows, separators=(",", ":")).encode("ascii")
 
@@ -88,7 +88,7 @@ class Manifest:
             manifest = Manifest(
                 tuple(Folder(*row) for row in rows["folders"]),
                 tuple(File(*row) for row in rows["files"]),
-                tuple(Link(*row) for row in rows["links"]),
+                tuple(Symlink(*row) for row in rows["links"]),
             )
         except (ValueError, TypeError, KeyError) as error:
             raise ValueError(f"no manifest of a release: {error}") from error
@@ -105,10 +105,10 @@ class Manifest:
         """Yield what would make this no tree of its own."""
         folders = {"", *(folder.path for folder in self.folders)}
         seen = set()
-        everything: List[str] = [folder.path for folder in self.folders]
-        everything += [file.path for file in self.files]
-        everything += [link.path for link in self.links]
-        for path in everything:
+        paths: List[str] = [folder.path for folder in self.folders]
+        paths += [file.path for file in self.files]
+        paths += [link.path for link in self.links]
+        for path in paths:
             if any(part in ("", ".", "..") for part in path.split("/")):
                 yield f"{path!r} is no path within a release"
             elif posixpath.dirname(path) not in folders:
@@ -123,7 +123,7 @@ def release_hash(encoded: bytes) -> str:
     return hashlib.sha256(encoded).hexdigest()[:HASH_LENGTH]
 
 
-def distinct(manifest: Manifest) -> List[File]:
+def unique_contents(manifest: Manifest) -> List[File]:
     """Return one file for each content, in the order in which contents are streamed."""
     first: Dict[str, File] = {}
     for file in manifest.files:

@@ -12,14 +12,14 @@ SHIPPED_TASKS = "runner.tasks."
 
 
 @dataclass(frozen=True)
-class PortRule:
+class PortRange:
     """Which TCP ports may be used: `first` to `last`, both included; 0 to 0 is any free port."""
 
     first: int = 0
     last: int = 0
 
     @property
-    def fixed(self) -> bool:
+    def is_fixed(self) -> bool:
         """Whether there is only one port to choose from."""
         return self.first != 0 and self.first == self.last
 
@@ -51,12 +51,12 @@ class Deploy:
     """What is pushed to the hosts before a run.
 
     Attributes:
-        on: Whether the user's code is pushed; else it is in `Spec.project` there.
+        enabled: Whether the user's code is pushed; else it is in `Spec.project` there.
         max_mb: More than that is refused, in units of 10**6 bytes.
         keep: How many older releases stay on a host.
     """
 
-    on: bool = False
+    enabled: bool = False
     max_mb: int = 200
     keep: int = 3
 
@@ -107,21 +107,21 @@ class Rendezvous:
     serve: str = ""
 
     @property
-    def held(self) -> bool:
+    def uses_master_store(self) -> bool:
         """Whether the master keeps a port free for it: the store of the ranks."""
         return self.backend in ("static", "c10d")
 
-    def holds(self, node: str, master: str) -> bool:
+    def reserves_port(self, node: str, master: str) -> bool:
         """Whether `node` keeps a port free for the meeting: as the master, or for its etcd."""
-        return node == self.serve if self.serve else self.held and node == master
+        return node == self.serve if self.serve else self.uses_master_store and node == master
 
     @property
-    def etcd(self) -> bool:
+    def uses_etcd(self) -> bool:
         """Whether the nodes meet at an etcd."""
         return self.backend in ("etcd", "etcd-v2")
 
     @property
-    def assigns(self) -> bool:
+    def torch_assigns_ranks(self) -> bool:
         """Whether torch decides which node has which ranks, anew at every membership."""
         return self.backend != "static"
 
@@ -174,12 +174,12 @@ class Task:
     entry: str = "torchrun"
 
     @property
-    def plain(self) -> bool:
+    def is_plain(self) -> bool:
         """Whether a node has one process, and nothing of torch's between it and the supervisor."""
         return self.entry == "plain"
 
     @property
-    def shipped(self) -> str:
+    def shipped_file(self) -> str:
         """The file name of a task of ours ("resnet18.py"), or "" for a user's program."""
         if self.kind == "module" and self.target.startswith(SHIPPED_TASKS):
             return self.target[len(SHIPPED_TASKS) :].replace(".", "/") + ".py"
@@ -200,8 +200,8 @@ class Spec:
         rendezvous: How the nodes find each other.
         torchrun: Options of torchrun's.
         relaunch: What is done when an attempt fails.
-        least: With so many nodes a run may begin or go on; all of `nodes` unless it is elastic.
-        most: So many may take part, where some of them are not among `nodes` for now.
+        min_nodes: With so many nodes a run may begin or go on; all of `nodes` unless it is elastic.
+        max_nodes: So many may take part, where some of them are not among `nodes` for now.
         spares: Nodes that may take the place of one that failed, in the order of the YAML.
         ssh: Log-in.
         python: The task's interpreter on the hosts.
@@ -218,8 +218,9 @@ class Spec:
         lost_s: Seconds of silence after which a host counts as lost.
         disconnect_s: Seconds without a controller after which supervisors stop the run; 0: never.
         stall_s: Seconds without progress of any rank after which that is said; 0 for never.
-        stall_stops: Whether the run, or with `stall_restarts` this attempt of it, is stopped then.
-        stall_restarts: Whether it starts once more then.
+        stop_on_stall: Whether the run, or with `relaunch_on_stall` this attempt of it, is stopped
+            then.
+        relaunch_on_stall: Whether it starts once more then.
         metrics: Files below the ranks' working folder that grow with each step: paths, or patterns.
         stacks: Whether ranks are prepared to tell their Python stacks.
         detach: Whether to leave once every rank runs; from then on none is needed.
@@ -229,13 +230,13 @@ class Spec:
     cluster: str
     nodes: Tuple[Node, ...]
     task: Task
-    master_port: PortRule = PortRule()
+    master_port: PortRange = PortRange()
     backend: str = "auto"
     rendezvous: Rendezvous = Rendezvous()
     torchrun: Torchrun = field(default_factory=Torchrun)
     relaunch: Relaunch = Relaunch()
-    least: Optional[int] = None
-    most: Optional[int] = None
+    min_nodes: Optional[int] = None
+    max_nodes: Optional[int] = None
     spares: Tuple[Node, ...] = ()
     ssh: Ssh = Ssh()
     python: str = "python3"
@@ -252,16 +253,16 @@ class Spec:
     lost_s: float = 15.0
     disconnect_s: float = 600.0
     stall_s: float = 300.0
-    stall_stops: bool = False
-    stall_restarts: bool = False
+    stop_on_stall: bool = False
+    relaunch_on_stall: bool = False
     metrics: Tuple[str, ...] = ()
     stacks: bool = True
     detach: bool = False
 
     @property
-    def pushes(self) -> bool:
+    def pushes_code(self) -> bool:
         """Whether the ranks run in a release: our shipped tasks need none."""
-        return self.deploy.on and not self.task.shipped
+        return self.deploy.enabled and not self.task.shipped_file
 
     def env_of(self, node: Node) -> Dict[str, str]:
         """What the user sets for the ranks of a node: the task's wins, then the node's."""
@@ -270,9 +271,15 @@ class Spec:
     @property
     def elastic(self) -> bool:
         """Whether nodes may come and go, or torchrun starts ranks anew, while the run is on."""
-        fewer = self.least is not None and self.least < (self.most or len(self.nodes))
-        alone = self.rendezvous.backend == "standalone"
-        return self.rendezvous.assigns and not alone and (fewer or self.torchrun.max_restarts > 0)
+        may_shrink = self.min_nodes is not None and self.min_nodes < (
+            self.max_nodes or len(self.nodes)
+        )
+        standalone = self.rendezvous.backend == "standalone"
+        return (
+            self.rendezvous.torch_assigns_ranks
+            and not standalone
+            and (may_shrink or self.torchrun.max_restarts > 0)
+        )
 
     @property
     def master(self) -> Node:

@@ -6,23 +6,37 @@ from dataclasses import dataclass
 from typing import Callable, List, Mapping, Optional, Sequence, Tuple
 
 from runner.core.outcome.known_failures import explain
-from runner.core.outcome.stacks import STALLED, Picture, Stack, on, parse, picture, sentence
-from runner.core.outcome.tracebacks import SHOWN, TRACEBACK, split, tracebacks, unmarked
+from runner.core.outcome.stacks import (
+    STALL_REASON,
+    Stack,
+    StackReport,
+    group_by_stack,
+    parse_dumps,
+    summary,
+    with_nodes,
+)
+from runner.core.outcome.tracebacks import (
+    EXCERPT_LINES,
+    TRACEBACK,
+    last_traceback,
+    strip_rank_prefix,
+    traceback_starts,
+)
 from runner.core.outcome.verdict import LOST, Failure, Verdict
 from runner.core.planning.build_plan import Plan
-from runner.core.protocol.paths import PROGRAM, STACKS, log_name, rank_source
-from runner.core.text import spans
+from runner.core.protocol.paths import PROGRAM_LOG, STACKS_LOG, local_log_name, rank_source
+from runner.core.text import format_ranges
 
 Tail = Callable[[str, str, int], List[str]]
 """Takes (node, log, how many) and returns the last lines of a log."""
 
-LINES = 400
+LOG_LINES = 400
 """Of a log are looked at."""
 
 DUMP_LINES = 20_000
 """Of the stacks of a node: every thread of every rank."""
 
-BEFORE = 2
+CONTEXT_LINES = 2
 """Lines of what was said before a traceback that a report shows."""
 
 
@@ -31,18 +45,18 @@ class Diagnosis:
     """What is known of the first failure.
 
     Attributes:
-        said: Its last traceback, or its last lines where it has none.
-        before: What stood before that.
+        excerpt: Its last traceback, or its last lines where it has none.
+        context: What stood before that.
         cause: The name of a known cause, "" for one that is not known.
-        means: What happened, in words; "" likewise.
-        cure: What to do about it; "" likewise.
+        meaning: What happened, in words; "" likewise.
+        remedy: What to do about it; "" likewise.
     """
 
-    said: Tuple[str, ...] = ()
-    before: Tuple[str, ...] = ()
+    excerpt: Tuple[str, ...] = ()
+    context: Tuple[str, ...] = ()
     cause: str = ""
-    means: str = ""
-    cure: str = ""
+    meaning: str = ""
+    remedy: str = ""
 
 
 def diagnose(plan: Plan, verdict: Verdict, tail: Tail) -> Optional[Diagnosis]:
@@ -53,105 +67,117 @@ def diagnose(plan: Plan, verdict: Verdict, tail: Tail) -> Optional[Diagnosis]:
     failure = verdict.first_failure
     if failure is None or verdict.state == LOST:
         return None
-    if failure.what.startswith(STALLED):
-        return _standstill(plan, tail)
-    lines = _last_words(plan, failure, tail)
+    if failure.reason.startswith(STALL_REASON):
+        return _diagnose_stall(plan, tail)
+    lines = _last_log_lines(plan, failure, tail)
     result = verdict.ranks[str(failure.rank)] if failure.rank is not None else None
-    if result and result.traceback and not tracebacks(lines):
+    if result and result.traceback and not traceback_starts(lines):
         lines += result.traceback.splitlines()
-    before, said = split(lines)
-    signum = result.signal if result and not result.raised else None  # else it was ours
-    known = explain((failure.what, *before[-BEFORE:], *said), signum)
-    means, cure = (known.means, known.cure) if known else ("", "")
-    if known and failure.rank is not None:
-        means += _also(plan, verdict, failure, said, tail)
-        left = [int(rank) for rank, end in verdict.ranks.items() if end.code == 0]
-        if known.name in LEFT and left:
-            means, cure = _left_early(verdict, left)
+    context, excerpt = last_traceback(lines)
+    signum = result.signal if result and not result.exception else None  # else it was ours
+    explanation = explain((failure.reason, *context[-CONTEXT_LINES:], *excerpt), signum)
+    meaning, remedy = (explanation.meaning, explanation.remedy) if explanation else ("", "")
+    if explanation and failure.rank is not None:
+        meaning += _same_error_elsewhere(plan, verdict, failure, excerpt, tail)
+        finished_ranks = [int(rank) for rank, end in verdict.ranks.items() if end.code == 0]
+        if explanation.name in PEER_GONE_CAUSES and finished_ranks:
+            meaning, remedy = _explain_early_exit(verdict, finished_ranks)
     return Diagnosis(
-        said=shortened(said),
-        before=tuple(before[-BEFORE:]),
-        cause=known.name if known else "",
-        means=means,
-        cure=cure,
+        excerpt=truncate_middle(excerpt),
+        context=tuple(context[-CONTEXT_LINES:]),
+        cause=explanation.name if explanation else "",
+        meaning=meaning,
+        remedy=remedy,
     )
 
 
-LEFT = ("peer_left", "nccl_watchdog")
+PEER_GONE_CAUSES = ("peer_left", "nccl_watchdog")
 """What becomes of ranks that wait for one that is gone."""
 
 
-def _left_early(verdict: Verdict, ranks: List[int]) -> Tuple[str, str]:
+def _explain_early_exit(verdict: Verdict, ranks: List[int]) -> Tuple[str, str]:
     """Return what it means, and the cure, that some ranks were done while others went on."""
-    where = on(sorted(ranks), {rank: verdict.ranks[str(rank)].node for rank in ranks})
+    who = with_nodes(sorted(ranks), {rank: verdict.ranks[str(rank)].node for rank in ranks})
     verb = "had ended with 0 before" if len(ranks) == 1 else "had all ended with 0 before"
     whom = "it" if len(ranks) == 1 else "them"
-    cure = (
+    remedy = (
         "every rank has to take part in every collective: as many batches for each, or "
         "torch.distributed.algorithms.join for what is uneven"
     )
-    return f"{where} {verb}, and the others still waited for {whom}", cure
+    return f"{who} {verb}, and the others still waited for {whom}", remedy
 
 
-def _standstill(plan: Plan, tail: Tail) -> Diagnosis:
+def _diagnose_stall(plan: Plan, tail: Tail) -> Diagnosis:
     """Return who waited for whom when nothing moved, by the last stacks of every node."""
-    name = log_name(plan.attempt, STACKS, "out")
+    name = local_log_name(plan.attempt, STACKS_LOG, "out")
     dumps = {
-        share.node: parse("\n".join(tail(share.node, name, DUMP_LINES)) + "\n")
-        for share in plan.nodes
+        node_plan.node: parse_dumps("\n".join(tail(node_plan.node, name, DUMP_LINES)) + "\n")
+        for node_plan in plan.nodes
     }
-    told = {node: found[-1].stacks for node, found in dumps.items() if found and found[-1].whole}
-    shown = pictured(plan, told)
-    odd = shown.groups[:1]
-    head = [f"{spans(group.ranks)}, innermost call first:" for group in odd]
-    calls = [f"  {frame}" for group in odd for frame in group.stack.frames[:SHOWN]]
+    stacks_by_node = {
+        node: node_dumps[-1].stacks
+        for node, node_dumps in dumps.items()
+        if node_dumps and node_dumps[-1].is_complete
+    }
+    report = group_run_stacks(plan, stacks_by_node)
+    rarest = report.groups[:1]
+    head = [f"{format_ranges(group.ranks)}, innermost call first:" for group in rarest]
+    calls = [f"  {frame}" for group in rarest for frame in group.stack.frames[:EXCERPT_LINES]]
     return Diagnosis(
-        said=(*head, *calls),
+        excerpt=(*head, *calls),
         cause="standstill",
-        means=sentence(shown),
-        cure="the stacks of all ranks are in logs/NODE/stacks.out; if they only needed longer, "
+        meaning=summary(report),
+        remedy="the stacks of all ranks are in logs/NODE/stacks.out; if they only needed longer, "
         "watch.stall_s gives them more time",
     )
 
 
-def pictured(plan: Plan, told: Mapping[str, Sequence[Stack]]) -> Picture:
+def group_run_stacks(plan: Plan, stacks_by_node: Mapping[str, Sequence[Stack]]) -> StackReport:
     """Put together the stacks that the hosts of a run told."""
-    nodes = plan.node_of_rank or {s.rank: name for name, found in told.items() for s in found}
-    return picture(told, nodes, [share.cwd for share in plan.nodes])
+    node_of_rank = plan.node_of_rank or {
+        s.rank: name for name, node_stacks in stacks_by_node.items() for s in node_stacks
+    }
+    return group_by_stack(stacks_by_node, node_of_rank, [node_plan.cwd for node_plan in plan.nodes])
 
 
-def _last_words(plan: Plan, failure: Failure, tail: Tail) -> List[str]:
-    source = PROGRAM if failure.rank is None else rank_source(failure.rank)
+def _last_log_lines(plan: Plan, failure: Failure, tail: Tail) -> List[str]:
+    source = PROGRAM_LOG if failure.rank is None else rank_source(failure.rank)
     for stream in ("err", "out"):
-        lines = tail(failure.node, log_name(plan.attempt, source, stream), LINES)
+        lines = tail(failure.node, local_log_name(plan.attempt, source, stream), LOG_LINES)
         if lines:
-            return unmarked(lines)
+            return strip_rank_prefix(lines)
     return []
 
 
-def shortened(lines: Sequence[str]) -> Tuple[str, ...]:
+def truncate_middle(lines: Sequence[str]) -> Tuple[str, ...]:
     """Return the first and the last lines: the frames between are torch's mostly."""
-    if len(lines) <= SHOWN:
+    if len(lines) <= EXCERPT_LINES:
         return tuple(lines)
     head = 3 if lines[0].strip() == TRACEBACK else 0
-    left_out = len(lines) - SHOWN + 1
-    return (*lines[:head], f"  … {left_out} lines …", *lines[-(SHOWN - head - 1) :])
+    left_out = len(lines) - EXCERPT_LINES + 1
+    return (*lines[:head], f"  … {left_out} lines …", *lines[-(EXCERPT_LINES - head - 1) :])
 
 
-def _also(plan: Plan, verdict: Verdict, failure: Failure, said: Sequence[str], tail: Tail) -> str:
+def _same_error_elsewhere(
+    plan: Plan, verdict: Verdict, failure: Failure, excerpt: Sequence[str], tail: Tail
+) -> str:
     """Say on how many other nodes a rank ended with the same words, if any came so far."""
-    others = [share for share in plan.nodes if share.node != failure.node]
-    same = [
-        share
-        for share in others
-        if said
+    others = [node_plan for node_plan in plan.nodes if node_plan.node != failure.node]
+    affected = [
+        node_plan
+        for node_plan in others
+        if excerpt
         and any(
-            said[-1] in _last_words(plan, Failure(share.node, rank, ""), tail)
-            for rank in verdict.ranks_on(share.node)
+            excerpt[-1] in _last_log_lines(plan, Failure(node_plan.node, rank, ""), tail)
+            for rank in verdict.ranks_on(node_plan.node)
         )
     ]
-    if not same:
+    if not affected:
         return ""
-    if len(same) == len(others):
+    if len(affected) == len(others):
         return ", on every node"
-    return f", also on {same[0].node}" if len(same) == 1 else f", also on {len(same)} other nodes"
+    return (
+        f", also on {affected[0].node}"
+        if len(affected) == 1
+        else f", also on {len(affected)} other nodes"
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 from typing import Optional
 
-SIGNALLED = 128
+SIGNAL_EXIT_BASE = 128
 """Exit codes from here on are those of signals."""
 
 

@@ -13,51 +13,51 @@ from typing import Mapping, Optional, Pattern, Sequence, Tuple
 
 
 @dataclass(frozen=True)
-class Known:
+class FailurePattern:
     """One known failure.
 
     Attributes:
         name: What it is called in `result.json`.
         pattern: Found somewhere in the last lines; its named groups may stand in the texts.
-        means: What happened, as a sentence without an end.
-        cure: What to do: the key, or the command.
+        meaning: What happened, as a sentence without an end.
+        remedy: What to do: the key, or the command.
     """
 
     name: str
     pattern: Pattern[str]
-    means: str
-    cure: str
+    meaning: str
+    remedy: str
 
 
 @dataclass(frozen=True)
-class Explained:
+class Explanation:
     """A failure that is known, in words."""
 
     name: str
-    means: str
-    cure: str
+    meaning: str
+    remedy: str
 
 
-def _known(name: str, pattern: str, means: str, cure: str) -> Known:
-    return Known(name, re.compile(pattern, re.MULTILINE), means, cure)
+def _pattern(name: str, pattern: str, meaning: str, remedy: str) -> FailurePattern:
+    return FailurePattern(name, re.compile(pattern, re.MULTILINE), meaning, remedy)
 
 
-KNOWN: Tuple[Known, ...] = (
-    _known(
+FAILURE_PATTERNS: Tuple[FailurePattern, ...] = (
+    _pattern(
         "memory",
         r"(?P<cgroup>Memory cgroup out|Out) of memory: Killed process",
         "memory ran out on that host, and the kernel killed the rank",
         "fewer data loader workers, smaller batches, fewer ranks there, or a larger limit where "
         "it says 'cgroup'; max_rss in result.json is what the rank took",
     ),
-    _known(
+    _pattern(
         "local_rank_unknown",
         r"error: unrecognized arguments:.*--local[-_]rank",
         "the program does not take --local-rank",
         "have it read LOCAL_RANK from its environment, and leave the argument out: of task.args, "
         "of task.local_rank_arg, and task.entry=launch, which passes it",
     ),
-    _known(
+    _pattern(
         "local_rank_wanted",
         r"error: the following arguments are required:.*--local[-_]rank",
         "the program wants --local_rank, or --local-rank, and was not given it by that name",
@@ -65,14 +65,14 @@ KNOWN: Tuple[Known, ...] = (
         "since torch's own launch spells it --local-rank) passes it, or have the program read "
         "LOCAL_RANK from its environment",
     ),
-    _known(
+    _pattern(
         "port_taken",
         r"(?:\bport: (?P<port>\d+).*)?(?:EADDRINUSE|[Aa]ddress already in use)",
         "port{port: ?} was taken already",
         "if the program opens a port of its own, have it choose a free one; the runner's is "
         "cluster.master_port (auto, or a range), kept for what sets SO_REUSEADDR as torch does",
     ),
-    _known(
+    _pattern(
         "shared_memory",
         r"(?:[Bb]us error.*shared memory|insufficient shared memory|"
         r"unable to (?:open|mmap|allocate).*shared memory|/dev/shm.*[Nn]o space left)",
@@ -80,19 +80,19 @@ KNOWN: Tuple[Known, ...] = (
         "make it larger there (mount -o remount,size=16G /dev/shm, or a container's --shm-size), "
         "or use fewer workers (num_workers)",
     ),
-    _known(
+    _pattern(
         "disk_full",
         r"\[Errno 28\]|[Nn]o space left on device",
         "a disk of that host is full",
         "free some space there: python -m runner clean removes what old runs left",
     ),
-    _known(
+    _pattern(
         "gpu_memory",
         r"CUDA out of memory\. Tried to allocate (?P<much>[\d.]+ \w+)",
         "the GPU's memory ran out: {much} more were wanted",
         "a smaller batch; or somebody else holds it: python -m runner ps names who",
     ),
-    _known(
+    _pattern(
         "no_gpu",
         r"No CUDA GPUs are available|no CUDA-capable device is detected|"
         r"Torch not compiled with CUDA enabled|Found no NVIDIA driver",
@@ -100,19 +100,19 @@ KNOWN: Tuple[Known, ...] = (
         "cluster.nodes.NODE.gpus=0 and backend=gloo train without; else look at the driver "
         "(nvidia-smi), at CUDA_VISIBLE_DEVICES, and whether that torch is a CUDA build",
     ),
-    _known(
+    _pattern(
         "gpu_ordinal",
         r"CUDA error: invalid device ordinal",
         "a rank chose a GPU that it does not have",
         "use LOCAL_RANK as the device's number, and as many ranks as GPUs (nproc_per_node: auto)",
     ),
-    _known(
+    _pattern(
         "nccl_versions",
         r"[Mm]ismatched NCCL version|NCCL version mismatch",
         "the nodes have different versions of NCCL",
         "the same torch on all of them: python -m runner exec -- PYTHON -m pip list",
     ),
-    _known(
+    _pattern(
         "nccl_no_route",
         r"Connect to (?P<peer>\S+?)(?:<\d+>)? (?:failed|returned).*?"
         r"(?:No route to host|Connection refused|Connection timed out|Network is unreachable)",
@@ -120,7 +120,7 @@ KNOWN: Tuple[Known, ...] = (
         "set cluster.nodes.NODE.interface (or NCCL_SOCKET_IFNAME) to the one the nodes share, "
         "and open the ports between them",
     ),
-    _known(
+    _pattern(
         "gloo_loopback",
         r"connectFullMesh failed.*remote=\[(?:127\.|::1)|"
         r"[Gg]loo.*(?:connect|Connection refused).*\[?(?:127\.0\.\d+\.\d+|::1)\]?:\d+",
@@ -128,14 +128,14 @@ KNOWN: Tuple[Known, ...] = (
         "its own name resolves to 127.x there: set cluster.nodes.NODE.interface (or "
         "GLOO_SOCKET_IFNAME) to the one the nodes share, or mend its /etc/hosts",
     ),
-    _known(
+    _pattern(
         "ranks_missing",
         r"Timed out after (?P<seconds>\d+) seconds waiting for (?:clients|workers)\. "
         r"(?P<there>\d+)/(?P<all>\d+) (?:clients|workers) joined",
         "only {there} of {all} came to the meeting within {seconds} s",
         "the others are slow to start, or cannot reach the master's port: their own logs say",
     ),
-    _known(
+    _pattern(
         "master_refused",
         r"The client socket has (?:failed to connect|timed out).*?\((?P<where>[^()]*)\)|"
         r"The server socket at .* has (?:failed|timed out)",
@@ -143,32 +143,32 @@ KNOWN: Tuple[Known, ...] = (
         "nobody listens there yet or any more, or a firewall is between: open the ports of "
         "cluster.master_port, or choose the address by cluster.nodes.MASTER.addr",
     ),
-    _known(
+    _pattern(
         "module_missing",
         r"ModuleNotFoundError: No module named '(?P<module>[^']+)'",
         "the interpreter there has no module {module}",
         "install it there, or set cluster.python or cluster.setup to the environment that has it",
     ),
-    _known(
+    _pattern(
         "file_missing",
         r"FileNotFoundError: \[Errno 2\] No such file or directory: '(?P<path>[^']+)'",
         "there is no {path} on that host",
         "data are not pushed with the code: bring them there, or name where they are; what is in "
         "the project is pushed unless git or .runnerignore leave it out",
     ),
-    _known(
+    _pattern(
         "nccl_watchdog",
         r"Watchdog caught collective operation timeout",
         "a collective was not joined by all ranks in time",
         "the rank that is missing hangs or left: the others only waited for it",
     ),
-    _known(
+    _pattern(
         "nccl_system",
         r"NCCL.*unhandled system error|ncclSystemError",
         "NCCL failed in the operating system, mostly in the network",
         "NCCL_DEBUG=INFO in cluster.env shows where; look for the first rank that failed",
     ),
-    _known(
+    _pattern(
         "peer_left",
         r"Connection closed by peer|Connection reset by peer|Broken pipe|"
         r"Connection was likely closed",
@@ -177,7 +177,7 @@ KNOWN: Tuple[Known, ...] = (
     ),
 )
 
-BY_SIGNAL: Mapping[int, Tuple[str, str]] = {
+SIGNAL_EXPLANATIONS: Mapping[int, Tuple[str, str]] = {
     signal.SIGKILL: (
         "somebody or the kernel killed it; the kernel does so when memory runs out",
         "`dmesg -T` on that host shows it; max_rss in result.json is the memory the rank took",
@@ -203,36 +203,36 @@ BY_SIGNAL: Mapping[int, Tuple[str, str]] = {
 """What it means to die by a signal, and the cure."""
 
 
-_NOTICED = re.compile(
+_SECONDARY_ERROR = re.compile(
     r"closed by (remote )?peer|reset by peer|Broken pipe|was likely closed|ncclRemoteError"
     r"|remote process exited|got 0 bytes|Watchdog caught",
     re.IGNORECASE,
 )
 
 
-def of_another(said: str) -> bool:
+def is_secondary_error(error: str) -> bool:
     """Whether these are the words of one that only noticed how another rank ended."""
-    return _NOTICED.search(said) is not None
+    return _SECONDARY_ERROR.search(error) is not None
 
 
-def explain(lines: Sequence[str], signum: Optional[int] = None) -> Optional[Explained]:
+def explain(lines: Sequence[str], signum: Optional[int] = None) -> Optional[Explanation]:
     """Return what is known of a failure by its last lines, or by the signal it died of."""
     text = "\n".join(lines)
-    for known in KNOWN:
-        found = known.pattern.search(text)
-        if found:
-            groups = found.groupdict()
-            return Explained(known.name, _filled(known.means, groups), known.cure)
-    if signum is not None and signum in BY_SIGNAL:
-        means, cure = BY_SIGNAL[signum]
-        return Explained(signal.Signals(signum).name.lower(), means, cure)
+    for entry in FAILURE_PATTERNS:
+        match = entry.pattern.search(text)
+        if match:
+            groups = match.groupdict()
+            return Explanation(entry.name, _substitute(entry.meaning, groups), entry.remedy)
+    if signum is not None and signum in SIGNAL_EXPLANATIONS:
+        meaning, remedy = SIGNAL_EXPLANATIONS[signum]
+        return Explanation(signal.Signals(signum).name.lower(), meaning, remedy)
     return None
 
 
-_FIELD = re.compile(r"\{(\w+)(?::([^}]*))?\}")
+_PLACEHOLDER = re.compile(r"\{(\w+)(?::([^}]*))?\}")
 
 
-def _filled(text: str, groups: Mapping[str, Optional[str]]) -> str:
+def _substitute(text: str, groups: Mapping[str, Optional[str]]) -> str:
     """Put in what was found: `{x}`, or `{x:...?...}` with what stands around it, if anything."""
 
     def put(field: "re.Match[str]") -> str:
@@ -241,4 +241,4 @@ def _filled(text: str, groups: Mapping[str, Optional[str]]) -> str:
             return ""
         return field[2].replace("?", value) if field[2] is not None else value
 
-    return _FIELD.sub(put, text)
+    return _PLACEHOLDER.sub(put, text)

@@ -20,24 +20,24 @@ class Membership:
         number: From 1.
         master: Where its ranks meet.
         world_size: How many ranks it has; 0 where nobody said.
-        began: When the first of them started, by the clock of whoever counts.
+        started_at: When the first of them started, by the clock of whoever counts.
         ranks: Per rank its node, and the number of its start there.
         joined: The nodes that it has, and the one before had not.
-        left: The nodes that the one before had.
-        compared: Whether these are known: all of the one before was seen.
+        departed: The nodes that the one before had.
+        diff_known: Whether these are known: all of the one before was seen.
     """
 
     number: int
     master: str
     world_size: int
-    began: float
+    started_at: float
     ranks: Dict[int, Tuple[str, int]] = field(default_factory=dict)
     joined: Tuple[str, ...] = ()
-    left: Tuple[str, ...] = ()
-    compared: bool = False
+    departed: Tuple[str, ...] = ()
+    diff_known: bool = False
 
     @property
-    def whole(self) -> bool:
+    def is_complete(self) -> bool:
         """Whether every rank of it was seen to start."""
         return 0 < self.world_size <= len(self.ranks)
 
@@ -46,7 +46,7 @@ class Membership:
         """Its nodes, that of rank 0 first."""
         return tuple(dict.fromkeys(node for _, (node, _) in sorted(self.ranks.items())))
 
-    def has(self, node: str, rank: int, start: int) -> bool:
+    def contains(self, node: str, rank: int, start: int) -> bool:
         """Whether this start of a rank belongs to it."""
         return self.ranks.get(rank) == (node, start)
 
@@ -60,34 +60,38 @@ class Memberships:
     @property
     def last(self) -> Optional[Membership]:
         """The one that began last; None before any rank has started."""
-        return max(self._all, key=lambda each: each.began, default=None)
+        return max(self._all, key=lambda membership: membership.started_at, default=None)
 
     @property
     def count(self) -> int:
         """How many there were."""
         return len(self._all)
 
-    def started(self, node: str, body: RankStarted, at: float) -> Optional[Membership]:
+    def add_start(self, node: str, body: RankStarted, at: float) -> Optional[Membership]:
         """Take a start of a rank; return its membership if it is whole by that."""
-        found = self._of(body)
-        if found is None:
-            found = Membership(len(self._all) + 1, body.master, body.world_size, at)
-            self._all.append(found)
-        found.began = min(found.began, at)
-        found.ranks[body.rank] = (node, body.start)
-        if not found.whole:
+        membership = self._find(body)
+        if membership is None:
+            membership = Membership(len(self._all) + 1, body.master, body.world_size, at)
+            self._all.append(membership)
+        membership.started_at = min(membership.started_at, at)
+        membership.ranks[body.rank] = (node, body.start)
+        if not membership.is_complete:
             return None
-        earlier = [each for each in self._all if each.began < found.began]
-        before = max(earlier, key=lambda each: each.began, default=None)
-        if before is not None and before.whole:
-            found.compared = True
-            found.joined = tuple(name for name in found.nodes if name not in before.nodes)
-            found.left = tuple(name for name in before.nodes if name not in found.nodes)
-        return found
+        earlier = [other for other in self._all if other.started_at < membership.started_at]
+        previous = max(earlier, key=lambda other: other.started_at, default=None)
+        if previous is not None and previous.is_complete:
+            membership.diff_known = True
+            membership.joined = tuple(
+                name for name in membership.nodes if name not in previous.nodes
+            )
+            membership.departed = tuple(
+                name for name in previous.nodes if name not in membership.nodes
+            )
+        return membership
 
-    def _of(self, body: RankStarted) -> Optional[Membership]:
-        for each in reversed(self._all):
-            same = (each.master, each.world_size) == (body.master, body.world_size)
-            if same and body.rank not in each.ranks:
-                return each
+    def _find(self, body: RankStarted) -> Optional[Membership]:
+        for membership in reversed(self._all):
+            is_same = (membership.master, membership.world_size) == (body.master, body.world_size)
+            if is_same and body.rank not in membership.ranks:
+                return membership
         return None

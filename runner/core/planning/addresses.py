@@ -29,138 +29,145 @@ class Endpoint:
 
 
 def training_address(
-    nodes: Sequence[Node], facts: Mapping[str, Facts], *, alone: bool = True
+    nodes: Sequence[Node], facts: Mapping[str, Facts], *, single_node: bool = True
 ) -> Tuple[str, str, Optional[Problem]]:
-    """Choose the address at which the ranks meet; one node is `alone` unless others may join.
+    """Choose the address at which the ranks meet; one node is `single_node` unless others may join.
 
     Returns:
         The address, why it was chosen, and what is wrong if there is none.
     """
     master = nodes[0]
-    if len(nodes) == 1 and alone:
+    if len(nodes) == 1 and single_node:
         return LOOPBACK, "one node", None
     if master.addr:
         return master.addr, f"cluster.nodes.{master.name}.addr", None
-    return _derived(nodes, facts)
+    return _derive_address(nodes, facts)
 
 
 def derived_address(nodes: Sequence[Node], facts: Mapping[str, Facts]) -> str:
     """Return an address for routes where `addr` is set: itself, or for a name the derived one."""
     addr = nodes[0].addr or ""
-    return addr if _parse(addr) else _derived(nodes, facts)[0]
+    return addr if _parse(addr) else _derive_address(nodes, facts)[0]
 
 
-def endpoints(spec: Spec, nodes: Sequence[Node], facts: Mapping[str, Facts]) -> Dict[str, Endpoint]:
+def peer_endpoints(
+    spec: Spec, nodes: Sequence[Node], facts: Mapping[str, Facts]
+) -> Dict[str, Endpoint]:
     """Return where each node is reached by its peers; {} where the ranks cannot meet.
 
     That is what gloo and NCCL publish: the address of the interface towards the master, of its
     several the one on the master's subnet, else the first of the same family.
     """
-    alone = (spec.most or 1) == 1
-    addr, _, problem = training_address(nodes, facts, alone=alone)
+    single_node = (spec.max_nodes or 1) == 1
+    addr, _, problem = training_address(nodes, facts, single_node=single_node)
     if problem:
         return {}
     route = derived_address(nodes, facts) if addr == nodes[0].addr else addr
-    found = {}
+    result = {}
     for node in nodes:
-        own = facts[node.name]
-        interface = _by_variable(own, spec.env_of(node)) or interface_of(node, own, route)
-        found[node.name] = _endpoint(own, interface, route)
-    return found
+        node_facts = facts[node.name]
+        interface = _interface_from_env(node_facts, spec.env_of(node)) or training_interface(
+            node, node_facts, route
+        )
+        result[node.name] = _endpoint_on(node_facts, interface, route)
+    return result
 
 
-def interface_of(node: Node, facts: Facts, route: str) -> str:
+def training_interface(node: Node, facts: Facts, route: str) -> str:
     """Return the interface of a node's training traffic: as named, else towards that address."""
-    return node.interface or interface_towards(facts, route)
+    return node.interface or route_interface(facts, route)
 
 
-def _by_variable(facts: Facts, env: Mapping[str, str]) -> str:
+def _interface_from_env(facts: Facts, env: Mapping[str, str]) -> str:
     """Return the interface that a variable of the user's has ranks use in our stead, if one."""
-    names = {each.name for each in facts.interfaces}
+    names = {interface.name for interface in facts.interfaces}
     for variable in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"):
-        chosen = env.get(variable, facts.own_env.get(variable, "")).lstrip("=")
+        chosen = env.get(variable, facts.preset_env.get(variable, "")).lstrip("=")
         if chosen in names:
             return chosen
     return ""
 
 
-def _endpoint(facts: Facts, interface: str, route: str) -> Endpoint:
-    meeting = _parse(route)
-    own = [
+def _endpoint_on(facts: Facts, interface: str, route: str) -> Endpoint:
+    target = _parse(route)
+    addresses = [
         ip_interface(text)
-        for each in facts.interfaces
-        if each.name == interface
-        for text in each.addresses
+        for candidate in facts.interfaces
+        if candidate.name == interface
+        for text in candidate.addresses
     ]
     usable = [
-        each
-        for each in own
-        if not _useless(each.ip) and (meeting is None or each.version == meeting.version)
+        candidate
+        for candidate in addresses
+        if not _unusable(candidate.ip) and (target is None or candidate.version == target.version)
     ]
     if not usable:
         return Endpoint(interface)
     best = min(
         usable,
-        key=lambda each: (each.ip != meeting, meeting is None or meeting not in each.network),
+        key=lambda candidate: (
+            candidate.ip != target,
+            target is None or target not in candidate.network,
+        ),
     )
     return Endpoint(interface, str(best.ip), str(best.network))
 
 
-def _derived(
+def _derive_address(
     nodes: Sequence[Node], facts: Mapping[str, Facts]
 ) -> Tuple[str, str, Optional[Problem]]:
     master = nodes[0]
-    own = facts[master.name]
-    for candidate, why in (
+    master_facts = facts[master.name]
+    for candidate, reason in (
         (master.host, "the master's host"),
-        (own.reached_at, "where we reach the master"),
+        (master_facts.ssh_address, "where we reach the master"),
     ):
         address = _parse(candidate)
-        if address and not _useless(address) and interface_owning(own.interfaces, address):
-            return str(address), why, None
-    shared = _shared_subnet_address(own, [facts[node.name] for node in nodes[1:]])
-    if shared:
-        return shared, "the subnet all nodes share", None
-    return "", "", _no_address(master, own)
+        if address and not _unusable(address) and interface_with(master_facts.interfaces, address):
+            return str(address), reason, None
+    shared_address = _shared_subnet_address(master_facts, [facts[node.name] for node in nodes[1:]])
+    if shared_address:
+        return shared_address, "the subnet all nodes share", None
+    return "", "", _no_address(master, master_facts)
 
 
-def interface_towards(facts: Facts, address: str) -> str:
+def route_interface(facts: Facts, address: str) -> str:
     """Return the interface that `address` is reached through, "" when no route says so.
 
     A host's route to its own address would say `lo`; there it is the interface that owns it.
     Otherwise the longest matching prefix wins, then the lowest metric, as in the kernel.
     """
-    wanted = _parse(address)
-    if wanted is None:
+    target = _parse(address)
+    if target is None:
         return ""
-    owner = interface_owning(facts.interfaces, wanted)
+    owner = interface_with(facts.interfaces, target)
     if owner:
         return owner
     best: Tuple[int, int, str] = (-1, 0, "")
     for route in facts.routes:
         network = ip_network(route.dest, strict=False)
-        if network.version == wanted.version and wanted in network:
+        if network.version == target.version and target in network:
             best = max(best, (network.prefixlen, -route.metric, route.interface))
     return best[2]
 
 
-def interface_owning(interfaces: Sequence[Interface], address: Address) -> str:
+def interface_with(interfaces: Sequence[Interface], address: Address) -> str:
     """Return the name of the interface that has exactly this address, or ""."""
     for interface in interfaces:
-        for own in interface.addresses:
-            if ip_interface(own).ip == address:
+        for owned in interface.addresses:
+            if ip_interface(owned).ip == address:
                 return interface.name
     return ""
 
 
-def _shared_subnet_address(own: Facts, peers: Sequence[Facts]) -> str:
-    for interface in own.interfaces:
+def _shared_subnet_address(master_facts: Facts, peers: Sequence[Facts]) -> str:
+    for interface in master_facts.interfaces:
         if interface.loopback or not interface.up:
             continue
         for text in interface.addresses:
             mine = ip_interface(text)
             shared = all(_on_subnet(peer, mine.network, mine.ip) for peer in peers)
-            if shared and not _useless(mine.ip):
+            if shared and not _unusable(mine.ip):
                 return str(mine.ip)
     return ""
 
@@ -177,7 +184,7 @@ def _on_subnet(peer: Facts, network: object, master: Address) -> bool:
     return False
 
 
-def _useless(address: Address) -> bool:
+def _unusable(address: Address) -> bool:
     return address.is_loopback or address.is_link_local or address.is_unspecified
 
 
@@ -193,17 +200,17 @@ def _parse(text: str) -> Optional[Address]:
         return None
 
 
-def _no_address(master: Node, own: Facts) -> Problem:
+def _no_address(master: Node, master_facts: Facts) -> Problem:
     addresses: List[str] = [
         f"{text.split('/')[0]} ({interface.name})"
-        for interface in own.interfaces
+        for interface in master_facts.interfaces
         if not interface.loopback
         for text in interface.addresses
-        if not _useless(ip_interface(text).ip)
+        if not _unusable(ip_interface(text).ip)
     ]
     return Problem(
-        where=f"cluster.nodes.{master.name}.addr",
-        what=f"no address of {master.name}, the master, lies on a subnet that every node shares",
+        subject=f"cluster.nodes.{master.name}.addr",
+        message=f"no address of {master.name}, the master, lies on a subnet that every node shares",
         hint="set it to the address at which the other nodes reach it"
         + (f", one of {', '.join(addresses)}" if addresses else ""),
     )

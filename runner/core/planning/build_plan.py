@@ -9,18 +9,18 @@ from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 from runner.core.errors import NotReady, Problem
 from runner.core.model.facts import Facts
 from runner.core.model.order import Order
-from runner.core.model.release import Code
+from runner.core.model.release import CodeRef
 from runner.core.model.spec import Node, Spec
 from runner.core.planning import addresses
-from runner.core.planning.endpoints import Meeting, alone, meet
-from runner.core.planning.environment import environment, flight_recorder
-from runner.core.planning.launch_command import PLUMBING, Entry, entry
-from runner.core.planning.notes import notes
+from runner.core.planning.endpoints import AttemptEndpoints, choose_endpoints, is_single_node
+from runner.core.planning.environment import flight_recorder_env, rank_environment
+from runner.core.planning.launch_command import INTERNAL_ENV, LaunchCommand, launch_command
+from runner.core.planning.notes import plan_notes
 from runner.core.planning.readiness import problems_of, visible_gpus
-from runner.core.planning.rendezvous_flags import NO_SHARED_STORE, Place
-from runner.core.protocol.paths import RunFolder, tasks_folder
+from runner.core.planning.rendezvous_flags import NO_SHARED_STORE, NodePosition
+from runner.core.protocol.paths import RunPaths, tasks_folder
 
-NO_CODE = Code()
+NO_CODE = CodeRef()
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class NodePlan:
     nproc: int = 0
 
     @property
-    def size(self) -> int:
+    def rank_count(self) -> int:
         """How many ranks it starts."""
         return self.nproc or len(self.ranks)
 
@@ -61,12 +61,15 @@ class NodePlan:
 class Plan:
     """What every host will be told, and what was decided on the way.
 
-    `meeting` is why the ranks meet at `master_addr`, or at the etcd `endpoint`, "" for none;
-    `master_port` is 0 where nobody was to reserve one. `setup` runs on every node first; `secrets`
-    are names, never values; `release` and `commit` say which code runs, "" where it is the hosts'
-    own, `sub` and `script` where in it (see `Code`), and `tasks_hash` which shipped tasks;
-    `outputs` is what the task leaves to be fetched; `notes` are decisions worth saying aloud;
-    with `least` nodes, and at most `most`, it may begin and go on, 0 where all must be there.
+    `rendezvous_reason` is why the ranks meet at `master_addr`, or at the etcd `etcd_endpoint`, ""
+    for none; `master_port` is 0 where nobody was to reserve one. `setup` runs on every node first;
+    `secrets` are names, never values; `release` and `commit` say which code runs, "" where it is
+    the hosts' own, `subdirectory` and `script` where in it (see `CodeRef`), and `tasks_hash` which
+    shipped tasks; `outputs` is what the task leaves to be fetched; `plan_notes` are decisions worth
+    saying aloud; with `min_nodes` nodes, and at most `max_nodes`, it may begin and go on, 0 where
+    all must
+    be
+    there.
     """
 
     run_id: str
@@ -78,47 +81,47 @@ class Plan:
     backend: str
     master_addr: str
     master_port: int
-    meeting: str = ""
-    endpoint: str = ""
+    rendezvous_reason: str = ""
+    etcd_endpoint: str = ""
     setup: Tuple[str, ...] = ()
     secrets: Tuple[str, ...] = ()
     release: str = ""
     commit: str = ""
-    sub: str = ""
+    subdirectory: str = ""
     script: str = ""
     tasks_hash: str = ""
     outputs: Tuple[str, ...] = ()
     notes: Tuple[str, ...] = ()
-    least: int = 0
-    most: int = 0
+    min_nodes: int = 0
+    max_nodes: int = 0
 
     @property
-    def numbered_by_torch(self) -> bool:
+    def torch_assigns_ranks(self) -> bool:
         """Whether only torch knows which node has which ranks."""
-        return not all(share.ranks for share in self.nodes)
+        return not all(node_plan.ranks for node_plan in self.nodes)
 
     @property
-    def restarts(self) -> bool:
+    def restarts_ranks(self) -> bool:
         """Whether torch starts ranks that failed anew, and the run goes on."""
-        return any(share.order.restarts for share in self.nodes)
+        return any(node_plan.order.restarts_ranks for node_plan in self.nodes)
 
     @property
     def node_of_rank(self) -> Dict[int, str]:
         """The node of each rank, as far as that is known beforehand."""
-        return {rank: share.node for share in self.nodes for rank in share.ranks}
+        return {rank: node_plan.node for node_plan in self.nodes for rank in node_plan.ranks}
 
     @property
     def launcher(self) -> str:
         """What starts the ranks of each node, as messages name it."""
         return self.nodes[0].order.launcher or "the program"
 
-    def of(self, node: str) -> NodePlan:
+    def node(self, name: str) -> NodePlan:
         """Return one node's share."""
-        return next(share for share in self.nodes if share.node == node)
+        return next(node_plan for node_plan in self.nodes if node_plan.node == name)
 
 
 def build_plan(
-    spec: Spec, facts: Mapping[str, Facts], *, code: Code = NO_CODE, attempt: int = 0
+    spec: Spec, facts: Mapping[str, Facts], *, code: CodeRef = NO_CODE, attempt: int = 0
 ) -> Plan:
     """Decide everything about a run.
 
@@ -136,16 +139,18 @@ def build_plan(
         problems += problems_of(spec, node, facts[node.name])
     if problems:
         raise NotReady(problems)
-    meeting = meet(spec, facts)
-    gpus = {node.name: chosen_gpus(node, facts[node.name]) for node in spec.nodes}
+    endpoints = choose_endpoints(spec, facts)
+    gpus = {node.name: select_gpus(node, facts[node.name]) for node in spec.nodes}
     nproc = {node.name: _nproc(spec, node, gpus[node.name]) for node in spec.nodes}
     pythons = {name: facts[name].python for name in gpus if gpus[name]}
-    deaf = [name for name, python in pythons.items() if python.torch and not python.torch_cuda]
-    backend, problem = _backend(spec, gpus, nproc, deaf)
+    without_cuda = [
+        name for name, python in pythons.items() if python.torch and not python.torch_cuda
+    ]
+    backend, problem = _choose_backend(spec, gpus, nproc, without_cuda)
     if problem:
         raise NotReady([problem])
     ranks = _ranks(spec, nproc)
-    these = _Attempt(attempt, meeting, backend, code)
+    context = _AttemptContext(attempt, endpoints, backend, code)
     return Plan(
         run_id=spec.run_id,
         cluster=spec.cluster,
@@ -153,56 +158,56 @@ def build_plan(
         attempt=attempt,
         nodes=tuple(
             _node_plan(
-                *(spec, index, facts[node.name], these),
+                *(spec, index, facts[node.name], context),
                 *(nproc[node.name], ranks[node.name], gpus[node.name]),
             )
             for index, node in enumerate(spec.nodes)
         ),
         world_size=sum(nproc.values()),
         backend=backend,
-        master_addr=meeting.addr,
-        master_port=meeting.port,
-        meeting=meeting.why,
-        endpoint=meeting.endpoint,
+        master_addr=endpoints.addr,
+        master_port=endpoints.port,
+        rendezvous_reason=endpoints.reason,
+        etcd_endpoint=endpoints.etcd_endpoint,
         setup=spec.setup,
         secrets=tuple(spec.secrets),
         release=code.release,
         commit=code.commit,
-        sub=code.sub,
+        subdirectory=code.subdirectory,
         script=code.script,
         tasks_hash=code.tasks_hash,
         outputs=spec.task.outputs,
-        notes=tuple(notes(spec, facts, gpus, deaf, code)),
-        least=spec.least or 0,
-        most=(spec.most or len(spec.nodes)) if spec.least else 0,
+        notes=tuple(plan_notes(spec, facts, gpus, without_cuda, code)),
+        min_nodes=spec.min_nodes or 0,
+        max_nodes=(spec.max_nodes or len(spec.nodes)) if spec.min_nodes else 0,
     )
 
 
 def _nproc(spec: Spec, node: Node, gpus: Sequence[int]) -> int:
-    return 1 if spec.task.plain else node.nproc or len(gpus) or 1
+    return 1 if spec.task.is_plain else node.nproc or len(gpus) or 1
 
 
-def chosen_gpus(node: Node, facts: Facts) -> Tuple[int, ...]:
+def select_gpus(node: Node, facts: Facts) -> Tuple[int, ...]:
     """Return the indices of the GPUs this node will use."""
     if node.gpu_ids:
         return node.gpu_ids
-    there = visible_gpus(facts)
-    return there if node.gpu_count is None else there[: node.gpu_count]
+    visible = visible_gpus(facts)
+    return visible if node.gpu_count is None else visible[: node.gpu_count]
 
 
 @dataclass(frozen=True)
-class _Attempt:
+class _AttemptContext:
     """What holds for all nodes of one attempt."""
 
     number: int
-    meeting: Meeting
+    endpoints: AttemptEndpoints
     backend: str
-    code: Code
+    code: CodeRef
 
 
 def _ranks(spec: Spec, nproc: Mapping[str, int]) -> Dict[str, Tuple[int, ...]]:
     """Return each node's ranks in the order of the YAML, unless torch has an order of its own."""
-    if spec.rendezvous.assigns:
+    if spec.rendezvous.torch_assigns_ranks:
         return {node.name: () for node in spec.nodes}
     ranks, base = {}, 0
     for node in spec.nodes:
@@ -211,32 +216,32 @@ def _ranks(spec: Spec, nproc: Mapping[str, int]) -> Dict[str, Tuple[int, ...]]:
     return ranks
 
 
-def _backend(
+def _choose_backend(
     spec: Spec,
     gpus: Mapping[str, Tuple[int, ...]],
     nproc: Mapping[str, int],
-    deaf: Sequence[str],
+    without_cuda: Sequence[str],
 ) -> Tuple[str, Optional[Problem]]:
-    """Choose the backend; `deaf` are nodes with GPUs whose torch was built without CUDA."""
-    if deaf and spec.backend == "nccl":
+    """Choose the backend; `without_cuda` are nodes with GPUs whose torch was built without CUDA."""
+    if without_cuda and spec.backend == "nccl":
         return "", Problem(
-            where="cluster.backend",
-            what=f"nccl needs a torch built for CUDA, and that of {deaf[0]} is not",
+            subject="cluster.backend",
+            message=f"nccl needs a torch built for CUDA, and that of {without_cuda[0]} is not",
             hint=f"install one there (see {spec.python} -m pip install torch), or set "
             "cluster.backend=gloo",
         )
-    short = [name for name, chosen in gpus.items() if len(chosen) < nproc[name]]
+    lacking_gpus = [name for name, chosen in gpus.items() if len(chosen) < nproc[name]]
     if spec.backend == "auto":
-        return ("gloo" if short or deaf else "nccl"), None
-    if spec.backend == "nccl" and short:
+        return ("gloo" if lacking_gpus or without_cuda else "nccl"), None
+    if spec.backend == "nccl" and lacking_gpus:
         return "", Problem(
-            where="cluster.backend",
-            what=f"nccl needs a GPU per rank, and {short[0]} has {len(gpus[short[0]])} "
-            f"for {nproc[short[0]]} rank{'' if nproc[short[0]] == 1 else 's'}",
+            subject="cluster.backend",
+            message=f"nccl needs a GPU per rank, and {lacking_gpus[0]} has {len(gpus[lacking_gpus[0]])} "
+            f"for {nproc[lacking_gpus[0]]} rank{'' if nproc[lacking_gpus[0]] == 1 else 's'}",
             hint="set cluster.backend=gloo"
             + (
-                f", or fewer ranks with cluster.nodes.{short[0]}.nproc_per_node"
-                if gpus[short[0]]
+                f", or fewer ranks with cluster.nodes.{lacking_gpus[0]}.nproc_per_node"
+                if gpus[lacking_gpus[0]]
                 else ""
             ),
         )
@@ -247,45 +252,47 @@ def _node_plan(
     spec: Spec,
     index: int,
     facts: Facts,
-    these: _Attempt,
+    context: _AttemptContext,
     nproc: int,
     ranks: Tuple[int, ...],
     gpus: Tuple[int, ...],
 ) -> NodePlan:
-    node, meeting = spec.nodes[index], these.meeting
-    folder = RunFolder(facts.workdir, spec.run_id, node.name)
-    script = _script(spec, facts, these.code)
-    interface = _interface(spec, node, facts, meeting.route)
-    place = Place(
+    node, endpoints = spec.nodes[index], context.endpoints
+    run_paths = RunPaths(facts.workdir, spec.run_id, node.name)
+    script = _script(spec, facts, context.code)
+    interface = _interface(spec, node, facts, endpoints.route)
+    position = NodePosition(
         index=index,
         nproc=nproc,
-        addr=meeting.addr,
-        port=meeting.port,
-        local_addr=meeting.local_addrs.get(node.name, ""),
-        endpoint=meeting.endpoint,
+        addr=endpoints.addr,
+        port=endpoints.port,
+        local_addr=endpoints.local_addrs.get(node.name, ""),
+        etcd_endpoint=endpoints.etcd_endpoint,
     )
     python = facts.python.executable
-    start = entry(spec, these.number, place, python=python, script=script, folder=folder)
-    env = environment(
-        *(spec, node, facts, these.backend, interface, nproc, gpus), attempt=these.number
+    launch = launch_command(
+        spec, context.number, position, python=python, script=script, run_paths=run_paths
     )
-    env = {**start.env, **env}
+    env = rank_environment(
+        *(spec, node, facts, context.backend, interface, nproc, gpus), attempt=context.number
+    )
+    env = {**launch.env, **env}
     if spec.elastic:
         env = {**NO_SHARED_STORE, **env}
-    env = {**flight_recorder(env, folder.flights(these.number)), **env}
-    cwd = _cwd(spec, folder, facts, these.code)
+    env = {**flight_recorder_env(env, run_paths.flight_recorder_prefix(context.number)), **env}
+    cwd = _cwd(spec, run_paths, facts, context.code)
     return NodePlan(
         node=node.name,
         host=node.host,
-        command=start.command,
+        command=launch.command,
         env=env,
         cwd=cwd,
         ranks=ranks,
         gpus=gpus,
         interface=interface,
         order=replace(
-            _order(spec, node, facts.workdir, these, start),
-            env={**env, **start.plumbing},
+            _order(spec, node, facts.workdir, context, launch),
+            env={**env, **launch.internal_env},
             cwd=cwd,
             ranks=ranks,
             nproc=nproc,
@@ -294,52 +301,56 @@ def _node_plan(
     )
 
 
-def _order(spec: Spec, node: Node, workdir: str, these: _Attempt, start: Entry) -> Order:
+def _order(
+    spec: Spec, node: Node, workdir: str, context: _AttemptContext, launch: LaunchCommand
+) -> Order:
     """Return what a supervisor is told, but for what the plan of its node says."""
-    meeting = these.meeting
+    endpoints = context.endpoints
     return Order(
         run_id=spec.run_id,
         node=node.name,
-        attempt=these.number,
+        attempt=context.number,
         workdir=workdir,
-        argv=start.argv,
+        argv=launch.argv,
         env={},
         cwd="",
         ranks=(),
-        shim=RunFolder(workdir, spec.run_id, node.name).shim,
+        shim=RunPaths(workdir, spec.run_id, node.name).shim,
         shim_python=spec.host_python,
-        rank_prefix=start.rank_prefix,
-        hide=PLUMBING if start.launcher else (),
-        launcher=start.launcher,
-        release=these.code.release,
-        hold_port=meeting.held_port(node, spec),
+        rank_prefix=launch.rank_prefix,
+        hidden_env=INTERNAL_ENV if launch.launcher else (),
+        launcher=launch.launcher,
+        release=context.code.release,
+        reserve_port=endpoints.reserved_port(node, spec),
         grace_s=spec.grace_s,
         disconnect_s=spec.disconnect_s,
-        hub=meeting.hub,
-        service=meeting.service,
+        hub=endpoints.hub,
+        sidecar=endpoints.sidecar,
         stall_s=spec.stall_s,
-        stall_stops=spec.stall_stops,
+        stop_on_stall=spec.stop_on_stall,
         metrics=spec.metrics,
         stacks=spec.stacks,
-        restarts=spec.rendezvous.assigns and spec.torchrun.max_restarts > 0,
+        restarts_ranks=spec.rendezvous.torch_assigns_ranks and spec.torchrun.max_restarts > 0,
     )
 
 
-def _cwd(spec: Spec, folder: RunFolder, facts: Facts, code: Code) -> str:
-    if spec.task.shipped:
-        return folder.work
+def _cwd(spec: Spec, run_paths: RunPaths, facts: Facts, code: CodeRef) -> str:
+    if spec.task.shipped_file:
+        return run_paths.work
     if not code.release:
         return facts.project
-    return posixpath.join(folder.work, code.sub) if code.sub else folder.work
+    return (
+        posixpath.join(run_paths.work, code.subdirectory) if code.subdirectory else run_paths.work
+    )
 
 
-def _script(spec: Spec, facts: Facts, code: Code) -> str:
-    if spec.task.shipped:
-        return posixpath.join(tasks_folder(facts.workdir, code.tasks_hash), spec.task.shipped)
+def _script(spec: Spec, facts: Facts, code: CodeRef) -> str:
+    if spec.task.shipped_file:
+        return posixpath.join(tasks_folder(facts.workdir, code.tasks_hash), spec.task.shipped_file)
     return (code.script or spec.task.target) if spec.task.kind == "script" else ""
 
 
 def _interface(spec: Spec, node: Node, facts: Facts, route: str) -> str:
-    if alone(spec) and not node.interface:
+    if is_single_node(spec) and not node.interface:
         return next((i.name for i in facts.interfaces if i.loopback), "lo")
-    return addresses.interface_of(node, facts, route)
+    return addresses.training_interface(node, facts, route)

@@ -7,20 +7,20 @@ from typing import Dict, Mapping, Tuple
 from runner.core.model.facts import Facts
 from runner.core.model.spec import Node, Spec
 
-RECORDER = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
-RECORDINGS = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
+RECORDER_SIZE_VARS = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
+RECORDER_PATH_VARS = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
 """Variables of torch's flight recorder, by their new and their old name (ProcessGroupNCCL.cpp)."""
 
 
-def flight_recorder(env: Mapping[str, str], place: str) -> Dict[str, str]:
+def flight_recorder_env(env: Mapping[str, str], path_prefix: str) -> Dict[str, str]:
     """Return where ranks that have it switched on shall write its dumps: beside their logs."""
-    off = all(env.get(name, "0") == "0" for name in RECORDER)
-    if off or any(name in env for name in RECORDINGS):
+    disabled = all(env.get(name, "0") == "0" for name in RECORDER_SIZE_VARS)
+    if disabled or any(name in env for name in RECORDER_PATH_VARS):
         return {}
-    return dict.fromkeys(RECORDINGS, place)
+    return dict.fromkeys(RECORDER_PATH_VARS, path_prefix)
 
 
-def environment(
+def rank_environment(
     spec: Spec,
     node: Node,
     facts: Facts,
@@ -46,7 +46,7 @@ def environment(
         env["GLOO_SOCKET_IFNAME"] = interface
         env["TP_SOCKET_IFNAME"] = interface
         env["NCCL_SOCKET_IFNAME"] = f"={interface}"
-    env = {name: value for name, value in env.items() if name not in facts.own_env}
+    env = {name: value for name, value in env.items() if name not in facts.preset_env}
     if node.gpu_ids or node.gpu_count is not None:
         if gpus:
             env["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # as in the facts; CUDA's: fastest first

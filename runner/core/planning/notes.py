@@ -5,19 +5,19 @@ from __future__ import annotations
 from typing import Dict, Iterator, List, Mapping, Sequence, Tuple
 
 from runner.core.model.facts import ASSUMED, Facts
-from runner.core.model.release import Code
+from runner.core.model.release import CodeRef
 from runner.core.model.spec import Spec
 
-NAMED = 3
+MAX_NAMED = 3
 """So many nodes a note names one by one."""
 
 
-def notes(
+def plan_notes(
     spec: Spec,
     facts: Mapping[str, Facts],
     gpus: Mapping[str, Tuple[int, ...]],
-    deaf: Sequence[str],
-    code: Code,
+    without_cuda: Sequence[str],
+    code: CodeRef,
 ) -> Iterator[str]:
     """Yield the notes of a plan.
 
@@ -25,65 +25,67 @@ def notes(
         spec: What was asked.
         facts: One answer per node of `spec`.
         gpus: What each node uses of its own.
-        deaf: Nodes with GPUs whose torch was built without CUDA.
+        without_cuda: Nodes with GPUs whose torch was built without CUDA.
         code: What travels with the run.
     """
-    single = [node.name for node in spec.nodes if not gpus[node.name] and node.nproc is None]
-    if single:
-        yield _on_cpus(spec, facts, single)
-    if deaf:
-        yield f"GPUs, but a torch built without CUDA, on {_some(deaf)}: gloo is used"
+    cpu_nodes = [node.name for node in spec.nodes if not gpus[node.name] and node.nproc is None]
+    if cpu_nodes:
+        yield _cpu_note(spec, facts, cpu_nodes)
+    if without_cuda:
+        yield f"GPUs, but a torch built without CUDA, on {_join_names(without_cuda)}: gloo is used"
     restarts = spec.torchrun.max_restarts
-    if spec.least and spec.least < (spec.most or len(spec.nodes)) and not restarts:
+    if spec.min_nodes and spec.min_nodes < (spec.max_nodes or len(spec.nodes)) and not restarts:
         yield (
             "torchrun.max_restarts is 0: nodes may join, and one that leaves ends the run "
             "(each one that leaves takes a restart of every node's)"
         )
     if spec.relaunch.max:
-        yield _relaunch(spec)
-    yield from _logind(spec, facts)
-    yield from _unpushed(spec, facts, code)
+        yield _relaunch_note(spec)
+    yield from _logind_notes(spec, facts)
+    yield from _unpushed_note(spec, facts, code)
 
 
-def _on_cpus(spec: Spec, facts: Mapping[str, Facts], names: Sequence[str]) -> str:
-    each = "1 rank" if len(names) == 1 else "1 rank each"
+def _cpu_note(spec: Spec, facts: Mapping[str, Facts], names: Sequence[str]) -> str:
+    ranks_text = "1 rank" if len(names) == 1 else "1 rank each"
     if facts[names[0]].gpu_source == ASSUMED:
-        return f"the GPUs of {_some(names)} are found at launch: {each} is shown here"
-    more = "" if spec.task.plain else " (cluster.nproc_per_node sets more)"
-    return f"no GPU on {_some(names)}: {each} on the CPU{more}"
+        return f"the GPUs of {_join_names(names)} are found at launch: {ranks_text} is shown here"
+    how_to_add = "" if spec.task.is_plain else " (cluster.nproc_per_node sets more)"
+    return f"no GPU on {_join_names(names)}: {ranks_text} on the CPU{how_to_add}"
 
 
-def _relaunch(spec: Spec) -> str:
-    most = spec.relaunch.max
-    times = "once" if most == 1 else f"up to {most} times in all"
+def _relaunch_note(spec: Spec) -> str:
+    max_relaunches = spec.relaunch.max
+    times = "once" if max_relaunches == 1 else f"up to {max_relaunches} times in all"
     spares = [node.name for node in spec.spares]
-    spare = f"spare: {_some(spares)}" if spares else "no spare"
-    return f"if it fails it starts again, {times}; {spare}"
+    spares_text = f"spare: {_join_names(spares)}" if spares else "no spare"
+    return f"if it fails it starts again, {times}; {spares_text}"
 
 
-def _logind(spec: Spec, facts: Mapping[str, Facts]) -> Iterator[str]:
+def _logind_notes(spec: Spec, facts: Mapping[str, Facts]) -> Iterator[str]:
     """Name the hosts where a run dies with the connection that started it."""
-    ways: Dict[Tuple[str, str], List[str]] = {}
+    nodes_by_setting: Dict[Tuple[str, str], List[str]] = {}
     for node in spec.nodes:
-        found = facts[node.name]
-        if found.logind_kills:
-            ways.setdefault((found.logind_kills, found.user), []).append(node.name)
-    for (setting, user), names in ways.items():
+        host_facts = facts[node.name]
+        if host_facts.logind_kill_setting:
+            nodes_by_setting.setdefault(
+                (host_facts.logind_kill_setting, host_facts.user), []
+            ).append(node.name)
+    for (setting, user), names in nodes_by_setting.items():
         there = "there" if len(names) == 1 else "on them"
         yield (
-            f"logind on {_some(names)} kills what you leave running when you log out ({setting}): "
+            f"logind on {_join_names(names)} kills what you leave running when you log out ({setting}): "
             f"a run that outlives its connection would die {there}; an administrator can set "
             f"KillUserProcesses=no, or KillExcludeUsers={user}"
         )
 
 
-def _unpushed(spec: Spec, facts: Mapping[str, Facts], code: Code) -> Iterator[str]:
+def _unpushed_note(spec: Spec, facts: Mapping[str, Facts], code: CodeRef) -> Iterator[str]:
     names = [node.name for node in spec.nodes]
-    lacking = [name for name in names if code.release and not facts[name].release_held]
-    if lacking:
-        yield f"release {code.release} is not on {_some(lacking)} yet: a launch pushes it first"
+    missing = [name for name in names if code.release and not facts[name].has_release]
+    if missing:
+        yield f"release {code.release} is not on {_join_names(missing)} yet: a launch pushes it first"
 
 
-def _some(names: Sequence[str]) -> str:
-    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-    return ", ".join(names[:NAMED]) + more
+def _join_names(names: Sequence[str]) -> str:
+    more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
+    return ", ".join(names[:MAX_NAMED]) + more

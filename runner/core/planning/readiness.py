@@ -8,7 +8,7 @@ from typing import List, Tuple
 from runner.core.errors import Problem
 from runner.core.model.facts import Facts
 from runner.core.model.spec import Node, Spec, Task
-from runner.core.planning.rendezvous_flags import newer_options
+from runner.core.planning.rendezvous_flags import unsupported_options
 
 MIN_DISK_BYTES = 32 << 20
 """Below this, not even the records and the first log lines are safe."""
@@ -16,30 +16,30 @@ MIN_DISK_BYTES = 32 << 20
 
 def problems_of(spec: Spec, node: Node, facts: Facts) -> List[Problem]:
     """Return everything about one host that makes a start pointless."""
-    if facts.setup.code != 0:
-        return [_setup(node, facts)]
+    if facts.setup.exit_code != 0:
+        return [_setup_problem(node, facts)]
     return [
         *(interpreter_problems(node, facts) if needs_python(spec.task) else ()),
         *(torch_problems(node, facts) if needs_torch(spec.task) else ()),
-        *storage_problems(node, facts),
-        *room_problems(spec, node, facts),
-        *_program(spec, node, facts),
+        *workdir_problems(node, facts),
+        *disk_problems(spec, node, facts),
+        *_code_problems(spec, node, facts),
         *gpu_problems(node, facts),
         *port_problems(spec, node, facts),
-        *service_problems(spec, node, facts),
+        *sidecar_problems(spec, node, facts),
         *torchrun_problems(spec, node, facts),
-        *_logout(spec, node, facts),
+        *_logout_problems(spec, node, facts),
     ]
 
 
 def needs_python(task: Task) -> bool:
     """Whether the task's interpreter starts it, or what starts it."""
-    return not (task.plain and task.kind == "command")
+    return not (task.is_plain and task.kind == "command")
 
 
 def needs_torch(task: Task) -> bool:
     """Whether torch starts it; a program that is started plainly may do without."""
-    return not task.plain
+    return not task.is_plain
 
 
 def visible_gpus(facts: Facts) -> Tuple[int, ...]:
@@ -48,25 +48,29 @@ def visible_gpus(facts: Facts) -> Tuple[int, ...]:
     That lists indices or (the beginnings of) UUIDs and ends, for CUDA, at the first word that is
     neither, such as -1.
     """
-    there = tuple(gpu.index for gpu in facts.gpus)
-    chosen = facts.own_env.get("CUDA_VISIBLE_DEVICES")
+    indices = tuple(gpu.index for gpu in facts.gpus)
+    chosen = facts.preset_env.get("CUDA_VISIBLE_DEVICES")
     if chosen is None:
-        return there
+        return indices
     visible: List[int] = []
     for word in (word.strip() for word in chosen.split(",")):
-        named = [
+        matching = [
             gpu.index
             for gpu in facts.gpus
             if word == str(gpu.index) or (word.startswith("GPU-") and gpu.uuid.startswith(word))
         ]
-        if len(named) != 1:
+        if len(matching) != 1:
             break
-        visible += named
+        visible += matching
     return tuple(visible)
 
 
-def _setup(node: Node, facts: Facts) -> Problem:
-    how = "did not end in time" if facts.setup.code < 0 else f"ended with {facts.setup.code}"
+def _setup_problem(node: Node, facts: Facts) -> Problem:
+    how = (
+        "did not end in time"
+        if facts.setup.exit_code < 0
+        else f"ended with {facts.setup.exit_code}"
+    )
     output = facts.setup.output.strip() or "(no output)"
     return Problem(node.name, f"cluster.setup {how}", output)
 
@@ -93,15 +97,15 @@ def torch_problems(node: Node, facts: Facts) -> List[Problem]:
     return []
 
 
-def storage_problems(node: Node, facts: Facts) -> List[Problem]:
+def workdir_problems(node: Node, facts: Facts) -> List[Problem]:
     """Return what keeps anything from being stored on a host."""
     if facts.workdir_error:
-        what = f"cluster.workdir: {facts.workdir_error}"
-        return [Problem(node.name, what, "set cluster.workdir")]
+        message = f"cluster.workdir: {facts.workdir_error}"
+        return [Problem(node.name, message, "set cluster.workdir")]
     return []
 
 
-def room_problems(spec: Spec, node: Node, facts: Facts) -> List[Problem]:
+def disk_problems(spec: Spec, node: Node, facts: Facts) -> List[Problem]:
     """Return what is wrong with the room on its disk."""
     if facts.workdir_error:
         return []
@@ -120,15 +124,15 @@ def room_problems(spec: Spec, node: Node, facts: Facts) -> List[Problem]:
 
 def setup_problems(node: Node, facts: Facts) -> List[Problem]:
     """Return how the setup lines failed."""
-    return [_setup(node, facts)] if facts.setup.code != 0 else []
+    return [_setup_problem(node, facts)] if facts.setup.exit_code != 0 else []
 
 
-def _program(spec: Spec, node: Node, facts: Facts) -> List[Problem]:
+def _code_problems(spec: Spec, node: Node, facts: Facts) -> List[Problem]:
     problems = []
-    if facts.run_there:
-        what = f"run_id: there is a run {spec.run_id} below {facts.workdir} already"
-        problems.append(Problem(node.name, what, "choose another run_id, or leave it out"))
-    if spec.task.shipped:
+    if facts.run_exists:
+        message = f"run_id: there is a run {spec.run_id} below {facts.workdir} already"
+        problems.append(Problem(node.name, message, "choose another run_id, or leave it out"))
+    if spec.task.shipped_file:
         return problems
     if not facts.project_exists:
         problems.append(
@@ -140,11 +144,11 @@ def _program(spec: Spec, node: Node, facts: Facts) -> List[Problem]:
             )
         )
     elif not facts.script_exists:
-        where = "there" if posixpath.isabs(spec.task.target) else f"in {facts.project}"
+        place = "there" if posixpath.isabs(spec.task.target) else f"in {facts.project}"
         problems.append(
             Problem(
                 node.name,
-                f"task.script: there is no {spec.task.target} {where}",
+                f"task.script: there is no {spec.task.target} {place}",
                 "name it relative to cluster.project, or as an absolute path on the hosts",
             )
         )
@@ -153,45 +157,47 @@ def _program(spec: Spec, node: Node, facts: Facts) -> List[Problem]:
 
 def gpu_problems(node: Node, facts: Facts) -> List[Problem]:
     """Return what the YAML asks for of its GPUs, and it has not."""
-    there = visible_gpus(facts)
+    visible = visible_gpus(facts)
     key = f"cluster.nodes.{node.name}.gpus"
     if node.gpu_ids:
-        missing = [index for index in node.gpu_ids if index not in there]
-        asked = f"asked for device {missing[0]}" if missing else ""
+        missing = [index for index in node.gpu_ids if index not in visible]
+        request = f"asked for device {missing[0]}" if missing else ""
     else:
-        asked = f"asked for {node.gpu_count}" if (node.gpu_count or 0) > len(there) else ""
-    if not asked:
+        request = f"asked for {node.gpu_count}" if (node.gpu_count or 0) > len(visible) else ""
+    if not request:
         return []
     source = "" if facts.gpu_source == "none" else f" ({facts.gpu_source})"
-    seen = f"{len(there) or 'none'}{source}"
-    legal = f"0 to {len(there)}, or a list of {list(there)}" if there else "0"
-    return [Problem(node.name, f"{key}: {asked}, the host has {seen}", f"legal here: {legal}")]
+    available = f"{len(visible) or 'none'}{source}"
+    legal = f"0 to {len(visible)}, or a list of {list(visible)}" if visible else "0"
+    return [
+        Problem(node.name, f"{key}: {request}, the host has {available}", f"legal here: {legal}")
+    ]
 
 
 def port_problems(spec: Spec, node: Node, facts: Facts) -> List[Problem]:
     """Return why there is no port for the meeting."""
-    holds = spec.rendezvous.holds(node.name, spec.master.name)
-    if not holds or facts.held_port:
+    reserves = spec.rendezvous.reserves_port(node.name, spec.master.name)
+    if not reserves or facts.reserved_port:
         return []
     hint = "set cluster.master_port to another port, a range such as 29500-29600, or auto"
     return [Problem(node.name, f"cluster.master_port: {facts.port_error}", hint)]
 
 
-def service_problems(spec: Spec, node: Node, facts: Facts) -> List[Problem]:
+def sidecar_problems(spec: Spec, node: Node, facts: Facts) -> List[Problem]:
     """Return why this host cannot run the etcd that it is to run."""
     if node.name != spec.rendezvous.serve:
         return []
-    found, key = facts.etcd, "rendezvous.serve"
-    if not found.program:
+    etcd, key = facts.etcd, "rendezvous.serve"
+    if not etcd.program:
         hint = (
             "install it there (Debian's package is etcd-server), add its folder to PATH in "
             "cluster.setup, or set rendezvous.endpoint=HOST:PORT to one that runs"
         )
         return [Problem(node.name, f"{key}: there is no etcd on its PATH", hint)]
-    if not found.speaks_v2:
-        what = f"{key}: {found.program} is etcd {found.version}, which has no v2 API for torch"
+    if not etcd.supports_v2:
+        message = f"{key}: {etcd.program} is etcd {etcd.version}, which has no v2 API for torch"
         return [
-            Problem(node.name, what, "install etcd 3.4 or 3.5 there, or choose rendezvous=c10d")
+            Problem(node.name, message, "install etcd 3.4 or 3.5 there, or choose rendezvous=c10d")
         ]
     return []
 
@@ -199,22 +205,22 @@ def service_problems(spec: Spec, node: Node, facts: Facts) -> List[Problem]:
 def torchrun_problems(spec: Spec, node: Node, facts: Facts) -> List[Problem]:
     """Return the options of torchrun's that were asked for and this host's torch has not."""
     problems = []
-    for key, since, hint in newer_options(spec, facts.python.torch):
-        what = f"torch {facts.python.torch} is there, and {key} needs {since} or newer"
-        problems.append(Problem(node.name, what, hint))
+    for key, since, hint in unsupported_options(spec, facts.python.torch):
+        message = f"torch {facts.python.torch} is there, and {key} needs {since} or newer"
+        problems.append(Problem(node.name, message, hint))
     return problems
 
 
-def _logout(spec: Spec, node: Node, facts: Facts) -> List[Problem]:
+def _logout_problems(spec: Spec, node: Node, facts: Facts) -> List[Problem]:
     """A run that nobody stays logged in for must outlive the log-in that started it."""
-    if not facts.logind_kills or (spec.disconnect_s and not spec.detach):
+    if not facts.logind_kill_setting or (spec.disconnect_s and not spec.detach):
         return []
-    what = (
+    message = (
         "logind would kill the run as soon as its launch has logged out again "
-        f"({facts.logind_kills})"
+        f"({facts.logind_kill_setting})"
     )
     hint = (
         f"have KillUserProcesses=no, or KillExcludeUsers={facts.user}, set there; or stay: leave "
         "out detach=true and on_disconnect=keep"
     )
-    return [Problem(node.name, what, hint)]
+    return [Problem(node.name, message, hint)]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Callable, Dict, List, Tuple
 
 from runner.core.model.spec import Spec
-from runner.core.text import bracketed
+from runner.core.text import bracket_ipv6
 
 NO_SHARED_STORE = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 """For nodes that come and go: torch would keep the address of the first store for good
@@ -15,7 +15,7 @@ NO_SHARED_STORE = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 who stay would look for a rank 0 that has left."""
 
 
-SINCE = {
+ADDED_IN = {
     "local_addr": (2, 0),
     "numa_binding": (2, 9),
     "signals_to_handle": (2, 10),
@@ -28,7 +28,7 @@ Read in torch/distributed/run.py of the wheels of 1.12.0, 1.13.0 and 2.0.0 to 2.
 
 
 @dataclass(frozen=True)
-class Place:
+class NodePosition:
     """One node's place in the meeting of an attempt.
 
     Attributes:
@@ -37,7 +37,7 @@ class Place:
         addr: Where the nodes meet: the master's address.
         port: The port there.
         local_addr: Where its own ranks can be reached by the others.
-        endpoint: HOST:PORT of etcd, where that is how they meet.
+        etcd_endpoint: HOST:PORT of etcd, where that is how they meet.
     """
 
     index: int
@@ -45,13 +45,13 @@ class Place:
     addr: str
     port: int
     local_addr: str = ""
-    endpoint: str = ""
+    etcd_endpoint: str = ""
 
 
-def flags(spec: Spec, attempt: int, place: Place) -> Tuple[str, ...]:
+def flags(spec: Spec, attempt: int, position: NodePosition) -> Tuple[str, ...]:
     """Return torchrun's options for one node, in the order a person would type them."""
-    meet = WAYS[spec.rendezvous.backend]
-    return (*meet(spec, attempt, place), *_own(spec))
+    backend_flags = BACKENDS[spec.rendezvous.backend]
+    return (*backend_flags(spec, attempt, position), *_extra_flags(spec))
 
 
 def rdzv_id(spec: Spec, attempt: int) -> str:
@@ -59,35 +59,39 @@ def rdzv_id(spec: Spec, attempt: int) -> str:
     return f"{spec.run_id}-{attempt}" if attempt else spec.run_id
 
 
-def newer_options(spec: Spec, torch: str) -> List[Tuple[str, str, str]]:
+def unsupported_options(spec: Spec, torch: str) -> List[Tuple[str, str, str]]:
     """Return what a run asks for and that torch has not: each key, its first torch, what to do.
 
     A version that cannot be read counts as new enough.
     """
-    found = re.match(r"(\d+)\.(\d+)", torch)
-    if found is None:
+    match = re.match(r"(\d+)\.(\d+)", torch)
+    if match is None:
         return []
-    asked = {
+    requested = {
         "local_addr": spec.rendezvous.backend != "static",
         "numa_binding": bool(spec.torchrun.numa_binding),
         "signals_to_handle": bool(spec.torchrun.signals_to_handle),
         "shutdown_timeout": spec.torchrun.shutdown_timeout is not None,
     }
-    version = int(found[1]), int(found[2])
-    newer = []
-    for name, since in SINCE.items():
-        if asked[name] and version < since:
-            words = f"{since[0]}.{since[1]}"
+    version = int(match[1]), int(match[2])
+    unsupported = []
+    for name, since in ADDED_IN.items():
+        if requested[name] and version < since:
+            since_text = f"{since[0]}.{since[1]}"
             if name == "local_addr":
                 key = f"rendezvous={spec.rendezvous.backend} (--local_addr)"
-                newer.append((key, words, "install a newer torch there, or set rendezvous=static"))
+                unsupported.append(
+                    (key, since_text, "install a newer torch there, or set rendezvous=static")
+                )
             else:
                 key = f"torchrun.{name}"
-                newer.append((key, words, f"leave it out ({key}=null), or install a newer torch"))
-    return newer
+                unsupported.append(
+                    (key, since_text, f"leave it out ({key}=null), or install a newer torch")
+                )
+    return unsupported
 
 
-def _static(spec: Spec, attempt: int, place: Place) -> Tuple[str, ...]:
+def _static(spec: Spec, attempt: int, position: NodePosition) -> Tuple[str, ...]:
     """Every node is told its rank and where the store is.
 
     `--max_restarts` is always 0: torch keeps one store without a prefix per attempt there, so
@@ -96,77 +100,81 @@ def _static(spec: Spec, attempt: int, place: Place) -> Tuple[str, ...]:
     """
     return (
         f"--nnodes={len(spec.nodes)}",
-        f"--nproc_per_node={place.nproc}",
-        f"--node_rank={place.index}",
-        f"--master_addr={place.addr}",
-        f"--master_port={place.port}",
+        f"--nproc_per_node={position.nproc}",
+        f"--node_rank={position.index}",
+        f"--master_addr={position.addr}",
+        f"--master_port={position.port}",
         f"--rdzv_id={rdzv_id(spec, attempt)}",
-        *_conf(spec, {}),
+        *_conf_flag(spec, {}),
         "--max_restarts=0",
     )
 
 
-def _standalone(spec: Spec, _: int, place: Place) -> Tuple[str, ...]:
+def _standalone(spec: Spec, _: int, position: NodePosition) -> Tuple[str, ...]:
     """One node, whose torchrun chooses a port and an id itself."""
     return (
         "--standalone",
-        f"--nproc_per_node={place.nproc}",
-        f"--local_addr={place.addr}",
-        *_conf(spec, {}),
+        f"--nproc_per_node={position.nproc}",
+        f"--local_addr={position.addr}",
+        *_conf_flag(spec, {}),
         f"--max_restarts={spec.torchrun.max_restarts}",
     )
 
 
-def _c10d(spec: Spec, attempt: int, place: Place) -> Tuple[str, ...]:
+def _c10d(spec: Spec, attempt: int, position: NodePosition) -> Tuple[str, ...]:
     """A store on the master; left alone, torch would guess from names who is to open it."""
     return _dynamic(
-        *(spec, attempt, place, f"{bracketed(place.addr)}:{place.port}"),
-        {"is_host": "1" if place.index == 0 else "0"},
+        *(spec, attempt, position, f"{bracket_ipv6(position.addr)}:{position.port}"),
+        {"is_host": "1" if position.index == 0 else "0"},
     )
 
 
-def _etcd(spec: Spec, attempt: int, place: Place) -> Tuple[str, ...]:
+def _etcd(spec: Spec, attempt: int, position: NodePosition) -> Tuple[str, ...]:
     """A store of its own, on none of the nodes or on one of them."""
-    return _dynamic(spec, attempt, place, place.endpoint, {})
+    return _dynamic(spec, attempt, position, position.etcd_endpoint, {})
 
 
 def _dynamic(
-    spec: Spec, attempt: int, place: Place, endpoint: str, conf: Dict[str, str]
+    spec: Spec, attempt: int, position: NodePosition, endpoint: str, conf: Dict[str, str]
 ) -> Tuple[str, ...]:
-    least, most = spec.least, spec.most or len(spec.nodes)
+    min_nodes, max_nodes = spec.min_nodes, spec.max_nodes or len(spec.nodes)
     return (
-        f"--nnodes={most}" if least in (None, most) else f"--nnodes={least}:{most}",
-        f"--nproc_per_node={place.nproc}",
+        f"--nnodes={max_nodes}"
+        if min_nodes in (None, max_nodes)
+        else f"--nnodes={min_nodes}:{max_nodes}",
+        f"--nproc_per_node={position.nproc}",
         f"--rdzv_backend={spec.rendezvous.backend}",
         f"--rdzv_endpoint={endpoint}",
         f"--rdzv_id={rdzv_id(spec, attempt)}",
-        *_conf(spec, conf),
-        *([f"--local_addr={place.local_addr}"] if place.local_addr else []),
+        *_conf_flag(spec, conf),
+        *([f"--local_addr={position.local_addr}"] if position.local_addr else []),
         f"--max_restarts={spec.torchrun.max_restarts}",
     )
 
 
-def _conf(spec: Spec, ours: Dict[str, str]) -> Tuple[str, ...]:
-    settings = {**spec.torchrun.rdzv_conf, **ours}
+def _conf_flag(spec: Spec, overrides: Dict[str, str]) -> Tuple[str, ...]:
+    settings = {**spec.torchrun.rdzv_conf, **overrides}
     if not settings:
         return ()
     return ("--rdzv_conf=" + ",".join(f"{name}={value}" for name, value in settings.items()),)
 
 
-def _own(spec: Spec) -> Tuple[str, ...]:
+def _extra_flags(spec: Spec) -> Tuple[str, ...]:
     """Return what was chosen of torchrun's other options."""
-    knobs = spec.torchrun
+    options = spec.torchrun
     chosen = {
-        "monitor_interval": "" if knobs.monitor_interval is None else f"{knobs.monitor_interval:g}",
-        "role": knobs.role,
-        "start_method": knobs.start_method,
-        "signals_to_handle": ",".join(knobs.signals_to_handle),
-        "numa_binding": knobs.numa_binding,
+        "monitor_interval": ""
+        if options.monitor_interval is None
+        else f"{options.monitor_interval:g}",
+        "role": options.role,
+        "start_method": options.start_method,
+        "signals_to_handle": ",".join(options.signals_to_handle),
+        "numa_binding": options.numa_binding,
     }
     return tuple(f"--{name}={value}" for name, value in chosen.items() if value)
 
 
-WAYS: Dict[str, Callable[[Spec, int, Place], Tuple[str, ...]]] = {
+BACKENDS: Dict[str, Callable[[Spec, int, NodePosition], Tuple[str, ...]]] = {
     "static": _static,
     "standalone": _standalone,
     "c10d": _c10d,

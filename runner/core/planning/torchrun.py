@@ -9,19 +9,19 @@ from runner.core.model.spec import Task
 LOCAL_RANK_MACRO = "${local_rank}"
 
 
-MODULES = {"torchrun": "torch.distributed.run", "launch": "torch.distributed.launch"}
+LAUNCHER_MODULES = {"torchrun": "torch.distributed.run", "launch": "torch.distributed.launch"}
 """What the interpreter runs, by `Task.entry`."""
 
-NAMES = {"torchrun": "torchrun", "launch": "torch.distributed.launch"}
+LAUNCHER_NAMES = {"torchrun": "torchrun", "launch": "torch.distributed.launch"}
 """How people call it, by `Task.entry`."""
 
 
-def launcher(python: str, flags: Sequence[str], entry: str = "torchrun") -> Tuple[str, ...]:
+def torchrun_command(python: str, flags: Sequence[str], entry: str = "torchrun") -> Tuple[str, ...]:
     """Return torchrun's own part of the command; `python` is the task's interpreter."""
-    return (python, "-m", MODULES[entry], *flags)
+    return (python, "-m", LAUNCHER_MODULES[entry], *flags)
 
 
-def program(task: Task, script: str, shim: str = "") -> Tuple[str, ...]:
+def torchrun_program(task: Task, script: str, shim: str = "") -> Tuple[str, ...]:
     """Return what follows torchrun's options.
 
     Args:
@@ -33,20 +33,20 @@ def program(task: Task, script: str, shim: str = "") -> Tuple[str, ...]:
     args = tuple(escape(arg) for arg in task.args)
     # Without the `--`, torchrun's argparse takes a script's `--n` for an option of its own.
     if task.kind == "command":
-        started = (shim, escape(task.target)) if shim else (task.target,)
+        program = (shim, escape(task.target)) if shim else (task.target,)
         # torch.distributed.launch would pass --local-rank, and does not to what is not Python.
         use_env = ("--use_env",) if task.entry == "launch" else ()
-        return (*use_env, "--no_python", "--", *started, *args)
+        return (*use_env, "--no_python", "--", *program, *args)
     if script:
         return ("--", escape(script), *args)
     return ("-m", "--", escape(task.target), *args)
 
 
-def args_at(command: Sequence[str]) -> int:
+def torchrun_args_index(command: Sequence[str]) -> int:
     """Return where the task's own arguments begin in a command of ours."""
     options = len(("python", "-m", "torch.distributed.run"))
     words = enumerate(command[options:], start=options + 1)
-    return next(at for at, word in words if not word.startswith("-"))
+    return next(index for index, word in words if not word.startswith("-"))
 
 
 def escape(arg: str) -> str:

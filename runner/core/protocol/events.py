@@ -10,17 +10,17 @@ from typing import Any, Dict, Optional, Tuple, Type, Union
 from runner.core.codec import decode, encode
 from runner.core.protocol.states import State
 
-VERSION = 1
+EVENT_VERSION = 1
 
 
-class Cause(enum.Enum):
+class StopCause(enum.Enum):
     """Who wanted a run to stop."""
 
     USER = "user"
     """Somebody asked for it."""
     PEER = "peer"
     """It failed elsewhere."""
-    OWN = "own"
+    LOCAL = "local"
     """Something of this host's own, which the reason tells."""
 
 
@@ -28,12 +28,12 @@ class Cause(enum.Enum):
 class ProgramStarted:
     """The supervisor started the program (torchrun), in a `cgroup` of its own if it could.
 
-    `again` is that of its order.
+    `rejoin_count` is that of its order.
     """
 
     pid: int
     cgroup: str = ""
-    again: int = 0
+    rejoin_count: int = 0
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class RankExited:
 
     Both are None when its shim was killed with it, so that nobody saw the end.
     `max_rss` is its peak memory in bytes, `traceback` what torch's `@record` wrote down of its end,
-    `start` that of its `RankStarted`, `raised` the exception that its log ends with.
+    `start` that of its `RankStarted`, `exception` the exception that its log ends with.
     """
 
     rank: int
@@ -70,10 +70,10 @@ class RankExited:
     error: str = ""
     traceback: str = ""
     start: int = 1
-    raised: str = ""
+    exception: str = ""
 
     @property
-    def ok(self) -> bool:
+    def succeeded(self) -> bool:
         """Whether it succeeded."""
         return self.code == 0
 
@@ -100,14 +100,14 @@ class Stopping:
     """The supervisor began to end what is left of the run, because of a `cause`."""
 
     reason: str
-    cause: Cause = Cause.OWN
+    cause: StopCause = StopCause.LOCAL
 
 
 @dataclass(frozen=True)
 class Ended:
     """The run is over on this host.
 
-    `killed` processes had to be killed; `survivors` could not be. `proven` is whether the look
+    `killed` processes had to be killed; `survivors` could not be. `verified` is whether the look
     that found nothing else saw everything of the run.
     """
 
@@ -115,16 +115,16 @@ class Ended:
     reason: str = ""
     killed: int = 0
     survivors: Tuple[int, ...] = ()
-    proven: bool = True
+    verified: bool = True
 
 
 @dataclass(frozen=True)
-class Joined:
+class HubJoined:
     """The supervisor is in touch with the hub: from now on one's failure ends all."""
 
 
 @dataclass(frozen=True)
-class Apart:
+class HubUnreachable:
     """The supervisor cannot reach the hub, and goes on trying."""
 
     reason: str
@@ -139,7 +139,7 @@ class PeerLost:
 
 
 @dataclass(frozen=True)
-class PeerLeft:
+class PeerDeparted:
     """The node `peer` was lost, or left, and the run goes on with `nodes` others (0: not known)."""
 
     peer: str
@@ -148,7 +148,7 @@ class PeerLeft:
 
 
 @dataclass(frozen=True)
-class Kept:
+class Detached:
     """The run goes on without a controller from now on."""
 
 
@@ -156,23 +156,23 @@ class Kept:
 class Stalled:
     """Nothing of the run has moved anywhere for `seconds`.
 
-    Where every rank of this host is, is in its log `stacks`, in the dump made at `dump`, or
-    `problem` says why not. `stops` is whether the run is stopped for it.
+    Where every rank of this host is, is in its log `stacks`, in the dump made at `dump_time`, or
+    `problem` says why not. `stops_run` is whether the run is stopped for it.
     """
 
     seconds: float
-    stops: bool = False
+    stops_run: bool = False
     problem: str = ""
-    dump: str = ""
+    dump_time: str = ""
 
 
 @dataclass(frozen=True)
-class Moving:
+class ProgressResumed:
     """Something moves again."""
 
 
 @dataclass(frozen=True)
-class StopAsked:
+class StopRequested:
     """The controller told every host to stop; `signal` is the user's, 0 for a failure elsewhere."""
 
     reason: str
@@ -187,14 +187,14 @@ class HostLost:
 
 
 @dataclass(frozen=True)
-class HostSilent:
+class EndUnverified:
     """A host did not say in time that nothing of the run is left there."""
 
     reason: str
 
 
 @dataclass(frozen=True)
-class Regrouping:
+class RelaunchPending:
     """Nothing of the attempt is left here; the hosts see whether the run starts once more."""
 
 
@@ -214,7 +214,7 @@ class NotRelaunched:
     reason: str
 
 
-Body = Union[
+EventBody = Union[
     ProgramStarted,
     RankStarted,
     RankExited,
@@ -222,22 +222,22 @@ Body = Union[
     PortTaken,
     Stopping,
     Ended,
-    Joined,
-    Apart,
+    HubJoined,
+    HubUnreachable,
     PeerLost,
-    PeerLeft,
-    Kept,
+    PeerDeparted,
+    Detached,
     Stalled,
-    Moving,
-    StopAsked,
+    ProgressResumed,
+    StopRequested,
     HostLost,
-    HostSilent,
-    Regrouping,
+    EndUnverified,
+    RelaunchPending,
     Relaunching,
     NotRelaunched,
 ]
 
-KINDS: Dict[str, Type[Any]] = {
+EVENT_TYPES: Dict[str, Type[Any]] = {
     "program_started": ProgramStarted,
     "rank_started": RankStarted,
     "rank_exited": RankExited,
@@ -245,21 +245,21 @@ KINDS: Dict[str, Type[Any]] = {
     "port_taken": PortTaken,
     "stopping": Stopping,
     "ended": Ended,
-    "joined": Joined,
-    "apart": Apart,
+    "hub_joined": HubJoined,
+    "hub_unreachable": HubUnreachable,
     "peer_lost": PeerLost,
-    "peer_left": PeerLeft,
-    "kept": Kept,
+    "peer_departed": PeerDeparted,
+    "detached": Detached,
     "stalled": Stalled,
-    "moving": Moving,
-    "stop_asked": StopAsked,
+    "progress_resumed": ProgressResumed,
+    "stop_requested": StopRequested,
     "host_lost": HostLost,
-    "host_silent": HostSilent,
-    "regrouping": Regrouping,
+    "end_unverified": EndUnverified,
+    "relaunch_pending": RelaunchPending,
     "relaunching": Relaunching,
     "not_relaunched": NotRelaunched,
 }
-_NAMES = {cls: name for name, cls in KINDS.items()}
+_KINDS = {cls: name for name, cls in EVENT_TYPES.items()}
 
 
 @dataclass(frozen=True)
@@ -276,15 +276,15 @@ class Event:
     seq: int
     wall: float
     mono: float
-    body: Body
+    body: EventBody
 
-    def line(self) -> str:
+    def to_line(self) -> str:
         """Return the event as one line of `events.jsonl`."""
         return json.dumps(self.as_data(), separators=(",", ":")) + "\n"
 
     def as_data(self) -> Dict[str, Any]:
         """Return the event as one flat JSON object."""
-        envelope = {"v": VERSION, "kind": _NAMES[type(self.body)]}
+        envelope = {"v": EVENT_VERSION, "kind": _KINDS[type(self.body)]}
         envelope.update({k: v for k, v in encode(self).items() if k != "body"})
         return {**envelope, **encode(self.body)}
 
@@ -297,10 +297,10 @@ def parse(line: str) -> Event:
     """
     data = json.loads(line)
     kind = data.get("kind") if isinstance(data, dict) else None
-    if not isinstance(kind, str) or kind not in KINDS:
+    if not isinstance(kind, str) or kind not in EVENT_TYPES:
         raise ValueError(f"an event of unknown kind {kind!r}")
     names = ("run_id", "node", "attempt", "seq", "wall", "mono")
     try:
-        return Event(body=decode(KINDS[kind], data), **{name: data[name] for name in names})
+        return Event(body=decode(EVENT_TYPES[kind], data), **{name: data[name] for name in names})
     except KeyError as missing:
         raise ValueError(f"an event without {missing}") from None

@@ -19,7 +19,7 @@ MAX_HEADER = 16 << 20
 MAX_PAYLOAD = 64 << 20
 
 
-class WireError(Exception):
+class FrameError(Exception):
     """The other side sent something that is no frame."""
 
 
@@ -33,15 +33,15 @@ class Frame:
 
     def pack(self) -> bytes:
         """Return the frame as bytes for the wire."""
-        return self.head() + self.payload
+        return self.header_bytes() + self.payload
 
-    def head(self) -> bytes:
+    def header_bytes(self) -> bytes:
         """Return all of it but the payload, which has to follow."""
         header = json.dumps({**self.data, "kind": self.kind}, separators=(",", ":")).encode()
         return LENGTHS.pack(len(header), len(self.payload)) + header
 
 
-class Unpacker:
+class FrameDecoder:
     """Turns a stream of bytes, cut anywhere, into frames."""
 
     def __init__(self) -> None:
@@ -51,19 +51,19 @@ class Unpacker:
         """Yield every frame that is complete now.
 
         Raises:
-            WireError: The bytes cannot be a frame.
+            FrameError: The bytes cannot be a frame.
         """
         self._buffer += chunk
         while len(self._buffer) >= LENGTHS.size:
             header_size, payload_size = LENGTHS.unpack_from(self._buffer)
             if header_size > MAX_HEADER or payload_size > MAX_PAYLOAD:
-                raise WireError("a frame of impossible size")
+                raise FrameError("a frame of impossible size")
             end = LENGTHS.size + header_size + payload_size
             if len(self._buffer) < end:
                 return
-            split = LENGTHS.size + header_size
-            header = bytes(self._buffer[LENGTHS.size : split])
-            payload = bytes(self._buffer[split:end])
+            header_end = LENGTHS.size + header_size
+            header = bytes(self._buffer[LENGTHS.size : header_end])
+            payload = bytes(self._buffer[header_end:end])
             del self._buffer[:end]
             yield _parse(header, payload)
 
@@ -75,5 +75,5 @@ def _parse(header: bytes, payload: bytes) -> Frame:
         data = None
     kind = data.pop("kind", None) if isinstance(data, dict) else None
     if not isinstance(kind, str):
-        raise WireError("a frame without a readable header")
+        raise FrameError("a frame without a readable header")
     return Frame(kind, data, payload)

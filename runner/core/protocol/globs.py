@@ -9,15 +9,15 @@ from __future__ import annotations
 import fnmatch
 from typing import FrozenSet, Iterable, List, Set, Tuple
 
-Parts = Tuple[str, ...]
+GlobParts = Tuple[str, ...]
 """What is left to match of a pattern; () when all of it did."""
 
-Matching = FrozenSet[Parts]
+GlobState = FrozenSet[GlobParts]
 
-ANY = "**"
+ANY_DEPTH = "**"
 
 
-def problem_of(pattern: str) -> str:
+def glob_problem(pattern: str) -> str:
     """Return what is wrong with a pattern, "" for nothing."""
     if not pattern.strip():
         return "is empty"
@@ -28,42 +28,42 @@ def problem_of(pattern: str) -> str:
     return ""
 
 
-def begin(patterns: Iterable[str]) -> Matching:
+def compile_globs(patterns: Iterable[str]) -> GlobState:
     """Return the patterns as they are to be matched at the top of the working folder."""
     return frozenset(_parts(pattern) for pattern in patterns)
 
 
-def descend(matching: Matching, name: str) -> Matching:
+def step(state: GlobState, name: str) -> GlobState:
     """Return what the patterns still ask for below `name`; with () in it, `name` matches."""
-    after: Set[Parts] = set()
-    for parts in matching:
-        _step(parts, name, after)
-    return frozenset(after)
+    next_state: Set[GlobParts] = set()
+    for parts in state:
+        _match_part(parts, name, next_state)
+    return frozenset(next_state)
 
 
-def named_below(matching: Matching) -> bool:
+def matches_below(state: GlobState) -> bool:
     """Whether a pattern that matched so far names something further down."""
-    return any(parts and parts[0] != ANY for parts in matching)
+    return any(parts and parts[0] != ANY_DEPTH for parts in state)
 
 
-def _parts(pattern: str) -> Parts:
+def _parts(pattern: str) -> GlobParts:
     parts: List[str] = []
     for part in pattern.split("/"):
-        if part not in ("", ".") and not (part == ANY and parts[-1:] == [ANY]):
+        if part not in ("", ".") and not (part == ANY_DEPTH and parts[-1:] == [ANY_DEPTH]):
             parts.append(part)
-    return tuple(parts[:-1] if parts[-1:] == [ANY] else parts)
+    return tuple(parts[:-1] if parts[-1:] == [ANY_DEPTH] else parts)
 
 
-def _step(parts: Parts, name: str, after: Set[Parts]) -> None:
+def _match_part(parts: GlobParts, name: str, next_state: Set[GlobParts]) -> None:
     if not parts:
-        after.add(parts)
+        next_state.add(parts)
         return
     hidden = name.startswith(".")
-    if parts[0] == ANY:
-        _step(parts[1:], name, after)
+    if parts[0] == ANY_DEPTH:
+        _match_part(parts[1:], name, next_state)
         if not hidden:
-            after.add(parts)
+            next_state.add(parts)
     elif name == parts[0] or (
         fnmatch.fnmatchcase(name, parts[0]) and (not hidden or parts[0].startswith("."))
     ):
-        after.add(parts[1:])
+        next_state.add(parts[1:])

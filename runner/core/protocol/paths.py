@@ -5,41 +5,43 @@ from __future__ import annotations
 import posixpath
 import re
 
-FORMAT = 2
+FORMAT_VERSION = 2
 """Version of the run folder on the hosts; 1 had no `run.json`, `plan.json`, `config.yaml`."""
 
-PROGRAM = "program"
+PROGRAM_LOG = "program"
 """The stem of the files of the program itself (torchrun), beside `rank_R`."""
 
-STACKS = "stacks"
+STACKS_LOG = "stacks"
 """The stem of the file that holds the Python stacks of a node's ranks, as they were asked for."""
 
-CODE = "code"
+CODE_FOLDER = "code"
 """The folder of a release that holds the tree; beside it is the manifest."""
 
 STREAMS = ("out", "err")
 
 
-RUN_ID, NODE = (re.compile(pattern) for pattern in (r"[a-z0-9][a-z0-9-]*", r"\w[\w.-]*"))
+RUN_ID_PATTERN, NODE_PATTERN = (
+    re.compile(pattern) for pattern in (r"[a-z0-9][a-z0-9-]*", r"\w[\w.-]*")
+)
 
 
 def is_run_id(text: object) -> bool:
     """Whether it can be a run's name, and so that of a folder."""
-    return isinstance(text, str) and RUN_ID.fullmatch(text) is not None
+    return isinstance(text, str) and RUN_ID_PATTERN.fullmatch(text) is not None
 
 
-def folder_of(workdir: str, run_id: object, node: object) -> RunFolder:
+def validated_paths(workdir: str, run_id: object, node: object) -> RunPaths:
     """Return the folder of a run that somebody names.
 
     Raises:
         ValueError: That is no run's name, or no node's.
     """
-    if not is_run_id(run_id) or not isinstance(node, str) or not NODE.fullmatch(node):
+    if not is_run_id(run_id) or not isinstance(node, str) or not NODE_PATTERN.fullmatch(node):
         raise ValueError(f"{run_id!r} of {node!r} is no run")
-    return RunFolder(workdir, str(run_id), node)
+    return RunPaths(workdir, str(run_id), node)
 
 
-class RunFolder:
+class RunPaths:
     """One run on one host: `WORKDIR/runs/RUN_ID/NODE`."""
 
     def __init__(self, workdir: str, run_id: str, node: str) -> None:
@@ -50,11 +52,11 @@ class RunFolder:
         self.plan = posixpath.join(self.root, "plan.json")
         self.config = posixpath.join(self.root, "config.yaml")
         self.state = posixpath.join(self.root, "state.json")
-        self.keeper = posixpath.join(self.root, "keeper.json")
+        self.owner_file = posixpath.join(self.root, "owner.json")
         self.events = posixpath.join(self.root, "events.jsonl")
-        self.log = posixpath.join(self.root, "supervisor.log")
-        self.stopped = posixpath.join(self.root, "stopped")
-        self.waiting = posixpath.join(self.root, "waiting")
+        self.supervisor_log = posixpath.join(self.root, "supervisor.log")
+        self.stop_marker = posixpath.join(self.root, "stop_requested")
+        self.relaunch_marker = posixpath.join(self.root, "relaunch_pending")
         self.ballast = posixpath.join(self.root, "ballast")
         self.last_ballast = posixpath.join(self.root, "ballast.last")
         self.work = posixpath.join(self.root, "work")
@@ -62,46 +64,46 @@ class RunFolder:
         self.shim_code = posixpath.join(self.root, "rank.py")
         self.site = posixpath.join(self.root, "site")
 
-    def attempt(self, number: int) -> str:
+    def attempt_folder(self, number: int) -> str:
         """The folder of one start."""
         return posixpath.join(self.root, f"attempt_{number}")
 
-    def service(self, name: str) -> str:
+    def sidecar_folder(self, name: str) -> str:
         """Where a server of the run keeps what it has to, while it lives."""
         return posixpath.join(self.root, name)
 
-    def sizes(self, number: int) -> str:
+    def log_sizes(self, attempt: int) -> str:
         """How long the logs of one start were, and when: a line of JSON every few seconds."""
-        return posixpath.join(self.attempt(number), "sizes.jsonl")
+        return posixpath.join(self.attempt_folder(attempt), "sizes.jsonl")
 
-    def flights(self, attempt: int) -> str:
+    def flight_recorder_prefix(self, attempt: int) -> str:
         """Where torch's flight recorder puts its dumps: each rank adds its number to the path."""
-        return posixpath.join(self.attempt(attempt), "flight_")
+        return posixpath.join(self.attempt_folder(attempt), "flight_")
 
-    def stream(self, attempt: int, source: str, stream: str) -> str:
-        """The log file of `source` ("rank_3" or `PROGRAM`), `stream` "out" or "err"."""
-        return posixpath.join(self.attempt(attempt), f"{source}.{stream}")
+    def stream_log(self, attempt: int, source: str, stream: str) -> str:
+        """The log file of `source` ("rank_3" or `PROGRAM_LOG`), `stream_log` "out" or "err"."""
+        return posixpath.join(self.attempt_folder(attempt), f"{source}.{stream}")
 
 
-def log_name(attempt: int, source: str, stream: str) -> str:
+def local_log_name(attempt: int, source: str, stream: str) -> str:
     """Where a log lies below its node's folder in the controller's record.
 
     Each is a file of its own there, so that it is always a beginning of the host's.
     """
-    return kept_name(attempt, f"{source}.{stream}")
+    return local_name(attempt, f"{source}.{stream}")
 
 
-def kept_name(attempt: int, name: str) -> str:
+def local_name(attempt: int, name: str) -> str:
     """Where a file of an attempt's folder lies there."""
     return posixpath.join(f"attempt_{attempt}", name) if attempt else name
 
 
-def is_rank(source: str) -> bool:
+def is_rank_source(source: str) -> bool:
     """Whether `source` is the log of a rank."""
     return source.startswith("rank_")
 
 
-def rank_of(source: str) -> int:
+def source_rank(source: str) -> int:
     """Return the rank whose log `source` is, of those that are a rank's."""
     return int(source.rpartition("_")[2])
 

@@ -7,21 +7,21 @@ from dataclasses import dataclass
 from typing import Any, List, Optional, Tuple
 
 RECORD, LOG, OUTPUT = "record", "log", "output"
-KINDS = (RECORD, LOG, OUTPUT)
+FILE_KINDS = (RECORD, LOG, OUTPUT)
 
-RECORDS = (
+RECORD_FILES = (
     *("format", "run.json", "plan.json", "config.yaml", "order.json"),
     *("state.json", "events.jsonl", "supervisor.log"),
 )
 """Files of the run folder on a host that are worth keeping."""
 
-GROWING = ("events.jsonl", "supervisor.log")
+APPEND_ONLY = ("events.jsonl", "supervisor.log")
 """Those of them that are only ever appended to, as the logs are; others are replaced."""
 
-MAX_PIECE = 1 << 20
+MAX_CHUNK = 1 << 20
 """Bytes of one answer, at most."""
 
-FAR = 1 << 62
+MAX_INT = 1 << 62
 """No size in bytes and no time in nanoseconds is as large."""
 
 LOG_PATH = re.compile(
@@ -30,7 +30,7 @@ LOG_PATH = re.compile(
 
 
 @dataclass(frozen=True)
-class Found:
+class RemoteFile:
     """A file or a symbolic link on a host.
 
     Attributes:
@@ -39,7 +39,7 @@ class Found:
         size: In bytes.
         mtime_ns: When it was changed last.
         mode: Its permissions.
-        target: What a symbolic link says, None for a file.
+        link_target: What a symbolic link says, None for a file.
     """
 
     kind: str
@@ -47,43 +47,45 @@ class Found:
     size: int
     mtime_ns: int
     mode: int
-    target: Optional[str] = None
+    link_target: Optional[str] = None
 
-    def row(self) -> List[Any]:
+    def to_row(self) -> List[Any]:
         """Return it as it crosses the wire."""
-        return [self.kind, self.path, self.size, self.mtime_ns, self.mode, self.target]
+        return [self.kind, self.path, self.size, self.mtime_ns, self.mode, self.link_target]
 
     @staticmethod
-    def of(row: Any) -> Found:
-        """Return what `row` made.
+    def from_row(row: Any) -> RemoteFile:
+        """Return what `to_row` made.
 
         Raises:
             ValueError: It is no such thing, or would lead out of its folder.
         """
         try:
-            kind, path, size, mtime_ns, mode, target = row
-            found = Found(kind, path, int(size), int(mtime_ns), int(mode) & 0o777, target)
+            kind, path, size, mtime_ns, mode, link_target = row
+            remote_file = RemoteFile(
+                kind, path, int(size), int(mtime_ns), int(mode) & 0o777, link_target
+            )
         except (TypeError, ValueError, OverflowError) as error:
             raise ValueError(f"no file in an inventory: {error}") from error
-        check(kind, path)
-        if target is not None and (kind != OUTPUT or not isinstance(target, str)):
+        validate(kind, path)
+        if link_target is not None and (kind != OUTPUT or not isinstance(link_target, str)):
             raise ValueError(f"{path!r} is no link")
-        if not 0 <= found.size < FAR or not -FAR < found.mtime_ns < FAR:
+        if not 0 <= remote_file.size < MAX_INT or not -MAX_INT < remote_file.mtime_ns < MAX_INT:
             raise ValueError(f"{path!r} has no such size or time")
-        for text in (path, target or ""):
+        for text in (path, link_target or ""):
             text.encode("utf-8", "surrogateescape")
-        return found
+        return remote_file
 
 
-def check(kind: Any, path: Any) -> None:
+def validate(kind: Any, path: Any) -> None:
     """Refuse what is not to be fetched.
 
     Raises:
         ValueError: There is no such kind, or the path has no place in it.
     """
-    legal = isinstance(path, str) and inside(path)
+    legal = isinstance(path, str) and is_below(path)
     if kind == RECORD:
-        legal = path in RECORDS
+        legal = path in RECORD_FILES
     elif kind == LOG:
         legal = legal and LOG_PATH.fullmatch(path) is not None
     elif kind != OUTPUT:
@@ -92,18 +94,18 @@ def check(kind: Any, path: Any) -> None:
         raise ValueError(f"{path!r} is no {kind} of a run")
 
 
-def inside(path: str) -> bool:
+def is_below(path: str) -> bool:
     """Whether a path stays below the folder it is meant in."""
     return "\0" not in path and not any(part in ("", ".", "..") for part in path.split("/"))
 
 
-def log_place(path: str) -> Tuple[int, str]:
+def parse_log_path(path: str) -> Tuple[int, str]:
     """Return the attempt and the file name of a log's path.
 
     Raises:
         ValueError: It is none.
     """
-    found = LOG_PATH.fullmatch(path)
-    if found is None:
+    match = LOG_PATH.fullmatch(path)
+    if match is None:
         raise ValueError(f"{path!r} is no log of a run")
-    return int(found[1]), found[2]
+    return int(match[1]), match[2]

@@ -25,12 +25,12 @@ class State(enum.Enum):
     """Processes survived SIGKILL until the ladder's own deadline."""
 
     @property
-    def terminal(self) -> bool:
+    def is_terminal(self) -> bool:
         """Whether nothing can follow."""
-        return not LEGAL[self]
+        return not TRANSITIONS[self]
 
 
-LEGAL: Dict[State, FrozenSet[State]] = {
+TRANSITIONS: Dict[State, FrozenSet[State]] = {
     State.STARTING: frozenset({State.RUNNING, State.STOPPING, State.FAILED, State.STUCK}),
     State.RUNNING: frozenset({State.STOPPING, State.SUCCEEDED, State.FAILED, State.STUCK}),
     State.STOPPING: frozenset({State.SUCCEEDED, State.FAILED, State.STOPPED, State.STUCK}),

@@ -8,14 +8,14 @@ from typing import Collection, Dict, List, Mapping, NamedTuple, Tuple
 from runner.core.errors import NotReady, Problem
 from runner.core.model.facts import Facts
 from runner.core.model.order import Hub, Order
-from runner.core.model.past import Past
-from runner.core.model.release import Code
+from runner.core.model.past import PastAttempt
+from runner.core.model.release import CodeRef
 from runner.core.model.run_info import RunInfo
 from runner.core.model.spec import Node, Spec
 from runner.core.planning import addresses
 from runner.core.planning.build_plan import Plan, build_plan
 from runner.core.planning.readiness import problems_of
-from runner.core.protocol.paths import RunFolder
+from runner.core.protocol.paths import RunPaths
 from runner.core.relaunch.policy import next_spec
 from runner.core.secret import Secret
 
@@ -36,7 +36,7 @@ class Voter:
 
 
 @dataclass(frozen=True)
-class Handover:
+class RelaunchContext:
     """A run as it was asked for, and who may take it over.
 
     Attributes:
@@ -44,25 +44,25 @@ class Handover:
         secrets: Their names.
         code: What travelled with the run.
         info: What is on record of the whole run.
-        config: Its configuration, as YAML.
+        config_yaml: Its configuration, as YAML.
         voters: Those who decide, in the order in which they lead: by rank, then the spares.
     """
 
     spec: Spec
     secrets: Tuple[str, ...]
-    code: Code
+    code: CodeRef
     info: RunInfo
-    config: str
+    config_yaml: str
     voters: Tuple[Voter, ...]
 
 
-class Roster(NamedTuple):
+class AttemptOrders(NamedTuple):
     """The plan of an attempt, with all who take part in its end.
 
     Attributes:
         plan: With orders that say so.
         standby: The orders of the spares.
-        voters: See `Handover`; () where the hosts cannot decide by themselves.
+        voters: See `RelaunchContext`; () where the hosts cannot decide by themselves.
     """
 
     plan: Plan
@@ -72,10 +72,15 @@ class Roster(NamedTuple):
     @property
     def orders(self) -> Dict[str, Order]:
         """What every supervisor is told."""
-        return {**{share.node: share.order for share in self.plan.nodes}, **self.standby}
+        return {
+            **{node_plan.node: node_plan.order for node_plan in self.plan.nodes},
+            **self.standby,
+        }
 
 
-def roster(spec: Spec, plan: Plan, facts: Mapping[str, Facts], left: int) -> Roster:
+def assign_voters(
+    spec: Spec, plan: Plan, facts: Mapping[str, Facts], relaunches_left: int
+) -> AttemptOrders:
     """Have the supervisors of a planned attempt able to start the run once more.
 
     Spares of whom nothing is known do not stand by.
@@ -84,12 +89,12 @@ def roster(spec: Spec, plan: Plan, facts: Mapping[str, Facts], left: int) -> Ros
         spec: What was asked.
         plan: The attempt.
         facts: Of every node, and of the spares that are to stand by.
-        left: How often the run may start once more.
+        relaunches_left: How often the run may start once more.
     """
-    if not left:
-        return Roster(plan, {}, ())
+    if not relaunches_left:
+        return AttemptOrders(plan, {}, ())
     spares = [node for node in spec.spares if node.name in facts]
-    voters = _voters(spec, [*spec.nodes, *spares], facts)
+    voters = _reachable_voters(spec, [*spec.nodes, *spares], facts)
     spares = spares if voters else []
     hub = plan.nodes[0].order.hub
     if hub is None and spares:
@@ -99,25 +104,27 @@ def roster(spec: Spec, plan: Plan, facts: Mapping[str, Facts], left: int) -> Ros
         voters, spares = (), []
     if hub is not None:
         hub = replace(hub, spares=tuple(node.name for node in spares))
-    common = {"hub": hub, "relaunches": left, "voters": len(voters)}
-    shares = tuple(
-        replace(share, order=replace(share.order, **common))  # type: ignore[arg-type]
-        for share in plan.nodes
+    order_changes = {"hub": hub, "relaunches_left": relaunches_left, "voter_count": len(voters)}
+    node_plans = tuple(
+        replace(node_plan, order=replace(node_plan.order, **order_changes))  # type: ignore[arg-type]
+        for node_plan in plan.nodes
     )
-    pattern = shares[0].order
-    standby = {node.name: _standby(pattern, node, facts[node.name]) for node in spares}
-    return Roster(replace(plan, nodes=shares), standby, voters)
+    template = node_plans[0].order
+    standby = {node.name: _standby_order(template, node, facts[node.name]) for node in spares}
+    return AttemptOrders(replace(plan, nodes=node_plans), standby, voters)
 
 
-def _voters(spec: Spec, nodes: List[Node], facts: Mapping[str, Facts]) -> Tuple[Voter, ...]:
+def _reachable_voters(
+    spec: Spec, nodes: List[Node], facts: Mapping[str, Facts]
+) -> Tuple[Voter, ...]:
     """Return all of them, or none: where one has no port or address, no majority is sure."""
     if len(nodes) == 1:
         return (Voter(nodes[0].name),)
-    found = addresses.endpoints(spec, nodes, facts)
+    endpoints = addresses.peer_endpoints(spec, nodes, facts)
     voters = []
     for node in nodes:
-        own = node.addr if node.addr and addresses.is_numeric(node.addr) else ""
-        addr = own or (found[node.name].address if node.name in found else "")
+        numeric_addr = node.addr if node.addr and addresses.is_numeric(node.addr) else ""
+        addr = numeric_addr or (endpoints[node.name].address if node.name in endpoints else "")
         port = facts[node.name].vote_port
         if not addr or not port:
             return ()
@@ -125,116 +132,133 @@ def _voters(spec: Spec, nodes: List[Node], facts: Mapping[str, Facts]) -> Tuple[
     return tuple(voters)
 
 
-def _standby(pattern: Order, node: Node, facts: Facts) -> Order:
-    folder = RunFolder(facts.workdir, pattern.run_id, node.name)
+def _standby_order(template: Order, node: Node, facts: Facts) -> Order:
+    run_paths = RunPaths(facts.workdir, template.run_id, node.name)
     return replace(
-        pattern,
+        template,
         node=node.name,
         workdir=facts.workdir,
         argv=(),
         env={},
-        cwd=folder.work,
+        cwd=run_paths.work,
         ranks=(),
-        shim=folder.shim,
-        hold_port=0,
+        shim=run_paths.shim,
+        reserve_port=0,
         stall_s=0.0,
-        stall_stops=False,
+        stop_on_stall=False,
         metrics=(),
     )
 
 
-def handover(
-    spec: Spec, code: Code, info: RunInfo, config: str, voters: Tuple[Voter, ...]
-) -> Handover:
+def relaunch_context(
+    spec: Spec, code: CodeRef, info: RunInfo, config_yaml: str, voters: Tuple[Voter, ...]
+) -> RelaunchContext:
     """Return what every host is to know, without the values of the secrets."""
-    names = tuple(spec.secrets)
-    return Handover(replace(spec, secrets={}), names, code, info, config, voters)
+    secret_names = tuple(spec.secrets)
+    return RelaunchContext(replace(spec, secrets={}), secret_names, code, info, config_yaml, voters)
 
 
-def info_of(plan: Plan, by: str, began: float, past: Tuple[Past, ...], left: int) -> RunInfo:
-    """Return what every host has on record of the whole run; it may start `left` times more."""
+def run_info(
+    plan: Plan,
+    launched_by: str,
+    launched_at: float,
+    past_attempts: Tuple[PastAttempt, ...],
+    relaunches_left: int,
+) -> RunInfo:
+    """Return what every host has on record of the whole run; it may start `relaunches_left` times more."""
     hub = plan.nodes[0].order.hub
     return RunInfo(
         run_id=plan.run_id,
         cluster=plan.cluster,
         task=plan.task,
-        by=by,
-        began=began,
-        nodes=plan.most or len(plan.nodes),
-        least=plan.least,
+        launched_by=launched_by,
+        launched_at=launched_at,
+        nnodes=plan.max_nodes or len(plan.nodes),
+        min_nodes=plan.min_nodes,
         world_size=plan.world_size,
-        gpus={share.node: len(share.gpus) for share in plan.nodes if share.gpus},
+        gpus={node_plan.node: len(node_plan.gpus) for node_plan in plan.nodes if node_plan.gpus},
         attempt=plan.attempt,
-        past=past,
-        standby=hub.spares if hub else (),
-        relaunches=left,
+        past_attempts=past_attempts,
+        standby_nodes=hub.spares if hub else (),
+        relaunches_left=relaunches_left,
     )
 
 
-class Next(NamedTuple):
+class NextAttempt(NamedTuple):
     """The next attempt: what everybody is told, and what they need for the one after it."""
 
-    roster: Roster
-    handover: Handover
+    attempt_orders: AttemptOrders
+    context: RelaunchContext
 
 
-def next_attempt(
-    now: Handover,
-    ended: Past,
-    left: int,
+def plan_next_attempt(
+    context: RelaunchContext,
+    past_attempt: PastAttempt,
+    relaunches_left: int,
     facts: Mapping[str, Facts],
-    suspect: Collection[str] = (),
-) -> Next:
+    suspected: Collection[str] = (),
+) -> NextAttempt:
     """Plan the next attempt of a run by what those say of themselves who are left.
 
     Args:
-        now: What the last one was.
-        ended: How that ended.
-        left: How often the run may start once more after that.
+        context: What the last one was.
+        past_attempt: How that ended.
+        relaunches_left: How often the run may start once more after that.
         facts: Of every node that can take part.
-        suspect: Nodes on which it failed: they do so where there is nobody else.
+        suspected: Nodes on which it failed: they do so where there is nobody else.
 
     Raises:
         NotReady: There are too few, or they cannot.
     """
-    secrets = {name: Secret("") for name in now.secrets}
-    asked = replace(now.spec, secrets=secrets)
-    there = {node.name for node in (*asked.nodes, *asked.spares)}
-    unfit: List[Problem] = []
-    gone = there - facts.keys()
+    secrets = {name: Secret("") for name in context.secrets}
+    last_spec = replace(context.spec, secrets=secrets)
+    all_names = {node.name for node in (*last_spec.nodes, *last_spec.spares)}
+    all_problems: List[Problem] = []
+    excluded = all_names - facts.keys()
     while True:
-        spec = next_spec(asked, gone, suspect)
+        spec = next_spec(last_spec, excluded, suspected)
         if spec is None:
-            few = f"{len(there - gone)} of {len(there)} nodes are left for {len(asked.nodes)}"
-            raise NotReady([Problem("", few), *unfit])
-        wrong = _unfit(spec, facts)
-        if not wrong:
+            message = f"{len(all_names - excluded)} of {len(all_names)} nodes are left for {len(last_spec.nodes)}"
+            raise NotReady([Problem("", message), *all_problems])
+        node_problems = _problems_by_node(spec, facts)
+        if not node_problems:
             break
-        unfit += [problem for problems in wrong.values() for problem in problems]
-        gone |= wrong.keys()
-    plan = _unattended(build_plan(spec, facts, code=now.code, attempt=ended.attempt + 1))
-    made = roster(spec, plan, facts, left)
-    info = info_of(made.plan, now.info.by, now.info.began, (*now.info.past, ended), left)
-    return Next(made, handover(spec, now.code, info, now.config, made.voters))
+        all_problems += [problem for problems in node_problems.values() for problem in problems]
+        excluded |= node_problems.keys()
+    plan = _without_controller(
+        build_plan(spec, facts, code=context.code, attempt=past_attempt.attempt + 1)
+    )
+    attempt_orders = assign_voters(spec, plan, facts, relaunches_left)
+    info = run_info(
+        attempt_orders.plan,
+        context.info.launched_by,
+        context.info.launched_at,
+        (*context.info.past_attempts, past_attempt),
+        relaunches_left,
+    )
+    return NextAttempt(
+        attempt_orders,
+        relaunch_context(spec, context.code, info, context.config_yaml, attempt_orders.voters),
+    )
 
 
-def _unattended(plan: Plan) -> Plan:
+def _without_controller(plan: Plan) -> Plan:
     """Have nobody wait for a controller, and the hub notice who does not come to the start."""
     hub = plan.nodes[0].order.hub
     if hub is not None:
-        hub = replace(hub, expected=tuple(share.node for share in plan.nodes[1:]))
-    shares = [
-        replace(share, order=replace(share.order, hub=hub, disconnect_s=0.0))
-        for share in plan.nodes
+        hub = replace(hub, required_members=tuple(node_plan.node for node_plan in plan.nodes[1:]))
+    node_plans = [
+        replace(node_plan, order=replace(node_plan.order, hub=hub, disconnect_s=0.0))
+        for node_plan in plan.nodes
     ]
-    return replace(plan, nodes=tuple(shares))
+    return replace(plan, nodes=tuple(node_plans))
 
 
-def _unfit(spec: Spec, facts: Mapping[str, Facts]) -> Dict[str, List[Problem]]:
-    wrong = {node.name: problems_of(spec, node, facts[node.name]) for node in spec.nodes}
-    return {name: problems for name, problems in wrong.items() if problems}
+def _problems_by_node(spec: Spec, facts: Mapping[str, Facts]) -> Dict[str, List[Problem]]:
+    node_problems = {node.name: problems_of(spec, node, facts[node.name]) for node in spec.nodes}
+    return {name: problems for name, problems in node_problems.items() if problems}
 
 
-def majority(voters: Collection[Voter], present: Collection[str]) -> bool:
+def has_quorum(voters: Collection[Voter], present: Collection[str]) -> bool:
     """Whether more than half of all are present, so that nobody else can be of the same mind."""
     return 2 * len({voter.node for voter in voters} & set(present)) > len(voters)

@@ -5,109 +5,131 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Collection, Dict, FrozenSet, Iterable, List, NamedTuple, Optional, Tuple
 
-from runner.core.model.past import Past
+from runner.core.model.past import PastAttempt
 from runner.core.model.spec import Spec
-from runner.core.outcome.exits import SIGNALLED
-from runner.core.outcome.stacks import STALLED
-from runner.core.outcome.verdict import LOST, Observed, Verdict, fold, losses
+from runner.core.outcome.exits import SIGNAL_EXIT_BASE
+from runner.core.outcome.stacks import STALL_REASON
+from runner.core.outcome.verdict import LOST, TimedEvent, Verdict, fold_events, lost_nodes
 from runner.core.planning.build_plan import Plan
-from runner.core.protocol.events import Ended, HostSilent, PeerLeft, PortTaken, ProgramStarted
+from runner.core.protocol.events import (
+    Ended,
+    EndUnverified,
+    PeerDeparted,
+    PortTaken,
+    ProgramStarted,
+)
 from runner.core.protocol.states import State
 
-LONGEST_S = 300.0
+MAX_BACKOFF_S = 300.0
 """No pause is longer."""
 
 
-class Casualties(NamedTuple):
+class Losses(NamedTuple):
     """What an attempt cost.
 
     Attributes:
-        gone: Why each node takes no part any more: it could not begin, or did not show that
+        excluded: Why each node takes no part any more: it could not begin, or did not show that
             nothing is left there.
-        suspect: Nodes that were lost but did show it, and the one on which it failed first.
+        suspected: Nodes that were lost but did show it, and the one on which it failed first.
     """
 
-    gone: Dict[str, str]
-    suspect: FrozenSet[str] = frozenset()
+    excluded: Dict[str, str]
+    suspected: FrozenSet[str] = frozenset()
 
 
-def casualties(plan: Plan, observed: Iterable[Observed]) -> Casualties:
+def classify_losses(plan: Plan, timed_events: Iterable[TimedEvent]) -> Losses:
     """Return who takes no part in the next attempt, or only where there is nobody else.
 
     Args:
         plan: That of the attempt which failed.
-        observed: What is known to have happened in it.
+        timed_events: What is known to have happened in it.
     """
-    history = sorted(observed, key=lambda seen: seen.at)
-    lost = losses(plan, history)
-    gone: Dict[str, str] = {}
-    left: Dict[str, str] = {}  # a run that went on without them
-    clean = set()
-    began = {seen.event.node for seen in history if isinstance(seen.event.body, ProgramStarted)}
-    for seen in history:
-        name, body = seen.event.node, seen.event.body
-        if isinstance(body, PeerLeft):
-            left[body.peer] = body.reason
-            clean.discard(body.peer)
+    history = sorted(timed_events, key=lambda timed: timed.at)
+    lost = lost_nodes(plan, history)
+    excluded: Dict[str, str] = {}
+    departed: Dict[str, str] = {}  # a run that went on without them
+    verified = set()
+    started = {
+        timed.event.node for timed in history if isinstance(timed.event.body, ProgramStarted)
+    }
+    for timed in history:
+        name, body = timed.event.node, timed.event.body
+        if isinstance(body, PeerDeparted):
+            departed[body.peer] = body.reason
+            verified.discard(body.peer)
         elif isinstance(body, ProgramStarted):  # perhaps once more
-            for each in (gone, left):
-                each.pop(name, None)
-        elif isinstance(body, HostSilent):
-            gone[name] = body.reason
-        elif isinstance(body, Ended) and body.state is State.FAILED and name not in began:
-            gone[name] = body.reason or "its program could not be started"
-        elif isinstance(body, Ended) and (body.survivors or not body.proven):
-            gone[name] = "something of the run may be left there"
+            for reasons in (excluded, departed):
+                reasons.pop(name, None)
+        elif isinstance(body, EndUnverified):
+            excluded[name] = body.reason
+        elif isinstance(body, Ended) and body.state is State.FAILED and name not in started:
+            excluded[name] = body.reason or "its program could not be started"
+        elif isinstance(body, Ended) and (body.survivors or not body.verified):
+            excluded[name] = "something of the run may be left there"
         elif isinstance(body, Ended):
-            clean.add(name)
-            left.pop(name, None)
-    gone = {**left, **gone, **{name: why for name, why in lost.items() if name not in clean}}
-    suspect = {*lost, *_first_to_fail(plan, history)} - gone.keys()
-    return Casualties(gone, frozenset(suspect))
+            verified.add(name)
+            departed.pop(name, None)
+    excluded = {
+        **departed,
+        **excluded,
+        **{name: reason for name, reason in lost.items() if name not in verified},
+    }
+    suspected = {*lost, *_first_to_fail(plan, history)} - excluded.keys()
+    return Losses(excluded, frozenset(suspected))
 
 
-def _first_to_fail(plan: Plan, history: List[Observed]) -> Tuple[str, ...]:
+def _first_to_fail(plan: Plan, history: List[TimedEvent]) -> Tuple[str, ...]:
     """Return the node on which something failed first, if it is to blame for that."""
-    first = fold(plan, history, 0.0).first_failure
-    taken = any(isinstance(seen.event.body, PortTaken) for seen in history)
-    if first is None or taken or first.what.startswith(STALLED):  # who saw that says nothing
+    first_failure = fold_events(plan, history, 0.0).first_failure
+    port_taken = any(isinstance(timed.event.body, PortTaken) for timed in history)
+    if (
+        first_failure is None or port_taken or first_failure.reason.startswith(STALL_REASON)
+    ):  # who saw that says nothing
         return ()
-    return (first.node,)
+    return (first_failure.node,)
 
 
-def curable(spec: Spec, verdict: Verdict) -> bool:
+def may_relaunch(spec: Spec, verdict: Verdict) -> bool:
     """Whether another attempt may follow one that ended so, as far as that attempt tells.
 
     Not where the user wanted the end, and not where something of it cannot be killed.
     """
-    first = verdict.first_failure
-    if first is None or verdict.exit_code >= SIGNALLED:
+    first_failure = verdict.first_failure
+    if first_failure is None or verdict.exit_code >= SIGNAL_EXIT_BASE:
         return False
     if any(result.survivors for result in verdict.nodes.values()):
         return False
-    return spec.stall_restarts or not first.what.startswith(STALLED)
+    return spec.relaunch_on_stall or not first_failure.reason.startswith(STALL_REASON)
 
 
-def reason(verdict: Verdict) -> str:
+def failure_reason(verdict: Verdict) -> str:
     """Return why an attempt ended, in a few words."""
-    first = verdict.first_failure
-    if first is None:
+    first_failure = verdict.first_failure
+    if first_failure is None:
         return verdict.state
-    if first.what.startswith(STALLED):
-        return first.what
+    if first_failure.reason.startswith(STALL_REASON):
+        return first_failure.reason
     if verdict.state == LOST:
-        return f"lost {first.node} ({first.what})"
-    who = f"{first.node}:" if first.rank is None else f"rank {first.rank} on {first.node}"
-    return f"{who} {first.what}"
+        return f"lost {first_failure.node} ({first_failure.reason})"
+    who = (
+        f"{first_failure.node}:"
+        if first_failure.rank is None
+        else f"rank {first_failure.rank} on {first_failure.node}"
+    )
+    return f"{who} {first_failure.reason}"
 
 
-def past(plan: Plan, verdict: Verdict) -> Past:
+def past_attempt(plan: Plan, verdict: Verdict) -> PastAttempt:
     """Return what stays on record of an attempt that is followed by another."""
-    nodes = tuple(share.node for share in plan.nodes)
-    return Past(plan.attempt, nodes, reason(verdict), verdict.seconds, verdict.unproven)
+    nodes = tuple(node_plan.node for node_plan in plan.nodes)
+    return PastAttempt(
+        plan.attempt, nodes, failure_reason(verdict), verdict.seconds, verdict.unverified
+    )
 
 
-def next_spec(spec: Spec, gone: Collection[str], suspect: Collection[str] = ()) -> Optional[Spec]:
+def next_spec(
+    spec: Spec, excluded: Collection[str], suspected: Collection[str] = ()
+) -> Optional[Spec]:
     """Return what the next attempt is asked to be; None where there can be none.
 
     That is where too few nodes are left for it, or the one that is to run its etcd is not.
@@ -116,26 +138,28 @@ def next_spec(spec: Spec, gone: Collection[str], suspect: Collection[str] = ()) 
 
     Args:
         spec: What this attempt was asked to be.
-        gone: Nodes that were lost, or cannot be used: they take no part any more.
-        suspect: Nodes whose ranks failed: they do where there is no spare for them, or where they
+        excluded: Nodes that were lost, or cannot be used: they take no part any more.
+        suspected: Nodes whose ranks failed: they do where there is no spare for them, or where they
             run the etcd of the run.
     """
     serve = spec.rendezvous.serve
-    if serve and serve in gone:
+    if serve and serve in excluded:
         return None
-    there = [node for node in (*spec.nodes, *spec.spares) if node.name not in gone]
-    others = {*suspect} - {serve}
-    ranked = sorted(there, key=lambda node: node.name in others)  # stable: spares before suspects
+    available = [node for node in (*spec.nodes, *spec.spares) if node.name not in excluded]
+    last_choice = {*suspected} - {serve}
+    ranked = sorted(
+        available, key=lambda node: node.name in last_choice
+    )  # stable: spares before suspects
     chosen = {node.name for node in ranked[: len(spec.nodes)]}
-    if len(chosen) < (spec.least or len(spec.nodes)):
+    if len(chosen) < (spec.min_nodes or len(spec.nodes)):
         return None
     return replace(
         spec,
-        nodes=tuple(node for node in there if node.name in chosen),
-        spares=tuple(node for node in there if node.name not in chosen),
+        nodes=tuple(node for node in available if node.name in chosen),
+        spares=tuple(node for node in available if node.name not in chosen),
     )
 
 
-def pause_s(spec: Spec, attempt: int) -> float:
+def relaunch_delay_s(spec: Spec, attempt: int) -> float:
     """Return how long to wait before an attempt, the first relaunch being 1."""
-    return min(LONGEST_S, spec.relaunch.backoff_s * 2.0 ** (attempt - 1))
+    return min(MAX_BACKOFF_S, spec.relaunch.backoff_s * 2.0 ** (attempt - 1))

@@ -5,40 +5,40 @@ from __future__ import annotations
 from typing import Optional, Tuple
 
 from runner.core.protocol.frames import Frame
-from runner.host.agent.handler import Duty, Handlers, Wire
-from runner.host.process.command import Execution
+from runner.host.agent.handler import AgentContext, HandlerTable, RequestHandler
+from runner.host.process.command import CommandRun
 
 
-class Commands(Duty):
+class ExecHandler(RequestHandler):
     """One command at a time, in the environment that the setup lines left."""
 
-    def __init__(self, wire: Wire) -> None:
-        super().__init__(wire)
-        self._execution: Optional[Execution] = None
+    def __init__(self, context: AgentContext) -> None:
+        super().__init__(context)
+        self._command: Optional[CommandRun] = None
 
-    def handlers(self) -> Handlers:
+    def handlers(self) -> HandlerTable:
         """Return what answers each kind of request."""
         return {
             "exec": self._exec,
-            "kill": lambda _: self._execution.kill() if self._execution else None,
+            "kill": lambda _: self._command.kill() if self._command else None,
         }
 
     @property
     def pipes(self) -> Tuple[int, ...]:
         """What the command writes to."""
-        return self._execution.pipes if self._execution else ()
+        return self._command.pipes if self._command else ()
 
     def advance(self) -> None:
         """Pass on what it wrote, while the controller takes it."""
-        if self._execution is not None and self.wire.room():
-            self._execution.advance()
+        if self._command is not None and self.context.can_send():
+            self._command.advance()
 
     def close(self) -> None:
         """End it."""
-        if self._execution is not None:
-            self._execution.end()
+        if self._command is not None:
+            self._command.kill_and_wait()
 
     def _exec(self, frame: Frame) -> None:
         argv, limit_s = list(frame.data["argv"]), float(frame.data["limit_s"])
-        environ = self.wire.asked().environ
-        self._execution = Execution(frame.data["id"], argv, environ, limit_s, self.wire.reply)
+        environ = self.context.require_facts().environ
+        self._command = CommandRun(frame.data["id"], argv, environ, limit_s, self.context.reply)

@@ -16,237 +16,249 @@ from typing import Any, Collection, Deque, Dict, List, Optional, Tuple
 
 from runner.core.protocol import globs
 from runner.core.protocol.frames import Frame
-from runner.core.protocol.paths import RunFolder, folder_of
+from runner.core.protocol.paths import RunPaths, validated_paths
 from runner.core.protocol.remote_files import (
-    KINDS,
+    FILE_KINDS,
     LOG,
     LOG_PATH,
-    MAX_PIECE,
+    MAX_CHUNK,
     OUTPUT,
     RECORD,
-    RECORDS,
-    Found,
-    check,
+    RECORD_FILES,
+    RemoteFile,
+    validate,
 )
-from runner.host.agent.handler import Duty, Handlers, Wire, said
+from runner.host.agent.handler import AgentContext, HandlerTable, RequestHandler, error_text
 from runner.host.process.job_queue import Steps
 
 MAX_FILES = 200_000
-MAX_NAMES = 32 << 20
+MAX_PATH_BYTES = 32 << 20
 """Bytes of all paths of one inventory, at most."""
 
-PAGE = 2000
-SKIPS_TOLD = 20
-STRIDE = 512
+FILES_PER_PAGE = 2000
+MAX_SKIPS_REPORTED = 20
+ENTRIES_PER_STEP = 512
 """So many entries of a folder are looked at in one step."""
 
-SAMPLE = 16 << 10
-WORTH = 0.9
+COMPRESSION_SAMPLE = 16 << 10
+MAX_COMPRESSED_RATIO = 0.9
 """A piece is sent compressed if its beginning shrinks to less than this part of itself."""
 
-FOLDER = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+FOLDER_FLAGS = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+FILE_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
-class Fetching(Duty):
+class FetchHandler(RequestHandler):
     """Requests for the files of a run: its `inventory`, and `fetch` for a piece of one."""
 
-    def __init__(self, wire: Wire) -> None:
-        super().__init__(wire)
-        self._waiting: Deque[Frame] = deque()
-        self._bases: Dict[Tuple[str, str], str] = {}
+    def __init__(self, context: AgentContext) -> None:
+        super().__init__(context)
+        self._pending: Deque[Frame] = deque()
+        self._output_folders: Dict[Tuple[str, str], str] = {}
 
-    def handlers(self) -> Handlers:
+    def handlers(self) -> HandlerTable:
         """Return what answers each kind of request."""
         return {
-            "inventory": lambda frame: self.wire.work.add(frame, self._inventory(frame)),
-            "fetch": self._waiting.append,
+            "inventory": lambda frame: self.context.jobs.add(frame, self._inventory(frame)),
+            "fetch": self._pending.append,
         }
 
     def advance(self) -> None:
         """Answer with pieces, in the order they were asked for, while the controller takes them."""
-        while self._waiting and self.wire.room():
-            frame = self._waiting.popleft()
+        while self._pending and self.context.can_send():
+            frame = self._pending.popleft()
             try:
-                self._fetch(frame)
+                self._send_piece(frame)
             except Exception as error:  # noqa: BLE001 (the controller is told, whatever it is)
-                self.wire.refuse(frame, said(error))
+                self.context.refuse(frame, error_text(error))
 
     def close(self) -> None:
         """Answer nothing more."""
-        self._waiting.clear()
+        self._pending.clear()
 
     def _inventory(self, frame: Frame) -> Steps:
-        folder, number = self._folder(frame), frame.data["id"]
+        folder, request_id = self._run_folder(frame), frame.data["id"]
         if not os.path.isdir(folder.root):
             raise ValueError(f"there is no run {frame.data['run_id']} ({folder.root})")
-        inventory = Inventory(folder, frame.data.get("kinds", KINDS))
+        inventory = Inventory(folder, frame.data.get("kinds", FILE_KINDS))
         for _ in inventory.steps():
-            if len(inventory.found) >= PAGE:
-                self._page(number, inventory)
+            if len(inventory.files) >= FILES_PER_PAGE:
+                self._send_page(request_id, inventory)
             yield
-        self._page(number, inventory)
-        told = {"left_out": inventory.left_out, "skips": inventory.skips}
-        skipped = [list(each) for each in inventory.skipped]
-        self.wire.reply("inventoried", {"id": number, **told, "skipped": skipped})
+        self._send_page(request_id, inventory)
+        counts = {"omitted_count": inventory.omitted_count, "skip_count": inventory.skip_count}
+        skipped = [list(entry) for entry in inventory.skipped]
+        self.context.reply("inventory_end", {"id": request_id, **counts, "skipped": skipped})
 
-    def _page(self, number: Any, inventory: Inventory) -> None:
-        rows = json.dumps([each.row() for each in inventory.found], separators=(",", ":"))
-        inventory.found.clear()
-        self.wire.reply("listed", {"id": number}, zlib.compress(rows.encode("ascii"), 1))
+    def _send_page(self, request_id: Any, inventory: Inventory) -> None:
+        rows = json.dumps([file.to_row() for file in inventory.files], separators=(",", ":"))
+        inventory.files.clear()
+        self.context.reply(
+            "inventory_page", {"id": request_id}, zlib.compress(rows.encode("ascii"), 1)
+        )
 
-    def _fetch(self, frame: Frame) -> None:
-        ask = frame.data
-        kind, path, offset = ask["of"], ask["path"], int(ask["offset"])
-        check(kind, path)
-        descriptor = open_below(self._base(frame) if kind == OUTPUT else self._root(frame), path)
+    def _send_piece(self, frame: Frame) -> None:
+        request = frame.data
+        kind, path, offset = request["file_kind"], request["path"], int(request["offset"])
+        validate(kind, path)
+        descriptor = open_below(
+            self._output_folder(frame) if kind == OUTPUT else self._run_root(frame), path
+        )
         try:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
                 raise ValueError("it is no file any more")
-            data = os.pread(descriptor, min(int(ask["n"]), MAX_PIECE), offset)
-            after = os.fstat(descriptor)
+            data = os.pread(descriptor, min(int(request["n"]), MAX_CHUNK), offset)
+            status = os.fstat(descriptor)
         finally:
             os.close(descriptor)
-        small = zlib.compress(data, 1) if ask.get("z") and _shrinks(data) else data
-        told = {"size": after.st_size, "mtime_ns": after.st_mtime_ns, "z": small is not data}
-        eof = offset + len(data) >= after.st_size
-        self.wire.reply("fetched", {"id": ask["id"], "offset": offset, "eof": eof, **told}, small)
+        packed = (
+            zlib.compress(data, 1) if request.get("compressed") and _is_compressible(data) else data
+        )
+        reply = {
+            "size": status.st_size,
+            "mtime_ns": status.st_mtime_ns,
+            "compressed": packed is not data,
+        }
+        eof = offset + len(data) >= status.st_size
+        self.context.reply(
+            "fetched", {"id": request["id"], "offset": offset, "eof": eof, **reply}, packed
+        )
 
-    def _folder(self, frame: Frame) -> RunFolder:
-        return folder_of(self.wire.workdir, frame.data["run_id"], frame.data["node"])
+    def _run_folder(self, frame: Frame) -> RunPaths:
+        return validated_paths(self.context.workdir, frame.data["run_id"], frame.data["node"])
 
-    def _root(self, frame: Frame) -> str:
-        return self._folder(frame).root
+    def _run_root(self, frame: Frame) -> str:
+        return self._run_folder(frame).root
 
-    def _base(self, frame: Frame) -> str:
+    def _output_folder(self, frame: Frame) -> str:
         key = frame.data["run_id"], frame.data["node"]
-        if key not in self._bases:
-            base, _ = working_folder(self._folder(frame))
+        if key not in self._output_folders:
+            base, _ = working_folder(self._run_folder(frame))
             if not base:
                 raise ValueError("its working folder is not on record")
-            self._bases[key] = base
-        return self._bases[key]
+            self._output_folders[key] = base
+        return self._output_folders[key]
 
 
 class Inventory:
     """What there is of one run on this host.
 
     Attributes:
-        found: What was found and not taken from here yet.
-        left_out: How many files more there are than an inventory may have.
-        skips: How much was skipped.
+        files: What was found and not taken from here yet.
+        omitted_count: How many files more there are than an inventory may have.
+        skip_count: How much was skipped.
         skipped: The first of it, as (path, why).
     """
 
-    def __init__(self, folder: RunFolder, kinds: Collection[str]) -> None:
-        self.found: List[Found] = []
-        self.left_out = self.skips = 0
+    def __init__(self, folder: RunPaths, kinds: Collection[str]) -> None:
+        self.files: List[RemoteFile] = []
+        self.omitted_count = self.skip_count = 0
         self.skipped: List[Tuple[str, str]] = []
         self._folder, self._kinds = folder, kinds
-        self._files = self._names = 0
+        self._file_count = self._path_bytes = 0
 
     def steps(self) -> Steps:
         """Look everywhere."""
         root = self._folder.root
         if RECORD in self._kinds:
-            for name in RECORDS:
-                self._look(RECORD, root, name)
+            for name in RECORD_FILES:
+                self._add_if_file(RECORD, root, name)
         if LOG in self._kinds:
             for attempt in sorted(os.listdir(root)):
                 if attempt.startswith("attempt_"):
-                    yield from self._logs(root, attempt)
+                    yield from self._scan_logs(root, attempt)
         if OUTPUT in self._kinds:
             base, patterns = working_folder(self._folder)
             if base and patterns:
-                yield from self._walk(base, globs.begin(patterns))
+                yield from self._walk(base, globs.compile_globs(patterns))
 
-    def _logs(self, root: str, attempt: str) -> Steps:
+    def _scan_logs(self, root: str, attempt: str) -> Steps:
         names: List[str] = []
         with contextlib.suppress(NotADirectoryError):
             names = sorted(os.listdir(os.path.join(root, attempt)))
         for name in names:
             if LOG_PATH.fullmatch(f"{attempt}/{name}"):
-                self._look(LOG, root, f"{attempt}/{name}")
+                self._add_if_file(LOG, root, f"{attempt}/{name}")
                 yield
 
-    def _look(self, kind: str, root: str, path: str) -> None:
+    def _add_if_file(self, kind: str, root: str, path: str) -> None:
         with contextlib.suppress(FileNotFoundError):
             status = os.lstat(os.path.join(root, path))
             if stat.S_ISREG(status.st_mode):
                 self._add(kind, path, status, None)
 
-    def _walk(self, base: str, matching: globs.Matching) -> Steps:
+    def _walk(self, base: str, matching: globs.GlobState) -> Steps:
         """Look through a folder, as far down as the patterns lead."""
-        waiting = [("", matching)]
-        while waiting:
-            path, matching = waiting.pop()
+        pending = [("", matching)]
+        while pending:
+            path, matching = pending.pop()
             yield
             try:
-                descriptor = open_below(base, path or ".", os.O_RDONLY | FOLDER)
+                descriptor = open_below(base, path or ".", os.O_RDONLY | FOLDER_FLAGS)
             except OSError as error:
                 if error.errno != errno.ENOENT:  # gone, or never made
-                    self._skip(path or ".", said(error))
+                    self._skip(path or ".", error_text(error))
                 continue
-            deeper: List[Tuple[str, globs.Matching]] = []
+            subfolders: List[Tuple[str, globs.GlobState]] = []
             try:
                 with os.scandir(descriptor) as entries:
                     ordered = sorted(entries, key=lambda entry: entry.name)
                 for count, entry in enumerate(ordered):
-                    below = globs.descend(matching, entry.name)
-                    if below:
-                        self._enter(descriptor, path, entry, below, deeper)
-                    if count % STRIDE == STRIDE - 1:
+                    sub_matching = globs.step(matching, entry.name)
+                    if sub_matching:
+                        self._visit_entry(descriptor, path, entry, sub_matching, subfolders)
+                    if count % ENTRIES_PER_STEP == ENTRIES_PER_STEP - 1:
                         yield
             except OSError as error:
-                self._skip(path or ".", said(error))
+                self._skip(path or ".", error_text(error))
             finally:
                 os.close(descriptor)
-            waiting += reversed(deeper)
+            pending += reversed(subfolders)
 
-    def _enter(
+    def _visit_entry(
         self,
-        at: int,
-        above: str,
+        dir_fd: int,
+        parent: str,
         entry: Any,
-        below: globs.Matching,
-        deeper: List[Tuple[str, globs.Matching]],
+        matching: globs.GlobState,
+        subfolders: List[Tuple[str, globs.GlobState]],
     ) -> None:
         """Take one entry of a folder for what it is."""
-        path = f"{above}/{entry.name}" if above else entry.name
+        path = f"{parent}/{entry.name}" if parent else entry.name
         if entry.is_dir(follow_symlinks=False):
-            deeper.append((path, below))
+            subfolders.append((path, matching))
             return
         try:
             status = entry.stat(follow_symlinks=False)
-            link = stat.S_ISLNK(status.st_mode)
-            target = os.readlink(entry.name, dir_fd=at) if link else None
+            is_link = stat.S_ISLNK(status.st_mode)
+            target = os.readlink(entry.name, dir_fd=dir_fd) if is_link else None
         except FileNotFoundError:  # gone in between
             return
-        if () not in below:
-            if link and globs.named_below(below):
+        if () not in matching:
+            if is_link and globs.matches_below(matching):
                 self._skip(path, "is a symbolic link, which is not followed")
-        elif link or stat.S_ISREG(status.st_mode):
+        elif is_link or stat.S_ISREG(status.st_mode):
             self._add(OUTPUT, path, status, target)
         else:
             self._skip(path, "is neither a file nor a link")
 
     def _add(self, kind: str, path: str, status: os.stat_result, target: Optional[str]) -> None:
-        self._files += 1
-        self._names += len(path) + len(target or "")
-        if self._files > MAX_FILES or self._names > MAX_NAMES:
-            self.left_out += 1
+        self._file_count += 1
+        self._path_bytes += len(path) + len(target or "")
+        if self._file_count > MAX_FILES or self._path_bytes > MAX_PATH_BYTES:
+            self.omitted_count += 1
             return
         size = 0 if target is not None else status.st_size
         mode = stat.S_IMODE(status.st_mode) & 0o777
-        self.found.append(Found(kind, path, size, status.st_mtime_ns, mode, target))
+        self.files.append(RemoteFile(kind, path, size, status.st_mtime_ns, mode, target))
 
-    def _skip(self, path: str, why: str) -> None:
-        self.skips += 1
-        if len(self.skipped) < SKIPS_TOLD:
-            self.skipped.append((path, why))
+    def _skip(self, path: str, reason: str) -> None:
+        self.skip_count += 1
+        if len(self.skipped) < MAX_SKIPS_REPORTED:
+            self.skipped.append((path, reason))
 
 
-def working_folder(folder: RunFolder) -> Tuple[str, Tuple[str, ...]]:
+def working_folder(folder: RunPaths) -> Tuple[str, Tuple[str, ...]]:
     """Return where the ranks of a run worked, and what of it is to be fetched; "" if unknown."""
     try:
         with open(folder.order, encoding="utf-8") as file:
@@ -255,28 +267,32 @@ def working_folder(folder: RunFolder) -> Tuple[str, Tuple[str, ...]]:
             patterns = json.load(file).get("outputs", ())
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return "", ()
-    legal = [each for each in patterns if isinstance(each, str) and not globs.problem_of(each)]
-    return str(cwd), tuple(legal)
+    valid = [
+        pattern
+        for pattern in patterns
+        if isinstance(pattern, str) and not globs.glob_problem(pattern)
+    ]
+    return str(cwd), tuple(valid)
 
 
-def open_below(base: str, path: str, flags: int = FILE) -> int:
+def open_below(base: str, path: str, flags: int = FILE_FLAGS) -> int:
     """Open what is below a folder without following a link on the way.
 
     Raises:
         OSError: It is not there, or a link is.
     """
-    at = os.open(base, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    dir_fd = os.open(base, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        *above, name = path.split("/")
-        for part in above:
-            deeper = os.open(part, os.O_PATH | FOLDER, dir_fd=at)
-            os.close(at)
-            at = deeper
-        return os.open(name, flags, dir_fd=at)
+        *parents, name = path.split("/")
+        for folder in parents:
+            child_fd = os.open(folder, os.O_PATH | FOLDER_FLAGS, dir_fd=dir_fd)
+            os.close(dir_fd)
+            dir_fd = child_fd
+        return os.open(name, flags, dir_fd=dir_fd)
     finally:
-        os.close(at)
+        os.close(dir_fd)
 
 
-def _shrinks(data: bytes) -> bool:
-    sample = data[:SAMPLE]
-    return len(zlib.compress(sample, 1)) < WORTH * len(sample)
+def _is_compressible(data: bytes) -> bool:
+    sample = data[:COMPRESSION_SAMPLE]
+    return len(zlib.compress(sample, 1)) < MAX_COMPRESSED_RATIO * len(sample)

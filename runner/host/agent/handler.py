@@ -5,46 +5,48 @@ from __future__ import annotations
 from typing import Any, Callable, Dict, Optional
 
 from runner.core.protocol.frames import Frame
-from runner.host.facts.collect import Collected
-from runner.host.process.job_queue import Work
+from runner.host.facts.collect import FactsResult
+from runner.host.process.job_queue import JobQueue
 
 Reply = Callable[..., None]
 """Takes the kind of an answer, its data, and perhaps raw bytes."""
 
 
-class Wire:
+class AgentContext:
     """One conversation with one controller, as those who answer see it.
 
     Attributes:
         reply: Queues an answer.
-        work: The queue of long requests.
-        room: Whether the controller takes what is sent.
-        silence_s: A link that hears nothing for so long has no controller any more.
-        known: What this host reported, once it was asked.
-        place: The workdir of the run that is followed; "" for none.
+        jobs: The queue of long requests.
+        can_send: Whether the controller takes what is sent.
+        controller_timeout_s: A link that hears nothing for so long has no controller any more.
+        facts: What this host reported, once it was asked.
+        followed_workdir: The workdir of the run that is followed; "" for none.
     """
 
-    def __init__(self, reply: Reply, silence_s: float, room: Callable[[], bool]) -> None:
+    def __init__(
+        self, reply: Reply, controller_timeout_s: float, can_send: Callable[[], bool]
+    ) -> None:
         self.reply = reply
-        self.room = room
-        self.silence_s = silence_s
-        self.work = Work(reply, lambda frame, why: self.refuse(frame, said(why)))
-        self.known: Optional[Collected] = None
-        self.place = ""
+        self.can_send = can_send
+        self.controller_timeout_s = controller_timeout_s
+        self.jobs = JobQueue(reply, lambda frame, error: self.refuse(frame, error_text(error)))
+        self.facts: Optional[FactsResult] = None
+        self.followed_workdir = ""
 
-    def refuse(self, frame: Frame, why: str) -> None:
+    def refuse(self, frame: Frame, reason: str) -> None:
         """Answer that something could not be done."""
-        self.reply("refused", {"id": frame.data.get("id"), "why": why})
+        self.reply("refused", {"id": frame.data.get("id"), "reason": reason})
 
-    def asked(self) -> Collected:
+    def require_facts(self) -> FactsResult:
         """Return what this host reported.
 
         Raises:
             RuntimeError: It was not asked yet.
         """
-        if self.known is None:
+        if self.facts is None:
             raise RuntimeError("this link has not reported its facts yet")
-        return self.known
+        return self.facts
 
     @property
     def workdir(self) -> str:
@@ -53,19 +55,19 @@ class Wire:
         Raises:
             RuntimeError: It was not asked yet, and follows no run.
         """
-        return self.place or self.asked().facts.workdir
+        return self.followed_workdir or self.require_facts().facts.workdir
 
 
-Handlers = Dict[str, Callable[[Frame], None]]
+HandlerTable = Dict[str, Callable[[Frame], None]]
 
 
-class Duty:
+class RequestHandler:
     """A kind of requests that a link answers."""
 
-    def __init__(self, wire: Wire) -> None:
-        self.wire = wire
+    def __init__(self, context: AgentContext) -> None:
+        self.context = context
 
-    def handlers(self) -> Handlers:
+    def handlers(self) -> HandlerTable:
         """Return what answers each kind of request."""
         return {}
 
@@ -86,7 +88,7 @@ class Duty:
         """The controller left."""
 
 
-def said(error: Exception) -> str:
+def error_text(error: Exception) -> str:
     """Return an error in the words for a user."""
     if isinstance(error, OSError) and error.strerror:
         return f"{error.strerror}{f' ({error.filename})' if error.filename else ''}"

@@ -8,76 +8,76 @@ import os
 import time
 from typing import Any, Dict, Iterator, List, Tuple
 
-from runner.core.protocol.paths import RunFolder
+from runner.core.protocol.paths import RunPaths
 
 MAX_READ = 1 << 20
-LULL_S = 1.0
+IDLE_AFTER_S = 1.0
 """After so long without news, files are looked at less often."""
 
 
-class Reader:
+class LogReader:
     """Pending reads of one run; each is answered once, when there is something, or at the end."""
 
-    def __init__(self, folder: RunFolder) -> None:
+    def __init__(self, folder: RunPaths) -> None:
         self._folder = folder
         self._pending: List[Dict[str, Any]] = []
-        self._news = time.monotonic()
+        self._last_data = time.monotonic()
 
     @property
     def idle(self) -> bool:
         """Whether files may be looked at less often."""
-        return not self._pending or time.monotonic() - self._news > LULL_S
+        return not self._pending or time.monotonic() - self._last_data > IDLE_AFTER_S
 
-    def ask(self, request: Dict[str, Any]) -> None:
+    def submit(self, request: Dict[str, Any]) -> None:
         """Take a request: id, source ("events" or a log's stem), stream, attempt, offset, n.
 
         With `tail`, it begins so many lines before the end; with `since`, at the first line that
         was not there so many seconds ago; with `wait` false, what is there now is all.
         """
         self._pending.append(request)
-        self._news = time.monotonic()
+        self._last_data = time.monotonic()
 
-    def answers(self, *, over: bool) -> Iterator[Tuple[Dict[str, Any], bytes]]:
-        """Yield what can be answered now; once the run is `over`, everything can."""
-        waiting = []
+    def poll(self, *, ended: bool) -> Iterator[Tuple[Dict[str, Any], bytes]]:
+        """Yield what can be answered now; once the run is `ended`, everything can."""
+        unanswered = []
         for request in self._pending:
-            wrong = ""
+            problem = ""
             try:
-                chunk = self._chunk(request)
+                chunk = self._read_chunk(request)
             except OSError as error:  # of a disk; it may get better
-                chunk, wrong = b"", os.strerror(error.errno or 0)
-            if not chunk and not over and request.get("wait", True):
-                waiting.append(request)
+                chunk, problem = b"", os.strerror(error.errno or 0)
+            if not chunk and not ended and request.get("wait", True):
+                unanswered.append(request)
                 continue
-            self._news = time.monotonic()
-            told = {"id": request["id"], "offset": request["offset"], "eof": not chunk}
-            yield {**told, **({"error": wrong} if wrong else {})}, chunk
-        self._pending = waiting
+            self._last_data = time.monotonic()
+            reply = {"id": request["id"], "offset": request["offset"], "eof": not chunk}
+            yield {**reply, **({"error": problem} if problem else {})}, chunk
+        self._pending = unanswered
 
-    def _chunk(self, request: Dict[str, Any]) -> bytes:
+    def _read_chunk(self, request: Dict[str, Any]) -> bytes:
         if request["source"] == "events":
             path = self._folder.events
         else:
-            path = self._folder.stream(request["attempt"], request["source"], request["stream"])
+            path = self._folder.stream_log(request["attempt"], request["source"], request["stream"])
         try:
             descriptor = os.open(path, os.O_RDONLY)
         except FileNotFoundError:
             return b""
         try:
             if "tail" in request:
-                request["offset"] = _start_of_tail(descriptor, request.pop("tail"))
+                request["offset"] = _tail_offset(descriptor, request.pop("tail"))
             if "since" in request:
-                before = self._size_before(request, time.time() - float(request.pop("since")))
-                request["offset"] = max(request["offset"], _next_line(descriptor, before))
+                size = self._size_at(request, time.time() - float(request.pop("since")))
+                request["offset"] = max(request["offset"], _next_line_start(descriptor, size))
             return os.pread(descriptor, min(request["n"], MAX_READ), request["offset"])
         finally:
             os.close(descriptor)
 
-    def _size_before(self, request: Dict[str, Any], moment: float) -> int:
+    def _size_at(self, request: Dict[str, Any], moment: float) -> int:
         """Return how long a log was at a moment, to within the pause between two looks at it."""
         name, size = f"{request['source']}.{request['stream']}", 0
         try:
-            with open(self._folder.sizes(request["attempt"]), encoding="ascii") as file:
+            with open(self._folder.log_sizes(request["attempt"]), encoding="ascii") as file:
                 for line in file:
                     with contextlib.suppress(
                         ValueError, KeyError, TypeError
@@ -91,32 +91,32 @@ class Reader:
         return size
 
 
-def _next_line(descriptor: int, at: int) -> int:
+def _next_line_start(descriptor: int, offset: int) -> int:
     """Return where the first line begins at a place or after it."""
-    if at == 0 or os.pread(descriptor, 1, at - 1) == b"\n":
-        return at
+    if offset == 0 or os.pread(descriptor, 1, offset - 1) == b"\n":
+        return offset
     while True:
-        block = os.pread(descriptor, MAX_READ, at)
-        found = block.find(b"\n")
-        if found >= 0 or not block:
-            return at + max(found + 1, 0)
-        at += len(block)
+        block = os.pread(descriptor, MAX_READ, offset)
+        newline = block.find(b"\n")
+        if newline >= 0 or not block:
+            return offset + max(newline + 1, 0)
+        offset += len(block)
 
 
-def _start_of_tail(descriptor: int, lines: int) -> int:
+def _tail_offset(descriptor: int, lines: int) -> int:
     """Return where the last lines of a file begin."""
-    at = size = os.fstat(descriptor).st_size
+    offset = size = os.fstat(descriptor).st_size
     if lines <= 0:
         return size
-    if at and os.pread(descriptor, 1, at - 1) == b"\n":
-        at -= 1  # the end of the last line is not the beginning of another
-    while at > 0:
-        step = min(MAX_READ, at)
-        at -= step
-        block = os.pread(descriptor, step, at)
-        found = len(block)
-        while (found := block.rfind(b"\n", 0, found)) >= 0:
+    if offset and os.pread(descriptor, 1, offset - 1) == b"\n":
+        offset -= 1  # the end of the last line is not the beginning of another
+    while offset > 0:
+        length = min(MAX_READ, offset)
+        offset -= length
+        block = os.pread(descriptor, length, offset)
+        newline = len(block)
+        while (newline := block.rfind(b"\n", 0, newline)) >= 0:
             lines -= 1
             if not lines:
-                return at + found + 1
+                return offset + newline + 1
     return 0

@@ -6,39 +6,39 @@ import os
 from typing import List, Optional, Tuple
 
 from runner.core.codec import decode, encode
-from runner.core.model.network_probe import Contact, Found, Questions, Target
+from runner.core.model.network_probe import HostProbe, NameLookups, ProbeResult, Target
 from runner.core.protocol.frames import Frame
-from runner.host.agent.handler import Duty, Handlers, Wire
+from runner.host.agent.handler import AgentContext, HandlerTable, RequestHandler
 from runner.host.netcheck import name_lookup
-from runner.host.netcheck.dialer import reach
-from runner.host.netcheck.responder import greet
-from runner.host.process.bounded_child import Child, tell
+from runner.host.netcheck.dialer import test_all
+from runner.host.netcheck.responder import serve
+from runner.host.process.bounded_child import BoundedChild, report_facts
 
-LISTEN_S = 60.0
+LISTEN_TIMEOUT_S = 60.0
 """A listener ends by itself after so long, if nobody ended it before."""
 
-REACH_S = 20.0
+DIAL_TIMEOUT_S = 20.0
 
 
-class Probing(Duty):
+class NetcheckHandler(RequestHandler):
     """Requests of `check` about the network; all that may wait does so in children."""
 
-    def __init__(self, wire: Wire) -> None:
-        super().__init__(wire)
-        self._listener: Optional[Child] = None
-        self._asked: Optional[Frame] = None
-        self._probe: Optional[Frame] = None
-        self._reach: Optional[Child] = None
-        self._names: Optional[Child] = None
+    def __init__(self, context: AgentContext) -> None:
+        super().__init__(context)
+        self._listener: Optional[BoundedChild] = None
+        self._listen_request: Optional[Frame] = None
+        self._probe_request: Optional[Frame] = None
+        self._dialer: Optional[BoundedChild] = None
+        self._name_lookup: Optional[BoundedChild] = None
 
-    def handlers(self) -> Handlers:
+    def handlers(self) -> HandlerTable:
         """Return what answers each kind of request."""
-        return {"listen": self._listen, "probe": self._begin}
+        return {"listen": self._listen, "probe": self._start_probe}
 
     @property
     def busy(self) -> bool:
         """Whether an answer is awaited."""
-        return self._asked is not None or self._probe is not None
+        return self._listen_request is not None or self._probe_request is not None
 
     @property
     def pipes(self) -> Tuple[int, ...]:
@@ -46,8 +46,8 @@ class Probing(Duty):
         return tuple(pipe for child in self._children for pipe in child.pipes)
 
     @property
-    def _children(self) -> List[Child]:
-        children = (self._listener, self._reach, self._names)
+    def _children(self) -> List[BoundedChild]:
+        children = (self._listener, self._dialer, self._name_lookup)
         return [child for child in children if child is not None]
 
     def advance(self) -> None:
@@ -55,10 +55,10 @@ class Probing(Duty):
         for child in self._children:
             if child.code is None:
                 child.advance()
-        if self._asked is not None:
-            self._say_where(self._asked)
-        if self._probe is not None:
-            self._say_what(self._probe)
+        if self._listen_request is not None:
+            self._reply_listening(self._listen_request)
+        if self._probe_request is not None:
+            self._reply_results(self._probe_request)
 
     def close(self) -> None:
         """End them."""
@@ -70,49 +70,64 @@ class Probing(Duty):
             self._listener.kill()
         node, token = frame.data["node"], str(frame.data["token"]).encode()
         address = frame.data["addresses"][node]
-        held, link = self.wire.asked().held.port, os.getpid()
-        self._asked = frame
-        self._listener = Child(lambda: greet(node, token, address, held, link, tell), LISTEN_S)
+        reserved_port, agent_pid = self.context.require_facts().reserved.store_port, os.getpid()
+        self._listen_request = frame
+        self._listener = BoundedChild(
+            lambda: serve(node, token, address, reserved_port, agent_pid, report_facts),
+            LISTEN_TIMEOUT_S,
+        )
 
-    def _say_where(self, frame: Frame) -> None:
-        child = self._listener
-        assert child is not None  # noqa: S101 (made with the request)
-        told = child.told()
-        if "ready" not in told and child.code is None:
+    def _reply_listening(self, frame: Frame) -> None:
+        listener = self._listener
+        assert listener is not None  # noqa: S101 (made with the request)
+        report = listener.report()
+        if "ready" not in report and listener.code is None:
             return
-        self._asked = None
-        error = told.get("error", "") if "ready" in told else child.text or "its listener ended"
-        where = {"port": told.get("port", 0), "error": error}
-        self.wire.reply("listening", {"id": frame.data["id"], **where})
+        self._listen_request = None
+        error = (
+            report.get("error", "") if "ready" in report else listener.text or "its listener ended"
+        )
+        reply = {"port": report.get("port", 0), "error": error}
+        self.context.reply("listening", {"id": frame.data["id"], **reply})
 
-    def _begin(self, frame: Frame) -> None:
+    def _start_probe(self, frame: Frame) -> None:
         node, token = frame.data["node"], str(frame.data["token"]).encode()
-        targets = [decode(Target, each) for each in frame.data["targets"]]
-        questions = decode(Questions, frame.data["questions"])
+        targets = [decode(Target, target) for target in frame.data["targets"]]
+        lookups = decode(NameLookups, frame.data["lookups"])
 
-        def done(at: int, contact: Contact) -> None:
-            tell(**{str(at): encode(contact)})
+        def report_result(target_index: int, result: ProbeResult) -> None:
+            report_facts(**{str(target_index): encode(result)})
 
-        for child in (self._reach, self._names):
+        for child in (self._dialer, self._name_lookup):
             if child is not None:
                 child.kill()
-        self._probe, self._reach, self._names = frame, None, None
+        self._probe_request, self._dialer, self._name_lookup = frame, None, None
         if targets:
-            self._reach = Child(lambda: reach(node, targets, token, done), REACH_S)
-        if questions.addresses:
-            limit_s = questions.limit_s + 1
-            self._names = Child(lambda: name_lookup.look_up(questions, tell), limit_s)
+            self._dialer = BoundedChild(
+                lambda: test_all(node, targets, token, report_result), DIAL_TIMEOUT_S
+            )
+        if lookups.addresses:
+            limit_s = lookups.timeout_s + 1
+            self._name_lookup = BoundedChild(
+                lambda: name_lookup.look_up(lookups, report_facts), limit_s
+            )
 
-    def _say_what(self, frame: Frame) -> None:
-        if any(child is not None and child.code is None for child in (self._reach, self._names)):
+    def _reply_results(self, frame: Frame) -> None:
+        if any(
+            child is not None and child.code is None for child in (self._dialer, self._name_lookup)
+        ):
             return
-        self._probe = None
-        if self._reach is not None and self._reach.code and not self._reach.late:
-            self.wire.refuse(frame, self._reach.text or f"its child ended with {self._reach.code}")
+        self._probe_request = None
+        if self._dialer is not None and self._dialer.code and not self._dialer.timed_out:
+            self.context.refuse(
+                frame, self._dialer.text or f"its child ended with {self._dialer.code}"
+            )
             return
-        contacts = self._reach.told() if self._reach is not None else {}
-        found = Found(
-            contacts=tuple(decode(Contact, each) for each in contacts.values()),
-            names=name_lookup.gathered(self._names.told() if self._names is not None else {}),
+        results = self._dialer.report() if self._dialer is not None else {}
+        host_probe = HostProbe(
+            results=tuple(decode(ProbeResult, result) for result in results.values()),
+            name_results=name_lookup.parse_results(
+                self._name_lookup.report() if self._name_lookup is not None else {}
+            ),
         )
-        self.wire.reply("probed", {"id": frame.data["id"], "found": encode(found)})
+        self.context.reply("probed", {"id": frame.data["id"], "result": encode(host_probe)})

@@ -11,87 +11,87 @@ from typing import Any, Callable, Dict, Iterator, Optional
 from runner.core.protocol.frames import Frame
 from runner.host.process.job_queue import Steps
 from runner.host.storage import release_store
-from runner.host.storage.release_writer import Assembly
+from runner.host.storage.release_writer import ReleaseWriter
 
 Reply = Callable[[str, Dict[str, Any]], None]
 
 
-class Receiving:
+class PushReceiver:
     """The releases one controller pushes over one link."""
 
     def __init__(self, workdir: str, reply: Reply) -> None:
         self._workdir = workdir
         self._reply = reply
-        self._assembly: Optional[Assembly] = None
-        self._hold: Optional[int] = None
+        self._writer: Optional[ReleaseWriter] = None
+        self._pin_fd: Optional[int] = None
 
-    def offered(self, frame: Frame) -> Steps:
+    def on_manifest(self, frame: Frame) -> Steps:
         """A manifest came: say that the release is stored, or what is lacking for it.
 
         `lacks` names the contents by their place among the manifest's files, and the store, which
         hosts with one disk share.
         """
-        self.drop()
-        encoded = zlib.decompress(frame.payload)
-        assembly = Assembly(self._workdir, encoded)
-        there = yield from release_store.verified(self._workdir, assembly.name)
-        if there and self.hold(assembly.name):
+        self.abort()
+        manifest_bytes = zlib.decompress(frame.payload)
+        writer = ReleaseWriter(self._workdir, manifest_bytes)
+        is_stored = yield from release_store.verify_content(self._workdir, writer.name)
+        if is_stored and self.pin(writer.name):
             self._reply("stored", {"id": frame.data["id"], "new": False})
             return
-        self._assembly = assembly
-        with self._dropping():
-            yield from assembly.begin()
-            if assembly.lacks_room:  # what `keep` allows to go goes now, and not at the end
-                yield from release_store.prune(
-                    self._workdir, int(frame.data["keep"]), assembly.name
-                )
-            if assembly.lacks_room:
-                raise OSError(errno.ENOSPC, assembly.lacks_room, self._workdir)
-            place = {file.path: index for index, file in enumerate(assembly.manifest.files)}
-            missing = [place[file.path] for file in assembly.missing]
-            store = release_store.store_name(self._workdir)
-            self._reply("lacks", {"id": frame.data["id"], "store": store, "missing": missing})
-
-    def piece(self, frame: Frame) -> Steps:
-        """The next bytes of the stream of missing files."""
-        if self._assembly is None:
-            return
-        data = zlib.decompress(frame.payload) if frame.data.get("z") else frame.payload
-        with self._dropping():
-            yield from self._assembly.feed(data)
-
-    def finished(self, frame: Frame) -> Steps:
-        """Everything came: store the release, and remove old ones but `keep`."""
-        if self._assembly is None:
-            raise RuntimeError("no release is being pushed")
-        with self._dropping():
-            yield from self._assembly.finish()
-            yield from release_store.prune(
-                self._workdir, int(frame.data["keep"]), self._assembly.name
+        self._writer = writer
+        with self._abort_on_error():
+            yield from writer.begin()
+            if writer.space_error:  # what `keep` allows to go goes now, and not at the end
+                yield from release_store.prune(self._workdir, int(frame.data["keep"]), writer.name)
+            if writer.space_error:
+                raise OSError(errno.ENOSPC, writer.space_error, self._workdir)
+            indices = {file.path: index for index, file in enumerate(writer.manifest.files)}
+            missing = [indices[file.path] for file in writer.missing]
+            store_id = release_store.store_id(self._workdir)
+            self._reply(
+                "missing", {"id": frame.data["id"], "store_id": store_id, "missing": missing}
             )
-            if not self.hold(self._assembly.name):
+
+    def on_chunk(self, frame: Frame) -> Steps:
+        """The next bytes of the stream of missing files."""
+        if self._writer is None:
+            return
+        data = zlib.decompress(frame.payload) if frame.data.get("compressed") else frame.payload
+        with self._abort_on_error():
+            yield from self._writer.write(data)
+
+    def on_finish(self, frame: Frame) -> Steps:
+        """Everything came: store the release, and remove old ones but `keep`."""
+        if self._writer is None:
+            raise RuntimeError("no release is being pushed")
+        with self._abort_on_error():
+            yield from self._writer.finish()
+            yield from release_store.prune(
+                self._workdir, int(frame.data["keep"]), self._writer.name
+            )
+            if not self.pin(self._writer.name):
                 raise ValueError("another deploy removed it at once; raise deploy.keep")
             self._reply("stored", {"id": frame.data["id"], "new": True})
-        self._assembly = None
+        self._writer = None
 
-    def hold(self, name: str) -> bool:
+    def pin(self, name: str) -> bool:
         """Keep a release from being removed while this link lives; False when it is gone."""
-        if self._hold is not None:
-            os.close(self._hold)
-        self._hold = release_store.hold(self._workdir, name)
-        return self._hold is not None
+        if self._pin_fd is not None:
+            os.close(self._pin_fd)
+        self._pin_fd = release_store.pin(self._workdir, name)
+        return self._pin_fd is not None
 
-    def drop(self) -> None:
+    def abort(self) -> None:
         """Leave nothing of an unfinished release."""
-        if self._assembly is not None:
-            self._assembly.abandon()
-            self._assembly = None
+        if self._writer is not None:
+            self._writer.abort()
+            self._writer = None
 
     @contextlib.contextmanager
-    def _dropping(self) -> Iterator[None]:
+    def _abort_on_error(self) -> Iterator[None]:
         """Remove the unfinished release if anything goes wrong, as when the controller leaves."""
         try:
             yield
         except BaseException:
-            self.drop()
+            self.abort()
             raise

@@ -9,92 +9,100 @@ import time
 import zlib
 
 from runner.core.protocol.frames import Frame
-from runner.core.protocol.paths import RunFolder, folder_of
-from runner.host.agent.handler import Duty, Handlers
+from runner.core.protocol.paths import RunPaths, validated_paths
+from runner.host.agent.handler import HandlerTable, RequestHandler
 from runner.host.process.job_queue import Steps
-from runner.host.process.kill import kill_all, reap_all
+from runner.host.process.kill import kill_until_gone, reap_all
 from runner.host.storage import run_owner
-from runner.host.storage.garbage import clean
-from runner.host.storage.run_list import runs
-from runner.host.storage.run_lock import Doorway
-from runner.host.supervisor.guardian import close_unended, leftovers
+from runner.host.storage.garbage import collect_garbage
+from runner.host.storage.run_list import list_runs
+from runner.host.storage.run_lock import RunLock
+from runner.host.supervisor.guardian import find_leftovers, recover_unfinished
 
 
-class Keeping(Duty):
+class RunsHandler(RequestHandler):
     """Requests about runs of this host that need no order."""
 
-    def handlers(self) -> Handlers:
+    def handlers(self) -> HandlerTable:
         """Return what answers each kind of request."""
-        work = self.wire.work
+        jobs = self.context.jobs
         return {
-            "clean": lambda frame: work.add(frame, self._clean(frame)),
-            "runs": lambda frame: work.add(frame, self._runs(frame)),
-            "run": self._run,
-            "prove": self._prove,
-            "wait": self._wait,
+            "clean": lambda frame: jobs.add(frame, self._collect_garbage(frame)),
+            "runs": lambda frame: jobs.add(frame, self._list_runs(frame)),
+            "run": self._send_record,
+            "kill_leftovers": self._kill_leftovers,
+            "mark_relaunch_pending": self._mark_relaunch_pending,
         }
 
-    def _runs(self, frame: Frame) -> Steps:
-        ask = frame.data
-        found = yield from runs(self.wire.workdir, ask["node"], ask.get("run_id", ""))
-        self.wire.reply("runs", {"id": ask["id"], **found})
+    def _list_runs(self, frame: Frame) -> Steps:
+        request = frame.data
+        listing = yield from list_runs(
+            self.context.workdir, request["node"], request.get("run_id", "")
+        )
+        self.context.reply("runs", {"id": request["id"], **listing})
 
-    def _run(self, frame: Frame) -> None:
+    def _send_record(self, frame: Frame) -> None:
         """Send the order, and what is on record of the whole run; format 1 has the order alone."""
-        ask = frame.data
-        folder = folder_of(self.wire.workdir, ask["run_id"], ask["node"])
+        request = frame.data
+        folder = validated_paths(self.context.workdir, request["run_id"], request["node"])
         if not os.path.isdir(folder.root):
-            raise ValueError(f"there is no run {ask['run_id']} in {self.wire.workdir}")
-        told = {}
+            raise ValueError(f"there is no run {request['run_id']} in {self.context.workdir}")
+        texts = {}
         for name in ("order", "plan", "config", "info"):
             with contextlib.suppress(OSError), open(vars(folder)[name], encoding="utf-8") as file:
-                told[name] = file.read()
-        packed = zlib.compress(json.dumps(told).encode(), 1)
-        self.wire.reply("run", {"id": ask["id"]}, packed)
+                texts[name] = file.read()
+        packed = zlib.compress(json.dumps(texts).encode(), 1)
+        self.context.reply("run", {"id": request["id"]}, packed)
 
-    def _wait(self, frame: Frame) -> None:
+    def _mark_relaunch_pending(self, frame: Frame) -> None:
         """Take it for so long that another attempt follows; say whether somebody wants none."""
-        ask = frame.data
-        folder = folder_of(self.wire.workdir, ask["run_id"], ask["node"])
-        until = time.time() + float(ask.get("for_s", 0))
-        with open(folder.waiting, "w", encoding="ascii"):
+        request = frame.data
+        folder = validated_paths(self.context.workdir, request["run_id"], request["node"])
+        until = time.time() + float(request.get("for_s", 0))
+        with open(folder.relaunch_marker, "w", encoding="ascii"):
             pass
-        os.utime(folder.waiting, (until, until))
-        self.wire.reply("waits", {"id": ask["id"], "stopped": os.path.lexists(folder.stopped)})
+        os.utime(folder.relaunch_marker, (until, until))
+        self.context.reply(
+            "relaunch_pending",
+            {"id": request["id"], "stop_requested": os.path.lexists(folder.stop_marker)},
+        )
 
-    def _prove(self, frame: Frame) -> None:
+    def _kill_leftovers(self, frame: Frame) -> None:
         """Kill what is left of a run whose supervisor is gone, and say what could not be.
 
         Whoever asks wants it to be over: no other attempt of it begins here.
         """
-        ask = frame.data
-        folder = folder_of(self.wire.workdir, ask["run_id"], ask["node"])
-        run_owner.refuse_elsewhere(folder)
-        with contextlib.suppress(OSError), open(folder.stopped, "w", encoding="ascii"):
+        request = frame.data
+        folder = validated_paths(self.context.workdir, request["run_id"], request["node"])
+        run_owner.require_local(folder)
+        with contextlib.suppress(OSError), open(folder.stop_marker, "w", encoding="ascii"):
             pass  # a full disk has no room for another attempt either
-        look, home = leftovers(folder, ask["run_id"], ask["node"])
-        killed, survivors = kill_all(look, reap_all, cgroup=home)
+        scan, cgroup = find_leftovers(folder, request["run_id"], request["node"])
+        killed, survivors = kill_until_gone(scan, reap_all, cgroup=cgroup)
         if not survivors:
-            _close(folder, Doorway(ask["run_id"], ask["node"]))
-        told = {"killed": len(killed), "survivors": list(survivors)}
-        self.wire.reply("proven", {"id": ask["id"], **told})
+            _finalise_record(folder, RunLock(request["run_id"], request["node"]))
+        reply = {"killed": len(killed), "survivors": list(survivors)}
+        self.context.reply("leftovers", {"id": request["id"], **reply})
 
-    def _clean(self, frame: Frame) -> Steps:
-        ask = frame.data
-        gone = yield from clean(
-            self.wire.workdir, ask["node"], float(ask["older_than_s"]), dry_run=bool(ask["dry_run"])
+    def _collect_garbage(self, frame: Frame) -> Steps:
+        request = frame.data
+        removed = yield from collect_garbage(
+            self.context.workdir,
+            request["node"],
+            float(request["older_than_s"]),
+            dry_run=bool(request["dry_run"]),
         )
-        self.wire.reply("cleaned", {"id": ask["id"], **gone})
+        self.context.reply("cleaned", {"id": request["id"], **removed})
 
 
-def _close(folder: RunFolder, doorway: Doorway) -> None:
+def _finalise_record(folder: RunPaths, run_lock: RunLock) -> None:
     """Close the record of what died with its host, which may not have been asked since."""
-    lock = doorway.lock()
+    lock = run_lock.try_lock()
     if lock is None:  # it lives
         return
     try:
-        if not run_owner.keepers(folder):
-            close_unended(folder)
-            doorway.remove()
+        if not run_owner.live_owner_pids(folder):
+            recover_unfinished(folder)
+            run_lock.remove_files()
     finally:
         os.close(lock)

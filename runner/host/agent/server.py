@@ -13,92 +13,101 @@ import sys
 import time
 from typing import Any, Dict, List, Mapping, NoReturn
 
-from runner.core.protocol.frames import MAGIC, PROTOCOL, Frame, Unpacker
-from runner.host.agent.follow import Following
-from runner.host.agent.handler import Duty, Handlers, Wire, said
-from runner.host.agent.launch import Starting
+from runner.core.protocol.frames import MAGIC, PROTOCOL, Frame, FrameDecoder
+from runner.host.agent.follow import FollowHandler
+from runner.host.agent.handler import AgentContext, HandlerTable, RequestHandler, error_text
+from runner.host.agent.launch import LaunchHandler
 
-SILENCE_S = 60.0
+CONTROLLER_TIMEOUT_S = 60.0
 """A link that hears nothing for so long has no controller any more, whatever TCP says."""
 
 MAX_UNSENT = 4 << 20
 """Bytes waiting for the controller beyond which no more output of a command is read."""
 
-LATER = {
-    **dict.fromkeys(("exec", "kill"), "commands"),
-    **dict.fromkeys(("inventory", "fetch"), "fetching"),
-    **dict.fromkeys(("clean", "runs", "run", "prove", "wait"), "keeping"),
-    "dump": "dumping",
-    **dict.fromkeys(("listen", "probe"), "probing"),
+LAZY_HANDLERS = {
+    **dict.fromkeys(("exec", "kill"), "exec"),
+    **dict.fromkeys(("inventory", "fetch"), "fetch"),
+    **dict.fromkeys(("clean", "runs", "run", "kill_leftovers", "mark_relaunch_pending"), "runs"),
+    "dump_stacks": "stacks",
+    **dict.fromkeys(("listen", "probe"), "netcheck"),
 }
 """Requests of verbs, and where their answers live."""
 
-BUSY_S, IDLE_S = 0.02, 0.05
+BUSY_POLL_S, IDLE_POLL_S = 0.02, 0.05
 
 
-class Link:
+class AgentServer:
     """One conversation with one controller about one node."""
 
-    def __init__(self, inbound: int, outbound: int, programs: Mapping[str, str]) -> None:
-        self._in, self._out = inbound, outbound
-        self._unpacker = Unpacker()
+    def __init__(self, in_fd: int, out_fd: int, programs: Mapping[str, str]) -> None:
+        self._in_fd, self._out_fd = in_fd, out_fd
+        self._decoder = FrameDecoder()
         self._unsent = bytearray()
-        self._heard = time.monotonic()
-        self._wire = Wire(self._reply, SILENCE_S, lambda: len(self._unsent) < MAX_UNSENT)
-        following = Following(self._wire)
-        starting = Starting(self._wire, inbound, programs, following)
-        self._duties: List[Duty] = []
-        self._handlers: Handlers = {}
-        for duty in (starting, following):
-            self._take_up(duty)
+        self._last_received = time.monotonic()
+        self._context = AgentContext(
+            self._reply, CONTROLLER_TIMEOUT_S, lambda: len(self._unsent) < MAX_UNSENT
+        )
+        follow_handler = FollowHandler(self._context)
+        launch_handler = LaunchHandler(self._context, in_fd, programs, follow_handler)
+        self._request_handlers: List[RequestHandler] = []
+        self._handlers: HandlerTable = {}
+        for handler in (launch_handler, follow_handler):
+            self._register(handler)
 
-    def _take_up(self, duty: Duty) -> None:
-        for kind, handler in duty.handlers().items():
+    def _register(self, request_handler: RequestHandler) -> None:
+        for kind, handler in request_handler.handlers().items():
             assert kind not in self._handlers, kind  # noqa: S101
             self._handlers[kind] = handler
-        self._duties.append(duty)
+        self._request_handlers.append(request_handler)
 
     def serve(self) -> None:
         """Answer until the controller goes away."""
-        for descriptor in (self._in, self._out):
+        for descriptor in (self._in_fd, self._out_fd):
             os.set_blocking(descriptor, False)
         self._unsent += MAGIC
         clocks = {"mono": time.monotonic(), "wall": time.time()}
         self._reply("hello", {"protocol": PROTOCOL, "pid": os.getpid(), **clocks})
         try:
-            while time.monotonic() - self._heard < self._wire.silence_s and self._wait():
-                self._wire.work.advance()
-                for duty in self._duties:
-                    duty.advance()
+            while (
+                time.monotonic() - self._last_received < self._context.controller_timeout_s
+                and self._poll_once()
+            ):
+                self._context.jobs.advance()
+                for handler in self._request_handlers:
+                    handler.advance()
         finally:
-            self._wire.work.give_up("the controller left")
-            for duty in self._duties:
-                duty.close()
+            self._context.jobs.cancel_all("the controller left")
+            for handler in self._request_handlers:
+                handler.close()
 
-    def _wait(self) -> bool:
+    def _poll_once(self) -> bool:
         """Sleep until there is something to do; False when the controller has left."""
-        work = self._wire.work
-        busy = any(duty.busy for duty in self._duties)
-        patience = 0.0 if work else BUSY_S if busy else IDLE_S
-        writable = [self._out] if self._unsent else []
-        readable = [] if work.full else [self._in]
-        if self._wire.room():
-            readable += [descriptor for duty in self._duties for descriptor in duty.pipes]
-        ready = select.select(readable, writable, [], patience)
+        jobs = self._context.jobs
+        is_busy = any(handler.busy for handler in self._request_handlers)
+        timeout_s = 0.0 if jobs else BUSY_POLL_S if is_busy else IDLE_POLL_S
+        writable = [self._out_fd] if self._unsent else []
+        readable = [] if jobs.full else [self._in_fd]
+        if self._context.can_send():
+            readable += [
+                descriptor for handler in self._request_handlers for descriptor in handler.pipes
+            ]
+        ready = select.select(readable, writable, [], timeout_s)
         try:
             if ready[1]:
-                sent = os.write(self._out, memoryview(self._unsent)[: 1 << 20])
+                sent = os.write(self._out_fd, memoryview(self._unsent)[: 1 << 20])
                 del self._unsent[:sent]
-            if work.full:
-                self._heard = time.monotonic()  # we do not listen
-            if self._in in ready[0]:
-                chunk = os.read(self._in, 1 << 18)
+            if jobs.full:
+                self._last_received = time.monotonic()  # we do not listen
+            if self._in_fd in ready[0]:
+                chunk = os.read(self._in_fd, 1 << 18)
                 if not chunk:
                     return False
-                self._heard = time.monotonic()
-                for frame in self._unpacker.feed(chunk):
+                self._last_received = time.monotonic()
+                for frame in self._decoder.feed(chunk):
                     self._dispatch(frame)
-                    self._heard = time.monotonic()  # some answers take longer than our patience
+                    self._last_received = (
+                        time.monotonic()
+                    )  # some answers take longer than our patience
         except BlockingIOError:
             pass
         except OSError:
@@ -106,45 +115,45 @@ class Link:
         return True
 
     def _dispatch(self, frame: Frame) -> None:
-        if frame.kind not in self._handlers and frame.kind in LATER:
-            self._take_up(_duty_for(frame.kind, self._wire))
+        if frame.kind not in self._handlers and frame.kind in LAZY_HANDLERS:
+            self._register(_load_handler(frame.kind, self._context))
         handler = self._handlers.get(frame.kind)
         if handler is None:
-            self._wire.refuse(frame, f"this link knows no request {frame.kind!r}")
+            self._context.refuse(frame, f"this link knows no request {frame.kind!r}")
             return
         try:
             handler(frame)
         except Exception as error:  # noqa: BLE001 (the controller is told, whatever it is)
-            self._wire.refuse(frame, said(error))
+            self._context.refuse(frame, error_text(error))
 
     def _reply(self, kind: str, data: Dict[str, Any], payload: bytes = b"") -> None:
         self._unsent += Frame(kind, data, payload).pack()
 
 
-def _duty_for(kind: str, wire: Wire) -> Duty:
+def _load_handler(kind: str, context: AgentContext) -> RequestHandler:
     """Return what answers a kind of request that no launch makes: it shall not wait for this code.
 
     A host compiles it anew for every link.
     """
-    if LATER[kind] == "commands":
-        from runner.host.agent.exec import Commands
+    if LAZY_HANDLERS[kind] == "exec":
+        from runner.host.agent.exec import ExecHandler
 
-        return Commands(wire)
-    if LATER[kind] == "fetching":
-        from runner.host.agent.fetch import Fetching
+        return ExecHandler(context)
+    if LAZY_HANDLERS[kind] == "fetch":
+        from runner.host.agent.fetch import FetchHandler
 
-        return Fetching(wire)
-    if LATER[kind] == "dumping":
-        from runner.host.agent.stacks import Dumping
+        return FetchHandler(context)
+    if LAZY_HANDLERS[kind] == "stacks":
+        from runner.host.agent.stacks import StacksHandler
 
-        return Dumping(wire)
-    if LATER[kind] == "probing":
-        from runner.host.agent.netcheck import Probing
+        return StacksHandler(context)
+    if LAZY_HANDLERS[kind] == "netcheck":
+        from runner.host.agent.netcheck import NetcheckHandler
 
-        return Probing(wire)
-    from runner.host.agent.runs import Keeping
+        return NetcheckHandler(context)
+    from runner.host.agent.runs import RunsHandler
 
-    return Keeping(wire)
+    return RunsHandler(context)
 
 
 def main(programs: Mapping[str, str]) -> NoReturn:
@@ -152,10 +161,10 @@ def main(programs: Mapping[str, str]) -> NoReturn:
 
     `programs` are the texts of those of our files that become files on this host.
     """
-    inbound, outbound = os.dup(0), os.dup(1)
+    in_fd, out_fd = os.dup(0), os.dup(1)
     null = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):
         os.dup2(null, descriptor)
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
-    Link(inbound, outbound, programs).serve()
+    AgentServer(in_fd, out_fd, programs).serve()
     sys.exit(0)

@@ -5,50 +5,54 @@ from __future__ import annotations
 from typing import List, Tuple
 
 from runner.core.protocol.frames import Frame
-from runner.core.protocol.paths import folder_of
-from runner.host.agent.handler import Duty, Handlers, Wire
+from runner.core.protocol.paths import validated_paths
+from runner.host.agent.handler import AgentContext, HandlerTable, RequestHandler
 from runner.host.process import bounded_child
 from runner.host.ranks import stacks
 from runner.host.storage.run_folder import read_order
 
 
-class Dumping(Duty):
+class StacksHandler(RequestHandler):
     """Requests for the Python stacks of a run's ranks."""
 
-    def __init__(self, wire: Wire) -> None:
-        super().__init__(wire)
-        self._going: List[Tuple[Frame, bounded_child.Child]] = []
+    def __init__(self, context: AgentContext) -> None:
+        super().__init__(context)
+        self._running: List[Tuple[Frame, bounded_child.BoundedChild]] = []
 
-    def handlers(self) -> Handlers:
+    def handlers(self) -> HandlerTable:
         """Return what answers each kind of request."""
-        return {"dump": self._dump}
+        return {"dump_stacks": self._dump_stacks}
 
     @property
     def pipes(self) -> Tuple[int, ...]:
         """What the children tell."""
-        return tuple(pipe for _, child in self._going for pipe in child.pipes)
+        return tuple(pipe for _, child in self._running for pipe in child.pipes)
 
     def advance(self) -> None:
         """Answer with what they have told."""
-        for frame, child in self._going:
+        for frame, child in self._running:
             child.advance()
             if child.code is not None:
-                told, problem = stacks.outcome(child)
+                result, problem = stacks.result(child)
                 if problem:
-                    self.wire.refuse(frame, problem)
+                    self.context.refuse(frame, problem)
                 else:
-                    self.wire.reply("dumped", {"id": frame.data["id"]}, told["text"].encode())
-        self._going = [each for each in self._going if each[1].code is None]
+                    self.context.reply(
+                        "stacks_dumped", {"id": frame.data["id"]}, result["text"].encode()
+                    )
+        self._running = [entry for entry in self._running if entry[1].code is None]
 
     def close(self) -> None:
         """End them."""
-        for _, child in self._going:
+        for _, child in self._running:
             child.kill()
 
-    def _dump(self, frame: Frame) -> None:
-        ask = frame.data
-        folder = folder_of(self.wire.workdir, ask["run_id"], ask["node"])
+    def _dump_stacks(self, frame: Frame) -> None:
+        request = frame.data
+        folder = validated_paths(self.context.workdir, request["run_id"], request["node"])
         order = read_order(folder)
         if order is None:
-            raise ValueError(f"there is no run {ask['run_id']} in {self.wire.workdir}")
-        self._going.append((frame, stacks.child(folder, order, str(ask["why"]), show=True)))
+            raise ValueError(f"there is no run {request['run_id']} in {self.context.workdir}")
+        self._running.append(
+            (frame, stacks.start_dump(folder, order, str(request["reason"]), include_text=True))
+        )

@@ -10,50 +10,54 @@ from typing import TYPE_CHECKING, Any, Dict, Sequence, Tuple
 
 from runner.core.codec import decode, encode
 from runner.core.model.facts import FactsRequest
-from runner.core.planning.etcd import NAME, Answer, Etcd
+from runner.core.planning.etcd import SIDECAR_NAME, EndpointReply, EtcdFacts
 from runner.host.process import bounded_child
 
 if TYPE_CHECKING:
     from http.client import HTTPConnection
 
-ANSWER_S = 5.0
+REQUEST_TIMEOUT_S = 5.0
 """How long an endpoint may take for each of two small answers."""
 
-_LONGEST = 64 << 10
+_MAX_RESPONSE = 64 << 10
 _NOT_FOUND = 404
 
 
-def start(request: FactsRequest, environ: Dict[str, str]) -> Tuple[bounded_child.Child, ...]:
+def start(request: FactsRequest, environ: Dict[str, str]) -> Tuple[bounded_child.BoundedChild, ...]:
     """Learn what is asked of it, in a child; of nothing there is none."""
-    if not request.serves and not request.endpoint:
+    if not request.find_etcd and not request.etcd_endpoint:
         return ()
-    return (bounded_child.Child(functools.partial(_look, request, environ), request.deadline_s),)
+    return (
+        bounded_child.BoundedChild(
+            functools.partial(_query, request, environ), request.tool_timeout_s
+        ),
+    )
 
 
-def result(children: Sequence[bounded_child.Child]) -> Etcd:
+def result(children: Sequence[bounded_child.BoundedChild]) -> EtcdFacts:
     """Return what was learned."""
-    told: Dict[str, Any] = {}
+    report: Dict[str, Any] = {}
     for child in children:
-        told.update(child.told())
-        if child.late and "asked" in told:
-            told["answer"] = encode(Answer(f"no answer within {child.limit_s:g} s"))
-    answer = decode(Answer, told["answer"]) if "answer" in told else None
-    return Etcd(told.get("program", ""), told.get("version", ""), answer)
+        report.update(child.report())
+        if child.timed_out and "asked" in report:
+            report["answer"] = encode(EndpointReply(f"no answer within {child.limit_s:g} s"))
+    answer = decode(EndpointReply, report["answer"]) if "answer" in report else None
+    return EtcdFacts(report.get("program", ""), report.get("version", ""), answer)
 
 
-def _look(request: FactsRequest, environ: Dict[str, str]) -> None:
-    if request.serves:
-        program = bounded_child.find(NAME, environ)
-        bounded_child.tell(program=program)
+def _query(request: FactsRequest, environ: Dict[str, str]) -> None:
+    if request.find_etcd:
+        program = bounded_child.find_program(SIDECAR_NAME, environ)
+        bounded_child.report_facts(program=program)
         if program:
-            bounded_child.tell(version=_version(program, environ))
-    if request.endpoint:
-        bounded_child.tell(asked=request.endpoint)
-        bounded_child.tell(answer=encode(ask(request.endpoint)))
+            bounded_child.report_facts(version=_program_version(program, environ))
+    if request.etcd_endpoint:
+        bounded_child.report_facts(asked=request.etcd_endpoint)
+        bounded_child.report_facts(answer=encode(query_endpoint(request.etcd_endpoint)))
 
 
-def _version(program: str, environ: Dict[str, str]) -> str:
-    said = subprocess.run(
+def _program_version(program: str, environ: Dict[str, str]) -> str:
+    output = subprocess.run(
         [program, "--version"],
         env=environ,
         stdin=subprocess.DEVNULL,
@@ -61,46 +65,48 @@ def _version(program: str, environ: Dict[str, str]) -> str:
         stderr=subprocess.STDOUT,
         check=False,
     ).stdout
-    return version_in(said.decode(errors="replace"))
+    return parse_version(output.decode(errors="replace"))
 
 
-def version_in(text: str) -> str:
+def parse_version(text: str) -> str:
     """Return the version in what `etcd --version` prints."""
-    found = re.search(r"^etcd Version: *([0-9][^\s]*)", text, re.MULTILINE)
-    return found.group(1) if found else ""
+    match = re.search(r"^etcd Version: *([0-9][^\s]*)", text, re.MULTILINE)
+    return match.group(1) if match else ""
 
 
-def ask(endpoint: str, limit_s: float = ANSWER_S) -> Answer:
+def query_endpoint(endpoint: str, limit_s: float = REQUEST_TIMEOUT_S) -> EndpointReply:
     """Return how HOST:PORT answers, as torch's client would ask it: by HTTP."""
     from http.client import HTTPConnection, HTTPException  # noqa: PLC0415 (others are spared 10 ms)
 
     host, _, port = endpoint.rpartition(":")
     connection = HTTPConnection(host.strip("[]"), int(port), timeout=limit_s)
     try:
-        status, text = _get(connection, "/version")
-        version = _etcdserver(text)
+        status, text = _http_get(connection, "/version")
+        version = _server_version(text)
         if not version:
-            return Answer(f"what answers there is no etcd (GET /version: {status})")
-        status, _ = _get(connection, "/v2/keys/")
-        return Answer(version=version, v2=status != _NOT_FOUND)
+            return EndpointReply(f"what answers there is no etcd (GET /version: {status})")
+        status, _ = _http_get(connection, "/v2/keys/")
+        return EndpointReply(version=version, has_v2=status != _NOT_FOUND)
     except OSError as error:
-        late = isinstance(error, TimeoutError) or not error.strerror
-        return Answer(f"no answer within {limit_s:g} s" if late else str(error.strerror))
+        timed_out = isinstance(error, TimeoutError) or not error.strerror
+        return EndpointReply(
+            f"no answer within {limit_s:g} s" if timed_out else str(error.strerror)
+        )
     except (HTTPException, ValueError):
-        return Answer("what answers there speaks no HTTP")
+        return EndpointReply("what answers there speaks no HTTP")
     finally:
         connection.close()
 
 
-def _get(connection: HTTPConnection, path: str) -> Tuple[int, str]:
+def _http_get(connection: HTTPConnection, path: str) -> Tuple[int, str]:
     connection.request("GET", path, headers={"Connection": "keep-alive"})
     response = connection.getresponse()
-    return response.status, response.read(_LONGEST).decode(errors="replace")
+    return response.status, response.read(_MAX_RESPONSE).decode(errors="replace")
 
 
-def _etcdserver(text: str) -> str:
+def _server_version(text: str) -> str:
     try:
-        told = json.loads(text)
+        data = json.loads(text)
     except ValueError:
         return ""
-    return str(told.get("etcdserver", "")) if isinstance(told, dict) else ""
+    return str(data.get("etcdserver", "")) if isinstance(data, dict) else ""

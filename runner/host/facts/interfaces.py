@@ -26,15 +26,15 @@ _LINK = struct.Struct("=BxHiII")
 _ADDRESS = struct.Struct("=BBBBi")
 _ATTRIBUTE = struct.Struct("=HH")
 
-_PATIENCE_S = 2.0
+_TIMEOUT_S = 2.0
 
 _RTF_UP, _RTF_REJECT = 0x1, 0x200
 _RTF_ANYCAST, _RTF_CACHE, _RTF_LOCAL = 0x100000, 0x1000000, 0x80000000
 
 
-def interfaces() -> Tuple[Interface, ...]:
+def list_interfaces() -> Tuple[Interface, ...]:
     """Return every interface with its addresses, in the kernel's order."""
-    return parse_interfaces(_dump(_RTM_GETLINK), _dump(_RTM_GETADDR))
+    return parse_interfaces(_netlink_dump(_RTM_GETLINK), _netlink_dump(_RTM_GETADDR))
 
 
 def parse_interfaces(links: bytes, addresses: bytes) -> Tuple[Interface, ...]:
@@ -46,43 +46,49 @@ def parse_interfaces(links: bytes, addresses: bytes) -> Tuple[Interface, ...]:
     flags: Dict[int, int] = {}
     names: Dict[int, str] = {}
     mtus: Dict[int, int] = {}
-    owned: Dict[Tuple[int, str], List[str]] = {}
+    addresses_by_link: Dict[Tuple[int, str], List[str]] = {}
     for kind, body in _messages(links):
         if kind == _RTM_NEWLINK:
             _, _, index, flags[index], _ = _LINK.unpack_from(body)
-            told = _attributes(body, _LINK.size)
-            names[index] = _text(told[_IFLA_IFNAME])
-            mtus[index] = int.from_bytes(told.get(_IFLA_MTU, b""), sys.byteorder)
-            owned[index, names[index]] = []
+            link_attributes = _attributes(body, _LINK.size)
+            names[index] = _decode_text(link_attributes[_IFLA_IFNAME])
+            mtus[index] = int.from_bytes(link_attributes.get(_IFLA_MTU, b""), sys.byteorder)
+            addresses_by_link[index, names[index]] = []
     for kind, body in _messages(addresses):
         if kind == _RTM_NEWADDR:
             family, length, _, _, index = _ADDRESS.unpack_from(body)
-            found = _attributes(body, _ADDRESS.size)
-            raw = found.get(_IFA_LOCAL) or found[_IFA_ADDRESS]  # the latter may be the peer's
-            name = _text(found.get(_IFA_LABEL, b"")) or names.get(index, "")
-            owned.setdefault((index, name), []).append(f"{_show(family, raw)}/{length}")
+            address_attributes = _attributes(body, _ADDRESS.size)
+            raw = (
+                address_attributes.get(_IFA_LOCAL) or address_attributes[_IFA_ADDRESS]
+            )  # the latter may be the peer's
+            name = _decode_text(address_attributes.get(_IFA_LABEL, b"")) or names.get(index, "")
+            addresses_by_link.setdefault((index, name), []).append(
+                f"{_format_address(family, raw)}/{length}"
+            )
     return tuple(
-        Interface(name, tuple(own), *_state(flags.get(index, 0)), mtus.get(index, 0))
-        for (index, name), own in owned.items()
+        Interface(
+            name, tuple(link_addresses), *_up_and_loopback(flags.get(index, 0)), mtus.get(index, 0)
+        )
+        for (index, name), link_addresses in addresses_by_link.items()
     )
 
 
-def routes(root: str = "/") -> Tuple[Route, ...]:
+def list_routes(root: str = "/") -> Tuple[Route, ...]:
     """Return the main routing table, less what leads nowhere or to ourselves."""
     net = os.path.join(root, "proc/net")
     return (*_routes_v4(os.path.join(net, "route")), *_routes_v6(os.path.join(net, "ipv6_route")))
 
 
-def reached_at(environ: Mapping[str, str]) -> str:
+def ssh_server_address(environ: Mapping[str, str]) -> str:
     """Return the address of ours that the SSH client came to, "" without one."""
-    words = environ.get("SSH_CONNECTION", "").split()
-    return words[2].partition("%")[0] if len(words) == 4 else ""
+    fields = environ.get("SSH_CONNECTION", "").split()
+    return fields[2].partition("%")[0] if len(fields) == 4 else ""
 
 
-def _dump(request: int) -> bytes:
+def _netlink_dump(request: int) -> bytes:
     """Return the kernel's whole answer to a request for all of a kind."""
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0) as netlink:
-        netlink.settimeout(_PATIENCE_S)
+        netlink.settimeout(_TIMEOUT_S)
         netlink.bind((0, 0))
         netlink.send(_HEADER.pack(_HEADER.size + 4, request, _REQUEST_DUMP, 1, 0) + bytes(4))
         answer = b""
@@ -94,64 +100,68 @@ def _dump(request: int) -> bytes:
 
 
 def _messages(dump: bytes) -> Iterator[Tuple[int, bytes]]:
-    at = 0
-    while at + _HEADER.size <= len(dump):
-        length, kind, _, _, _ = _HEADER.unpack_from(dump, at)
-        yield kind, dump[at + _HEADER.size : at + length]
-        at += max(_HEADER.size, _aligned(length))
+    offset = 0
+    while offset + _HEADER.size <= len(dump):
+        length, kind, _, _, _ = _HEADER.unpack_from(dump, offset)
+        yield kind, dump[offset + _HEADER.size : offset + length]
+        offset += max(_HEADER.size, _aligned(length))
 
 
-def _attributes(body: bytes, at: int) -> Dict[int, bytes]:
-    found = {}
-    while at + _ATTRIBUTE.size <= len(body):
-        length, kind = _ATTRIBUTE.unpack_from(body, at)
-        found[kind] = body[at + _ATTRIBUTE.size : at + length]
-        at += max(_ATTRIBUTE.size, _aligned(length))
-    return found
+def _attributes(body: bytes, offset: int) -> Dict[int, bytes]:
+    attributes = {}
+    while offset + _ATTRIBUTE.size <= len(body):
+        length, kind = _ATTRIBUTE.unpack_from(body, offset)
+        attributes[kind] = body[offset + _ATTRIBUTE.size : offset + length]
+        offset += max(_ATTRIBUTE.size, _aligned(length))
+    return attributes
 
 
 def _aligned(length: int) -> int:
     return (length + 3) & ~3
 
 
-def _text(raw: bytes) -> str:
+def _decode_text(raw: bytes) -> str:
     return raw.rstrip(b"\0").decode(errors="replace")
 
 
-def _show(family: int, raw: bytes) -> str:
+def _format_address(family: int, raw: bytes) -> str:
     return socket.inet_ntop(family, raw)
 
 
-def _state(flags: int) -> Tuple[bool, bool]:
+def _up_and_loopback(flags: int) -> Tuple[bool, bool]:
     """Return whether it is up (switched on and with a carrier), and whether it is a loopback."""
     up = flags & _IFF_UP and flags & _IFF_RUNNING
     return bool(up), bool(flags & _IFF_LOOPBACK)
 
 
 def _routes_v4(path: str) -> Iterator[Route]:
-    for words in _table(path):
-        if len(words) < 8 or words[0] == "Iface":
+    for fields in _read_table(path):
+        if len(fields) < 8 or fields[0] == "Iface":
             continue
-        flags = int(words[3], 16)
+        flags = int(fields[3], 16)
         if flags & _RTF_UP and not flags & _RTF_REJECT:
-            dest, mask = (struct.pack("=I", int(words[at], 16)) for at in (1, 7))
+            dest, mask = (struct.pack("=I", int(fields[column], 16)) for column in (1, 7))
             length = f"{int.from_bytes(mask, 'big'):b}".count("1")
-            yield Route(f"{_show(socket.AF_INET, dest)}/{length}", words[0], int(words[6]))
+            yield Route(
+                f"{_format_address(socket.AF_INET, dest)}/{length}", fields[0], int(fields[6])
+            )
 
 
 def _routes_v6(path: str) -> Iterator[Route]:
     unwanted = _RTF_REJECT | _RTF_ANYCAST | _RTF_CACHE | _RTF_LOCAL
-    for words in _table(path):
-        if len(words) < 10:
+    for fields in _read_table(path):
+        if len(fields) < 10:
             continue
-        dest, flags = bytes.fromhex(words[0]), int(words[8], 16)
+        dest, flags = bytes.fromhex(fields[0]), int(fields[8], 16)
         multicast = dest[0] == 0xFF
         if flags & _RTF_UP and not flags & unwanted and not multicast:
-            length = int(words[1], 16)
-            yield Route(f"{_show(socket.AF_INET6, dest)}/{length}", words[9], int(words[5], 16))
+            length = int(fields[1], 16)
+            yield Route(
+                f"{_format_address(socket.AF_INET6, dest)}/{length}", fields[9], int(fields[5], 16)
+            )
 
 
-def _table(path: str) -> Iterator[List[str]]:
+def _read_table(path: str) -> Iterator[List[str]]:
     try:
         with open(path, encoding="ascii", errors="replace") as file:
             yield from (line.split() for line in file)

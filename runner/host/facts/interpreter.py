@@ -8,16 +8,16 @@ import os
 import re
 from typing import Any, Dict, Sequence, Tuple
 
-from runner.core.model.facts import Python
+from runner.core.model.facts import Interpreter
 from runner.host.process import bounded_child
 
-OLDEST = (3, 8)
+MIN_VERSION = (3, 8)
 
 _MARK = "\x02runner-python\x03"
 
 # Any Python can run this, 2.7 too. It answers between marks: sites print banners. Distributions are
 # found by the names of their folders, since reading the metadata of each takes ten times as long.
-_PROGRAM = """
+_PROBE_PROGRAM = """
 import json, os, re, sys
 told = {"executable": sys.executable, "version": sys.version_info[:3], "torch": ""}
 try:
@@ -82,83 +82,87 @@ def start(
     folder: str,
     limit_s: float,
     packages: Sequence[str] = (),
-) -> bounded_child.Child:
+) -> bounded_child.BoundedChild:
     """Ask `python` in `environ`, in `folder` (or where we are, if there is no such folder).
 
     `packages` are the distributions to look for, by normalised name.
     """
-    return bounded_child.Child(functools.partial(_run, python, environ, folder, packages), limit_s)
-
-
-def result(child: bounded_child.Child, python: str) -> Python:
-    """Return what the child learned of `python`."""
-    told = child.told()
-    if "error" in told:
-        return Python(error=told["error"])
-    if child.late:
-        doing = told.get("doing", f"starting {python}")
-        return Python(error=f"{doing}: no answer within {child.limit_s:g} s")
-    answer = child.output.decode(errors="replace").split(_MARK)
-    if len(answer) < 3:
-        return Python(error=_silence(told.get("path", python), child))
-    return parse(json.loads(answer[-2]))
-
-
-def parse(answer: Dict[str, Any]) -> Python:
-    """Return the facts in an interpreter's answer."""
-    version = ".".join(str(part) for part in answer["version"])
-    executable = answer["executable"] or ""
-    if tuple(answer["version"]) < OLDEST:
-        oldest = ".".join(str(part) for part in OLDEST)
-        return Python(error=f"{executable} is Python {version}, older than {oldest}")
-    text = answer["torch"]
-    return Python(
-        executable,
-        version,
-        _assigned("__version__", text),
-        _assigned("cuda", text),
-        prefix=answer.get("prefix", ""),
-        implementation=answer.get("implementation", "cpython"),
-        packages=answer.get("packages"),
-        similar=answer.get("similar", {}),
+    return bounded_child.BoundedChild(
+        functools.partial(_exec_probe, python, environ, folder, packages), limit_s
     )
 
 
-def _assigned(name: str, text: str) -> str:
+def result(child: bounded_child.BoundedChild, python: str) -> Interpreter:
+    """Return what the child learned of `python`."""
+    report = child.report()
+    if "error" in report:
+        return Interpreter(error=report["error"])
+    if child.timed_out:
+        step = report.get("doing", f"starting {python}")
+        return Interpreter(error=f"{step}: no answer within {child.limit_s:g} s")
+    answer = child.output.decode(errors="replace").split(_MARK)
+    if len(answer) < 3:
+        return Interpreter(error=_no_answer_reason(report.get("path", python), child))
+    return parse_answer(json.loads(answer[-2]))
+
+
+def parse_answer(answer: Dict[str, Any]) -> Interpreter:
+    """Return the facts in an interpreter's answer."""
+    version = ".".join(str(part) for part in answer["version"])
+    executable = answer["executable"] or ""
+    if tuple(answer["version"]) < MIN_VERSION:
+        oldest = ".".join(str(part) for part in MIN_VERSION)
+        return Interpreter(error=f"{executable} is Python {version}, older than {oldest}")
+    text = answer["torch"]
+    return Interpreter(
+        executable,
+        version,
+        _assigned_string("__version__", text),
+        _assigned_string("cuda", text),
+        prefix=answer.get("prefix", ""),
+        implementation=answer.get("implementation", "cpython"),
+        packages=answer.get("packages"),
+        substitutes=answer.get("similar", {}),
+    )
+
+
+def _assigned_string(name: str, text: str) -> str:
     pattern = rf"^{name}\s*(?::[^=\n]*)?=\s*['\"]([^'\"\n]*)['\"]"
-    found = re.search(pattern, text, re.MULTILINE)
-    return found.group(1) if found else ""
+    match = re.search(pattern, text, re.MULTILINE)
+    return match.group(1) if match else ""
 
 
-def _silence(path: str, child: bounded_child.Child) -> str:
+def _no_answer_reason(path: str, child: bounded_child.BoundedChild) -> str:
     code = child.code or 0
-    how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
-    last = child.text.splitlines()[-1:]
-    return ": ".join([f"{path} {how} without an answer", *last])
+    exit_text = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+    last_line = child.text.splitlines()[-1:]
+    return ": ".join([f"{path} {exit_text} without an answer", *last_line])
 
 
-def _run(python: str, environ: Dict[str, str], folder: str, packages: Sequence[str]) -> None:
+def _exec_probe(python: str, environ: Dict[str, str], folder: str, packages: Sequence[str]) -> None:
     if folder:
-        bounded_child.tell(doing=f"entering {folder}")
-        bounded_child.enter(folder)
-    bounded_child.tell(doing=f"looking for {python}")
+        bounded_child.report_facts(doing=f"entering {folder}")
+        bounded_child.chdir_if_exists(folder)
+    bounded_child.report_facts(doing=f"looking for {python}")
     path, error = locate(python, environ)
     if error:
-        bounded_child.tell(error=error)
+        bounded_child.report_facts(error=error)
         return
-    bounded_child.tell(doing=f"starting {path}", path=path)
+    bounded_child.report_facts(doing=f"starting {path}", path=path)
     try:
-        os.execve(path, [path, "-B", "-c", _PROGRAM, *packages], environ)
+        os.execve(path, [path, "-B", "-c", _PROBE_PROGRAM, *packages], environ)
     except FileNotFoundError:
-        bounded_child.tell(error=f"{path} cannot be started: the interpreter it names is not there")
+        bounded_child.report_facts(
+            error=f"{path} cannot be started: the interpreter it names is not there"
+        )
     except OSError as failure:
-        bounded_child.tell(error=f"{path} cannot be started: {failure.strerror}")
+        bounded_child.report_facts(error=f"{path} cannot be started: {failure.strerror}")
 
 
 def locate(python: str, environ: Dict[str, str]) -> Tuple[str, str]:
     """Return the path of `python` and "", or "" and why it cannot be started."""
     if "/" not in python:
-        path = bounded_child.find(python, environ)
+        path = bounded_child.find_program(python, environ)
         return path, "" if path else f"no {python} on PATH ({environ.get('PATH', '')})"
     if os.path.isdir(python):
         return "", f"{python} is a folder, not an interpreter"

@@ -13,44 +13,44 @@ from typing import Dict, List
 
 from runner.host.process import bounded_child
 
-LIMIT_S = 5.0
+TIMEOUT_S = 5.0
 """How long the user's start-up files may take."""
 
-BARE = re.compile(r"[A-Za-z0-9_.+-]+")
+BARE_NAME = re.compile(r"[A-Za-z0-9_.+-]+")
 """A name that is looked up on PATH, and needs no quotes."""
 
 _MARK = "runner-login:"
 
 # One line without "!", since csh expands it even between single quotes.
-_LOOK = '/bin/sh -c \'printf "\\n{mark}%s\\n" "$(command -v {python})"\''
+_PROBE_SCRIPT = '/bin/sh -c \'printf "\\n{mark}%s\\n" "$(command -v {python})"\''
 
 
-def start(python: str, environ: Dict[str, str]) -> bounded_child.Child:
+def start(python: str, environ: Dict[str, str]) -> bounded_child.BoundedChild:
     """Ask the login shell where `python`, a bare name, is."""
-    return bounded_child.Child(functools.partial(_run, python, environ), LIMIT_S)
+    return bounded_child.BoundedChild(functools.partial(_exec_shell, python, environ), TIMEOUT_S)
 
 
-def result(child: bounded_child.Child) -> str:
+def result(child: bounded_child.BoundedChild) -> str:
     """Return the path, "" when it is not known."""
-    return parse(child.text)
+    return parse_path(child.text)
 
 
-def parse(text: str) -> str:
+def parse_path(text: str) -> str:
     """Return the path in what a shell printed, between whatever its start-up files print."""
-    found = [line[len(_MARK) :] for line in text.splitlines() if line.startswith(_MARK)]
-    return found[-1] if found and os.path.isabs(found[-1]) else ""
+    paths = [line[len(_MARK) :] for line in text.splitlines() if line.startswith(_MARK)]
+    return paths[-1] if paths and os.path.isabs(paths[-1]) else ""
 
 
-def argv(shell: str, python: str) -> List[str]:
+def login_argv(shell: str, python: str) -> List[str]:
     """Return how that shell is started as by a login on a terminal.
 
     csh and tcsh take `-l` only alone, and read the file people set PATH in without it.
     """
     flags = "-ic" if os.path.basename(shell) in ("csh", "tcsh") else "-lic"
-    return [shell, flags, _LOOK.format(mark=_MARK, python=python)]
+    return [shell, flags, _PROBE_SCRIPT.format(mark=_MARK, python=python)]
 
 
-def _run(python: str, environ: Dict[str, str]) -> None:
+def _exec_shell(python: str, environ: Dict[str, str]) -> None:
     shell = pwd.getpwuid(os.getuid()).pw_shell or environ.get("SHELL", "/bin/sh")
     os.chdir(os.path.expanduser("~"))
-    os.execve(shell, argv(shell, python), {**environ, "TERM": "dumb"})
+    os.execve(shell, login_argv(shell, python), {**environ, "TERM": "dumb"})

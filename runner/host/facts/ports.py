@@ -16,16 +16,16 @@ from typing import Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequenc
 from runner.host.facts import machine
 from runner.host.process import procfs
 
-_GUARD = "127.82.85.78"
-_LISTEN, _CONNECTED = "0A", "01"
+_GUARD_ADDRESS = "127.82.85.78"
+_TCP_LISTEN, _TCP_ESTABLISHED = "0A", "01"
 _NO_SUCH_FAMILY = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL, errno.EPROTONOSUPPORT)
-_NAMED = 3
+_MAX_NAMED = 3
 
-LOOK_S = 0.5
+CHECK_INTERVAL_S = 0.5
 """How often to see who listens on a port: /proc/net/tcp costs milliseconds to read."""
 
 
-class Held(NamedTuple):
+class ReservedPorts(NamedTuple):
     """The ports reserved for one attempt: the nodes' meeting, the supervisors' hub, a voter's.
 
     They meet at torch's store, or at an etcd of the run's own.
@@ -36,53 +36,53 @@ class Held(NamedTuple):
     voter: Optional[socket.socket] = None
 
     @property
-    def port(self) -> int:
+    def store_port(self) -> int:
         """The store's port, 0 for none."""
-        return _number(self.store)
+        return _port_of(self.store)
 
     @property
     def hub_port(self) -> int:
         """The hub's port, 0 for none."""
-        return _number(self.hub)
+        return _port_of(self.hub)
 
     @property
-    def vote_port(self) -> int:
+    def voter_port(self) -> int:
         """The voter's port, 0 for none."""
-        return _number(self.voter)
+        return _port_of(self.voter)
 
     @property
     def descriptors(self) -> Set[int]:
         """What a process that is to have them must keep open."""
-        return {each.fileno() for each in self if each is not None}
+        return {reserved.fileno() for reserved in self if reserved is not None}
 
     def close(self) -> None:
         """Let go of them in this process."""
-        for each in self:
-            if each is not None:
-                each.close()
+        for reserved in self:
+            if reserved is not None:
+                reserved.close()
 
 
-NOTHING_HELD = Held()
+NO_PORTS = ReservedPorts()
 
 
-def _number(held: Optional[socket.socket]) -> int:
-    return int(held.getsockname()[1]) if held is not None else 0
+def _port_of(reserved: Optional[socket.socket]) -> int:
+    return int(reserved.getsockname()[1]) if reserved is not None else 0
 
 
-def hold(first: int, last: int, *, store: bool, hub: bool) -> Tuple[Held, str]:
+def reserve_ports(first: int, last: int, *, store: bool, hub: bool) -> Tuple[ReservedPorts, str]:
     """Reserve a port for the meeting, and one for the hub: from the same range if that has two.
 
     Returns:
         What is held, and why the port for the meeting could not be, "" if it could. Without one
         for a hub a run goes on; its controller watches the hosts then.
     """
-    meeting, why = reserve(first, last) if store else (None, "")
-    if why or not hub:
-        return Held(meeting), why
-    return Held(meeting, hold_beside(first, last)), ""
+    store_socket, error = reserve(first, last) if store else (None, "")
+    if error or not hub:
+        return ReservedPorts(store_socket), error
+    return ReservedPorts(store_socket, reserve_extra(first, last)), ""
 
 
-def hold_beside(first: int, last: int) -> Optional[socket.socket]:
+def reserve_extra(first: int, last: int) -> Optional[socket.socket]:
     """Reserve a port of our own: of that range, or else any; None if there is none."""
     return reserve(first, last)[0] or reserve(0, 0)[0]
 
@@ -93,37 +93,37 @@ def reserve(first: int, last: int) -> Tuple[Optional[socket.socket], str]:
     Returns:
         The socket and "", or None and why there is none. It is not inherited unless made so.
     """
-    wanted = range(first, max(first, last) + 1) if first else range(1)
-    refused: Dict[int, OSError] = {}
-    for port in sorted(wanted, key=lambda _: os.urandom(4)):
+    candidates = range(first, max(first, last) + 1) if first else range(1)
+    errors: Dict[int, OSError] = {}
+    for port in sorted(candidates, key=lambda _: os.urandom(4)):
         try:
-            return (_hold(port) if port else _hold_any()), ""
+            return (_reserve_one(port) if port else _reserve_any()), ""
         except OSError as error:
-            refused[port] = error
-    return None, _explain(wanted, refused)
+            errors[port] = error
+    return None, _explain(candidates, errors)
 
 
-def beside(port: int) -> socket.socket:
+def bind_shared(port: int) -> socket.socket:
     """Return a socket bound to a port that we hold, as torch's store will bind one.
 
     Raises:
         OSError: Somebody else took it.
     """
-    return _bound(port, shared=True)
+    return _bind_wildcard(port, shared=True)
 
 
-def listening(port: int, root: str = "/") -> Set[int]:
+def listening_inodes(port: int, root: str = "/") -> Set[int]:
     """Return the inodes of the sockets that listen on `port` at any address of this host."""
-    return {int(row[9]) for row in _rows(port, _LISTEN, root)}
+    return {int(row[9]) for row in _socket_rows(port, _TCP_LISTEN, root)}
 
 
-def peers(port: int, root: str = "/") -> List[Tuple[str, str]]:
+def connection_addresses(port: int, root: str = "/") -> List[Tuple[str, str]]:
     """Return both addresses of every connection to `port`, ours first, as /proc writes them."""
-    rows = _rows(port, _CONNECTED, root)
+    rows = _socket_rows(port, _TCP_ESTABLISHED, root)
     return [(row[1].rpartition(":")[0], row[2].rpartition(":")[0]) for row in rows]
 
 
-def _rows(port: int, state: str, root: str) -> Iterator[List[str]]:
+def _socket_rows(port: int, state: str, root: str) -> Iterator[List[str]]:
     """Yield what /proc/net tells of this host's sockets with that port and state."""
     for name in ("tcp", "tcp6"):
         try:
@@ -136,71 +136,75 @@ def _rows(port: int, state: str, root: str) -> Iterator[List[str]]:
                 yield row
 
 
-def owners(inodes: Iterable[int], pids: Iterable[int], root: str = "/") -> Set[int]:
+def socket_owners(inodes: Iterable[int], pids: Iterable[int], root: str = "/") -> Set[int]:
     """Return which of the processes `pids` hold one of the sockets; hidden ones do not show."""
-    wanted = {f"socket:[{inode}]" for inode in inodes}
-    return {pid for pid in pids if wanted and not wanted.isdisjoint(_links(pid, root))}
+    wanted_links = {f"socket:[{inode}]" for inode in inodes}
+    return {
+        pid for pid in pids if wanted_links and not wanted_links.isdisjoint(_fd_links(pid, root))
+    }
 
 
-class Lookout:
+class ListenerDetector:
     """Waits for somebody to listen on a port."""
 
     def __init__(self, port: int, root: str = "/") -> None:
         self._port, self._root = port, root
         self._unowned: Set[int] = set()
 
-    def owners(self, pids: Iterable[int]) -> Optional[Set[int]]:
+    def listener_pids(self, pids: Iterable[int]) -> Optional[Set[int]]:
         """Return which of the processes listen, none for a hidden one; None for nobody yet.
 
         A process that ends while we look shows its socket and no more its descriptors: only what
         has no owner at two looks is hidden.
         """
-        inodes = listening(self._port, self._root)
-        found = owners(inodes, pids, self._root)
-        before, self._unowned = self._unowned, inodes
-        return found if found or before & inodes else None
+        inodes = listening_inodes(self._port, self._root)
+        pids_found = socket_owners(inodes, pids, self._root)
+        previous, self._unowned = self._unowned, inodes
+        return pids_found if pids_found or previous & inodes else None
 
 
-class Reserved:
+class PortReservation:
     """A port that is held for a program until somebody listens there."""
 
-    def __init__(self, held: Optional[socket.socket], port: int) -> None:
-        self._held, self._lookout = held, Lookout(port)
-        self._next_look = time.monotonic() + LOOK_S
+    def __init__(self, reserved: Optional[socket.socket], port: int) -> None:
+        self._socket, self._detector = reserved, ListenerDetector(port)
+        self._next_check = time.monotonic() + CHECK_INTERVAL_S
 
     @property
-    def look_due(self) -> bool:
+    def check_due(self) -> bool:
         """Whether it is time to see who listens."""
-        return self._held is not None and time.monotonic() >= self._next_look
+        return self._socket is not None and time.monotonic() >= self._next_check
 
-    def handed_over_to(self) -> Optional[Set[int]]:
+    def release_if_listening(self) -> Optional[Set[int]]:
         """Let go of it if somebody listens there, and return who (see `Lookout.owners`).
 
         None is for nobody yet, and for ever after.
         """
-        self._next_look = time.monotonic() + LOOK_S
-        owners = self._lookout.owners(list(procfs.table())) if self._held is not None else None
-        if owners is not None:
-            self.let_go()
-        return owners
+        self._next_check = time.monotonic() + CHECK_INTERVAL_S
+        listeners = (
+            self._detector.listener_pids(list(procfs.table())) if self._socket is not None else None
+        )
+        if listeners is not None:
+            self.release()
+        return listeners
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Hold it no more."""
-        if self._held is not None:
-            self._held.close()
-            self._held = None
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
 
 
-def _hold_any() -> socket.socket:
+def _reserve_any() -> socket.socket:
     # Bound alone at first: with SO_REUSEADDR old kernels choose ports that others hold.
-    held = _bound(0, shared=False)
-    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    return held
+    reserved = _bind_wildcard(0, shared=False)
+    reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    return reserved
 
 
-def _hold(port: int) -> socket.socket:
+def _reserve_one(port: int) -> socket.socket:
     with _guard(port):
-        return _bound(port, shared=True)
+        return _bind_wildcard(port, shared=True)
 
 
 @contextmanager
@@ -213,7 +217,7 @@ def _guard(port: int) -> Iterator[None]:
     """
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as guard:
         try:
-            guard.bind((_GUARD, port))
+            guard.bind((_GUARD_ADDRESS, port))
         except OSError as error:
             if error.errno != errno.EADDRNOTAVAIL:
                 raise
@@ -221,7 +225,7 @@ def _guard(port: int) -> Iterator[None]:
         yield
 
 
-def _bound(port: int, *, shared: bool) -> socket.socket:
+def _bind_wildcard(port: int, *, shared: bool) -> socket.socket:
     """Return a socket bound at every address, of IPv6 and IPv4 alike where there is IPv6."""
     try:
         return _bind(socket.AF_INET6, "::", port, shared=shared)
@@ -232,39 +236,43 @@ def _bound(port: int, *, shared: bool) -> socket.socket:
 
 
 def _bind(family: int, address: str, port: int, *, shared: bool) -> socket.socket:
-    bound = socket.socket(family, socket.SOCK_STREAM)
+    sock = socket.socket(family, socket.SOCK_STREAM)
     try:
         if family == socket.AF_INET6:
-            bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, int(shared))
-        bound.bind((address, port))
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, int(shared))
+        sock.bind((address, port))
     except OSError:
-        bound.close()
+        sock.close()
         raise
-    return bound
+    return sock
 
 
-def _explain(wanted: Sequence[int], refused: Dict[int, OSError]) -> str:
-    if len(wanted) == 1:
-        (port,) = wanted
-        return f"port {port} is {_state(refused[port], port)}" if port else str(refused[port])
-    shown = [f"{port} is {_state(refused[port], port)}" for port in wanted[:_NAMED]]
-    more = f"; and {len(wanted) - _NAMED} more" if len(wanted) > _NAMED else ""
-    return f"no port from {wanted[0]} to {wanted[-1]} is free: {'; '.join(shown)}{more}"
+def _explain(candidates: Sequence[int], errors: Dict[int, OSError]) -> str:
+    if len(candidates) == 1:
+        (port,) = candidates
+        return (
+            f"port {port} is {_refusal_reason(errors[port], port)}" if port else str(errors[port])
+        )
+    shown = [f"{port} is {_refusal_reason(errors[port], port)}" for port in candidates[:_MAX_NAMED]]
+    more = f"; and {len(candidates) - _MAX_NAMED} more" if len(candidates) > _MAX_NAMED else ""
+    return f"no port from {candidates[0]} to {candidates[-1]} is free: {'; '.join(shown)}{more}"
 
 
-def _state(error: OSError, port: int) -> str:
+def _refusal_reason(error: OSError, port: int) -> str:
     if error.errno != errno.EADDRINUSE:
         return f"refused ({error.strerror})"
-    inodes = listening(port)
+    inodes = listening_inodes(port)
     if not inodes:
         return "reserved by another run, or the near end of a connection"
     pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]
-    users = [f"{machine.command(pid)} (pid {pid})" for pid in sorted(owners(inodes, pids))]
-    return f"taken by {' and '.join(users[:_NAMED]) or 'a process we may not look at'}"
+    users = [
+        f"{machine.process_command(pid)} (pid {pid})" for pid in sorted(socket_owners(inodes, pids))
+    ]
+    return f"taken by {' and '.join(users[:_MAX_NAMED]) or 'a process we may not look at'}"
 
 
-def _links(pid: int, root: str) -> Iterator[str]:
+def _fd_links(pid: int, root: str) -> Iterator[str]:
     folder = os.path.join(root, "proc", str(pid), "fd")
     try:
         names = os.listdir(folder)

@@ -11,13 +11,13 @@ import functools
 import os
 from typing import Dict, Sequence, Tuple
 
-from runner.core.model.facts import Setup
+from runner.core.model.facts import SetupResult
 from runner.host.process import bounded_child
 
-OUT_OF_TIME = -1
+TIMED_OUT = -1
 
-_LINES = "__runner_lines"
-_BOOKKEEPING = ("_", "SHLVL", "PWD", "OLDPWD")
+_LINES_VARIABLE = "__runner_lines"
+_SHELL_VARIABLES = ("_", "SHLVL", "PWD", "OLDPWD")
 
 # All up to `eval` is one line, so that bash's messages count the user's lines from 1. These come in
 # a variable: `ps` shows it to nobody, and sourced scripts find no positional parameters. They end
@@ -42,57 +42,61 @@ _SCRIPT = (
 
 def start(
     lines: Sequence[str], environ: Dict[str, str], folder: str, limit_s: float
-) -> bounded_child.Child:
+) -> bounded_child.BoundedChild:
     """Run `lines` in `folder` (or where we are, if there is no such folder)."""
-    return bounded_child.Child(functools.partial(_run, lines, environ, folder), limit_s)
+    return bounded_child.BoundedChild(
+        functools.partial(_exec_bash, lines, environ, folder), limit_s
+    )
 
 
 def result(
-    child: bounded_child.Child, lines: Sequence[str], before: Dict[str, str]
-) -> Tuple[Setup, Dict[str, str]]:
-    """Return how the lines ended and the environment after them, `before` if they failed."""
-    kind, _, rest = child.report.partition(b"\0")
-    if child.late:
-        code, note = OUT_OF_TIME, f"the setup did not end within {child.limit_s:g} s"
+    child: bounded_child.BoundedChild, lines: Sequence[str], environ_before: Dict[str, str]
+) -> Tuple[SetupResult, Dict[str, str]]:
+    """Return how the lines ended and the environment after them, `environ_before` if they failed."""
+    kind, _, details = child.raw_report.partition(b"\0")
+    if child.timed_out:
+        code, note = TIMED_OUT, f"the setup did not end within {child.limit_s:g} s"
     elif kind == b"failed":
-        code, note = _failure(rest, lines)
+        code, note = _describe_failure(details, lines)
     elif kind == b"done" and child.code == 0:
-        return Setup(0, child.text), environment(rest, before)
+        return SetupResult(0, child.text), parse_environment(details, environ_before)
     elif child.code == 0:
         code, note = 1, "the setup ended its shell (exit, exec): its environment is not known"
     else:
         status = child.code or 0
         code = status if status > 0 else 128 - status
         note = f"the setup ended with exit code {code}"
-    return Setup(code, f"{child.text}\n{note}".lstrip()), before
+    return SetupResult(code, f"{child.text}\n{note}".lstrip()), environ_before
 
 
-def environment(dump: bytes, before: Dict[str, str]) -> Dict[str, str]:
+def parse_environment(dump: bytes, environ_before: Dict[str, str]) -> Dict[str, str]:
     """Return the environment in `dump` (as of `env -0`), less what is bash's own bookkeeping."""
     after: Dict[str, str] = {}
     for entry in dump.split(b"\0"):
         name, equals, value = os.fsdecode(entry).partition("=")
-        if equals and not name.startswith("__runner_") and name not in _BOOKKEEPING:
+        if equals and not name.startswith("__runner_") and name not in _SHELL_VARIABLES:
             after[name] = value
-    after.update((name, before[name]) for name in _BOOKKEEPING if name in before)
+    after.update(
+        (name, environ_before[name]) for name in _SHELL_VARIABLES if name in environ_before
+    )
     return after
 
 
-def _run(lines: Sequence[str], environ: Dict[str, str], folder: str) -> None:
-    bash = bounded_child.find("bash", environ)
+def _exec_bash(lines: Sequence[str], environ: Dict[str, str], folder: str) -> None:
+    bash = bounded_child.find_program("bash", environ)
     if not bash:
         raise FileNotFoundError(f"no bash on PATH ({environ.get('PATH', '')}): setup needs one")
-    env = bounded_child.find("env", environ) or "/usr/bin/env"  # the lines may break PATH
-    script = _SCRIPT.replace("REPORT", str(bounded_child.REPORT)).replace("ENV", env)
+    env = bounded_child.find_program("env", environ) or "/usr/bin/env"  # the lines may break PATH
+    script = _SCRIPT.replace("REPORT", str(bounded_child.REPORT_FD)).replace("ENV", env)
     if folder:
-        bounded_child.enter(folder)
+        bounded_child.chdir_if_exists(folder)
     argv = [bash, "--norc", "--noprofile", "-c", script]
-    os.execve(bash, argv, {**environ, _LINES: "\n".join(lines)})
+    os.execve(bash, argv, {**environ, _LINES_VARIABLE: "\n".join(lines)})
 
 
-def _failure(report: bytes, lines: Sequence[str]) -> Tuple[int, str]:
-    code, number = (int(word) for word in report.split(b"\0")[:2])
+def _describe_failure(report: bytes, lines: Sequence[str]) -> Tuple[int, str]:
+    code, index = (int(word) for word in report.split(b"\0")[:2])
     text = "\n".join(lines).split("\n")
-    if not 0 <= number < len(text):
+    if not 0 <= index < len(text):
         return code, "bash cannot read the setup lines"
-    return code, f"setup line {number + 1} ({text[number].strip()}) ended with exit code {code}"
+    return code, f"setup line {index + 1} ({text[index].strip()}) ended with exit code {code}"

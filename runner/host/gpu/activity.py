@@ -15,18 +15,18 @@ from typing import List, Optional, Sequence, Tuple
 from runner.host.gpu import nvml, query
 from runner.host.process import bounded_child, procfs
 
-SAMPLES, PAUSE_S, LIMIT_S = 4, 0.5, 8.0
-BUSY, IDLE = 90, 5
+SAMPLES, SAMPLE_INTERVAL_S, TIMEOUT_S = 4, 0.5, 8.0
+BUSY_PERCENT, IDLE_PERCENT = 90, 5
 """Percent of the time since the sample before in which a kernel ran (nvmlUtilization_t)."""
 
 
-class Doing(enum.Enum):
+class GpuActivity(enum.Enum):
     """What the GPUs of a host do."""
 
-    WORK = "work"
-    WAIT = "wait"
+    WORKING = "work"
+    WAITING = "wait"
     """All are busy all the time, and none touches its memory."""
-    NOTHING = "nothing"
+    IDLE_OR_UNKNOWN = "nothing"
     """Some are idle, or the driver does not tell."""
 
 
@@ -35,48 +35,48 @@ Sample = Sequence[Optional[Tuple[int, int]]]
 one that does not answer."""
 
 
-def start(visible: Optional[str]) -> Optional[bounded_child.Child]:
+def start(visible: Optional[str]) -> Optional[bounded_child.BoundedChild]:
     """Begin to look, in a child since a driver may hang; None where there is none.
 
     `visible` is the CUDA_VISIBLE_DEVICES of the ranks; what others do on other GPUs is no matter.
     """
-    if not any(map(os.path.exists, query.SIGNS)):
+    if not any(map(os.path.exists, query.DRIVER_PATHS)):
         return None
     words = visible.split(",") if visible is not None else None
-    chosen = [int(word) for word in words if word.strip().isdigit()] if words else None
-    if visible == "" or (words and not chosen):  # none, or by names that we do not know
+    indices = [int(word) for word in words if word.strip().isdigit()] if words else None
+    if visible == "" or (words and not indices):  # none, or by names that we do not know
         return None
-    return bounded_child.Child(functools.partial(_look, chosen), LIMIT_S)
+    return bounded_child.BoundedChild(functools.partial(_take_samples, indices), TIMEOUT_S)
 
 
-def result(child: bounded_child.Child) -> Doing:
+def result(child: bounded_child.BoundedChild) -> GpuActivity:
     """Return what they did while such a child looked."""
-    return judged(child.told().get("samples", []))
+    return classify(child.report().get("samples", []))
 
 
-def judged(samples: Sequence[Sample]) -> Doing:
+def classify(samples: Sequence[Sample]) -> GpuActivity:
     """Return what these samples tell of all GPUs together."""
     columns = zip(*samples)  # noqa: B905 (strict came with 3.10; each has every GPU)
-    of_each = [[each for each in gpu if each] for gpu in columns if all(gpu)]
-    if any(busy > IDLE and used for gpu in of_each for busy, used in gpu):
-        return Doing.WORK
-    if of_each and all(busy >= BUSY for gpu in of_each for busy, _ in gpu):
-        return Doing.WAIT
-    return Doing.NOTHING
+    per_gpu = [[sample for sample in gpu if sample] for gpu in columns if all(gpu)]
+    if any(busy > IDLE_PERCENT and used for gpu in per_gpu for busy, used in gpu):
+        return GpuActivity.WORKING
+    if per_gpu and all(busy >= BUSY_PERCENT for gpu in per_gpu for busy, _ in gpu):
+        return GpuActivity.WAITING
+    return GpuActivity.IDLE_OR_UNKNOWN
 
 
-def _look(chosen: Optional[Sequence[int]]) -> None:
-    procfs.close_all_but({bounded_child.REPORT})
+def _take_samples(indices: Optional[Sequence[int]]) -> None:
+    procfs.close_fds_except({bounded_child.REPORT_FD})
     library = nvml.Nvml()
     samples: List[Sample] = []
     for _ in range(SAMPLES):
-        time.sleep(PAUSE_S)
-        wanted = range(library.count()) if chosen is None else chosen
-        samples.append([_sample(library, index) for index in wanted])
-    bounded_child.tell(samples=samples)
+        time.sleep(SAMPLE_INTERVAL_S)
+        sampled = range(library.device_count()) if indices is None else indices
+        samples.append([_sample_gpu(library, index) for index in sampled])
+    bounded_child.report_facts(samples=samples)
 
 
-def _sample(library: nvml.Nvml, index: int) -> Optional[Tuple[int, int]]:
+def _sample_gpu(library: nvml.Nvml, index: int) -> Optional[Tuple[int, int]]:
     try:
         return library.utilization(index)
     except nvml.NvmlError:  # a lost one, or the driver does not know

@@ -15,11 +15,11 @@ LIBRARIES = (
     "/run/opengl-driver/lib/libnvidia-ml.so.1",
 )
 
-_TEXT = 96
+_TEXT_BYTES = 96
 _SENTINEL = 0xAA
-_STRIDES = (16, 24, 32)
-_CAPACITY = 1024
-_BROKEN = (15, 16)
+_RECORD_SIZES = (16, 24, 32)
+_MAX_PROCESSES = 1024
+_BROKEN_CODES = (15, 16)
 """NVML_ERROR_GPU_IS_LOST, NVML_ERROR_RESET_REQUIRED."""
 _NOT_AVAILABLE = (1 << 64) - 1
 
@@ -33,7 +33,7 @@ class NvmlError(Exception):
 
     def __init__(self, text: str, code: int = 0) -> None:
         super().__init__(text)
-        self.broken = code in _BROKEN
+        self.broken = code in _BROKEN_CODES
 
 
 class Memory(ctypes.Structure):
@@ -86,26 +86,26 @@ class Nvml:
 
         That is the CUDA of libcuda: a forward-compatible one on the library path counts.
         """
-        buffer = ctypes.create_string_buffer(_TEXT)
-        self._call("nvmlSystemGetDriverVersion", buffer, ctypes.c_uint(_TEXT))
+        buffer = ctypes.create_string_buffer(_TEXT_BYTES)
+        self._call("nvmlSystemGetDriverVersion", buffer, ctypes.c_uint(_TEXT_BYTES))
         version = buffer.value.decode(errors="replace")
         try:
-            (number,) = self.numbers("nvmlSystemGetCudaDriverVersion_v2", kind=ctypes.c_int)
+            (number,) = self.query_ints("nvmlSystemGetCudaDriverVersion_v2", kind=ctypes.c_int)
         except NvmlError:
             return Driver(version)
         return Driver(version, f"{number // 1000}.{number % 1000 // 10}")
 
-    def numbers(
+    def query_ints(
         self, function: str, *args: object, count: int = 1, kind: Any = ctypes.c_uint
     ) -> Tuple[int, ...]:
-        """Return the `count` numbers that a function writes behind its other arguments."""
-        found = [kind() for _ in range(count)]
-        self._call(function, *args, *map(ctypes.byref, found))
-        return tuple(number.value for number in found)
+        """Return the `device_count` numbers that a function writes behind its other arguments."""
+        values = [kind() for _ in range(count)]
+        self._call(function, *args, *map(ctypes.byref, values))
+        return tuple(number.value for number in values)
 
-    def count(self) -> int:
+    def device_count(self) -> int:
         """Return how many GPUs there are."""
-        return self.numbers("nvmlDeviceGetCount_v2")[0]
+        return self.query_ints("nvmlDeviceGetCount_v2")[0]
 
     def handle(self, index: int) -> ctypes.c_void_p:
         """Return what the other methods call the GPU by."""
@@ -113,28 +113,28 @@ class Nvml:
         self._call("nvmlDeviceGetHandleByIndex_v2", ctypes.c_uint(index), ctypes.byref(device))
         return device
 
-    def text(self, function: str, device: ctypes.c_void_p) -> str:
+    def query_text(self, function: str, device: ctypes.c_void_p) -> str:
         """Return what `nvmlDeviceGetName` or `nvmlDeviceGetUUID` says."""
-        buffer = ctypes.create_string_buffer(_TEXT)
-        self._call(function, device, buffer, ctypes.c_uint(_TEXT))
+        buffer = ctypes.create_string_buffer(_TEXT_BYTES)
+        self._call(function, device, buffer, ctypes.c_uint(_TEXT_BYTES))
         return buffer.value.decode(errors="replace")
 
-    def bus(self, device: ctypes.c_void_p) -> str:
+    def pci_address(self, device: ctypes.c_void_p) -> str:
         """Return its PCI address, like "0000:3b:00"."""
-        place = Pci()
-        self._call("nvmlDeviceGetPciInfo_v3", device, ctypes.byref(place))
-        return f"{place.domain:04x}:{place.bus:02x}:{place.device:02x}"
+        pci = Pci()
+        self._call("nvmlDeviceGetPciInfo_v3", device, ctypes.byref(pci))
+        return f"{pci.domain:04x}:{pci.bus:02x}:{pci.device:02x}"
 
     def memory(self, device: ctypes.c_void_p) -> Tuple[int, int]:
         """Return the bytes in all and the bytes in use."""
-        newer = Memory2(version=Memory2.VERSION)
+        memory_v2 = Memory2(version=Memory2.VERSION)
         try:
-            self._call("nvmlDeviceGetMemoryInfo_v2", device, ctypes.byref(newer))
+            self._call("nvmlDeviceGetMemoryInfo_v2", device, ctypes.byref(memory_v2))
         except NvmlError:
-            older = Memory()
-            self._call("nvmlDeviceGetMemoryInfo", device, ctypes.byref(older))
-            return older.total, older.used
-        return newer.total, newer.used
+            memory_v1 = Memory()
+            self._call("nvmlDeviceGetMemoryInfo", device, ctypes.byref(memory_v1))
+            return memory_v1.total, memory_v1.used
+        return memory_v2.total, memory_v2.used
 
     def utilization(self, index: int) -> Tuple[int, int]:
         """Return the percent of the last moments with a kernel, and with its memory in use."""
@@ -147,9 +147,9 @@ class Nvml:
         name = "nvmlDeviceGetComputeRunningProcesses"
         for suffix, stride in (("_v3", 24), ("_v2", 24), ("", 16)):
             if hasattr(self._library, name + suffix):
-                buffer = (ctypes.c_ubyte * (_CAPACITY * _STRIDES[-1]))()
+                buffer = (ctypes.c_ubyte * (_MAX_PROCESSES * _RECORD_SIZES[-1]))()
                 ctypes.memset(buffer, _SENTINEL, len(buffer))
-                count = ctypes.c_uint(_CAPACITY)
+                count = ctypes.c_uint(_MAX_PROCESSES)
                 self._call(name + suffix, device, ctypes.byref(count), buffer)
                 return parse_processes(bytes(buffer), count.value, stride)
         return ()
@@ -160,43 +160,43 @@ class Nvml:
         except AttributeError:
             raise NvmlError(f"{function} is not in this driver's library") from None
         if code != 0:
-            say = self._library.nvmlErrorString
-            say.restype = ctypes.c_char_p
-            text: bytes = say(code) or b"error %d" % code
+            error_string = self._library.nvmlErrorString
+            error_string.restype = ctypes.c_char_p
+            text: bytes = error_string(code) or b"error %d" % code
             raise NvmlError(text.decode(errors="replace"), code)
 
 
-def gpus(nvml: Nvml) -> Iterator[Gpu]:
+def list_gpus(library: Nvml) -> Iterator[Gpu]:
     """Yield every GPU with what can be known of it; a broken one has but its index, and why."""
-    for index in range(nvml.count()):
+    for index in range(library.device_count()):
         name = uuid = error = ""
         total = used = 0
         processes: Tuple[GpuProcess, ...] = ()
         try:  # from what even a restricted device tells to what it may keep to itself
-            device = nvml.handle(index)
-            name = nvml.text("nvmlDeviceGetName", device)
-            uuid = nvml.text("nvmlDeviceGetUUID", device)
-            total, used = nvml.memory(device)
-            processes = nvml.processes(device)
-        except NvmlError as refused:
-            error = str(refused) if refused.broken or not name else ""
+            device = library.handle(index)
+            name = library.query_text("nvmlDeviceGetName", device)
+            uuid = library.query_text("nvmlDeviceGetUUID", device)
+            total, used = library.memory(device)
+            processes = library.processes(device)
+        except NvmlError as failure:
+            error = str(failure) if failure.broken or not name else ""
         yield Gpu(index, name, uuid, total, used, processes, error)
 
 
-def parse_processes(buffer: bytes, count: int, usual: int) -> Tuple[GpuProcess, ...]:
+def parse_processes(buffer: bytes, count: int, default_stride: int) -> Tuple[GpuProcess, ...]:
     """Return the `count` processes that the driver wrote into a buffer full of `_SENTINEL`.
 
     The first 535 drivers gave the records of `_v3` 8 more bytes and took them back later, both
     without a new version: only how much was written tells how long a record is.
     """
     written = len(buffer.rstrip(bytes((_SENTINEL,))))
-    stride = next((size for size in _STRIDES if size * count == written), usual)
-    found = []
+    stride = next((size for size in _RECORD_SIZES if size * count == written), default_stride)
+    processes = []
     for start in range(0, count * stride, stride):
         pid = int.from_bytes(buffer[start : start + 4], "little")
         memory = int.from_bytes(buffer[start + 8 : start + 16], "little")
-        found.append(GpuProcess(pid, 0 if memory == _NOT_AVAILABLE else memory))
-    return tuple(found)
+        processes.append(GpuProcess(pid, 0 if memory == _NOT_AVAILABLE else memory))
+    return tuple(processes)
 
 
 def _load(libraries: Sequence[str]) -> Any:

@@ -11,25 +11,25 @@ import time
 from collections import deque
 from typing import Callable, Dict, Optional, Sequence
 
-from runner.core.model.network_probe import Contact, Outcome, Target
+from runner.core.model.network_probe import Outcome, ProbeResult, Target
 from runner.host.netcheck.responder import SUBJECT
-from runner.host.peers.connection import CLIENT, Peer, PeerGone
+from runner.host.peers.connection import CLIENT, PeerConnection, PeerDisconnected
 
-AT_ONCE = 32
+MAX_CONCURRENT = 32
 """Connections at a time: on a slow line more of them would take each other for stalled."""
 
-CONNECT_S = 3.5
+CONNECT_TIMEOUT_S = 3.5
 """The kernel repeats a SYN after 1 and 3 s, and gives up on a silent neighbour after 3 s."""
 
-GREET_S = 2.5
-STALL_S = 2.5
+HANDSHAKE_TIMEOUT_S = 2.5
+STALL_TIMEOUT_S = 2.5
 """How long nothing more of the large packets may arrive."""
 
-PAD, PADS = 7 << 10, 4
+PAD_BYTES, PAD_COUNT = 7 << 10, 4
 """Together 28 KiB: the kernel makes packets of full size of it, also of jumbo frames."""
 
-_TICK_MS = 50.0
-_OUTCOMES = {
+_POLL_MS = 50.0
+_OUTCOME_BY_ERRNO = {
     errno.ECONNREFUSED: Outcome.REFUSED,
     errno.ETIMEDOUT: Outcome.TIMED_OUT,
     errno.ENETUNREACH: Outcome.NO_ROUTE,
@@ -39,8 +39,11 @@ _OUTCOMES = {
 }
 
 
-def reach(
-    node: str, targets: Sequence[Target], token: bytes, done: Callable[[int, Contact], None]
+def test_all(
+    node: str,
+    targets: Sequence[Target],
+    token: bytes,
+    on_result: Callable[[int, ProbeResult], None],
 ) -> None:
     """Try every target but our own.
 
@@ -48,44 +51,44 @@ def reach(
         node: Our own node; those that follow it are tried first, or all would begin with the same.
         targets: Where the nodes listen, the same on every host.
         token: What all of them know.
-        done: Takes the place of a target in `targets`, and how it went.
+        on_result: Takes the place of a target in `targets`, and how it went.
     """
-    start = next((at for at, each in enumerate(targets) if each.node == node), 0)
+    start = next((index for index, target in enumerate(targets) if target.node == node), 0)
     order = [(start + step) % len(targets) for step in range(len(targets))]
-    todo = deque(at for at in order if targets[at].node != node)
-    going: Dict[int, Attempt] = {}
-    while todo or going:
-        while todo and len(going) < AT_ONCE:
-            at = todo.popleft()
-            going[at] = Attempt(targets[at], node, token)
-        poll, by_number = select.poll(), {}
-        for attempt in going.values():
-            if attempt.contact is None:
-                by_number[attempt.fileno()] = attempt
-                poll.register(attempt.fileno(), attempt.events)
-        for number, _ in poll.poll(_TICK_MS if by_number else 0):
-            by_number[number].advance()
-        for at, attempt in list(going.items()):
-            attempt.look()
-            if attempt.contact is not None:
-                done(at, attempt.contact)
-                del going[at]
+    pending = deque(index for index in order if targets[index].node != node)
+    active: Dict[int, ConnectionTest] = {}
+    while pending or active:
+        while pending and len(active) < MAX_CONCURRENT:
+            index = pending.popleft()
+            active[index] = ConnectionTest(targets[index], node, token)
+        poll, by_fd = select.poll(), {}
+        for test in active.values():
+            if test.result is None:
+                by_fd[test.fileno()] = test
+                poll.register(test.fileno(), test.events)
+        for fd, _ in poll.poll(_POLL_MS if by_fd else 0):
+            by_fd[fd].advance()
+        for index, test in list(active.items()):
+            test.check_timeout()
+            if test.result is not None:
+                on_result(index, test.result)
+                del active[index]
 
 
-class Attempt:
+class ConnectionTest:
     """One connection: made, proven to be of ours, and filled with large packets.
 
     Attributes:
-        contact: How it went; None while it goes on.
+        result: How it went; None while it goes on.
     """
 
     def __init__(self, target: Target, node: str, token: bytes) -> None:
-        self.contact: Optional[Contact] = None
+        self.result: Optional[ProbeResult] = None
         self._target, self._node, self._token = target, node, token
         family = socket.AF_INET6 if ":" in target.address else socket.AF_INET
-        self._since = time.monotonic()
-        self._peer: Optional[Peer] = None
-        self._left, self._asked, self._acked = PADS, False, 0
+        self._last_progress = time.monotonic()
+        self._connection: Optional[PeerConnection] = None
+        self._pads_left, self._count_requested, self._bytes_acked = PAD_COUNT, False, 0
         self._socket = socket.socket(family, socket.SOCK_STREAM)
         self._socket.setblocking(False)
         error = self._socket.connect_ex((target.address, target.port))
@@ -99,90 +102,92 @@ class Attempt:
     @property
     def events(self) -> int:
         """What to watch it for."""
-        if self._peer is None:
+        if self._connection is None:
             return select.POLLOUT
-        more = self._peer.name and (self._left or not self._peer.ready)
-        return select.POLLIN | (select.POLLOUT if more else 0)
+        wants_write = self._connection.name and (self._pads_left or not self._connection.flushed)
+        return select.POLLIN | (select.POLLOUT if wants_write else 0)
 
     def advance(self) -> None:
         """Go on: the connection can be read, or written to."""
-        if self._peer is None:
+        if self._connection is None:
             error = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
             if error:
                 self._fail(error)
                 return
-            self._since = time.monotonic()
-            self._peer = Peer(self._socket, self._token, SUBJECT, self._node, CLIENT)
-            self._peer.say(say="here")
+            self._last_progress = time.monotonic()
+            self._connection = PeerConnection(
+                self._socket, self._token, SUBJECT, self._node, CLIENT
+            )
+            self._connection.send(type="hello")
             return
-        self._peer.flush()
+        self._connection.flush()
         try:
-            self._hear(self._peer)
-        except PeerGone as gone:
-            cause = gone.__cause__
+            self._receive(self._connection)
+        except PeerDisconnected as disconnect:
+            cause = disconnect.__cause__
             if isinstance(cause, OSError):
                 self._fail(cause.errno or 0)
             else:
-                self._end(Outcome.RESET if self._peer.name else Outcome.STRANGER)
+                self._finish(Outcome.RESET if self._connection.name else Outcome.WRONG_PEER)
             return
-        if self.contact is None:
-            self._fill(self._peer)
+        if self.result is None:
+            self._send_padding(self._connection)
 
-    def look(self) -> None:
+    def check_timeout(self) -> None:
         """See whether its time is up."""
-        if self.contact is not None:
+        if self.result is not None:
             return
         now = time.monotonic()
-        if self._peer is None:
-            if now > self._since + CONNECT_S:
-                self._end(Outcome.TIMED_OUT)
-        elif not self._peer.name:
-            if now > self._since + GREET_S:
-                self._end(Outcome.MUTE)
+        if self._connection is None:
+            if now > self._last_progress + CONNECT_TIMEOUT_S:
+                self._finish(Outcome.TIMED_OUT)
+        elif not self._connection.name:
+            if now > self._last_progress + HANDSHAKE_TIMEOUT_S:
+                self._finish(Outcome.NO_GREETING)
         else:
-            acked = _info(self._socket, "=Q", 120)
-            if acked != self._acked:
-                self._acked, self._since = acked, now
-            elif now > self._since + STALL_S:
-                self._end(Outcome.STALLED)
+            acked = _tcp_info_field(self._socket, "=Q", 120)
+            if acked != self._bytes_acked:
+                self._bytes_acked, self._last_progress = acked, now
+            elif now > self._last_progress + STALL_TIMEOUT_S:
+                self._finish(Outcome.STALLED)
 
-    def _hear(self, peer: Peer) -> None:
-        for message in peer.hear():
+    def _receive(self, peer: PeerConnection) -> None:
+        for message in peer.receive():
             if peer.name != self._target.node:
-                self._end(Outcome.STRANGER, peer.name)
+                self._finish(Outcome.WRONG_PEER, peer.name)
                 return
-            self._since = time.monotonic()
-            if message.get("say") == "so much":
-                whole = message.get("bytes") == PAD * PADS
-                self._end(Outcome.REACHED if whole else Outcome.FAILED)
+            self._last_progress = time.monotonic()
+            if message.get("type") == "count":
+                complete = message.get("bytes") == PAD_BYTES * PAD_COUNT
+                self._finish(Outcome.REACHED if complete else Outcome.FAILED)
                 return
 
-    def _fill(self, peer: Peer) -> None:
-        while peer.name and self._left and peer.ready:
-            peer.say(say="pad", pad="x" * PAD)
-            self._left -= 1
-        if peer.name and not self._left and not self._asked:
-            self._asked = True
-            peer.say(say="how much")
+    def _send_padding(self, peer: PeerConnection) -> None:
+        while peer.name and self._pads_left and peer.flushed:
+            peer.send(type="padding", padding="x" * PAD_BYTES)
+            self._pads_left -= 1
+        if peer.name and not self._pads_left and not self._count_requested:
+            self._count_requested = True
+            peer.send(type="count_request")
 
     def _fail(self, error: int) -> None:
-        outcome = _OUTCOMES.get(error, Outcome.FAILED)
-        self._end(outcome, os.strerror(error) if outcome is Outcome.FAILED else "")
+        outcome = _OUTCOME_BY_ERRNO.get(error, Outcome.FAILED)
+        self._finish(outcome, os.strerror(error) if outcome is Outcome.FAILED else "")
 
-    def _end(self, outcome: Outcome, detail: str = "") -> None:
-        trip_s = 0.0
-        if self._peer is not None:
-            trip = _info(self._socket, "=I", 148)  # the least there was
-            if not 0 < trip < 0xFFFFFFFF:
-                trip = _info(self._socket, "=I", 68)
-            trip_s = trip / 1e6
+    def _finish(self, outcome: Outcome, detail: str = "") -> None:
+        rtt_s = 0.0
+        if self._connection is not None:
+            rtt_us = _tcp_info_field(self._socket, "=I", 148)  # the least there was
+            if not 0 < rtt_us < 0xFFFFFFFF:
+                rtt_us = _tcp_info_field(self._socket, "=I", 68)
+            rtt_s = rtt_us / 1e6
         self._socket.close()
-        self.contact = Contact(self._target, outcome, trip_s, detail)
+        self.result = ProbeResult(self._target, outcome, rtt_s, detail)
 
 
-def _info(connection: socket.socket, form: str, offset: int) -> int:
+def _tcp_info_field(connection: socket.socket, struct_format: str, offset: int) -> int:
     """Return a field of the kernel's `struct tcp_info` (linux/tcp.h), 0 if it is an older one."""
-    told = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 192)
-    if len(told) < offset + struct.calcsize(form):
+    tcp_info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 192)
+    if len(tcp_info) < offset + struct.calcsize(struct_format):
         return 0
-    return int(struct.unpack_from(form, told, offset)[0])
+    return int(struct.unpack_from(struct_format, tcp_info, offset)[0])

@@ -7,53 +7,56 @@ import threading
 import time
 from typing import Any, Callable, List, Tuple
 
-from runner.core.model.network_probe import Names, Questions
+from runner.core.model.network_probe import NameLookups, NameResults
 
-STACK = 1 << 20
+THREAD_STACK_BYTES = 1 << 20
 """Of each thread: there may be hundreds, and a resolver needs little."""
 
-Tell = Callable[..., None]
+Report = Callable[..., None]
 
 
-def look_up(questions: Questions, tell: Tell) -> None:
+def look_up(lookups: NameLookups, report: Report) -> None:
     """Ask everything side by side, and report each answer when it comes."""
-    asked: List[Tuple[Callable[..., None], Tuple[Any, ...]]] = [(_own, (tell,))]
-    if questions.master:
-        asked.append((_master, (questions.master, tell)))
-    asked += [(_name, (node, at, tell)) for node, at in questions.addresses.items()]
-    threading.stack_size(STACK)
+    calls: List[Tuple[Callable[..., None], Tuple[Any, ...]]] = [(_resolve_own_name, (report,))]
+    if lookups.master_name:
+        calls.append((_resolve_master, (lookups.master_name, report)))
+    calls += [
+        (_time_reverse_lookup, (node, address, report))
+        for node, address in lookups.addresses.items()
+    ]
+    threading.stack_size(THREAD_STACK_BYTES)
     threads = []
-    for work, words in asked:
-        thread = threading.Thread(target=work, args=words, daemon=True)
+    for target, args in calls:
+        thread = threading.Thread(target=target, args=args, daemon=True)
         try:
             thread.start()
         except RuntimeError:  # no more threads: what was not asked is not known
             break
         threads.append(thread)
-        if work is _name:
-            tell(**{f"asked {words[0]}": True})
-    until = time.monotonic() + questions.limit_s
+        if target is _time_reverse_lookup:
+            report(**{f"asked {args[0]}": True})
+    deadline = time.monotonic() + lookups.timeout_s
     for thread in threads:
-        thread.join(max(0.0, until - time.monotonic()))
+        thread.join(max(0.0, deadline - time.monotonic()))
 
 
-def gathered(told: Any) -> Names:
+def parse_results(report: Any) -> NameResults:
     """Return what was reported by `look_up`."""
 
-    def of(word: str) -> Any:
-        return {key.partition(" ")[2]: told[key] for key in told if key.startswith(f"{word} ")}
+    def with_prefix(word: str) -> Any:
+        return {key.partition(" ")[2]: report[key] for key in report if key.startswith(f"{word} ")}
 
-    return Names(
-        asked=tuple(of("asked")),
-        seconds=of("seconds"),
-        own=tuple(told.get("own", ())),
-        own_known="own" in told,
-        master=tuple(told.get("master", ())),
-        master_error=told.get("master_error", ""),
+    return NameResults(
+        queried=tuple(with_prefix("asked")),
+        seconds=with_prefix("seconds"),
+        own_addresses=tuple(report.get("own", ())),
+        own_name_answered="own" in report,
+        master_addresses=tuple(report.get("master", ())),
+        master_error=report.get("master_error", ""),
     )
 
 
-def _name(node: str, address: str, tell: Tell) -> None:
+def _time_reverse_lookup(node: str, address: str, report: Report) -> None:
     """Time it: torch's store waits for this answer, whatever it is."""
     began = time.monotonic()
     try:
@@ -61,23 +64,23 @@ def _name(node: str, address: str, tell: Tell) -> None:
     except OSError:
         pass
     finally:
-        tell(**{f"seconds {node}": round(time.monotonic() - began, 3)})
+        report(**{f"seconds {node}": round(time.monotonic() - began, 3)})
 
 
-def _own(tell: Tell) -> None:
+def _resolve_own_name(report: Report) -> None:
     try:
-        tell(own=_addresses(socket.gethostname()))
+        report(own=_resolve(socket.gethostname()))
     except OSError:
-        tell(own=[])
+        report(own=[])
 
 
-def _master(name: str, tell: Tell) -> None:
+def _resolve_master(name: str, report: Report) -> None:
     try:
-        tell(master=_addresses(name))
+        report(master=_resolve(name))
     except OSError as error:
-        tell(master_error=error.strerror or str(error))
+        report(master_error=error.strerror or str(error))
 
 
-def _addresses(name: str) -> List[str]:
-    found = socket.getaddrinfo(name, 0, type=socket.SOCK_STREAM)
-    return list(dict.fromkeys(str(each[4][0]).partition("%")[0] for each in found))
+def _resolve(name: str) -> List[str]:
+    infos = socket.getaddrinfo(name, 0, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(info[4][0]).partition("%")[0] for info in infos))

@@ -9,22 +9,27 @@ import time
 from typing import Any, Callable, Dict, List
 
 from runner.host.facts import ports
-from runner.host.peers.connection import SERVER, Peer, PeerGone
+from runner.host.peers.connection import SERVER, PeerConnection, PeerDisconnected
 
 SUBJECT = "check"
 
-PROVE_S = 2.0
+AUTH_TIMEOUT_S = 2.0
 """How long a stranger is listened to."""
 
-MOST = 512
+MAX_CONNECTIONS = 512
 """So many connections at a time; others wait in the kernel."""
 
 BACKLOG = 256
-TICK_MS = 100
+POLL_MS = 100
 
 
-def greet(
-    node: str, token: bytes, address: str, held_port: int, parent: int, tell: Callable[..., None]
+def serve(
+    node: str,
+    token: bytes,
+    address: str,
+    reserved_port: int,
+    parent_pid: int,
+    report: Callable[..., None],
 ) -> None:
     """Listen at a port of `address`, and at the one that is held; answer until the parent ends.
 
@@ -32,112 +37,112 @@ def greet(
         node: Our own node.
         token: What all hosts of this check know.
         address: The address that the other nodes use.
-        held_port: The master's port, which this process's parent holds; 0 for none.
-        parent: The process that we answer for.
-        tell: Takes `port`, or `error` where there is none; and `ready` at the end.
+        reserved_port: The master's port, which this process's parent holds; 0 for none.
+        parent_pid: The process that we answer for.
+        report: Takes `port`, or `error` where there is none; and `ready` at the end.
     """
     listeners: List[socket.socket] = []
     try:
-        listeners.append(_listening(_bound(address)))
-        tell(port=listeners[0].getsockname()[1])
-        if held_port:
-            listeners.append(_listening(ports.beside(held_port)))
+        listeners.append(_listen(_bind(address)))
+        report(port=listeners[0].getsockname()[1])
+        if reserved_port:
+            listeners.append(_listen(ports.bind_shared(reserved_port)))
     except OSError as error:
-        tell(error=error.strerror or str(error))
-    tell(ready=True)
-    greeter = Greeter(listeners, node, token)
-    while os.getppid() == parent:
-        greeter.turn()
+        report(error=error.strerror or str(error))
+    report(ready=True)
+    server = EchoServer(listeners, node, token)
+    while os.getppid() == parent_pid:
+        server.poll_once()
 
 
-class Greeter:
+class EchoServer:
     """Answers those who know the token; counts what they send."""
 
     def __init__(self, listeners: List[socket.socket], node: str, token: bytes) -> None:
         self._node, self._token = node, token
-        self._listeners = {each.fileno(): each for each in listeners}
-        self._peers: Dict[int, Peer] = {}
-        self._counts: Dict[int, int] = {}
+        self._listeners = {listener.fileno(): listener for listener in listeners}
+        self._connections: Dict[int, PeerConnection] = {}
+        self._byte_counts: Dict[int, int] = {}
         self._poll = select.poll()
-        self._open = False
-        self._heed(listen=True)
+        self._accepting = False
+        self._set_accepting(accepting=True)
 
-    def turn(self) -> None:
+    def poll_once(self) -> None:
         """Wait for a moment, and answer what came."""
-        for number, _ in self._poll.poll(TICK_MS):
-            if number in self._listeners:
-                self._admit(self._listeners[number])
-            elif number in self._peers:
-                self._hear(number)
+        for fd, _ in self._poll.poll(POLL_MS):
+            if fd in self._listeners:
+                self._accept(self._listeners[fd])
+            elif fd in self._connections:
+                self._receive(fd)
         now = time.monotonic()
-        for number, peer in list(self._peers.items()):
+        for fd, peer in list(self._connections.items()):
             peer.flush()
-            if not peer.name and now > peer.since + PROVE_S:
-                self._drop(number)
+            if not peer.name and now > peer.connected_at + AUTH_TIMEOUT_S:
+                self._drop(fd)
 
     def close(self) -> None:
         """Let go of all connections."""
-        for number in list(self._peers):
-            self._drop(number)
-        for each in self._listeners.values():
-            each.close()
+        for fd in list(self._connections):
+            self._drop(fd)
+        for listener in self._listeners.values():
+            listener.close()
 
-    def _heed(self, *, listen: bool) -> None:
-        if listen == self._open:
+    def _set_accepting(self, *, accepting: bool) -> None:
+        if accepting == self._accepting:
             return
-        self._open = listen
-        for number in self._listeners:
-            if listen:
-                self._poll.register(number, select.POLLIN)
+        self._accepting = accepting
+        for fd in self._listeners:
+            if accepting:
+                self._poll.register(fd, select.POLLIN)
             else:
-                self._poll.unregister(number)
+                self._poll.unregister(fd)
 
-    def _admit(self, listener: socket.socket) -> None:
+    def _accept(self, listener: socket.socket) -> None:
         try:
             connection, _ = listener.accept()
         except OSError:  # it left again, or we have no descriptor left
-            self._heed(listen=not self._peers)
+            self._set_accepting(accepting=not self._connections)
             return
-        peer = Peer(connection, self._token, SUBJECT, self._node, SERVER)
-        self._peers[peer.fileno()] = peer
-        self._counts[peer.fileno()] = 0
+        peer = PeerConnection(connection, self._token, SUBJECT, self._node, SERVER)
+        self._connections[peer.fileno()] = peer
+        self._byte_counts[peer.fileno()] = 0
         self._poll.register(peer.fileno(), select.POLLIN)
-        self._heed(listen=len(self._peers) < MOST)
+        self._set_accepting(accepting=len(self._connections) < MAX_CONNECTIONS)
 
-    def _hear(self, number: int) -> None:
-        peer = self._peers[number]
+    def _receive(self, fd: int) -> None:
+        peer = self._connections[fd]
         try:
-            for message in peer.hear():
-                self._answer(number, peer, message)
-        except PeerGone:
-            self._drop(number)
+            for message in peer.receive():
+                self._reply(fd, peer, message)
+        except PeerDisconnected:
+            self._drop(fd)
 
-    def _answer(self, number: int, peer: Peer, message: Dict[str, Any]) -> None:
-        if message.get("say") == "here":
-            peer.say(say="here")
-        elif message.get("say") == "pad":
-            self._counts[number] += len(str(message.get("pad", "")))
-        elif message.get("say") == "how much":
-            peer.say(say="so much", bytes=self._counts[number])
+    def _reply(self, fd: int, peer: PeerConnection, message: Dict[str, Any]) -> None:
+        if message.get("type") == "hello":
+            peer.send(type="hello")
+        elif message.get("type") == "padding":
+            self._byte_counts[fd] += len(str(message.get("padding", "")))
+        elif message.get("type") == "count_request":
+            peer.send(type="count", bytes=self._byte_counts[fd])
 
-    def _drop(self, number: int) -> None:
-        self._poll.unregister(number)
-        self._peers.pop(number).close()
-        self._counts.pop(number)
-        self._heed(listen=True)
+    def _drop(self, fd: int) -> None:
+        self._poll.unregister(fd)
+        self._connections.pop(fd).close()
+        self._byte_counts.pop(fd)
+        self._set_accepting(accepting=True)
 
 
-def _bound(address: str) -> socket.socket:
-    bound = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM)
+def _bind(address: str) -> socket.socket:
+    sock = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM)
     try:
-        bound.bind((address, 0))
+        sock.bind((address, 0))
     except OSError:
-        bound.close()
+        sock.close()
         raise
-    return bound
+    return sock
 
 
-def _listening(bound: socket.socket) -> socket.socket:
-    bound.setblocking(False)
-    bound.listen(BACKLOG)
-    return bound
+def _listen(sock: socket.socket) -> socket.socket:
+    sock.setblocking(False)
+    sock.listen(BACKLOG)
+    return sock

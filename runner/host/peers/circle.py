@@ -11,29 +11,29 @@ import socket
 from typing import Callable, Optional
 
 from runner.core.model.order import Order
-from runner.host.peers.group import Circle, News, Watch
-from runner.host.peers.hub import Host
-from runner.host.peers.member import Member
+from runner.host.peers.group import AddReader, PeerGroup, PeerListener
+from runner.host.peers.hub import HubServer
+from runner.host.peers.member import HubClient
 
 
-def circle_of(
+def join_peers(
     order: Order,
     listener: Optional[socket.socket],
     token: bytes,
-    watch: Watch,
-    unwatch: Callable[[int], None],
-    news: News,
-) -> Circle:
+    add_reader: AddReader,
+    remove_reader: Callable[[int], None],
+    peer_listener: PeerListener,
+) -> PeerGroup:
     """Return how the supervisor of this order keeps in touch with the others."""
     hub = order.hub
     if hub is None or not token:
-        return Circle()
+        return PeerGroup()
     if hub.node != order.node:
-        return Member(order, hub, token, watch, unwatch, news)
+        return HubClient(order, hub, token, add_reader, remove_reader, peer_listener)
     if listener is None:
-        return Circle()
+        return PeerGroup()
     try:
-        return Host(listener, order, hub, token, watch, unwatch, news)
+        return HubServer(listener, order, hub, token, add_reader, remove_reader, peer_listener)
     except OSError as error:  # somebody else listens there meanwhile
-        news.apart(f"cannot listen on port {hub.port}: {error.strerror}")
-        return Circle()
+        peer_listener.on_hub_unreachable(f"cannot listen on port {hub.port}: {error.strerror}")
+        return PeerGroup()

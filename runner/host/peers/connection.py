@@ -26,17 +26,17 @@ HELLO = re.compile(rb'\{"node": ("[^"\\\\]{1,255}"), "nonce": "[0-9a-f]{32}"\}')
 CLIENT, SERVER = b"c", b"s"
 
 
-class PeerGone(Exception):
+class PeerDisconnected(Exception):
     """The other side closed the connection, or is none of ours."""
 
 
-class Peer:
+class PeerConnection:
     """The other end of one connection.
 
     Attributes:
         name: Its node; "" until it has proven to know the token.
-        heard: When it last said anything proven, or was connected.
-        since: When it was connected.
+        last_heard: When it last said anything proven, or was connected.
+        connected_at: When it was connected.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class Peer:
         subject: str,
         node: str,
         role: bytes,
-        most: int = MAX_LINE,
+        max_line: int = MAX_LINE,
     ) -> None:
         """Greet the other side.
 
@@ -56,18 +56,18 @@ class Peer:
             subject: What the conversation is about; it has to be the same at both ends.
             node: Our own node.
             role: `CLIENT` or `SERVER`, whichever we are.
-            most: How long a proven line may be, in bytes.
+            max_line: How long a proven line may be, in bytes.
         """
         connection.setblocking(False)
         self.name = ""
-        self.heard = self.since = time.monotonic()
+        self.last_heard = self.connected_at = time.monotonic()
         self._connection = connection
         self._token, self._subject, self._role = token, subject, role
-        self._most = most
+        self._max_line = max_line
         self._key = b""
-        self._claimed = ""
-        self._sent = self._received = 0
-        self._waiting: List[bytes] = []
+        self._claimed_name = ""
+        self._sent_count = self._received_count = 0
+        self._pending: List[bytes] = []
         self._unread = b""
         self._hello = json.dumps({"node": node, "nonce": os.urandom(16).hex()}).encode()
         self._unsent = self._hello + b"\n"
@@ -77,33 +77,33 @@ class Peer:
         """Return the descriptor to watch."""
         return self._connection.fileno()
 
-    def say(self, **words: Any) -> None:
+    def send(self, **message: Any) -> None:
         """Send a message as soon as that can be proven."""
-        body = json.dumps(words, separators=(",", ":")).encode()
+        body = json.dumps(message, separators=(",", ":")).encode()
         if self._key:
-            self._send(body)
+            self._send_signed(body)
         else:
-            self._waiting.append(body)
+            self._pending.append(body)
 
-    def hear(self) -> List[Dict[str, Any]]:
+    def receive(self) -> List[Dict[str, Any]]:
         """Return the messages that came.
 
         Raises:
-            PeerGone: There will be no others.
+            PeerDisconnected: There will be no others.
         """
         try:
             chunk = self._connection.recv(65536)
         except BlockingIOError:
             return []
         except OSError as error:
-            raise PeerGone(error.strerror) from error
+            raise PeerDisconnected(error.strerror) from error
         if not chunk:
-            raise PeerGone("it closed the connection")
+            raise PeerDisconnected("it closed the connection")
         *lines, self._unread = (self._unread + chunk).split(b"\n")
-        most = self._most if self.name else MAX_HELLO
-        if any(len(line) > most for line in (*lines, self._unread)):
-            raise PeerGone("it sent a line without an end")
-        return [message for line in lines for message in self._understood(line)]
+        max_line = self._max_line if self.name else MAX_HELLO
+        if any(len(line) > max_line for line in (*lines, self._unread)):
+            raise PeerDisconnected("it sent a line without an end")
+        return [message for line in lines for message in self._parse_line(line)]
 
     def flush(self) -> None:
         """Send what the other side takes now."""
@@ -116,7 +116,7 @@ class Peer:
             self._unsent = b""  # reading says so
 
     @property
-    def ready(self) -> bool:
+    def flushed(self) -> bool:
         """Whether all that was said is on its way."""
         return bool(self._key) and not self._unsent
 
@@ -126,50 +126,50 @@ class Peer:
         Closed with something unread, the kernel would reset it, and the last words might be lost.
         """
         self.flush()
-        until = time.monotonic() + linger_s
+        deadline = time.monotonic() + linger_s
         with contextlib.suppress(OSError):
             self._connection.shutdown(socket.SHUT_WR)
-            while (left := until - time.monotonic()) > 0:
-                ready = select.select([self._connection], [], [], left)[0]
-                if ready and not self._connection.recv(65536):
+            while (remaining_s := deadline - time.monotonic()) > 0:
+                readable = select.select([self._connection], [], [], remaining_s)[0]
+                if readable and not self._connection.recv(65536):
                     break
         self._connection.close()
 
-    def _understood(self, line: bytes) -> List[Dict[str, Any]]:
+    def _parse_line(self, line: bytes) -> List[Dict[str, Any]]:
         try:
             if not self._key:
-                self._agree(line)
+                self._handshake(line)
                 return []
-            proof, _, body = line.partition(b" ")
-            other = SERVER if self._role == CLIENT else CLIENT
-            if not hmac.compare_digest(proof, self._proof(other, self._received, body)):
-                raise PeerGone("it does not know the run's token")
+            mac, _, body = line.partition(b" ")
+            peer_role = SERVER if self._role == CLIENT else CLIENT
+            if not hmac.compare_digest(mac, self._mac(peer_role, self._received_count, body)):
+                raise PeerDisconnected("it does not know the run's token")
             message = json.loads(body)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise PeerGone(f"it sent what is no message: {error}") from error
-        self._received += 1
-        self.name, self.heard = self._claimed, time.monotonic()
+            raise PeerDisconnected(f"it sent what is no message: {error}") from error
+        self._received_count += 1
+        self.name, self.last_heard = self._claimed_name, time.monotonic()
         return [message]
 
-    def _agree(self, line: bytes) -> None:
-        said = HELLO.fullmatch(line)
-        if said is None:
+    def _handshake(self, line: bytes) -> None:
+        hello = HELLO.fullmatch(line)
+        if hello is None:
             raise ValueError("no greeting")
-        self._claimed = json.loads(said[1])
+        self._claimed_name = json.loads(hello[1])
         hellos = (self._hello, line) if self._role == CLIENT else (line, self._hello)
-        about = b"\0".join((self._subject.encode(), *hellos))
-        self._key = hmac.new(self._token, about, hashlib.sha256).digest()
-        waiting, self._waiting = self._waiting, []
-        for body in waiting:
-            self._send(body)
+        key_material = b"\0".join((self._subject.encode(), *hellos))
+        self._key = hmac.new(self._token, key_material, hashlib.sha256).digest()
+        pending, self._pending = self._pending, []
+        for body in pending:
+            self._send_signed(body)
 
-    def _send(self, body: bytes) -> None:
+    def _send_signed(self, body: bytes) -> None:
         if len(self._unsent) > MAX_UNSENT:
             return  # it takes nothing: its silence will be noticed
-        self._unsent += self._proof(self._role, self._sent, body) + b" " + body + b"\n"
-        self._sent += 1
+        self._unsent += self._mac(self._role, self._sent_count, body) + b" " + body + b"\n"
+        self._sent_count += 1
         self.flush()
 
-    def _proof(self, role: bytes, number: int, body: bytes) -> bytes:
-        about = role + str(number).encode() + b" " + body
-        return hmac.new(self._key, about, hashlib.sha256).hexdigest().encode()
+    def _mac(self, role: bytes, counter: int, body: bytes) -> bytes:
+        signed = role + str(counter).encode() + b" " + body
+        return hmac.new(self._key, signed, hashlib.sha256).hexdigest().encode()

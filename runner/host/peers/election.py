@@ -20,38 +20,38 @@ from typing import Any, Collection, Dict, Mapping, NamedTuple, Optional, Set, Tu
 
 from runner.core.codec import decode, encode
 from runner.core.errors import NotReady
-from runner.core.model.facts import OUR_ENV, Facts, FactsRequest
+from runner.core.model.facts import MANAGED_ENV, Facts, FactsRequest
 from runner.core.model.order import Order
-from runner.core.model.past import Past
-from runner.core.protocol.paths import RunFolder
-from runner.core.relaunch.handover import Handover, Voter, majority, next_attempt
-from runner.core.relaunch.policy import pause_s
+from runner.core.model.past import PastAttempt
+from runner.core.protocol.paths import RunPaths
+from runner.core.relaunch.handover import RelaunchContext, Voter, has_quorum, plan_next_attempt
+from runner.core.relaunch.policy import relaunch_delay_s
 from runner.host.facts import ports
 from runner.host.facts.collect import collect
-from runner.host.peers.connection import Peer
-from runner.host.peers.election_links import Callers, Ring, Search
-from runner.host.peers.group import BEAT_S
+from runner.host.peers.connection import PeerConnection
+from runner.host.peers.election_links import Followers, LeaderSearch, PeerContext
+from runner.host.peers.group import HEARTBEAT_S
 from runner.host.process import bounded_child
-from runner.host.process.kill import KILL_S
+from runner.host.process.kill import KILL_TIMEOUT_S
 
-MARGIN_S = 10.0
+DEADLINE_MARGIN_S = 10.0
 """What a look at a host, or the end of its part, may take beyond its own deadlines."""
 
-NAMED = 16
+MAX_LOST_NAMES = 16
 """So many lost nodes are told: a stranger's first words have to be short."""
 
 
-class Means(NamedTuple):
+class ElectionContext(NamedTuple):
     """What a supervisor needs to take part.
 
     Attributes:
         handover: The run as it was asked for.
-        request: What is to be known of this host.
+        facts_request: What is to be known of this host.
         programs: The texts of what becomes a file in a run folder (see `records.prepare`).
     """
 
-    handover: Handover
-    request: FactsRequest
+    handover: RelaunchContext
+    facts_request: FactsRequest
     programs: Mapping[str, str]
 
 
@@ -67,317 +67,346 @@ class Decision(NamedTuple):
 
     reason: str
     order: Optional[Order] = None
-    handover: Optional[Handover] = None
+    handover: Optional[RelaunchContext] = None
     record: Mapping[str, Any] = {}
 
 
-class Election:
+class LeaderElection:
     """One supervisor's part in it.
 
     Attributes:
         decision: What became of it; None so far.
-        held: The ports reserved for the next attempt here.
+        reserved_ports: The ports reserved for the next attempt here.
     """
 
     def __init__(
         self,
         order: Order,
-        means: Means,
+        context: ElectionContext,
         environ: Dict[str, str],
         listener: Optional[socket.socket],
-        ring: Ring,
+        peer_context: PeerContext,
     ) -> None:
         self.decision: Optional[Decision] = None
-        self.held = ports.NOTHING_HELD
-        self._order, self._means, self._environ = order, means, environ
-        self._voters = means.handover.voters
+        self.reserved_ports = ports.NO_PORTS
+        self._order, self._context, self._environ = order, context, environ
+        self._voters = context.handover.voters
         names = [voter.node for voter in self._voters]
-        self._callers = Callers(ring, listener, self._called)
-        self._search = Search(ring, self._voters[: names.index(order.node)], self._told)
-        self._next_beat = 0.0
-        self._since, self._seconds = time.monotonic(), 0.0
-        self._began: Optional[float] = None
+        self._followers = Followers(peer_context, listener, self._on_follower_message)
+        self._leader_search = LeaderSearch(
+            peer_context, self._voters[: names.index(order.node)], self._on_leader_message
+        )
+        self._next_heartbeat = 0.0
+        self._attempt_started_at, self._attempt_seconds = time.monotonic(), 0.0
+        self._started_at: Optional[float] = None
         self._reason = ""
-        self._lost: Set[str] = set()
-        self._lost_to_others: Set[str] = set()
-        self._failed: Dict[str, float] = {}  # when, by node
-        self._promised = self._led = False
-        self._look: Optional[bounded_child.Child] = None
-        self._asked: Dict[str, Peer] = {}
-        self._answer_by: Optional[float] = None
+        self._lost_nodes: Set[str] = set()
+        self._lost_by_others: Set[str] = set()
+        self._failed_at: Dict[str, float] = {}  # when, by node
+        self._voted = self._leader_active = False
+        self._facts_child: Optional[bounded_child.BoundedChild] = None
+        self._polled: Dict[str, PeerConnection] = {}
+        self._answer_deadline: Optional[float] = None
         self._facts: Dict[str, Facts] = {}
 
     @property
-    def restarts_stalled(self) -> bool:
+    def relaunch_on_stall(self) -> bool:
         """Whether a run that was stopped because nothing moved is to start once more."""
-        return self._means.handover.spec.stall_restarts
+        return self._context.handover.spec.relaunch_on_stall
 
-    def begin(self, reason: str, failed: Optional[float], lost: Set[str]) -> None:
+    def start(self, reason: str, failed_at: Optional[float], lost_nodes: Set[str]) -> None:
         """Nothing of the attempt is left here, which failed for that reason.
 
         Args:
             reason: Why it failed.
-            failed: When something failed here, monotonic; None for never.
-            lost: The nodes that were lost.
+            failed_at: When something failed here, monotonic; None for never.
+            lost_nodes: The nodes that were lost.
         """
-        self._began, self._reason, self._lost = time.monotonic(), reason, set(lost)
-        self._seconds = self._began - self._since
-        if failed is not None:  # others may have told of theirs already
-            self._failed[self._order.node] = failed
+        self._started_at, self._reason, self._lost_nodes = time.monotonic(), reason, set(lost_nodes)
+        self._attempt_seconds = self._started_at - self._attempt_started_at
+        if failed_at is not None:  # others may have told of theirs already
+            self._failed_at[self._order.node] = failed_at
 
-    def give_up(self, reason: str) -> None:
+    def withdraw(self, reason: str) -> None:
         """Take no part any more; the others may go on."""
         if self.decision is None:
             self.decision = Decision(reason)
 
-    def end(self, reason: str) -> None:
+    def cancel(self, reason: str) -> None:
         """Have the run not start once more; tell the others."""
         if self.decision is None:
-            self._callers.say(say="end", reason=reason)
-            if self._search.found is not None:
-                self._search.found.say(say="end", reason=reason)
+            self._followers.broadcast(type="cancel", reason=reason)
+            if self._leader_search.leader is not None:
+                self._leader_search.leader.send(type="cancel", reason=reason)
             self.decision = Decision(reason)
 
     def tick(self) -> None:
         """Look after the connections, and go on."""
         now = time.monotonic()
-        due = now >= self._next_beat
-        if due:
-            self._next_beat = now + BEAT_S
-        leads = self._began is not None and self._search.over
-        self._callers.tick({"say": "here", "leads": leads} if due else None, self._patience_s)
-        if self._began is None or self.decision is not None:
+        heartbeat_due = now >= self._next_heartbeat
+        if heartbeat_due:
+            self._next_heartbeat = now + HEARTBEAT_S
+        is_leader = self._started_at is not None and self._leader_search.exhausted
+        self._followers.tick(
+            {"type": "heartbeat", "is_leader": is_leader} if heartbeat_due else None,
+            self._peer_timeout_s,
+        )
+        if self._started_at is None or self.decision is not None:
             return
-        followed = self._search.found
-        self._search.tick(self._beat if due else None, self._patience_s, self._lost)
-        if followed is not self._search.found:
-            self._next_beat = 0.0
-            self._led = False
-            if self._promised:
-                self.give_up("who decided about it was lost meanwhile")
+        previous_leader = self._leader_search.leader
+        self._leader_search.tick(
+            self._heartbeat if heartbeat_due else None, self._peer_timeout_s, self._lost_nodes
+        )
+        if previous_leader is not self._leader_search.leader:
+            self._next_heartbeat = 0.0
+            self._leader_active = False
+            if self._voted:
+                self.withdraw("who decided about it was lost meanwhile")
                 return
-        self._take_look()
-        if self._search.over:
-            self._lead(now, self._began)
-        elif not self._led and now > self._began + self._wait_s:
-            self.give_up("nobody decided about it in time")
+        self._poll_facts_child()
+        if self._leader_search.exhausted:
+            self._lead(now, self._started_at)
+        elif not self._leader_active and now > self._started_at + self._gather_timeout_s:
+            self.withdraw("nobody decided about it in time")
 
     def close(self) -> None:
         """Part with the others."""
-        if self._look is not None:
-            self._look.kill()
-        self._callers.close()
-        self._search.close()
+        if self._facts_child is not None:
+            self._facts_child.kill()
+        self._followers.close()
+        self._leader_search.close()
         if self.decision is None or self.decision.order is None:
-            self.held.close()
+            self.reserved_ports.close()
 
     @property
-    def _beat(self) -> Dict[str, Any]:
-        lost = sorted(self._lost)[:NAMED]
-        failed = self._failed.get(self._order.node)
-        age = None if failed is None else time.monotonic() - failed
-        return {"say": "here", "failed": age, "lost": lost}
+    def _heartbeat(self) -> Dict[str, Any]:
+        lost_nodes = sorted(self._lost_nodes)[:MAX_LOST_NAMES]
+        failed_at = self._failed_at.get(self._order.node)
+        age_s = None if failed_at is None else time.monotonic() - failed_at
+        return {"type": "heartbeat", "failure_age_s": age_s, "lost": lost_nodes}
 
     @property
     def _lost_s(self) -> float:
-        return self._means.handover.spec.lost_s
+        return self._context.handover.spec.lost_s
 
     @property
-    def _patience_s(self) -> float:
-        return max(self._lost_s, KILL_S + MARGIN_S)
+    def _peer_timeout_s(self) -> float:
+        return max(self._lost_s, KILL_TIMEOUT_S + DEADLINE_MARGIN_S)
 
     @property
-    def _wait_s(self) -> float:
+    def _gather_timeout_s(self) -> float:
         """How long others may take to notice the end, and to end their part."""
-        return self._lost_s + self._order.grace_s + KILL_S + MARGIN_S
+        return self._lost_s + self._order.grace_s + KILL_TIMEOUT_S + DEADLINE_MARGIN_S
 
     # As one who follows
 
-    def _told(self, peer: Peer, message: Dict[str, Any]) -> None:
-        word = message["say"]
+    def _on_leader_message(self, peer: PeerConnection, message: Dict[str, Any]) -> None:
+        kind = message["type"]
         if self.decision is not None:
             return
-        if word == "here":
-            self._led = self._led or bool(message.get("leads"))
-        elif word == "facts" and not self._promised:
-            self._promised = True
-            self._begin_look()
-        elif word == "order" and self._promised:
-            told = unpacked(message["what"])
-            self._decide(str(message["reason"]), told)
-        elif word == "end":
+        if kind == "heartbeat":
+            self._leader_active = self._leader_active or bool(message.get("is_leader"))
+        elif kind == "facts" and not self._voted:
+            self._voted = True
+            self._start_facts_child()
+        elif kind == "order" and self._voted:
+            payload = decompress_json(message["assignment"])
+            self._adopt_order(str(message["reason"]), payload)
+        elif kind == "cancel":
             self.decision = Decision(str(message["reason"]))
         del peer
 
-    def _decide(self, reason: str, told: Dict[str, Any]) -> None:
-        order = decode(Order, told["order"])
-        handover = decode(Handover, told["handover"])
-        self.decision = Decision(reason, order, handover, told["record"])
-        self.held = _kept(self.held, order)
+    def _adopt_order(self, reason: str, payload: Dict[str, Any]) -> None:
+        order = decode(Order, payload["order"])
+        handover = decode(RelaunchContext, payload["handover"])
+        self.decision = Decision(reason, order, handover, payload["record"])
+        self.reserved_ports = _keep_needed_ports(self.reserved_ports, order)
 
     # What this host is now
 
-    def _begin_look(self) -> None:
+    def _start_facts_child(self) -> None:
         """Hold the ports ourselves; all that may hang is done by a child."""
-        request = self._means.request
+        request = self._context.facts_request
         first, last = request.port_first, request.port_last
-        self.held, self._port_error = ports.hold(first, last, store=True, hub=True)
+        self.reserved_ports, self._port_error = ports.reserve_ports(
+            first, last, store=True, hub=True
+        )
         if len(self._voters) > 1:
-            self.held = self.held._replace(voter=ports.hold_beside(first, last))
+            self.reserved_ports = self.reserved_ports._replace(
+                voter=ports.reserve_extra(first, last)
+            )
         environ = self._environ
-        limit_s = request.deadline_s + MARGIN_S
+        limit_s = request.tool_timeout_s + DEADLINE_MARGIN_S
         order = self._order
-        stopped = RunFolder(order.workdir, order.run_id, order.node).stopped
-        self._look = bounded_child.Child(lambda: _report(request, environ, stopped), limit_s)
+        stop_marker = RunPaths(order.workdir, order.run_id, order.node).stop_marker
+        self._facts_child = bounded_child.BoundedChild(
+            lambda: _report_facts(request, environ, stop_marker), limit_s
+        )
 
-    def _take_look(self) -> None:
-        if self._look is None:
+    def _poll_facts_child(self) -> None:
+        if self._facts_child is None:
             return
-        self._look.advance()
-        if self._look.code is None:
+        self._facts_child.advance()
+        if self._facts_child.code is None:
             return
-        told, self._look = self._look.told(), None
-        if "facts" not in told:
+        reply, self._facts_child = self._facts_child.report(), None
+        if "facts" not in reply:
             return  # the leader gives us up
         facts = replace(
-            decode(Facts, told["facts"]),
-            held_port=self.held.port,
-            hub_port=self.held.hub_port,
-            vote_port=self.held.vote_port,
+            decode(Facts, reply["facts"]),
+            reserved_port=self.reserved_ports.store_port,
+            hub_port=self.reserved_ports.hub_port,
+            vote_port=self.reserved_ports.voter_port,
             port_error=self._port_error,
         )
-        if self._search.found is not None:
-            self._search.found.say(say="facts", facts=packed(encode(facts)))
+        if self._leader_search.leader is not None:
+            self._leader_search.leader.send(type="facts", facts=compress_json(encode(facts)))
         else:
             self._facts[self._order.node] = facts
 
     # As the one who leads
 
-    def _called(self, peer: Peer, message: Dict[str, Any]) -> None:
-        word = message["say"]
-        if word == "here":
-            self._lost_to_others |= set(message["lost"]) - {self._order.node}
-            if message["failed"] is not None:
-                self._failed[peer.name] = time.monotonic() - float(message["failed"])
-        elif word == "facts":
-            self._facts[peer.name] = decode(Facts, unpacked(message["facts"]))
-        elif word == "end":
-            self.end(str(message["reason"]))
+    def _on_follower_message(self, peer: PeerConnection, message: Dict[str, Any]) -> None:
+        kind = message["type"]
+        if kind == "heartbeat":
+            self._lost_by_others |= set(message["lost"]) - {self._order.node}
+            if message["failure_age_s"] is not None:
+                self._failed_at[peer.name] = time.monotonic() - float(message["failure_age_s"])
+        elif kind == "facts":
+            self._facts[peer.name] = decode(Facts, decompress_json(message["facts"]))
+        elif kind == "cancel":
+            self.cancel(str(message["reason"]))
 
-    def _lead(self, now: float, began: float) -> None:
-        if self._answer_by is not None:
-            awaited = {self._order.node, *self._there} - self._facts.keys()
-            if not awaited or now > self._answer_by:
+    def _lead(self, now: float, started_at: float) -> None:
+        if self._answer_deadline is not None:
+            unanswered = {self._order.node, *self._answering} - self._facts.keys()
+            if not unanswered or now > self._answer_deadline:
                 self._plan()
             return
-        present = {self._order.node, *self._callers.known}
-        everybody = {
+        present = {self._order.node, *self._followers.authenticated}
+        all_accounted_for = {
             voter.node for voter in self._voters
-        } <= present | self._lost | self._lost_to_others
-        late = now > began + self._wait_s
-        if not everybody and not late:
+        } <= present | self._lost_nodes | self._lost_by_others
+        timed_out = now > started_at + self._gather_timeout_s
+        if not all_accounted_for and not timed_out:
             return
-        if not majority(self._voters, present):
-            self.end(f"only {_few(present, self._voters)}: it takes more than half of them")
-        elif now >= began + self._pause_s:
-            self._ask(now)
+        if not has_quorum(self._voters, present):
+            self.cancel(
+                f"only {_quorum_text(present, self._voters)}: it takes more than half of them"
+            )
+        elif now >= started_at + self._pause_s:
+            self._request_facts(now)
 
     @property
-    def _suspect(self) -> Tuple[str, ...]:
+    def _first_failed(self) -> Tuple[str, ...]:
         """The node on which it failed first: what failed elsewhere after that may be its fault."""
-        return tuple(sorted(self._failed, key=lambda name: self._failed[name])[:1])
+        return tuple(sorted(self._failed_at, key=lambda name: self._failed_at[name])[:1])
 
     @property
     def _pause_s(self) -> float:
-        spec = self._means.handover.spec
-        return pause_s(spec, max(1, spec.relaunch.max - self._order.relaunches + 1))
+        spec = self._context.handover.spec
+        return relaunch_delay_s(spec, max(1, spec.relaunch.max - self._order.relaunches_left + 1))
 
     @property
-    def _there(self) -> Dict[str, Peer]:
+    def _answering(self) -> Dict[str, PeerConnection]:
         """Those who were asked, and have not left since."""
-        known = self._callers.known
-        return {name: peer for name, peer in self._asked.items() if known.get(name) is peer}
+        followers = self._followers.authenticated
+        return {name: peer for name, peer in self._polled.items() if followers.get(name) is peer}
 
-    def _ask(self, now: float) -> None:
-        self._promised = True
-        self._asked = dict(self._callers.known)
-        for peer in self._asked.values():
-            peer.say(say="facts")
-        self._begin_look()
-        self._answer_by = now + self._means.request.deadline_s + 2 * MARGIN_S
+    def _request_facts(self, now: float) -> None:
+        self._voted = True
+        self._polled = dict(self._followers.authenticated)
+        for peer in self._polled.values():
+            peer.send(type="facts")
+        self._start_facts_child()
+        self._answer_deadline = (
+            now + self._context.facts_request.tool_timeout_s + 2 * DEADLINE_MARGIN_S
+        )
 
     def _plan(self) -> None:
         """Decide, and tell everybody."""
-        there = {self._order.node, *self._there}
-        facts = {name: told for name, told in self._facts.items() if name in there}
-        if not majority(self._voters, facts):
-            self.end(f"only {_few(facts, self._voters)}: it takes more than half of them")
+        answering = {self._order.node, *self._answering}
+        facts = {name: data for name, data in self._facts.items() if name in answering}
+        if not has_quorum(self._voters, facts):
+            self.cancel(
+                f"only {_quorum_text(facts, self._voters)}: it takes more than half of them"
+            )
             return
-        if stopped := [name for name, told in facts.items() if told.run_stopped]:
-            self.end(f"somebody told the run to stop on {stopped[0]}")
+        if stopped := [name for name, data in facts.items() if data.run_stopped]:
+            self.cancel(f"somebody told the run to stop on {stopped[0]}")
             return
-        order, now = self._order, self._means.handover
-        nodes = tuple(node.name for node in now.spec.nodes)
-        unproven = tuple(name for name in nodes if name not in facts)
-        ended = Past(order.attempt, nodes, self._reason, self._seconds, unproven)
+        order, handover_before = self._order, self._context.handover
+        nodes = tuple(node.name for node in handover_before.spec.nodes)
+        unverified = tuple(name for name in nodes if name not in facts)
+        past_attempt = PastAttempt(
+            order.attempt, nodes, self._reason, self._attempt_seconds, unverified
+        )
         try:
-            made = next_attempt(now, ended, order.relaunches - 1, facts, self._suspect)
+            upcoming = plan_next_attempt(
+                handover_before, past_attempt, order.relaunches_left - 1, facts, self._first_failed
+            )
         except NotReady as error:
-            self.end("; ".join(str(problem) for problem in error.problems))
+            self.cancel("; ".join(str(problem) for problem in error.problems))
             return
-        plan, handover = made.roster.plan, made.handover
+        plan, handover = upcoming.attempt_orders.plan, upcoming.context
         record = {
             "info": encode(handover.info),
             "plan": encode(plan),
-            "config": handover.config,
+            "config": handover.config_yaml,
         }
-        told = {"record": record, "handover": encode(handover)}
-        for name, each in made.roster.orders.items():
+        data = {"record": record, "handover": encode(handover)}
+        for name, node_order in upcoming.attempt_orders.orders.items():
             if name == order.node:
-                self._decide(self._reason, {**told, "order": encode(each)})
+                self._adopt_order(self._reason, {**data, "order": encode(node_order)})
             else:
-                what = packed({**told, "order": encode(each)})
-                self._asked[name].say(say="order", reason=self._reason, what=what)
-        self._callers.say(say="end", reason="it goes on without this node")  # after an order: late
+                payload = compress_json({**data, "order": encode(node_order)})
+                self._polled[name].send(type="order", reason=self._reason, assignment=payload)
+        self._followers.broadcast(
+            type="cancel", reason="it goes on without this node"
+        )  # after an order: late
         if self.decision is None:
             self.decision = Decision("it goes on without this node")
 
 
-def _few(present: Collection[str], voters: Collection[Voter]) -> str:
-    return f"{len(present)} of {len(voters)} supervisors are in touch"
+def _quorum_text(supporters: Collection[str], voters: Collection[Voter]) -> str:
+    return f"{len(supporters)} of {len(voters)} supervisors are in touch"
 
 
-def _kept(held: ports.Held, order: Order) -> ports.Held:
+def _keep_needed_ports(reserved: ports.ReservedPorts, order: Order) -> ports.ReservedPorts:
     """Let go of the ports that are others' task now."""
-    hub = order.hub is not None and order.hub.node == order.node
-    store = order.hold_port != 0 and order.hold_port == held.port
-    kept = ports.Held(
-        held.store if store else None,
-        held.hub if hub else None,
-        held.voter if order.voters else None,
+    keeps_hub = order.hub is not None and order.hub.node == order.node
+    keeps_store = order.reserve_port != 0 and order.reserve_port == reserved.store_port
+    needed = ports.ReservedPorts(
+        reserved.store if keeps_store else None,
+        reserved.hub if keeps_hub else None,
+        reserved.voter if order.voter_count else None,
     )
-    for each in held:
-        if each is not None and each not in kept:
-            each.close()
-    return kept
+    for sock in reserved:
+        if sock is not None and sock not in needed:
+            sock.close()
+    return needed
 
 
-def _report(request: FactsRequest, environ: Dict[str, str], stopped: str) -> None:
+def _report_facts(request: FactsRequest, environ: Dict[str, str], stop_marker: str) -> None:
     """Tell what this host is, as seen from the environment that its setup left at the launch."""
     os.environ.clear()
     os.environ.update(environ)
-    asked = replace(request, setup=(), hold_port=False, hold_hub=False, hold_vote=False)
-    facts = collect(asked).facts
-    own = {name: environ[name] for name in OUR_ENV if name in environ}
-    told_to_stop = os.path.lexists(stopped)
-    bounded_child.tell(facts=encode(replace(facts, own_env=own, run_stopped=told_to_stop)))
+    local_request = replace(
+        request, setup=(), reserve_port=False, reserve_hub_port=False, reserve_vote_port=False
+    )
+    facts = collect(local_request).facts
+    own_env = {name: environ[name] for name in MANAGED_ENV if name in environ}
+    run_stopped = os.path.lexists(stop_marker)
+    bounded_child.report_facts(
+        facts=encode(replace(facts, preset_env=own_env, run_stopped=run_stopped))
+    )
 
 
-def packed(data: Any) -> str:
+def compress_json(data: Any) -> str:
     """Return JSON data as a short text."""
     return base64.b85encode(zlib.compress(json.dumps(data).encode())).decode()
 
 
-def unpacked(text: str) -> Any:
-    """Return what `packed` took."""
+def decompress_json(text: str) -> Any:
+    """Return what `compress_json` took."""
     return json.loads(zlib.decompress(base64.b85decode(text)))

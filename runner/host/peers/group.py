@@ -6,68 +6,68 @@ import socket
 import time
 from typing import Any, Callable, Dict, Optional
 
-from runner.core.local_pause import Awake
+from runner.core.local_pause import LocalPauseDetector
 from runner.core.model.order import Hub, Order
-from runner.core.protocol.events import Cause
-from runner.host.peers.connection import Peer
+from runner.core.protocol.events import StopCause
+from runner.host.peers.connection import PeerConnection
 
-APART_S = 10.0
+HUB_TIMEOUT_S = 10.0
 """After so long without the hub that is said; it may still be copying its code."""
 
-PROVE_S = 5.0
+AUTH_TIMEOUT_S = 5.0
 """How long a connection may take to prove that it is of ours."""
 
-COME_S = 60.0
+JOIN_TIMEOUT_S = 60.0
 """How long hosts may take to meet in an attempt that they start by themselves."""
 
-FAREWELL_S = 1.0
-BEAT_S = 2.0
+GOODBYE_TIMEOUT_S = 1.0
+HEARTBEAT_S = 2.0
 
-Watch = Callable[[int, Callable[[], Any]], None]
+AddReader = Callable[[int, Callable[[], Any]], None]
 
 
-class News:
+class PeerListener:
     """What a supervisor wants to hear of the others."""
 
-    def peer_stops(self, reason: str, cause: Cause) -> None:
+    def on_peer_stop(self, reason: str, cause: StopCause) -> None:
         """The others stop."""
 
-    def peer_lost(self, peer: str, reason: str, since: float) -> None:
-        """A node was heard of last at `since`."""
+    def on_peer_lost(self, peer: str, reason: str, last_seen: float) -> None:
+        """A node was heard of last at `last_seen`."""
 
-    def peer_left(self, peer: str, reason: str, since: float, nodes: int) -> None:
-        """A node was heard of last at `since`, and the run goes on with `nodes` (0: not known)."""
+    def on_peer_departed(self, peer: str, reason: str, last_seen: float, node_count: int) -> None:
+        """A node was heard of last at `last_seen`, and the run goes on with `node_count` (0: not known)."""
 
-    def joined(self) -> None:
+    def on_hub_joined(self) -> None:
         """The hub is reached."""
 
-    def apart(self, reason: str) -> None:
+    def on_hub_unreachable(self, reason: str) -> None:
         """The hub cannot be reached so far."""
 
-    def controller_heard(self, when: float, *, keep: bool) -> None:
-        """Another supervisor heard a controller then; with `keep`, none is needed any more."""
+    def on_lease_renewed(self, renewed_at: float, *, detached: bool) -> None:
+        """Another supervisor heard a controller then; with `detached`, none is needed any more."""
 
 
-class Circle:
+class PeerGroup:
     """A supervisor that is alone: nobody to keep in touch with."""
 
-    def tick(self, heard: float, *, keep: bool, still_s: float) -> Optional[float]:  # noqa: ARG002 (see below)
+    def tick(self, renewed_at: float, *, detached: bool, stalled_s: float) -> Optional[float]:  # noqa: ARG002 (see below)
         """Look after the connections.
 
         Args:
-            heard: When we heard a controller.
-            keep: Whether none is needed any more.
-            still_s: For how long nothing of the run has moved here.
+            renewed_at: When we heard a controller.
+            detached: Whether none is needed any more.
+            stalled_s: For how long nothing of the run has moved here.
 
         Returns:
             For how long nothing has moved anywhere; None where that is not known.
         """
-        return still_s
+        return stalled_s
 
-    def stop(self, reason: str, cause: Cause, *, keep: bool) -> None:
-        """Tell the others that we stop, and why; `keep` as for `tick`."""
+    def stop(self, reason: str, cause: StopCause, *, detached: bool) -> None:
+        """Tell the others that we stop, and why; `detached` as for `tick`."""
 
-    def pass_on_keep(self) -> bool:
+    def forward_detach(self) -> bool:
         """Have the hub say that no controller is needed any more, as one told us.
 
         Returns:
@@ -76,25 +76,25 @@ class Circle:
         return False
 
     @property
-    def agreed(self) -> bool:
+    def stop_acknowledged(self) -> bool:
         """Whether all have heard that all stop, and the hub's `keep` with it, or will not."""
         return True
 
     @property
-    def needed(self) -> bool:
+    def has_members(self) -> bool:
         """Whether others depend on us."""
         return False
 
     @property
-    def over(self) -> bool:
+    def hub_finished(self) -> bool:
         """Whether the others have said farewell."""
         return False
 
-    def leave(self) -> None:
+    def shut_down(self) -> None:
         """Say farewell; returns soon."""
 
 
-class Connected(Circle):
+class ConnectedGroup(PeerGroup):
     """What both ends of the connections have in common."""
 
     def __init__(
@@ -102,54 +102,69 @@ class Connected(Circle):
         order: Order,
         hub: Hub,
         token: bytes,
-        watch: Watch,
-        unwatch: Callable[[int], None],
-        news: News,
+        add_reader: AddReader,
+        remove_reader: Callable[[int], None],
+        peer_listener: PeerListener,
     ) -> None:
         self._order, self._hub, self._token = order, hub, token
-        self._watch, self._unwatch, self._news = watch, unwatch, news
-        self._reported = 0.0
-        self._awake = Awake()
-        self._beat_s = min(BEAT_S, hub.lost_s / 5)
-        self._next_beat = 0.0
+        self._add_reader, self._remove_reader, self._peer_listener = (
+            add_reader,
+            remove_reader,
+            peer_listener,
+        )
+        self._peer_renewed_at = 0.0
+        self._pause_detector = LocalPauseDetector()
+        self._heartbeat_s = min(HEARTBEAT_S, hub.lost_s / 5)
+        self._next_heartbeat = 0.0
 
-    def _greet(self, connection: socket.socket, role: bytes, hear: Callable[[Peer], None]) -> Peer:
+    def _add_connection(
+        self, connection: socket.socket, role: bytes, on_readable: Callable[[PeerConnection], None]
+    ) -> PeerConnection:
         subject = f"{self._order.run_id}/{self._order.attempt}"
-        peer = Peer(connection, self._token, subject, self._order.node, role)
-        self._watch(peer.fileno(), lambda: hear(peer))
+        peer = PeerConnection(connection, self._token, subject, self._order.node, role)
+        self._add_reader(peer.fileno(), lambda: on_readable(peer))
         return peer
 
-    def _part(self, peer: Peer, linger_s: float = 0.0) -> None:
-        self._unwatch(peer.fileno())
+    def _close_connection(self, peer: PeerConnection, linger_s: float = 0.0) -> None:
+        self._remove_reader(peer.fileno())
         peer.close(linger_s)
 
-    def _take(self, message: Dict[str, Any]) -> None:
-        if message["say"] == "here":
-            self._reported = max(self._reported, time.monotonic() - float(message["heard"]))
-            self._news.controller_heard(self._reported, keep=bool(message["keep"]))
-        elif message["say"] == "left":
-            since = time.monotonic() - float(message["age"])
-            known = (str(message["peer"]), str(message["reason"]))
-            self._news.peer_left(*known, since, int(message["nodes"]))
-        elif message["say"] == "stop":
-            if message["keep"]:
-                self._news.controller_heard(self._reported, keep=True)
-            self._news.peer_stops(str(message["reason"]), Cause(message["cause"]))
+    def _on_message(self, message: Dict[str, Any]) -> None:
+        if message["type"] == "heartbeat":
+            self._peer_renewed_at = max(
+                self._peer_renewed_at, time.monotonic() - float(message["controller_age_s"])
+            )
+            self._peer_listener.on_lease_renewed(
+                self._peer_renewed_at, detached=bool(message["detached"])
+            )
+        elif message["type"] == "peer_departed":
+            last_seen = time.monotonic() - float(message["age_s"])
+            departure = (str(message["peer"]), str(message["reason"]))
+            self._peer_listener.on_peer_departed(*departure, last_seen, int(message["nodes"]))
+        elif message["type"] == "stop":
+            if message["detached"]:
+                self._peer_listener.on_lease_renewed(self._peer_renewed_at, detached=True)
+            self._peer_listener.on_peer_stop(str(message["reason"]), StopCause(message["cause"]))
 
-    def _due(self) -> bool:
+    def _heartbeat_due(self) -> bool:
         now = time.monotonic()
-        if now < self._next_beat:
+        if now < self._next_heartbeat:
             return False
-        self._next_beat = now + self._beat_s
+        self._next_heartbeat = now + self._heartbeat_s
         return True
 
 
-def beat(heard: float, *, keep: bool, still_s: Optional[float]) -> Dict[str, Any]:
+def heartbeat(renewed_at: float, *, detached: bool, stalled_s: Optional[float]) -> Dict[str, Any]:
     """Return the message that says we are here, with what `Circle.tick` was told."""
-    age = round(time.monotonic() - heard, 3)
-    return {"say": "here", "heard": age, "keep": keep, "still": still_s}
+    age_s = round(time.monotonic() - renewed_at, 3)
+    return {
+        "type": "heartbeat",
+        "controller_age_s": age_s,
+        "detached": detached,
+        "stalled_s": stalled_s,
+    }
 
 
-def stop_word(reason: str, cause: Cause, *, keep: bool) -> Dict[str, Any]:
+def stop_message(reason: str, cause: StopCause, *, detached: bool) -> Dict[str, Any]:
     """Return the message that says that we stop, with what `Circle.stop` was told."""
-    return {"say": "stop", "reason": reason, "cause": cause.value, "keep": keep}
+    return {"type": "stop", "reason": reason, "cause": cause.value, "detached": detached}

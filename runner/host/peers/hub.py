@@ -7,175 +7,213 @@ import socket
 import time
 from typing import Any, Dict, List, Optional, Set
 
-from runner.core.protocol.events import Cause
-from runner.host.peers.connection import SERVER, Peer, PeerGone
-from runner.host.peers.group import APART_S, COME_S, FAREWELL_S, PROVE_S, Connected, beat, stop_word
+from runner.core.protocol.events import StopCause
+from runner.host.peers.connection import SERVER, PeerConnection, PeerDisconnected
+from runner.host.peers.group import (
+    AUTH_TIMEOUT_S,
+    GOODBYE_TIMEOUT_S,
+    HUB_TIMEOUT_S,
+    JOIN_TIMEOUT_S,
+    ConnectedGroup,
+    heartbeat,
+    stop_message,
+)
 
-STRANGERS = 64
+MAX_UNAUTHENTICATED = 64
 
 
-class Host(Connected):
+class HubServer(ConnectedGroup):
     """The hub's end: the master's supervisor."""
 
     def __init__(self, listener: socket.socket, *args: Any) -> None:
         super().__init__(*args)
         self._listener = listener
-        self._began = time.monotonic()
-        self._awaited = self._hub.members
-        self._missing = {*self._hub.expected}
-        self._beat = beat(time.monotonic(), keep=False, still_s=0.0)
-        self._moved: Dict[str, float] = {}
-        self._members: Dict[str, Peer] = {}
-        self._absent: Dict[str, float] = {}
-        self._renewed: Set[Peer] = set()
-        self._strangers: List[Peer] = []
-        self._stopping: Optional[Dict[str, Any]] = None
+        self._started_at = time.monotonic()
+        self._pending_count = self._hub.member_count
+        self._required_pending = {*self._hub.required_members}
+        self._heartbeat = heartbeat(time.monotonic(), detached=False, stalled_s=0.0)
+        self._last_progress: Dict[str, float] = {}
+        self._members: Dict[str, PeerConnection] = {}
+        self._disconnected: Dict[str, float] = {}
+        self._reconnected: Set[PeerConnection] = set()
+        self._unauthenticated: List[PeerConnection] = []
+        self._stop_message: Optional[Dict[str, Any]] = None
         listener.setblocking(False)
         listener.listen(256)
-        self._watch(listener.fileno(), self._admit)
+        self._add_reader(listener.fileno(), self._accept)
 
-    def tick(self, heard: float, *, keep: bool, still_s: float) -> Optional[float]:
+    def tick(self, renewed_at: float, *, detached: bool, stalled_s: float) -> Optional[float]:
         """Beat, and see who is silent."""
         now = time.monotonic()
-        due = self._due() or keep != self._beat["keep"]  # nobody shall end before it knows
-        judge = self._awake.look(now)
-        all_still_s = self._still_s(now, still_s)
-        self._beat = beat(max(heard, self._reported), keep=keep, still_s=all_still_s)
+        due = (
+            self._heartbeat_due() or detached != self._heartbeat["detached"]
+        )  # nobody shall end before it knows
+        may_judge = self._pause_detector.may_judge(now)
+        run_stalled_s = self._run_stalled_s(now, stalled_s)
+        self._heartbeat = heartbeat(
+            max(renewed_at, self._peer_renewed_at), detached=detached, stalled_s=run_stalled_s
+        )
         for peer in self._members.values():
             if due:
-                peer.say(**self._beat)
+                peer.send(**self._heartbeat)
             peer.flush()
-        heard_of = {**self._absent, **{name: peer.heard for name, peer in self._members.items()}}
-        for name, since in heard_of.items():
-            if judge and now - since > self._hub.lost_s:
-                self._lose(name, f"nothing was heard from it for {now - since:.0f} s", since)
-        for name in [*self._missing] if judge and now > self._began + COME_S else ():
-            self._missing.discard(name)
-            self._news.peer_lost(name, f"it did not begin within {COME_S:g} s", now)
-        for peer in [each for each in self._strangers if now > each.since + PROVE_S]:
-            self._forget(peer)
-        return all_still_s
+        last_seen_by_name = {
+            **self._disconnected,
+            **{name: peer.last_heard for name, peer in self._members.items()},
+        }
+        for name, last_seen in last_seen_by_name.items():
+            if may_judge and now - last_seen > self._hub.lost_s:
+                self._declare_lost(
+                    name, f"nothing was heard from it for {now - last_seen:.0f} s", last_seen
+                )
+        for name in (
+            [*self._required_pending]
+            if may_judge and now > self._started_at + JOIN_TIMEOUT_S
+            else ()
+        ):
+            self._required_pending.discard(name)
+            self._peer_listener.on_peer_lost(
+                name, f"it did not begin within {JOIN_TIMEOUT_S:g} s", now
+            )
+        for peer in [
+            connection
+            for connection in self._unauthenticated
+            if now > connection.connected_at + AUTH_TIMEOUT_S
+        ]:
+            self._drop(peer)
+        return run_stalled_s
 
-    def _still_s(self, now: float, own_s: float) -> Optional[float]:
+    def _run_stalled_s(self, now: float, local_stalled_s: float) -> Optional[float]:
         """Return for how long nothing has moved anywhere; who said farewell moves no more."""
-        if self._awaited > 0 or self._absent.keys() - set(self._hub.spares):
+        if self._pending_count > 0 or self._disconnected.keys() - set(self._hub.spares):
             return None
-        return min(own_s, now - max(self._moved.values(), default=0.0))
+        return min(local_stalled_s, now - max(self._last_progress.values(), default=0.0))
 
-    def _lose(self, name: str, reason: str, since: float) -> None:
-        self._absent.pop(name, None)
+    def _declare_lost(self, name: str, reason: str, last_seen: float) -> None:
+        self._disconnected.pop(name, None)
         peer = self._members.get(name)
         if peer is not None:
-            peer.say(**stop_word(f"lost {name}: {reason}", Cause.PEER, keep=False))
-            self._forget(peer)
-        self._gone(name, reason, since)
+            peer.send(**stop_message(f"lost {name}: {reason}", StopCause.PEER, detached=False))
+            self._drop(peer)
+        self._on_departure(name, reason, last_seen)
 
-    def _gone(self, name: str, reason: str, since: float) -> None:
+    def _on_departure(self, name: str, reason: str, last_seen: float) -> None:
         """A member is gone: the end, unless it stood by, or the run may go on with the others."""
         if name in self._hub.spares:
             return
-        nodes = 1 + len({*self._members, *self._absent} - {*self._hub.spares})
-        needed = self._hub.least or 1 + self._hub.members
-        service = self._order.service
-        if service is not None and service.node == name:  # without its etcd no torchrun goes on
-            needed = nodes + 1
-        if self._stopping or not self._order.restarts or nodes < needed:
-            self._news.peer_lost(name, reason, since)
+        node_count = 1 + len({*self._members, *self._disconnected} - {*self._hub.spares})
+        required = self._hub.min_nodes or 1 + self._hub.member_count
+        sidecar = self._order.sidecar
+        if sidecar is not None and sidecar.node == name:  # without its etcd no torchrun goes on
+            required = node_count + 1
+        if self._stop_message or not self._order.restarts_ranks or node_count < required:
+            self._peer_listener.on_peer_lost(name, reason, last_seen)
             return
-        age = round(time.monotonic() - since, 3)
+        age_s = round(time.monotonic() - last_seen, 3)
         for peer in self._members.values():
-            peer.say(say="left", peer=name, reason=reason, age=age, nodes=nodes)
-        self._moved.pop(name, None)
-        self._news.peer_left(name, reason, since, nodes)
+            peer.send(type="peer_departed", peer=name, reason=reason, age_s=age_s, nodes=node_count)
+        self._last_progress.pop(name, None)
+        self._peer_listener.on_peer_departed(name, reason, last_seen, node_count)
 
-    def stop(self, reason: str, cause: Cause, *, keep: bool) -> None:
+    def stop(self, reason: str, cause: StopCause, *, detached: bool) -> None:
         """Tell every member, and whoever comes later."""
-        self._stopping = stop_word(reason, cause, keep=keep)
+        self._stop_message = stop_message(reason, cause, detached=detached)
         for peer in self._members.values():
-            peer.say(**self._stopping)
+            peer.send(**self._stop_message)
 
     @property
-    def agreed(self) -> bool:
+    def stop_acknowledged(self) -> bool:
         """Whether everybody who is to come of itself has heard that all stop."""
-        return not (self._stopping and self._missing)
+        return not (self._stop_message and self._required_pending)
 
     @property
-    def needed(self) -> bool:
+    def has_members(self) -> bool:
         """Whether a member is still at it, or may be about to come."""
-        late = time.monotonic() - self._began > APART_S
-        members = {*self._members, *self._absent}.difference(self._hub.spares)
-        return bool(members) or (self._awaited > 0 and not late)
+        late = time.monotonic() - self._started_at > HUB_TIMEOUT_S
+        members = {*self._members, *self._disconnected}.difference(self._hub.spares)
+        return bool(members) or (self._pending_count > 0 and not late)
 
-    def leave(self) -> None:
+    def shut_down(self) -> None:
         """Say farewell, and let the members take it in."""
-        self._unwatch(self._listener.fileno())
+        self._remove_reader(self._listener.fileno())
         self._listener.close()
         for peer in self._members.values():
-            peer.say(say="done")
-        until = time.monotonic() + FAREWELL_S
-        while self._members and time.monotonic() < until:
+            peer.send(type="goodbye")
+        deadline = time.monotonic() + GOODBYE_TIMEOUT_S
+        while self._members and time.monotonic() < deadline:
             for peer in list(self._members.values()):
                 peer.flush()
-            ready = select.select(list(self._members.values()), [], [], 0.02)[0]
-            for peer in ready:
-                self._hear(peer, quiet=True)
-        for peer in (*self._members.values(), *self._strangers):
-            self._part(peer)
+            readable = select.select(list(self._members.values()), [], [], 0.02)[0]
+            for peer in readable:
+                self._receive(peer, shutting_down=True)
+        for peer in (*self._members.values(), *self._unauthenticated):
+            self._close_connection(peer)
 
-    def _admit(self) -> None:
+    def _accept(self) -> None:
         try:
             connection, _ = self._listener.accept()
         except OSError:
             return
-        if len(self._strangers) >= STRANGERS:
+        if len(self._unauthenticated) >= MAX_UNAUTHENTICATED:
             connection.close()
             return
-        self._strangers.append(self._greet(connection, SERVER, self._hear))
+        self._unauthenticated.append(self._add_connection(connection, SERVER, self._receive))
 
-    def _hear(self, peer: Peer, *, quiet: bool = False) -> None:
+    def _receive(self, peer: PeerConnection, *, shutting_down: bool = False) -> None:
         try:
-            messages = peer.hear()
+            messages = peer.receive()
             for message in messages:
-                self._know(peer)
-                if message["say"] == "moved" and self._members.get(peer.name) is peer:
-                    self._absent[peer.name] = peer.heard
-                if message["say"] in ("done", "moved"):
-                    self._forget(peer)
+                self._register(peer)
+                if message["type"] == "reconnecting" and self._members.get(peer.name) is peer:
+                    self._disconnected[peer.name] = peer.last_heard
+                if message["type"] in ("goodbye", "reconnecting"):
+                    self._drop(peer)
                     return
-                if message["say"] == "here":
-                    still_s = message.get("still")
-                    self._moved[peer.name] = time.monotonic() - float(still_s or 0.0)
-                if not quiet:
-                    self._take(message)
-        except PeerGone as gone:
-            known = self._members.get(peer.name) is peer
-            self._forget(peer)
-            if known and peer in self._renewed and time.monotonic() < peer.since + PROVE_S:
-                self._absent[peer.name] = peer.heard  # it may not have heard that it came through
-            elif known and not quiet:
-                reason = f"its supervisor ended without a word ({gone})"
-                self._gone(peer.name, reason, time.monotonic())
+                if message["type"] == "heartbeat":
+                    stalled_s = message.get("stalled_s")
+                    self._last_progress[peer.name] = time.monotonic() - float(stalled_s or 0.0)
+                if not shutting_down:
+                    self._on_message(message)
+        except PeerDisconnected as error:
+            was_member = self._members.get(peer.name) is peer
+            self._drop(peer)
+            if (
+                was_member
+                and peer in self._reconnected
+                and time.monotonic() < peer.connected_at + AUTH_TIMEOUT_S
+            ):
+                self._disconnected[peer.name] = (
+                    peer.last_heard
+                )  # it may not have heard that it came through
+            elif was_member and not shutting_down:
+                reason = f"its supervisor ended without a word ({error})"
+                self._on_departure(peer.name, reason, time.monotonic())
 
-    def _know(self, peer: Peer) -> None:
-        if peer in self._strangers:
-            self._strangers.remove(peer)
-            self._missing.discard(peer.name)
-            before = self._members.get(peer.name)
-            if before is not None:
-                self._renewed = {each for each in self._renewed if each is not before} | {peer}
-                self._forget(before)
-            elif self._absent.pop(peer.name, None) is None and peer.name not in self._hub.spares:
-                self._awaited -= 1
+    def _register(self, peer: PeerConnection) -> None:
+        if peer in self._unauthenticated:
+            self._unauthenticated.remove(peer)
+            self._required_pending.discard(peer.name)
+            previous = self._members.get(peer.name)
+            if previous is not None:
+                self._reconnected = {
+                    other for other in self._reconnected if other is not previous
+                } | {peer}
+                self._drop(previous)
+            elif (
+                self._disconnected.pop(peer.name, None) is None
+                and peer.name not in self._hub.spares
+            ):
+                self._pending_count -= 1
             self._members[peer.name] = peer
-            peer.say(**self._beat)  # at once: now it knows that it has joined
-            if self._stopping:
-                peer.say(**self._stopping)
+            peer.send(**self._heartbeat)  # at once: now it knows that it has joined
+            if self._stop_message:
+                peer.send(**self._stop_message)
 
-    def _forget(self, peer: Peer) -> None:
-        if peer in self._strangers:
-            self._strangers.remove(peer)
+    def _drop(self, peer: PeerConnection) -> None:
+        if peer in self._unauthenticated:
+            self._unauthenticated.remove(peer)
         elif self._members.get(peer.name) is peer:
             del self._members[peer.name]
         else:
             return
-        self._part(peer)
+        self._close_connection(peer)

@@ -15,17 +15,17 @@ import time
 from contextlib import suppress
 from typing import Any, Callable, Dict, NoReturn, Optional, Sequence, Tuple
 
-REPORT = 100
+REPORT_FD = 100
 """The descriptor on which a child reports, apart from what it or others print."""
 
-TAIL = 8 << 10
+MAX_OUTPUT = 8 << 10
 """How much of the end of what a child prints is kept, in bytes."""
 
-_CHUNK = 64 << 10
-_PIPE_MAX = 1 << 20
-_PULSE_S = 0.02
-_FAILED = 126
-_DEFAULTED = (
+_READ_BYTES = 64 << 10
+_PIPE_BYTES = 1 << 20
+_POLL_INTERVAL_S = 0.02
+_EXIT_FAILED = 126
+_DEFAULT_SIGNALS = (
     signal.SIGALRM,
     signal.SIGCHLD,
     signal.SIGHUP,
@@ -35,14 +35,14 @@ _DEFAULTED = (
 )
 
 
-class Child:
+class BoundedChild:
     """A process of ours in a session of its own, with nothing on its standard input.
 
     Attributes:
-        output: The end of what it printed, at most `TAIL` bytes.
-        report: What it wrote to the descriptor `REPORT`.
+        output: The end of what it printed, at most `MAX_OUTPUT` bytes.
+        raw_report: What it wrote to the descriptor `REPORT_FD`.
         code: Its exit code, or minus the signal that ended it; None while it runs.
-        late: Whether it was killed because its time was up.
+        timed_out: Whether it was killed because its time was up.
         seconds: How long it took.
         limit_s: How long it may take.
         pipes: The descriptors to read from; fewer once it has closed its ends.
@@ -51,21 +51,21 @@ class Child:
     def __init__(self, body: Callable[[], object], limit_s: float) -> None:
         """Run `body` in a child; it may also replace itself by a program (exec)."""
         self.output = b""
-        self.report = b""
+        self.raw_report = b""
         self.code: Optional[int] = None
-        self.late = False
+        self.timed_out = False
         self.seconds = 0.0
         self.limit_s = limit_s
         self._began = time.monotonic()
         self.pipes: Tuple[int, ...] = ()
         self._pid = 0
         try:
-            self._pid, self._printed, self._reported = _fork(body, limit_s)
+            self._pid, self._output_fd, self._report_fd = _fork(body, limit_s)
         except OSError as error:
             self.output = f"cannot start a process: {error.strerror}".encode()
-            self.code = _FAILED
+            self.code = _EXIT_FAILED
         else:
-            self.pipes = (self._printed, self._reported)
+            self.pipes = (self._output_fd, self._report_fd)
 
     @property
     def text(self) -> str:
@@ -77,10 +77,10 @@ class Child:
         """Its process, and its group; 0 if it could not be started."""
         return self._pid
 
-    def told(self) -> Dict[str, Any]:
-        """Return what it reported with `tell`; of two values for a key the later one counts."""
+    def report(self) -> Dict[str, Any]:
+        """Return what it reported with `report_facts`; of two values for a key the later one counts."""
         merged: Dict[str, Any] = {}
-        for line in self.report.split(b"\n")[:-1]:
+        for line in self.raw_report.split(b"\n")[:-1]:
             merged.update(json.loads(line))
         return merged
 
@@ -92,50 +92,50 @@ class Child:
             with suppress(OSError):
                 send(self._pid, signal.SIGKILL)
         for _ in range(20):  # one that hangs in the kernel is left behind, not waited for
-            if self._reaped():
+            if self._try_reap():
                 break
             time.sleep(0.005)
         self._close(-signal.SIGKILL)
 
-    def sweep(self) -> None:
+    def kill_group(self) -> None:
         """End what it left running in its process group, after its own end."""
         if self.code is not None and self._pid:
             with suppress(OSError):
                 os.killpg(self._pid, signal.SIGKILL)
 
-    def patience_ms(self) -> float:
+    def poll_timeout_ms(self) -> float:
         """Return how long its parent may sleep before it calls `advance` again."""
-        left = self._began + self.limit_s - time.monotonic()
-        return max(0.0, 1000 * min(left, _PULSE_S if self.pipes else 0.001))
+        remaining_s = self._began + self.limit_s - time.monotonic()
+        return max(0.0, 1000 * min(remaining_s, _POLL_INTERVAL_S if self.pipes else 0.001))
 
     def advance(self) -> None:
         """Read what it has written, see whether it has ended, and kill it if its time is up."""
         for pipe in self.pipes:
             self._read(pipe)
-        if self._reaped():
-            for pipe in self.pipes * (_PIPE_MAX // _CHUNK):  # what is left in them
+        if self._try_reap():
+            for pipe in self.pipes * (_PIPE_BYTES // _READ_BYTES):  # what is left in them
                 self._read(pipe)
             self._close(self._status)
         elif time.monotonic() - self._began > self.limit_s:
-            self.late = True
+            self.timed_out = True
             self.kill()
 
     def _read(self, pipe: int) -> None:
         if pipe not in self.pipes:
             return
         try:
-            chunk = os.read(pipe, _CHUNK)
+            chunk = os.read(pipe, _READ_BYTES)
         except BlockingIOError:
             return
-        if pipe == self._printed:
-            self.output = (self.output + chunk)[-TAIL:]
+        if pipe == self._output_fd:
+            self.output = (self.output + chunk)[-MAX_OUTPUT:]
         else:
-            self.report += chunk
+            self.raw_report += chunk
         if not chunk:
             os.close(pipe)
             self.pipes = tuple(other for other in self.pipes if other != pipe)
 
-    def _reaped(self) -> bool:
+    def _try_reap(self) -> bool:
         try:
             pid, status = os.waitpid(self._pid, os.WNOHANG)
         except ChildProcessError:  # SIGCHLD is ignored here: only the report can tell
@@ -152,29 +152,29 @@ class Child:
         self.seconds = round(time.monotonic() - self._began, 4)
 
 
-def gather(wanted: Sequence[Child], beside: Sequence[Child] = ()) -> None:
-    """Return when every child of `wanted` has ended; those `beside` are read from meanwhile.
+def wait_all(children: Sequence[BoundedChild], also_read: Sequence[BoundedChild] = ()) -> None:
+    """Return when every child of `children` has ended; those `also_read` are read from meanwhile.
 
     A child whose time is up is killed with its process group. That a child has ended is learned
     from the kernel, not from its pipes: what it left in the background may hold them open.
     """
-    while any(child.code is None for child in wanted):
-        running = [child for child in (*wanted, *beside) if child.code is None]
+    while any(child.code is None for child in children):
+        running = [child for child in (*children, *also_read) if child.code is None]
         poll = select.poll()
         for child in running:
             for pipe in child.pipes:
                 poll.register(pipe, select.POLLIN)
-        poll.poll(min(child.patience_ms() for child in running))
+        poll.poll(min(child.poll_timeout_ms() for child in running))
         for child in running:
             child.advance()
 
 
-def tell(**facts: Any) -> None:
+def report_facts(**facts: Any) -> None:
     """Report `facts` from within a child; what was told is known even if the child hangs later."""
-    os.write(REPORT, json.dumps(facts).encode() + b"\n")
+    os.write(REPORT_FD, json.dumps(facts).encode() + b"\n")
 
 
-def find(program: str, environ: Dict[str, str]) -> str:
+def find_program(program: str, environ: Dict[str, str]) -> str:
     """Return the path of `program` on the PATH of `environ`, "" when it is not there."""
     for folder in environ.get("PATH", os.defpath).split(os.pathsep):
         path = os.path.join(folder, program)
@@ -183,44 +183,46 @@ def find(program: str, environ: Dict[str, str]) -> str:
     return ""
 
 
-def enter(folder: str) -> None:
+def chdir_if_exists(folder: str) -> None:
     """Make `folder` the working directory if it is one."""
     with suppress(OSError):
         os.chdir(folder)
 
 
 def _fork(body: Callable[[], object], limit_s: float) -> Tuple[int, int, int]:
-    printed, print_to = os.pipe()
-    reported, report_to = os.pipe()
+    output_fd, output_write_fd = os.pipe()
+    report_fd, report_write_fd = os.pipe()
     try:
         pid = os.fork()
     except OSError:
-        os.close(printed)
-        os.close(reported)
+        os.close(output_fd)
+        os.close(report_fd)
         raise
     else:
         if pid == 0:
-            _become(body, print_to, report_to, limit_s)
+            _run_child(body, output_write_fd, report_write_fd, limit_s)
     finally:
-        os.close(print_to)
-        os.close(report_to)
-    os.set_blocking(printed, False)
-    os.set_blocking(reported, False)
-    return pid, printed, reported
+        os.close(output_write_fd)
+        os.close(report_write_fd)
+    os.set_blocking(output_fd, False)
+    os.set_blocking(report_fd, False)
+    return pid, output_fd, report_fd
 
 
-def _become(body: Callable[[], object], print_to: int, report_to: int, limit_s: float) -> NoReturn:
-    code = _FAILED
+def _run_child(
+    body: Callable[[], object], output_write_fd: int, report_write_fd: int, limit_s: float
+) -> NoReturn:
+    code = _EXIT_FAILED
     try:
         os.setsid()
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-        os.dup2(print_to, 1)
-        os.dup2(print_to, 2)
-        os.dup2(report_to, REPORT)
-        for number in (1, 2, REPORT):  # not yet so if a pipe had this number from the start
-            os.set_inheritable(number, True)
-        _let_go()
-        for signum in _DEFAULTED:
+        os.dup2(output_write_fd, 1)
+        os.dup2(output_write_fd, 2)
+        os.dup2(report_write_fd, REPORT_FD)
+        for fd in (1, 2, REPORT_FD):  # not yet so if a pipe had this number from the start
+            os.set_inheritable(fd, True)
+        _close_inherited()
+        for signum in _DEFAULT_SIGNALS:
             signal.signal(signum, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         # An alarm outlives an exec: should the parent be killed, the child still ends in time.
@@ -233,13 +235,13 @@ def _become(body: Callable[[], object], print_to: int, report_to: int, limit_s: 
         os._exit(code)
 
 
-def _let_go() -> None:
+def _close_inherited() -> None:
     """Close the parent's sockets and pipes: a child that hangs must not keep its channel open.
 
     Files stay: our code may come from one that has no name (a zip in memory).
     """
-    for number in map(int, os.listdir("/proc/self/fd")):
+    for fd in map(int, os.listdir("/proc/self/fd")):
         with suppress(OSError):
-            kind = stat.S_IFMT(os.fstat(number).st_mode)
-            if number not in (1, 2, REPORT) and kind in (stat.S_IFSOCK, stat.S_IFIFO):
-                os.close(number)
+            kind = stat.S_IFMT(os.fstat(fd).st_mode)
+            if fd not in (1, 2, REPORT_FD) and kind in (stat.S_IFSOCK, stat.S_IFIFO):
+                os.close(fd)

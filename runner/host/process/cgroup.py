@@ -18,7 +18,7 @@ from runner.host.process import procfs
 UNIFIED = ""
 """The hierarchy of version 2, which has no name; one of version 1 has its controllers'."""
 
-EMPTY_S = 1.0
+EMPTY_TIMEOUT_S = 1.0
 """How long the kernel may take to say of a cgroup that its last process is gone."""
 
 
@@ -32,147 +32,147 @@ class Cgroup:
         """Move this process in, if that is allowed."""
         if self.path:
             with contextlib.suppress(OSError):
-                _write(f"{self.path}/cgroup.procs", "0")
+                _write_file(f"{self.path}/cgroup.procs", "0")
 
-    def holds(self, pid: int) -> bool:
+    def contains(self, pid: int) -> bool:
         """Whether a process is in it; one that ended and was not waited for still is."""
-        own = own_cgroups(pid=str(pid)).get(UNIFIED, "")
-        return bool(self.path) and os.path.basename(own) == os.path.basename(self.path)
+        cgroup_path = own_cgroups(pid=str(pid)).get(UNIFIED, "")
+        return bool(self.path) and os.path.basename(cgroup_path) == os.path.basename(self.path)
 
     def pids(self) -> List[int]:
         """Return the processes in it that can be seen, zombies left out."""
         if not self.path or self.empty:
             return []
-        found = []
+        pids = []
         for folder, _, _ in os.walk(self.path):
-            found += [int(word) for word in procfs.read_text(f"{folder}/cgroup.procs").split()]
-        return [pid for pid in found if pid]  # 0: in a PID namespace that is not below ours
+            pids += [int(word) for word in procfs.read_text(f"{folder}/cgroup.procs").split()]
+        return [pid for pid in pids if pid]  # 0: in a PID namespace that is not below ours
 
     def kill(self) -> None:
         """Kill all in it at once, so that no fork escapes (since Linux 5.14)."""
         if self.path:
             with contextlib.suppress(OSError):
-                _write(f"{self.path}/cgroup.kill", "1")
+                _write_file(f"{self.path}/cgroup.kill", "1")
 
     @property
     def empty(self) -> bool:
         """Whether the kernel says that nobody is in it."""
-        return self._says("populated 0")
+        return self._has_event("populated 0")
 
-    def emptied(self) -> bool:
+    def wait_empty(self) -> bool:
         """Whether it is empty, now or in a moment; the kernel removes none that is not."""
-        end = time.monotonic() + EMPTY_S
-        while self._says("populated 1") and time.monotonic() < end:
+        deadline = time.monotonic() + EMPTY_TIMEOUT_S
+        while self._has_event("populated 1") and time.monotonic() < deadline:
             time.sleep(0.005)
         return self.empty or not os.path.isdir(self.path)
 
     def remove(self) -> None:
         """Remove it, with what was made below it; one that is not empty stays."""
-        end = time.monotonic() + EMPTY_S
-        while self.empty and time.monotonic() < end:
+        deadline = time.monotonic() + EMPTY_TIMEOUT_S
+        while self.empty and time.monotonic() < deadline:
             for folder, _, _ in os.walk(self.path, topdown=False):
                 with contextlib.suppress(OSError):
                     os.rmdir(folder)
             if os.path.isdir(self.path):
                 time.sleep(0.005)
 
-    def _says(self, line: str) -> bool:
+    def _has_event(self, line: str) -> bool:
         return (
             bool(self.path) and line in procfs.read_text(f"{self.path}/cgroup.events").splitlines()
         )
 
 
-def make(run_id: str, node: str, attempt: int, root: str = "/") -> Cgroup:
+def create(run_id: str, node: str, attempt: int, root: str = "/") -> Cgroup:
     """Make a cgroup for a program below our own, where that is ours to divide."""
     for folder in own_folders(root):
-        made = Cgroup(os.path.join(folder, _name(run_id, node, attempt)))
+        cgroup = Cgroup(os.path.join(folder, _cgroup_name(run_id, node, attempt)))
         try:
-            os.mkdir(made.path, 0o755)
+            os.mkdir(cgroup.path, 0o755)
         except FileExistsError:  # left by one that died before it could say so
-            if made.pids():
+            if cgroup.pids():
                 continue
         except OSError:
             continue
-        if made.empty:
-            return made
+        if cgroup.empty:
+            return cgroup
         with contextlib.suppress(OSError):
-            os.rmdir(made.path)
+            os.rmdir(cgroup.path)
     return Cgroup()
 
 
-def recorded(path: str, run_id: str, node: str, attempt: int) -> Cgroup:
+def from_record(path: str, run_id: str, node: str, attempt: int) -> Cgroup:
     """Return the cgroup that a record names, none if that cannot be this program's."""
-    return Cgroup(path if os.path.basename(path) == _name(run_id, node, attempt) else "")
+    return Cgroup(path if os.path.basename(path) == _cgroup_name(run_id, node, attempt) else "")
 
 
 def own_folders(root: str = "/") -> Iterator[str]:
     """Yield the folder of our own cgroup of version 2, once for every place it is mounted at."""
-    own = own_cgroups(root).get(UNIFIED)
-    if own is None:
+    own_path = own_cgroups(root).get(UNIFIED)
+    if own_path is None:
         return
     for hierarchies, top, mount in mounts(root):
-        parts = below(own, top)
+        parts = path_below(own_path, top)
         if UNIFIED in hierarchies and parts is not None:
             yield os.path.join(root, mount.lstrip("/"), *parts)
 
 
 def own_cgroups(root: str = "/", pid: str = "self") -> Dict[str, str]:
     """Return the cgroups of a process, by controller: "cpu", "name=systemd", `UNIFIED`."""
-    own: Dict[str, str] = {}
+    cgroups: Dict[str, str] = {}
     for line in procfs.read_text(os.path.join(root, "proc", pid, "cgroup")).splitlines():
         controllers, _, path = line.partition(":")[2].partition(":")
-        own.update((controller, path) for controller in controllers.split(","))
-    return own
+        cgroups.update((controller, path) for controller in controllers.split(","))
+    return cgroups
 
 
 def mounts(root: str = "/") -> Iterator[Tuple[List[str], str, str]]:
     """Yield for every mounted hierarchy its controllers, its topmost cgroup and its folder."""
     for line in procfs.read_text(os.path.join(root, "proc/self/mountinfo")).splitlines():
-        place, _, source = line.partition(" - ")
+        mount_fields, _, source = line.partition(" - ")
         kind, _, options = f"{source}  ".split(" ")[:3]
         if kind in ("cgroup", "cgroup2"):
-            top, mount = (_unescaped(word) for word in place.split(" ")[3:5])
+            top, mount = (_unescape(word) for word in mount_fields.split(" ")[3:5])
             yield [UNIFIED] if kind == "cgroup2" else options.split(","), top, mount
 
 
-def up_the_tree(controller: str, root: str = "/") -> Iterator[str]:
+def ancestors(controller: str, root: str = "/") -> Iterator[str]:
     """Yield the folder of every cgroup from ours up to the top of its mount.
 
     What one of them limits binds all below it. In both versions: a hybrid host has both.
     """
-    own = own_cgroups(root)
+    cgroups = own_cgroups(root)
     for hierarchies, top, mount in mounts(root):
         for name in {UNIFIED, controller}.intersection(hierarchies):
             folder = os.path.join(root, mount.lstrip("/"))
             yield folder
-            for part in below(own.get(name, "/"), top) or ():
+            for part in path_below(cgroups.get(name, "/"), top) or ():
                 folder = os.path.join(folder, part)
                 yield folder
 
 
-def below(path: str, top: str) -> Optional[List[str]]:
+def path_below(path: str, top: str) -> Optional[List[str]]:
     """Return the folders from the mounted `top` down to the cgroup `path`, None if it is outside.
 
     In a container `path` may lie outside of what is mounted; then only its top is ours to see.
     """
     parts = [part for part in path.split("/") if part]
-    above = [part for part in top.split("/") if part]
-    if ".." in parts or parts[: len(above)] != above:
+    top_parts = [part for part in top.split("/") if part]
+    if ".." in parts or parts[: len(top_parts)] != top_parts:
         return None
-    return parts[len(above) :]
+    return parts[len(top_parts) :]
 
 
-def _name(run_id: str, node: str, attempt: int) -> str:
+def _cgroup_name(run_id: str, node: str, attempt: int) -> str:
     text = f"{run_id}/{node}/{attempt}"
     return f"runner-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 
-def _unescaped(word: str) -> str:
+def _unescape(word: str) -> str:
     r"""Return a word of mountinfo as it was: a blank is written \040 there."""
-    return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found.group(1), 8)), word)
+    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match.group(1), 8)), word)
 
 
-def _write(path: str, text: str) -> None:
+def _write_file(path: str, text: str) -> None:
     descriptor = os.open(path, os.O_WRONLY)
     try:
         os.write(descriptor, text.encode())

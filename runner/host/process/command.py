@@ -12,41 +12,46 @@ import traceback
 from typing import Any, Callable, Dict, List, NoReturn, Set, Tuple
 
 from runner.host.process import procfs
-from runner.host.process.kill import KILL_S, kill_all, reap_all
+from runner.host.process.kill import KILL_TIMEOUT_S, kill_until_gone, reap_all
 
-CHUNK = 64 << 10
-TICK_S = 0.05
-LINGER_S = 0.5
+READ_BYTES = 64 << 10
+POLL_INTERVAL_S = 0.05
+LEFTOVER_GRACE_S = 0.5
 """How long what the command left behind may go on after its own end."""
 
 Reply = Callable[[str, Dict[str, Any], bytes], None]
 
 
-class Execution:
+class CommandRun:
     """A command with a keeper: a process of ours that ends all of it, also when we are killed."""
 
     def __init__(
-        self, number: int, argv: List[str], environ: Dict[str, str], limit_s: float, reply: Reply
+        self,
+        request_id: int,
+        argv: List[str],
+        environ: Dict[str, str],
+        limit_s: float,
+        reply: Reply,
     ) -> None:
         """Start it, in the user's home, with nothing on its standard input.
 
         Raises:
             OSError: There can be no process.
         """
-        self._number = number
+        self._request_id = request_id
         self._reply = reply
         self._report = b""
-        self.over = False
+        self.ended = False
         pipes = {name: os.pipe() for name in ("out", "err", "report")}
-        self._keeper = os.fork()
-        if self._keeper == 0:
-            writing = {name: ends[1] for name, ends in pipes.items()}
-            _keep(argv, environ, time.monotonic() + limit_s, writing)
+        self._supervisor_pid = os.fork()
+        if self._supervisor_pid == 0:
+            write_fds = {name: ends[1] for name, ends in pipes.items()}
+            _supervise(argv, environ, time.monotonic() + limit_s, write_fds)
         self._streams: Dict[int, str] = {}
-        for name, (reading, writing_end) in pipes.items():
-            os.close(writing_end)
-            os.set_blocking(reading, False)
-            self._streams[reading] = name
+        for name, (read_fd, write_fd) in pipes.items():
+            os.close(write_fd)
+            os.set_blocking(read_fd, False)
+            self._streams[read_fd] = name
 
     @property
     def pipes(self) -> Tuple[int, ...]:
@@ -55,7 +60,7 @@ class Execution:
 
     def advance(self) -> None:
         """Pass on what it wrote; see whether the keeper is done."""
-        if self.over:
+        if self.ended:
             return
         for descriptor in self.pipes:
             self._pass_on(descriptor)
@@ -68,20 +73,20 @@ class Execution:
     def kill(self) -> None:
         """Have the keeper end all of it now; its report follows."""
         with contextlib.suppress(ProcessLookupError):
-            os.kill(self._keeper, signal.SIGTERM)
+            os.kill(self._supervisor_pid, signal.SIGTERM)
 
-    def end(self) -> None:
+    def kill_and_wait(self) -> None:
         """Return when nothing of it is left, or could not be killed."""
         self.kill()
-        deadline = time.monotonic() + KILL_S + 1
-        while not self.over and time.monotonic() < deadline:
+        deadline = time.monotonic() + KILL_TIMEOUT_S + 1
+        while not self.ended and time.monotonic() < deadline:
             self.advance()
             time.sleep(0.005)
 
     def _pass_on(self, descriptor: int) -> bool:
         """Pass on a piece; False when there is none."""
         try:
-            data = os.read(descriptor, CHUNK)
+            data = os.read(descriptor, READ_BYTES)
         except BlockingIOError:
             return False
         stream = self._streams[descriptor]
@@ -91,44 +96,46 @@ class Execution:
         elif stream == "report":
             self._report += data
         else:
-            self._reply("output", {"id": self._number, "stream": stream}, data)
+            self._reply("output", {"id": self._request_id, "stream": stream}, data)
         return bool(data)
 
     def _finish(self) -> None:
-        self.over = True
+        self.ended = True
         with contextlib.suppress(ChildProcessError):
-            os.waitpid(self._keeper, 0)
+            os.waitpid(self._supervisor_pid, 0)
         try:
-            told = json.loads(self._report)
+            report = json.loads(self._report)
         except ValueError:
-            told = {"error": "what kept it was killed; parts of it may be left"}
-        self._reply("exited", {"id": self._number, **told}, b"")
+            report = {"error": "what kept it was killed; parts of it may be left"}
+        self._reply("exited", {"id": self._request_id, **report}, b"")
 
 
-def _keep(
+def _supervise(
     argv: List[str], environ: Dict[str, str], deadline: float, pipes: Dict[str, int]
 ) -> NoReturn:
     """Run the command, end what is left of it, report, and be gone; in a process of its own."""
-    link = os.getppid()
-    told: Dict[str, Any] = {}
+    agent_pid = os.getppid()
+    report: Dict[str, Any] = {}
     try:
         os.setsid()
-        _let_go(set(pipes.values()))
-        stopped: List[int] = []
-        signal.signal(signal.SIGTERM, lambda *_: stopped.append(1))
+        _close_inherited(set(pipes.values()))
+        stop_signals: List[int] = []
+        signal.signal(signal.SIGTERM, lambda *_: stop_signals.append(1))
         for signum in (signal.SIGINT, signal.SIGHUP):
             signal.signal(signum, signal.SIG_IGN)
         procfs.become_subreaper()
-        told = _run(argv, environ, pipes, lambda: bool(stopped) or os.getppid() != link, deadline)
-    except OSError as error:
-        told = {"error": f"cannot start {argv[0]}: {error.strerror}"}
-    except BaseException:  # noqa: BLE001 (whatever it is, the controller must hear of it)
-        told = {"error": traceback.format_exc()}
-    try:
-        _, survivors = kill_all(
-            lambda: procfs.descendants(os.getpid()), reap_all, gone=procfs.childless
+        report = _run(
+            argv, environ, pipes, lambda: bool(stop_signals) or os.getppid() != agent_pid, deadline
         )
-        os.write(pipes["report"], json.dumps({**told, "survivors": list(survivors)}).encode())
+    except OSError as error:
+        report = {"error": f"cannot start {argv[0]}: {error.strerror}"}
+    except BaseException:  # noqa: BLE001 (whatever it is, the controller must hear of it)
+        report = {"error": traceback.format_exc()}
+    try:
+        _, survivors = kill_until_gone(
+            lambda: procfs.descendants(os.getpid()), reap_all, all_gone=procfs.no_children_left
+        )
+        os.write(pipes["report"], json.dumps({**report, "survivors": list(survivors)}).encode())
     finally:
         os._exit(0)
 
@@ -137,7 +144,7 @@ def _run(
     argv: List[str],
     environ: Dict[str, str],
     pipes: Dict[str, int],
-    told_to_stop: Callable[[], bool],
+    stop_requested: Callable[[], bool],
     deadline: float,
 ) -> Dict[str, Any]:
     """Return how the command ended: its code or minus its signal, and whether it was late."""
@@ -149,7 +156,7 @@ def _run(
         stdout=pipes["out"],
         stderr=pipes["err"],
         start_new_session=True,
-        preexec_fn=_before_exec,  # noqa: PLW1509 (this process has one thread)
+        preexec_fn=_child_setup,  # noqa: PLW1509 (this process has one thread)
     )
     for name in ("out", "err"):
         os.close(pipes[name])
@@ -158,25 +165,25 @@ def _run(
             if pid == command.pid:
                 code = -os.WTERMSIG(status) if os.WIFSIGNALED(status) else status >> 8
                 command.returncode = code
-                deadline = min(deadline, time.monotonic() + LINGER_S)
+                deadline = min(deadline, time.monotonic() + LEFTOVER_GRACE_S)
         if command.returncode is not None and not procfs.descendants(os.getpid()):
-            return {"code": command.returncode, "late": False}
-        late = time.monotonic() > deadline
-        if late or told_to_stop():
+            return {"code": command.returncode, "timed_out": False}
+        timed_out = time.monotonic() > deadline
+        if timed_out or stop_requested():
             ended = command.returncode is not None
             code = command.returncode if ended else -signal.SIGKILL
-            return {"code": code, "late": late and not ended}
-        time.sleep(TICK_S if command.returncode is None else 0.005)
+            return {"code": code, "timed_out": timed_out and not ended}
+        time.sleep(POLL_INTERVAL_S if command.returncode is None else 0.005)
 
 
-def _let_go(keep: Set[int]) -> None:
+def _close_inherited(kept_fds: Set[int]) -> None:
     """Keep no descriptor of the link: its channel ends when it does."""
     null = os.open(os.devnull, os.O_RDWR)
-    procfs.close_all_but(keep | {null})
-    for number in (0, 1, 2):
-        os.dup2(null, number)
+    procfs.close_fds_except(kept_fds | {null})
+    for fd in (0, 1, 2):
+        os.dup2(null, fd)
 
 
-def _before_exec() -> None:
+def _child_setup() -> None:
     for signum in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM, signal.SIGPIPE):
         signal.signal(signum, signal.SIG_DFL)

@@ -8,36 +8,36 @@ import signal
 from typing import Any, Callable, Tuple
 
 
-class Loop:
+class EventLoop:
     """Descriptors and who reads them, and the signals of this process.
 
     Attributes:
-        signalled: Whether this process was told to end.
+        term_received: Whether this process was told to end.
     """
 
     def __init__(self) -> None:
-        self.signalled = False
+        self.term_received = False
         self._selector = selectors.DefaultSelector()
         self._wakeup: Tuple[int, ...] = ()
 
     def open(self) -> None:
         """Heed signals from now on: TERM asks for the end, and a terminal's are not for us."""
-        reading, writing = os.pipe()
-        for descriptor in (reading, writing):
+        read_fd, write_fd = os.pipe()
+        for descriptor in (read_fd, write_fd):
             os.set_blocking(descriptor, False)
-        signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+        signal.set_wakeup_fd(write_fd, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        signal.signal(signal.SIGTERM, self._note_signal)
+        signal.signal(signal.SIGTERM, self._on_term)
         for signum in (signal.SIGINT, signal.SIGHUP):
             signal.signal(signum, signal.SIG_IGN)
-        self._wakeup = (reading, writing)
-        self.watch(reading, lambda: os.read(reading, 4096))
+        self._wakeup = (read_fd, write_fd)
+        self.add_reader(read_fd, lambda: os.read(read_fd, 4096))
 
-    def watch(self, descriptor: int, handler: Callable[[], Any]) -> None:
+    def add_reader(self, descriptor: int, handler: Callable[[], Any]) -> None:
         """Call it whenever there is something to read."""
         self._selector.register(descriptor, selectors.EVENT_READ, handler)
 
-    def unwatch(self, descriptor: int) -> None:
+    def remove_reader(self, descriptor: int) -> None:
         """Do not any more."""
         self._selector.unregister(descriptor)
 
@@ -53,5 +53,5 @@ class Loop:
             os.close(descriptor)
         self._selector.close()
 
-    def _note_signal(self, *_: Any) -> None:
-        self.signalled = True
+    def _on_term(self, *_: Any) -> None:
+        self.term_received = True

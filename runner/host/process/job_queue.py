@@ -11,17 +11,17 @@ from runner.core.protocol.frames import Frame
 Steps = Generator[None, None, None]
 """Long work in small steps, so that whoever does it can answer in between."""
 
-SLICE_S = 0.02
+TIME_SLICE_S = 0.02
 """How long the wire may wait for the steps."""
 
-TOLD_S = 1.0
+PROGRESS_INTERVAL_S = 1.0
 """How often the controller hears that something long goes on."""
 
-MANY = 16
+MAX_QUEUED = 16
 """So many requests may wait; then no more are read."""
 
 
-class Work:
+class JobQueue:
     """What the controller asked for and is not done yet."""
 
     def __init__(
@@ -31,7 +31,7 @@ class Work:
     ) -> None:
         self._reply, self._refuse = reply, refuse
         self._queue: Deque[Tuple[Frame, Steps]] = deque()
-        self._told = time.monotonic()
+        self._last_progress = time.monotonic()
 
     def __bool__(self) -> bool:
         return bool(self._queue)
@@ -39,7 +39,7 @@ class Work:
     @property
     def full(self) -> bool:
         """Whether enough waits to read nothing else."""
-        return len(self._queue) >= MANY
+        return len(self._queue) >= MAX_QUEUED
 
     def add(self, frame: Frame, steps: Steps) -> None:
         """Do the work of one request after what was asked before."""
@@ -48,8 +48,8 @@ class Work:
 
     def advance(self) -> None:
         """Go on for a moment; whatever fails is refused, and the next begins."""
-        until = time.monotonic() + SLICE_S
-        while self._queue and time.monotonic() < until:
+        deadline = time.monotonic() + TIME_SLICE_S
+        while self._queue and time.monotonic() < deadline:
             frame, steps = self._queue[0]
             try:
                 next(steps)
@@ -58,13 +58,13 @@ class Work:
             except Exception as error:  # noqa: BLE001 (the controller is told, whatever it is)
                 self._queue.popleft()
                 self._refuse(frame, error)
-        if self._queue and time.monotonic() > self._told + TOLD_S:
-            self._told = time.monotonic()
-            self._reply("working", {"id": self._queue[0][0].data.get("id")})
+        if self._queue and time.monotonic() > self._last_progress + PROGRESS_INTERVAL_S:
+            self._last_progress = time.monotonic()
+            self._reply("in_progress", {"id": self._queue[0][0].data.get("id")})
 
-    def give_up(self, why: str) -> None:
+    def cancel_all(self, reason: str) -> None:
         """End it in the middle."""
         while self._queue:
             frame, steps = self._queue.popleft()
             steps.close()
-            self._refuse(frame, RuntimeError(why))
+            self._refuse(frame, RuntimeError(reason))

@@ -7,11 +7,11 @@ from typing import Iterator, Tuple
 
 KMSG = "/dev/kmsg"
 
-RECORD = 8 << 10
-RECORDS = 50_000
+MAX_RECORD_BYTES = 8 << 10
+MAX_RECORDS = 50_000
 
 
-def lines(log: str = KMSG) -> Iterator[Tuple[float, str]]:
+def read_lines(log: str = KMSG) -> Iterator[Tuple[float, str]]:
     """Yield when each line was written, by the monotonic clock, and its text; none of a closed log.
 
     A record looks like `3,512,1239866964,-;Out of memory: Killed process 7 …`: level, number and
@@ -22,9 +22,9 @@ def lines(log: str = KMSG) -> Iterator[Tuple[float, str]]:
     except OSError:
         return
     try:
-        for _ in range(RECORDS):
+        for _ in range(MAX_RECORDS):
             try:
-                record = os.read(descriptor, RECORD).decode(errors="replace")
+                record = os.read(descriptor, MAX_RECORD_BYTES).decode(errors="replace")
             except BrokenPipeError:  # the kernel wrote over what we were to read
                 continue
             except OSError:
@@ -33,8 +33,8 @@ def lines(log: str = KMSG) -> Iterator[Tuple[float, str]]:
                 break
             for line in record.splitlines():
                 head, _, text = line.partition(";")
-                words = head.split(",")
-                if len(words) > 2 and words[2].isdigit():
-                    yield int(words[2]) / 1e6, text
+                fields = head.split(",")
+                if len(fields) > 2 and fields[2].isdigit():
+                    yield int(fields[2]) / 1e6, text
     finally:
         os.close(descriptor)

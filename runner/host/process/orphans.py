@@ -9,91 +9,101 @@ from typing import AbstractSet, Dict, List, Set, Tuple
 
 from runner.host.process import procfs
 
-HASTY = 8
+RECENT_PIDS = 8
 """So many of the newest pids are looked at again between two looks at all: some fork so fast that
 they are never where one looks."""
 
-HOLD_S = 2.0
+FREEZE_TIMEOUT_S = 2.0
 """How long to try to stop them all before they are killed as they are."""
 
-_QUIET = "TtDZX"
+_INERT_STATES = "TtDZX"
 """Process states in which nothing is forked: stopped, traced, in the kernel, gone."""
 
 
-class Family:
+class RunProcesses:
     """The processes that carry the marks of a run, and those that descend from them.
 
     A descendant may have cleared its environment, and its parent may be gone. Then its session
     tells: nobody can join one but by birth. Names tell nothing, and are not looked at.
     """
 
-    def __init__(self, marks: AbstractSet[str], leaders: AbstractSet[int]) -> None:
-        """Begin with the `marks`, and the pids on record of those who led sessions of the run."""
-        self._marks = marks
-        self._leaders = leaders - {0}  # sessions led from outside our PID namespace are all 0
-        self._known: Set[Tuple[int, int]] = set()
+    def __init__(self, env_tags: AbstractSet[str], session_leaders: AbstractSet[int]) -> None:
+        """Begin with the `env_tags`, and the pids on record of those who led sessions of the run."""
+        self._env_tags = env_tags
+        self._session_leaders = session_leaders - {
+            0
+        }  # sessions led from outside our PID namespace are all 0
+        self._members: Set[Tuple[int, int]] = set()
         self._sessions: Set[int] = set()
 
-    def look(self) -> List[int]:
+    def scan(self) -> List[int]:
         """Return those who live, children first; once seen, one stays a member."""
-        processes = self._look()
-        return sorted(processes, key=lambda pid: (processes[pid].start, pid), reverse=True)
+        processes = self._scan()
+        return sorted(processes, key=lambda pid: (processes[pid].start_ticks, pid), reverse=True)
 
-    def hold(self) -> None:
+    def freeze(self) -> None:
         """Stop them all: who is killed first can leave no orphans that nobody knows."""
-        end = time.monotonic() + HOLD_S
+        deadline = time.monotonic() + FREEZE_TIMEOUT_S
         stopped: Set[int] = set()
-        quiet = 0
-        while quiet < 2 and time.monotonic() < end:
-            found = self._look()
-            new = set(found) - stopped
-            stopped |= procfs.send(new, signal.SIGSTOP)
-            hasty = [pid for pid in procfs.newest(HASTY) if procfs.has_marks(pid, self._marks)]
-            stopped |= procfs.send(set(hasty) - stopped, signal.SIGSTOP)
-            restless = new or [p for p in found.values() if p.state not in _QUIET]
-            quiet = 0 if restless else quiet + 1
+        quiet_rounds = 0
+        while quiet_rounds < 2 and time.monotonic() < deadline:
+            members = self._scan()
+            newcomers = set(members) - stopped
+            stopped |= procfs.signal_all(newcomers, signal.SIGSTOP)
+            recent = [
+                pid
+                for pid in procfs.recent_pids(RECENT_PIDS)
+                if procfs.pid_has_env(pid, self._env_tags)
+            ]
+            stopped |= procfs.signal_all(set(recent) - stopped, signal.SIGSTOP)
+            active = newcomers or [p for p in members.values() if p.state not in _INERT_STATES]
+            quiet_rounds = 0 if active else quiet_rounds + 1
             time.sleep(0.002)
 
-    def _look(self) -> Dict[int, procfs.Process]:
+    def _scan(self) -> Dict[int, procfs.Process]:
         processes = procfs.table()
         children: Dict[int, List[int]] = {}
         sessions: Dict[int, List[int]] = {}
         for pid, process in processes.items():
             children.setdefault(process.ppid, []).append(pid)
             sessions.setdefault(process.session, []).append(pid)
-        never = _line_of(os.getpid(), processes)
+        excluded = _ancestors(os.getpid(), processes)
         queue = self._seeds(processes)
-        found: Set[int] = set()
+        members: Set[int] = set()
         while queue:
             pid = queue.pop()
-            if pid in found or pid in never:
+            if pid in members or pid in excluded:
                 continue
-            found.add(pid)
+            members.add(pid)
             queue += children.get(pid, ())
             queue += sessions.get(pid, ())
-        self._known = {(pid, processes[pid].start) for pid in found}
-        self._sessions = {pid for pid in sessions if pid in found or pid in self._sessions}
-        return {pid: processes[pid] for pid in found if processes[pid].alive}
+        self._members = {(pid, processes[pid].start_ticks) for pid in members}
+        self._sessions = {pid for pid in sessions if pid in members or pid in self._sessions}
+        return {pid: processes[pid] for pid in members if processes[pid].alive}
 
     def _seeds(self, processes: Dict[int, procfs.Process]) -> List[int]:
         """Return known and marked ones, and who is in a session of theirs whose leader is gone."""
-        known = {pid for pid, process in processes.items() if (pid, process.start) in self._known}
-        marked = {
+        members = {
+            pid for pid, process in processes.items() if (pid, process.start_ticks) in self._members
+        }
+        tagged = {
             pid
             for pid, process in processes.items()
-            if process.alive and pid not in known and procfs.carries(pid, process, self._marks)
+            if process.alive and pid not in members and procfs.has_env(pid, process, self._env_tags)
         }
-        headless = self._sessions | (self._leaders & {processes[pid].session for pid in marked})
-        headless -= {pid for pid in headless if pid in processes and processes[pid].alive}
-        self._sessions |= headless
-        orphans = {pid for pid, process in processes.items() if process.session in headless}
-        return list(known | marked | orphans)
+        leaderless = self._sessions | (
+            self._session_leaders & {processes[pid].session for pid in tagged}
+        )
+        leaderless -= {pid for pid in leaderless if pid in processes and processes[pid].alive}
+        self._sessions |= leaderless
+        orphans = {pid for pid, process in processes.items() if process.session in leaderless}
+        return list(members | tagged | orphans)
 
 
-def _line_of(pid: int, processes: Dict[int, procfs.Process]) -> Set[int]:
+def _ancestors(pid: int, processes: Dict[int, procfs.Process]) -> Set[int]:
     """Return a process and all it descends from."""
-    line: Set[int] = set()
-    while pid in processes and pid not in line:
-        line.add(pid)
+    ancestors: Set[int] = set()
+    while pid in processes and pid not in ancestors:
+        ancestors.add(pid)
         pid = processes[pid].ppid
-    return line
+    return ancestors

@@ -20,9 +20,9 @@ class Process(NamedTuple):
     state: str
     session: int
     threads: int
-    start: int
-    cpu: int = 0
-    faults: int = 0
+    start_ticks: int
+    cpu_ticks: int = 0
+    page_faults: int = 0
 
     @property
     def alive(self) -> bool:
@@ -32,7 +32,7 @@ class Process(NamedTuple):
 
 def table() -> Dict[int, Process]:
     """Return every process that can be seen, by pid."""
-    found = {}
+    processes = {}
     for name in os.listdir("/proc"):
         if not name.isdigit():
             continue
@@ -41,11 +41,13 @@ def table() -> Dict[int, Process]:
                 fields = file.read().rpartition(b")")[2].split()
         except OSError:
             continue
-        ppid, session, threads, start = (int(fields[n]) for n in (1, 3, 17, 19))
-        cpu, faults = (int(fields[n]) + int(fields[m]) for n, m in ((11, 12), (7, 9)))
+        ppid, session, threads, start_ticks = (int(fields[n]) for n in (1, 3, 17, 19))
+        cpu_ticks, page_faults = (int(fields[n]) + int(fields[m]) for n, m in ((11, 12), (7, 9)))
         state = fields[0].decode()
-        found[int(name)] = Process(ppid, state, session, threads, start, cpu, faults)
-    return found
+        processes[int(name)] = Process(
+            ppid, state, session, threads, start_ticks, cpu_ticks, page_faults
+        )
+    return processes
 
 
 def read_text(path: str) -> str:
@@ -57,23 +59,23 @@ def read_text(path: str) -> str:
         return ""
 
 
-def descendants(root: int, known: Optional[Dict[int, Process]] = None) -> List[int]:
-    """Return the living descendants of `root`, parents first; zombies are not alive."""
-    processes = table() if known is None else known
+def descendants(root_pid: int, known_processes: Optional[Dict[int, Process]] = None) -> List[int]:
+    """Return the living descendants of `root_pid`, parents first; zombies are not alive."""
+    processes = table() if known_processes is None else known_processes
     children: Dict[int, List[int]] = {}
     for pid, process in processes.items():
         children.setdefault(process.ppid, []).append(pid)
-    found: List[int] = []
-    queue = [root]
+    living: List[int] = []
+    queue = [root_pid]
     while queue:
         for child in children.get(queue.pop(), ()):
             queue.append(child)
             if processes[child].alive:
-                found.append(child)
-    return found
+                living.append(child)
+    return living
 
 
-def childless() -> bool:
+def no_children_left() -> bool:
     """Whether we have no child, alive or not: for a subreaper that is, no descendant.
 
     Unlike a walk through /proc it cannot miss one that forks and ends between two looks.
@@ -85,7 +87,7 @@ def childless() -> bool:
     return False
 
 
-def children() -> List[int]:
+def child_pids() -> List[int]:
     """Return our own children, as the kernel lists them at once; none where it does not."""
     try:
         with open(f"/proc/self/task/{os.getpid()}/children", encoding="ascii") as file:
@@ -94,7 +96,7 @@ def children() -> List[int]:
         return []
 
 
-def start_of(pid: int) -> int:
+def start_ticks_of(pid: int) -> int:
     """Return when a process began, in clock ticks since the boot; -1 when it is gone."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
@@ -104,7 +106,7 @@ def start_of(pid: int) -> int:
     return -1 if fields[0] in (b"Z", b"X") else int(fields[19])
 
 
-def running(pid: int) -> bool:
+def is_running(pid: int) -> bool:
     """Whether a process is there, and no zombie."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
@@ -113,39 +115,41 @@ def running(pid: int) -> bool:
         return False
 
 
-def newest(count: int) -> List[int]:
+def recent_pids(count: int) -> List[int]:
     """Return the pids that were given out last, the newest first; not all of them may be there."""
     with open("/proc/loadavg", encoding="ascii") as file:
         last = int(file.read().split()[-1])
     return list(range(last, max(1, last - count), -1))
 
 
-def marked(marks: AbstractSet[str]) -> List[int]:
-    """Return the living processes whose environment holds all `marks` (NAME=value), but ours."""
+def with_env(env_tags: AbstractSet[str]) -> List[int]:
+    """Return the living processes whose environment holds all `env_tags` (NAME=value), but ours."""
     return [
         pid
         for pid, process in table().items()
-        if pid != os.getpid() and process.alive and carries(pid, process, marks)
+        if pid != os.getpid() and process.alive and has_env(pid, process, env_tags)
     ]
 
 
-def carries(pid: int, process: Process, marks: AbstractSet[str]) -> bool:
-    """Whether the environment of a process, as it was at its last exec, holds all `marks`."""
-    wanted = {mark.encode() for mark in marks}
-    words = _environ(f"/proc/{pid}/environ")
+def has_env(pid: int, process: Process, env_tags: AbstractSet[str]) -> bool:
+    """Whether the environment of a process, as it was at its last exec, holds all `env_tags`."""
+    wanted_tags = {tag.encode() for tag in env_tags}
+    variables = _read_environ(f"/proc/{pid}/environ")
     if process.state in "ZX":  # its first thread ended, and took this view of the memory along
         with contextlib.suppress(OSError):
             for thread in os.listdir(f"/proc/{pid}/task"):
-                words = words or _environ(f"/proc/{pid}/task/{thread}/environ")
-    return wanted.issubset(words.split(b"\0"))
+                variables = variables or _read_environ(f"/proc/{pid}/task/{thread}/environ")
+    return wanted_tags.issubset(variables.split(b"\0"))
 
 
-def has_marks(pid: int, marks: AbstractSet[str]) -> bool:
-    """Whether the environment of a process holds all `marks`; False for one that is gone."""
-    return {mark.encode() for mark in marks}.issubset(_environ(f"/proc/{pid}/environ").split(b"\0"))
+def pid_has_env(pid: int, env_tags: AbstractSet[str]) -> bool:
+    """Whether the environment of a process holds all `env_tags`; False for one that is gone."""
+    return {tag.encode() for tag in env_tags}.issubset(
+        _read_environ(f"/proc/{pid}/environ").split(b"\0")
+    )
 
 
-def _environ(path: str) -> bytes:
+def _read_environ(path: str) -> bytes:
     try:
         with open(path, "rb") as file:
             return file.read()
@@ -153,19 +157,21 @@ def _environ(path: str) -> bytes:
         return b""
 
 
-def send(pids: Iterable[int], signum: int) -> Set[int]:
+def signal_all(pids: Iterable[int], signum: int) -> Set[int]:
     """Signal every process of `pids` that is still there; return those that got it."""
-    reached = set()
+    signalled = set()
     for pid in pids:
         try:
             os.kill(pid, signum)
-            reached.add(pid)
+            signalled.add(pid)
         except (ProcessLookupError, PermissionError):
             continue
-    return reached
+    return signalled
 
 
-def note_end(process: subprocess.Popen[bytes], status: int) -> Tuple[Optional[int], Optional[int]]:
+def record_exit(
+    process: subprocess.Popen[bytes], status: int
+) -> Tuple[Optional[int], Optional[int]]:
     """Take it that somebody else reaped a child, which would read as success later.
 
     Returns:
@@ -177,12 +183,12 @@ def note_end(process: subprocess.Popen[bytes], status: int) -> Tuple[Optional[in
     return code, signum
 
 
-def close_all_but(keep: AbstractSet[int]) -> None:
-    """Close every descriptor of this process but `keep` and the standard streams."""
-    for number in map(int, os.listdir("/proc/self/fd")):
-        if number > 2 and number not in keep:
+def close_fds_except(kept_fds: AbstractSet[int]) -> None:
+    """Close every descriptor of this process but `kept_fds` and the standard streams."""
+    for fd in map(int, os.listdir("/proc/self/fd")):
+        if fd > 2 and fd not in kept_fds:
             with contextlib.suppress(OSError):
-                os.close(number)
+                os.close(fd)
 
 
 def become_subreaper() -> None:

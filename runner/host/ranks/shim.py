@@ -21,9 +21,9 @@ import time
 from typing import Any, Collection, Dict, List, Mapping, NoReturn
 
 PR_SET_PDEATHSIG, PR_SET_PTRACER = 1, 0x59616D61
-TRACEBACK = 8 << 10
+MAX_TRACEBACK = 8 << 10
 """So much of its end is kept."""
-FORWARDED = (
+FORWARDED_SIGNALS = (
     *(signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT),
     *(signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM, signal.SIGXCPU),
 )
@@ -33,36 +33,48 @@ those of its `--signals_to_handle`, and schedulers warn of a limit by one."""
 
 def main(argv: List[str]) -> NoReturn:
     """Run one rank to its end."""
-    folder, site, hide, count = argv[0], argv[1], argv[2].split(","), int(argv[3])
-    program = argv[4 : 4 + count] + argv[4 + count :]
+    folder, site_folder, hidden_env, prefix_count = (
+        argv[0],
+        argv[1],
+        argv[2].split(","),
+        int(argv[3]),
+    )
+    program = argv[4 : 4 + prefix_count] + argv[4 + prefix_count :]
     base = os.path.join(folder, f"rank_{os.environ['RANK']}")
-    numbered = first_free(base)
-    told = membership(os.environ)
-    for name in hide:
+    record_base = free_record_base(base)
+    torch_info = membership(os.environ)
+    for name in hidden_env:
         os.environ.pop(name, None)
-    if site:
-        own = os.environ.get("PYTHONPATH")
-        os.environ["PYTHONPATH"] = f"{site}{os.pathsep}{own}" if own else site
+    if site_folder:
+        user_path = os.environ.get("PYTHONPATH")
+        os.environ["PYTHONPATH"] = (
+            f"{site_folder}{os.pathsep}{user_path}" if user_path else site_folder
+        )
     # torchrun signals the whole process group, so the rank gets its own copy: the shim stays to
     # see the end. Handlers, not SIG_IGN, because the rank would inherit the latter.
     # Blocked over the fork: none is lost on a rank that has our handlers, or is not there yet.
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED)
-    for forwarded in FORWARDED:
+    old_mask = signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED_SIGNALS)
+    for forwarded in FORWARDED_SIGNALS:
         signal.signal(forwarded, lambda *_: None)
-    child = os.fork()
-    if child == 0:
-        _become(program, base, before, traced=bool(site))
-    for early in signal.sigpending().intersection(FORWARDED):
-        os.kill(child, early)
-    signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    rank_pid = os.fork()
+    if rank_pid == 0:
+        _exec_rank(program, base, old_mask, traced=bool(site_folder))
+    for pending in signal.sigpending().intersection(FORWARDED_SIGNALS):
+        os.kill(rank_pid, pending)
+    signal.pthread_sigmask(signal.SIG_SETMASK, old_mask)
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
-    record(f"{numbered}.start", {"pid": child, "shim": os.getpid(), **told})
-    _, status, usage = os.wait4(child, 0)
+    write_json(f"{record_base}.start", {"pid": rank_pid, "shim": os.getpid(), **torch_info})
+    _, status, usage = os.wait4(rank_pid, 0)
     signum = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
     code = None if signum else os.WEXITSTATUS(status)
-    said = traceback_of(os.environ.get("TORCHELASTIC_ERROR_FILE", "")) if status else ""
-    end = {"code": code, "signal": signum, "max_rss": usage.ru_maxrss * 1024, "traceback": said}
-    record(f"{numbered}.exit", end)
+    traceback = traceback_of(os.environ.get("TORCHELASTIC_ERROR_FILE", "")) if status else ""
+    exit_record = {
+        "code": code,
+        "signal": signum,
+        "max_rss": usage.ru_maxrss * 1024,
+        "traceback": traceback,
+    }
+    write_json(f"{record_base}.exit", exit_record)
     if signum:
         if signum != signal.SIGKILL:
             signal.signal(signum, signal.SIG_DFL)
@@ -71,32 +83,34 @@ def main(argv: List[str]) -> NoReturn:
     os._exit(code or 0)
 
 
-def first_free(base: str) -> str:
+def free_record_base(base: str) -> str:
     """Return `base`, or with a number from 2 on where this rank was started here before."""
-    start, name = 1, base
+    number, name = 1, base
     while os.path.exists(f"{name}.start"):
-        start += 1
-        name = f"{base}.{start}"
+        number += 1
+        name = f"{base}.{number}"
     return name
 
 
 def membership(environ: Mapping[str, str]) -> Dict[str, Any]:
     """Return what torch tells this start of the rank of all the others."""
-    numbers = {
+    int_variables = {
         "world_size": "WORLD_SIZE",
         "nodes": "GROUP_WORLD_SIZE",
         "group_rank": "GROUP_RANK",
         "restarts": "TORCHELASTIC_RESTART_COUNT",
     }
-    told: Dict[str, Any] = {
-        key: int(environ[name]) for key, name in numbers.items() if environ.get(name, "").isdigit()
+    info: Dict[str, Any] = {
+        key: int(environ[name])
+        for key, name in int_variables.items()
+        if environ.get(name, "").isdigit()
     }
     if "MASTER_PORT" in environ:
-        told["master"] = f"{environ.get('MASTER_ADDR', '')}:{environ['MASTER_PORT']}"
-    return told
+        info["master"] = f"{environ.get('MASTER_ADDR', '')}:{environ['MASTER_PORT']}"
+    return info
 
 
-def _become(program: List[str], base: str, mask: Collection[int], *, traced: bool) -> NoReturn:
+def _exec_rank(program: List[str], base: str, mask: Collection[int], *, traced: bool) -> NoReturn:
     """Turn this process into the rank's own program; it dies with its shim (prctl(2)).
 
     Where Yama restricts ptrace to a process's parents, one that is to be `traced` lets py-spy of
@@ -109,10 +123,10 @@ def _become(program: List[str], base: str, mask: Collection[int], *, traced: boo
         prctl(PR_SET_PTRACER, ctypes.c_ulong(-1), 0, 0, 0)
     if os.getppid() != parent:
         os._exit(1)
-    for signum in FORWARDED:
+    for signum in FORWARDED_SIGNALS:
         signal.signal(signum, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-    _offer_to_oom_killer()
+    _raise_oom_score()
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
     try:
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
@@ -124,7 +138,7 @@ def _become(program: List[str], base: str, mask: Collection[int], *, traced: boo
         os._exit(127 if isinstance(error, FileNotFoundError) else 126)
 
 
-def _offer_to_oom_killer() -> None:
+def _raise_oom_score() -> None:
     """Where memory runs out, let the kernel take a rank before those who tell how it ended."""
     try:
         with open("/proc/self/oom_score_adj", "r+", encoding="ascii") as file:
@@ -143,13 +157,13 @@ def traceback_of(path: str) -> str:
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
             return str(json.loads(file.read(1 << 20))["message"]["extraInfo"]["py_callstack"])[
-                -TRACEBACK:
+                -MAX_TRACEBACK:
             ]
     except (OSError, ValueError, KeyError, TypeError):
         return ""
 
 
-def record(path: str, data: Dict[str, Any]) -> None:
+def write_json(path: str, data: Dict[str, Any]) -> None:
     """Write one small JSON file, whole or not at all."""
     clocks = {"mono": time.monotonic(), "wall": time.time()}
     try:

@@ -16,45 +16,45 @@ import sys
 # Its friend `signal` brings enum, which takes five times as long as all of this.
 from _signal import SIG_DFL, getsignal  # type: ignore[import-not-found]
 
-SIGNAL = 60
+DUMP_SIGNAL = 60
 """SIGRTMAX-4: a real-time signal without a meaning to libc, Java, NCCL or CUDA."""
 
-HIGH = 700
+MIN_FD = 700
 """Descriptors are taken from here on: programs that close those of others begin with the low."""
 
 
-def offer() -> None:
+def install_handler() -> None:
     """Have SIGNAL write the stacks of this process to a memory file called runner-stacks."""
-    if getsignal(SIGNAL) is not SIG_DFL:
+    if getsignal(DUMP_SIGNAL) is not SIG_DFL:
         return
-    low = os.memfd_create("runner-stacks")
+    fd = os.memfd_create("runner-stacks")
     try:
-        file = fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, HIGH)
-        os.close(low)
+        file = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, MIN_FD)
+        os.close(fd)
     except OSError:  # few may be open here
-        file = low
-    faulthandler.register(SIGNAL, file=file, all_threads=False)
+        file = fd
+    faulthandler.register(DUMP_SIGNAL, file=file, all_threads=False)
 
 
-def give_way() -> None:
+def run_next_sitecustomize() -> None:
     """Run the `sitecustomize` that this one stands before, as if this one were not there."""
-    here = os.path.dirname(os.path.abspath(__file__))
-    sys.path[:] = [path for path in sys.path if os.path.abspath(path) != here]
-    ours = sys.modules.pop("sitecustomize")
+    own_folder = os.path.dirname(os.path.abspath(__file__))
+    sys.path[:] = [path for path in sys.path if os.path.abspath(path) != own_folder]
+    own_module = sys.modules.pop("sitecustomize")
     try:
         __import__("sitecustomize")
     except ImportError as error:
         if error.name != "sitecustomize":
             raise
-        sys.modules["sitecustomize"] = ours
+        sys.modules["sitecustomize"] = own_module
     except BaseException:
-        sys.modules["sitecustomize"] = ours
+        sys.modules["sitecustomize"] = own_module
         raise
 
 
 if __name__ == "sitecustomize":
     try:  # noqa: SIM105 (contextlib would cost every Python of the rank its import)
-        offer()
+        install_handler()
     except Exception:  # noqa: BLE001, S110 (no oddity of a Python may cost a rank its start)
         pass
-    give_way()
+    run_next_sitecustomize()

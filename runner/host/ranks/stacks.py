@@ -16,22 +16,22 @@ from datetime import datetime, timezone
 from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Sequence, Tuple
 
 from runner.core.model.order import Order
-from runner.core.outcome.stacks import DUMP, END, PROCESS
-from runner.core.protocol.paths import STACKS, RunFolder
+from runner.core.outcome.stacks import DUMP_END, DUMP_HEADER, PROCESS_HEADER
+from runner.core.protocol.paths import STACKS_LOG, RunPaths
 from runner.host.process import bounded_child, procfs
-from runner.host.ranks.sitecustomize import SIGNAL
-from runner.host.storage.run_folder import rank_records
+from runner.host.ranks.sitecustomize import DUMP_SIGNAL
+from runner.host.storage.run_folder import read_rank_records
 
-LIMIT_S = 10.0
+DUMP_TIMEOUT_S = 10.0
 """How long all of it may take; whoever calls does it in a child."""
 
-SPY_S = 4.0
-ANSWER_S, QUIET_S, LOOK_S = 2.0, 0.05, 0.01
-WORKERS = 8
+PY_SPY_TIMEOUT_S = 4.0
+REPLY_TIMEOUT_S, QUIET_PERIOD_S, POLL_INTERVAL_S = 2.0, 0.05, 0.01
+MAX_WORKERS = 8
 """Besides its first process, so many of a rank's are asked (data loaders' workers)."""
 
-MEMORY = "/memfd:runner-stacks"
-STATES = {
+MEMFD_PREFIX = "/memfd:runner-stacks"
+STATE_TEXTS = {
     "R": "it runs",
     "S": "it sleeps",
     "D": "it waits in the kernel, for a disk or a driver",
@@ -40,177 +40,185 @@ STATES = {
 }
 
 
-class Asked(NamedTuple):
+class StackTarget(NamedTuple):
     """A process to be asked: of which rank, and its memory file, "" for none."""
 
     rank: int
     pid: int
-    memory: str
+    memory_file: str
 
 
-def append(folder: RunFolder, order: Order, why: str) -> Tuple[str, str]:
+def dump_stacks(folder: RunPaths, order: Order, reason: str) -> Tuple[str, str]:
     """Add the stacks of all ranks to the log; return when, and what was added.
 
     Raises:
         OSError: It cannot be written.
     """
-    when = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    timestamp = datetime.now(timezone.utc).isoformat(timespec="seconds")
     python = order.rank_prefix[0] if order.rank_prefix else order.argv[0]
-    told = "".join(_told(_asked(folder, order), python))
-    text = (DUMP.format(when=when, why=why) + told + END).encode()
+    stack_text = "".join(_format_stacks(_find_targets(folder, order), python))
+    text = (DUMP_HEADER.format(when=timestamp, why=reason) + stack_text + DUMP_END).encode()
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-    descriptor = os.open(folder.stream(order.attempt, STACKS, "out"), flags, 0o600)
+    descriptor = os.open(folder.stream_log(order.attempt, STACKS_LOG, "out"), flags, 0o600)
     try:
         if os.write(descriptor, text) < len(text):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     finally:
         os.close(descriptor)
-    return when, text.decode()
+    return timestamp, text.decode()
 
 
-def _asked(folder: RunFolder, order: Order) -> List[Asked]:
+def _find_targets(folder: RunPaths, order: Order) -> List[StackTarget]:
     """Return the processes to ask of each rank, its own program first."""
     processes = procfs.table()
-    found: List[Asked] = []
-    for kind, rank, data in rank_records(folder.attempt(order.attempt), set()):
-        if kind != "start" or processes.get(data["pid"], _NOBODY).ppid != data["shim"]:
+    targets: List[StackTarget] = []
+    for kind, rank, data in read_rank_records(folder.attempt_folder(order.attempt), set()):
+        if kind != "start" or processes.get(data["pid"], _NO_PROCESS).ppid != data["shim"]:
             continue
-        family = (data["pid"], *procfs.descendants(data["pid"], processes))
-        mine = [Asked(rank, each, _memory(each)) for each in family if processes[each].alive]
-        found += [each for each in mine if each.memory][: 1 + WORKERS] or mine[:1]
-    return found
+        pids = (data["pid"], *procfs.descendants(data["pid"], processes))
+        rank_targets = [
+            StackTarget(rank, each, _find_memory_file(each))
+            for each in pids
+            if processes[each].alive
+        ]
+        targets += [each for each in rank_targets if each.memory_file][
+            : 1 + MAX_WORKERS
+        ] or rank_targets[:1]
+    return targets
 
 
-_NOBODY = procfs.Process(0, "X", 0, 0, 0)
+_NO_PROCESS = procfs.Process(0, "X", 0, 0, 0)
 
 
-def _memory(pid: int) -> str:
+def _find_memory_file(pid: int) -> str:
     """Return the memory file of a process that catches our signal, "" for one that does not."""
-    caught = _status(pid, "SigCgt")
-    if not caught or not int(caught, 16) >> (SIGNAL - 1) & 1:
+    caught_signals = _status_field(pid, "SigCgt")
+    if not caught_signals or not int(caught_signals, 16) >> (DUMP_SIGNAL - 1) & 1:
         return ""
     folder = f"/proc/{pid}/fd"
     with contextlib.suppress(OSError):
         for name in os.listdir(folder):
             path = f"{folder}/{name}"
             with contextlib.suppress(OSError):
-                if os.readlink(path).startswith(MEMORY):
+                if os.readlink(path).startswith(MEMFD_PREFIX):
                     return path
     return ""
 
 
-def _told(asked: Sequence[Asked], python: str) -> Iterator[str]:
-    spy = bounded_child.find(
+def _format_stacks(targets: Sequence[StackTarget], python: str) -> Iterator[str]:
+    py_spy = bounded_child.find_program(
         "py-spy", {"PATH": f"{os.path.dirname(python)}:{os.environ.get('PATH', '')}"}
     )
-    spied = _spied(spy, asked) if spy else {}
-    dumped = _dumped([each for each in asked if each.memory and each.pid not in spied])
-    for each in asked:
-        program = procfs.read_text(f"/proc/{each.pid}/comm").strip()
-        text, how = spied.get(each.pid, ""), "py-spy"
+    py_spy_texts = _by_py_spy(py_spy, targets) if py_spy else {}
+    faulthandler_texts = _by_faulthandler(
+        [target for target in targets if target.memory_file and target.pid not in py_spy_texts]
+    )
+    for target in targets:
+        program = procfs.read_text(f"/proc/{target.pid}/comm").strip()
+        text, source = py_spy_texts.get(target.pid, ""), "py-spy"
         if not text:
-            text, how = dumped.get(each.pid, ""), "faulthandler"
+            text, source = faulthandler_texts.get(target.pid, ""), "faulthandler"
         if not text:
-            how = f"nothing: {_why_not(each)}"
-        yield PROCESS.format(rank=each.rank, pid=each.pid, program=program, how=how)
+            source = f"nothing: {_failure_reason(target)}"
+        yield PROCESS_HEADER.format(rank=target.rank, pid=target.pid, program=program, how=source)
         if text:
             yield text.rstrip("\n") + "\n"
 
 
-def _why_not(asked: Asked) -> str:
+def _failure_reason(target: StackTarget) -> str:
     """Return why a process told nothing."""
-    if not asked.memory:
+    if not target.memory_file:
         return "it is no Python that was prepared for it, and there is no py-spy"
-    state = _status(asked.pid, "State")[:1]
-    where = procfs.read_text(f"/proc/{asked.pid}/wchan").strip("0\n")
-    place = f", in {where}" if where else ""
-    return f"it did not answer; {STATES.get(state, 'it is gone')}{place}"
+    state = _status_field(target.pid, "State")[:1]
+    kernel_function = procfs.read_text(f"/proc/{target.pid}/wchan").strip("0\n")
+    suffix = f", in {kernel_function}" if kernel_function else ""
+    return f"it did not answer; {STATE_TEXTS.get(state, 'it is gone')}{suffix}"
 
 
-def _status(pid: int, name: str) -> str:
+def _status_field(pid: int, name: str) -> str:
     for line in procfs.read_text(f"/proc/{pid}/status").splitlines():
         if line.startswith(f"{name}:"):
             return line.partition(":")[2].strip()
     return ""
 
 
-def _dumped(asked: Sequence[Asked]) -> Dict[int, str]:
+def _by_faulthandler(targets: Sequence[StackTarget]) -> Dict[int, str]:
     """Return what processes write when they are signalled, side by side.
 
     A child that was forked shares the file of its parent: of those, one after the other.
     """
     texts: Dict[int, str] = {}
-    turns: Dict[int, List[Asked]] = {}
-    for each in asked:
+    queues: Dict[int, List[StackTarget]] = {}
+    for target in targets:
         with contextlib.suppress(OSError):
-            turns.setdefault(os.stat(each.memory).st_ino, []).append(each)
-    until = time.monotonic() + 2 * ANSWER_S
-    while turns and time.monotonic() < until:
-        texts.update(_answers([waiting.pop(0) for waiting in turns.values()]))
-        turns = {inode: waiting for inode, waiting in turns.items() if waiting}
+            queues.setdefault(os.stat(target.memory_file).st_ino, []).append(target)
+    deadline = time.monotonic() + 2 * REPLY_TIMEOUT_S
+    while queues and time.monotonic() < deadline:
+        texts.update(_signal_and_read([queue.pop(0) for queue in queues.values()]))
+        queues = {inode: queue for inode, queue in queues.items() if queue}
     return texts
 
 
-class _Waiting:
+class _MemoryFile:
     """The memory file of one process, and how much was in it before."""
 
     def __init__(self, path: str) -> None:
         self._file = os.open(path, os.O_RDONLY)
-        self._begin = self._size = os.fstat(self._file).st_size
-        self._grew = time.monotonic()
+        self._start_size = self._size = os.fstat(self._file).st_size
+        self._grew_at = time.monotonic()
 
-    def answered(self) -> bool:
+    def is_complete(self) -> bool:
         """Whether it has said something, and nothing more for a moment."""
         size, now = os.fstat(self._file).st_size, time.monotonic()
         if size != self._size:
-            self._size, self._grew = size, now
-        return size > self._begin and now - self._grew > QUIET_S
+            self._size, self._grew_at = size, now
+        return size > self._start_size and now - self._grew_at > QUIET_PERIOD_S
 
-    def take(self) -> str:
+    def read_and_close(self) -> str:
         """Return what it has said."""
         try:
-            said = os.pread(self._file, self._size - self._begin, self._begin)
+            data = os.pread(self._file, self._size - self._start_size, self._start_size)
         finally:
             os.close(self._file)
-        return said.decode(errors="replace")
+        return data.decode(errors="replace")
 
 
-def _answers(asked: Sequence[Asked]) -> Dict[int, str]:
-    waiting: Dict[int, _Waiting] = {}
-    for each in asked:
+def _signal_and_read(targets: Sequence[StackTarget]) -> Dict[int, str]:
+    files: Dict[int, _MemoryFile] = {}
+    for target in targets:
         with contextlib.suppress(OSError):
-            waiting[each.pid] = _Waiting(each.memory)
-            if _memory(each.pid):  # it may have thought better of it
-                os.kill(each.pid, SIGNAL)
-    until = time.monotonic() + ANSWER_S
-    while time.monotonic() < until and not all([one.answered() for one in waiting.values()]):  # noqa: C419 (each of them looks)
-        time.sleep(LOOK_S)
-    return {pid: one.take() for pid, one in waiting.items()}
+            files[target.pid] = _MemoryFile(target.memory_file)
+            if _find_memory_file(target.pid):  # it may have thought better of it
+                os.kill(target.pid, DUMP_SIGNAL)
+    deadline = time.monotonic() + REPLY_TIMEOUT_S
+    while time.monotonic() < deadline and not all([file.is_complete() for file in files.values()]):  # noqa: C419 (each of them looks)
+        time.sleep(POLL_INTERVAL_S)
+    return {pid: file.read_and_close() for pid, file in files.items()}
 
 
-def _spied(spy: str, asked: Sequence[Asked]) -> Dict[int, str]:
+def _by_py_spy(py_spy: str, targets: Sequence[StackTarget]) -> Dict[int, str]:
     """Return what py-spy reads, of those processes it can read."""
     running: List[Tuple[int, subprocess.Popen[bytes]]] = []
-    for each in asked:
-        words = [spy, "dump", "--json", "--pid", str(each.pid)]
+    for target in targets:
+        argv = [py_spy, "dump", "--json", "--pid", str(target.pid)]
         with contextlib.suppress(OSError):
-            quiet = subprocess.DEVNULL
+            devnull = subprocess.DEVNULL
             running.append(
                 (
-                    each.pid,
-                    subprocess.Popen(words, stdin=quiet, stdout=subprocess.PIPE, stderr=quiet),
+                    target.pid,
+                    subprocess.Popen(argv, stdin=devnull, stdout=subprocess.PIPE, stderr=devnull),
                 )
             )
-    until = time.monotonic() + SPY_S
+    deadline = time.monotonic() + PY_SPY_TIMEOUT_S
     texts: Dict[int, str] = {}
     for pid, process in running:
         try:
-            said, _ = process.communicate(timeout=max(0.1, until - time.monotonic()))
+            output, _ = process.communicate(timeout=max(0.1, deadline - time.monotonic()))
         except subprocess.TimeoutExpired:
             process.kill()
             continue
         with contextlib.suppress(ValueError, KeyError, TypeError):
-            texts[pid] = as_faulthandler(json.loads(said))
+            texts[pid] = as_faulthandler(json.loads(output))
     return {pid: text for pid, text in texts.items() if text}
 
 
@@ -218,39 +226,41 @@ def as_faulthandler(threads: Sequence[Mapping[str, Any]]) -> str:
     """Return what py-spy tells as JSON in the form of faulthandler; the main thread is current."""
     lines: List[str] = []
     for thread in threads:
-        shown = f' "{thread["thread_name"]}"' if thread["thread_name"] else ""
-        word = "Current thread" if thread["os_thread_id"] == thread["pid"] else "Thread"
-        lines.append(f"{word} {thread['os_thread_id']}{shown} (most recent call first):")
+        quoted_name = f' "{thread["thread_name"]}"' if thread["thread_name"] else ""
+        title = "Current thread" if thread["os_thread_id"] == thread["pid"] else "Thread"
+        lines.append(f"{title} {thread['os_thread_id']}{quoted_name} (most recent call first):")
         lines += [
-            f'  File "{frame["filename"]}", line {frame["line"]} in {_plain(frame["name"])}'
+            f'  File "{frame["filename"]}", line {frame["line"]} in {_bare_name(frame["name"])}'
             for frame in thread["frames"]
         ]
     return "\n".join(lines)
 
 
-def _plain(name: str) -> str:
+def _bare_name(name: str) -> str:
     """Return a function's name without its class, as faulthandler has it."""
     return name if name.startswith("<") else name.rpartition(".")[2]
 
 
-def child(folder: RunFolder, order: Order, why: str, *, show: bool) -> bounded_child.Child:
-    """Begin it in a child with a deadline; with `show`, its report has the text as well.
+def start_dump(
+    folder: RunPaths, order: Order, reason: str, *, include_text: bool
+) -> bounded_child.BoundedChild:
+    """Begin it in a child with a deadline; with `include_text`, its report has the text as well.
 
     It keeps none of our files open: with them it would hold the lock of a supervisor that died.
     """
 
-    def work() -> None:
-        procfs.close_all_but({bounded_child.REPORT})
-        when, text = append(folder, order, why)
-        bounded_child.tell(when=when, **({"text": text} if show else {}))
+    def dump() -> None:
+        procfs.close_fds_except({bounded_child.REPORT_FD})
+        when, text = dump_stacks(folder, order, reason)
+        bounded_child.report_facts(when=when, **({"text": text} if include_text else {}))
 
-    return bounded_child.Child(work, LIMIT_S)
+    return bounded_child.BoundedChild(dump, DUMP_TIMEOUT_S)
 
 
-def outcome(done: bounded_child.Child) -> Tuple[Dict[str, str], str]:
+def result(child: bounded_child.BoundedChild) -> Tuple[Dict[str, str], str]:
     """Return what such a child told, `when` and `text`; and why it could not, "" if it could."""
-    told = done.told()
-    if "when" in told:
-        return told, ""
-    late = f"no answer within {LIMIT_S:g} s" if done.late else ""
-    return {}, late or done.text or "it ended without a word"
+    report = child.report()
+    if "when" in report:
+        return report, ""
+    timeout_text = f"no answer within {DUMP_TIMEOUT_S:g} s" if child.timed_out else ""
+    return {}, timeout_text or child.text or "it ended without a word"

@@ -11,18 +11,18 @@ from typing import Any, Callable, Dict, NamedTuple, Optional, Set, Tuple
 from runner.core.codec import decode
 from runner.core.model.order import Order
 from runner.core.outcome.exits import describe_exit
-from runner.core.outcome.known_failures import of_another
-from runner.core.outcome.tracebacks import raised, unmarked
+from runner.core.outcome.known_failures import is_secondary_error
+from runner.core.outcome.tracebacks import final_exception, strip_rank_prefix
 from runner.core.protocol.events import RankExited, RankStarted
-from runner.core.protocol.paths import RunFolder, rank_source
+from runner.core.protocol.paths import RunPaths, rank_source
 from runner.host.process import procfs
 from runner.host.ranks import exit_cause
-from runner.host.storage.run_folder import Journal, rank_records
+from runner.host.storage.run_folder import EventLog, read_rank_records
 
-WORDS = 64 << 10
+TAIL_BYTES = 64 << 10
 """Bytes of a log, at its end, in which its last words are looked for."""
 
-LAST_S = 60.0
+MAX_EXCEPTION_AGE_S = 60.0
 """What ended a rank was said no longer before."""
 
 
@@ -30,10 +30,10 @@ class RankProcess(NamedTuple):
     """One start of a rank: its own program, and the shim above it."""
 
     pid: int
-    shim: int
+    shim_pid: int
 
 
-class Ranks:
+class RankTracker:
     """Every start of every rank of an attempt here, put on record as it is found.
 
     Args:
@@ -46,114 +46,120 @@ class Ranks:
 
     def __init__(
         self,
-        folder: RunFolder,
+        folder: RunPaths,
         order: Order,
-        journal: Journal,
-        failed: Callable[[str, float], None],
+        journal: EventLog,
+        on_failure: Callable[[str, float], None],
     ) -> None:
         self._folder, self._order, self._journal = folder, order, journal
-        self._tell = failed
-        self._seen: Set[str] = set()
+        self._on_failure = on_failure
+        self._seen_records: Set[str] = set()
         self._started: Dict[Tuple[int, int], RankProcess] = {}
         self._exited: Set[Tuple[int, int]] = set()
-        self._begun_at: Dict[int, int] = {}  # where its log of errors was when a rank began anew
-        self._raised_at: Optional[float] = None
-        self._noticed: Set[float] = set()  # when ranks ended that another had left
-        self._member_of = 0
-        self._renewed: Set[int] = set()
-        self._renewed_by = float("inf")
-        if order.again:  # what was recorded before was told before
-            rank_records(folder.attempt(order.attempt), self._seen)
+        self._stderr_offset: Dict[
+            int, int
+        ] = {}  # where its log of errors was when a rank began anew
+        self._first_exception_at: Optional[float] = None
+        self._secondary: Set[float] = set()  # when ranks ended that another had left
+        self._nnodes = 0
+        self._terminated: Set[int] = set()
+        self._kill_at = float("inf")
+        if order.rejoin_count:  # what was recorded before was told before
+            read_rank_records(folder.attempt_folder(order.attempt), self._seen_records)
 
     @property
     def pids(self) -> Set[int]:
         """Those that live, as far as nobody recorded their end."""
-        return {each.pid for key, each in self._started.items() if key not in self._exited}
+        return {process.pid for key, process in self._started.items() if key not in self._exited}
 
     @property
-    def shims(self) -> Set[int]:
+    def shim_pids(self) -> Set[int]:
         """The shims of all there were."""
-        return {each.shim for each in self._started.values()}
+        return {process.shim_pid for process in self._started.values()}
 
-    def note(self, *, stopping: bool) -> None:
+    def scan_records(self, *, stopping: bool) -> None:
         """Record who started and who ended; in a stop nobody asks what they died of."""
-        for kind, rank, data in rank_records(self._folder.attempt(self._order.attempt), self._seen):
+        for kind, rank, data in read_rank_records(
+            self._folder.attempt_folder(self._order.attempt), self._seen_records
+        ):
             key = (rank, int(data["start"]))
             if kind == "start":
-                body = decode(RankStarted, {**data, "rank": rank})
-                self._started[key] = RankProcess(body.pid, int(data["shim"]))
-                if body.start > 1:  # what any of them raised before was mended
-                    self._raised_at = None
+                event = decode(RankStarted, {**data, "rank": rank})
+                self._started[key] = RankProcess(event.pid, int(data["shim"]))
+                if event.start > 1:  # what any of them raised before was mended
+                    self._first_exception_at = None
                     with contextlib.suppress(OSError):
-                        self._begun_at[rank] = os.path.getsize(self._errors(rank))
-                self._member_of = body.nodes
-                self._journal.append(body, mono=float(data["mono"]), wall=float(data["wall"]))
+                        self._stderr_offset[rank] = os.path.getsize(self._stderr_path(rank))
+                self._nnodes = event.nodes
+                self._journal.append(event, mono=float(data["mono"]), wall=float(data["wall"]))
                 continue
             self._exited.add(key)
             pid = self._started[key].pid if key in self._started else 0
-            error = "" if stopping else exit_cause.seen(pid, data)
-            said = self._last_words(rank, float(data["wall"])) if data["code"] != 0 else ""
-            self._journal.append_exit(rank, data, error, said)
+            error = "" if stopping else exit_cause.kernel_kill_reason(pid, data)
+            exception = self._find_exception(rank, float(data["wall"])) if data["code"] != 0 else ""
+            self._journal.append_exit(rank, data, error, exception)
             if data["code"] != 0:
-                self._blame(said, data, stopping=stopping)
-                how = error or describe_exit(data["code"], data["signal"])
-                self._failed(rank, how, float(data["mono"]))
+                self._classify_failure(exception, data, stopping=stopping)
+                description = error or describe_exit(data["code"], data["signal"])
+                self._report_failure(rank, description, float(data["mono"]))
 
-    def note_unseen(self) -> None:
+    def record_vanished(self) -> None:
         """Record those whose shim is gone without a word: nobody saw how they ended."""
         alive = procfs.descendants(os.getpid())
         for (rank, start), process in sorted(self._started.items()):
-            if (rank, start) not in self._exited and process.shim not in alive:
+            if (rank, start) not in self._exited and process.shim_pid not in alive:
                 self._exited.add((rank, start))
-                error = exit_cause.unseen(self._folder.root)
+                error = exit_cause.missing_record_reason(self._folder.root)
                 self._journal.append(RankExited(rank, error=error, start=start))
-                self._failed(rank, "ended unseen", time.monotonic())
+                self._report_failure(rank, "ended unseen", time.monotonic())
 
-    def to_blame(self, failed_at: Optional[float]) -> Optional[float]:
+    def first_own_failure(self, failed_at: Optional[float]) -> Optional[float]:
         """Return when the first failed here of itself, if any did; something did at `failed_at`."""
-        moments = (self._raised_at, failed_at)
-        own = [at for at in moments if at is not None and at not in self._noticed]
-        return min(own, default=None)
+        failure_times = (self._first_exception_at, failed_at)
+        own_failures = [at for at in failure_times if at is not None and at not in self._secondary]
+        return min(own_failures, default=None)
 
-    def _errors(self, rank: int) -> str:
-        return self._folder.stream(self._order.attempt, rank_source(rank), "err")
+    def _stderr_path(self, rank: int) -> str:
+        return self._folder.stream_log(self._order.attempt, rank_source(rank), "err")
 
-    def _last_words(self, rank: int, ended: float) -> str:
+    def _find_exception(self, rank: int, ended_at: float) -> str:
         try:
-            with open(self._errors(rank), "rb") as file:
-                known = os.fstat(file.fileno())
-                if known.st_mtime < ended - LAST_S:  # it went on for long after that
+            with open(self._stderr_path(rank), "rb") as file:
+                file_stat = os.fstat(file.fileno())
+                if (
+                    file_stat.st_mtime < ended_at - MAX_EXCEPTION_AGE_S
+                ):  # it went on for long after that
                     return ""
-                file.seek(max(self._begun_at.get(rank, 0), known.st_size - WORDS))
-                text = file.read(WORDS).decode(errors="replace")
+                file.seek(max(self._stderr_offset.get(rank, 0), file_stat.st_size - TAIL_BYTES))
+                text = file.read(TAIL_BYTES).decode(errors="replace")
         except OSError:
             return ""
-        return raised(unmarked(text.splitlines()))
+        return final_exception(strip_rank_prefix(text.splitlines()))
 
-    def _blame(self, said: str, data: Dict[str, Any], *, stopping: bool) -> None:
+    def _classify_failure(self, exception: str, data: Dict[str, Any], *, stopping: bool) -> None:
         """Note who raised, and who only noticed; see `verdict` for why they are told apart."""
-        when, signum = float(data["mono"]), data["signal"]
-        if of_another(said):
+        failed_at, signum = float(data["mono"]), data["signal"]
+        if is_secondary_error(exception):
             if signum in (None, signal.SIGABRT):
-                self._noticed.add(when)
-        elif said and self._raised_at is None and (signum or not stopping):
-            self._raised_at = when
+                self._secondary.add(failed_at)
+        elif exception and self._first_exception_at is None and (signum or not stopping):
+            self._first_exception_at = failed_at
 
-    def _failed(self, rank: int, how: str, when: float) -> None:
-        if not self._order.restarts:
-            self._tell(f"rank {rank} on {self._order.node} {how}", when)
+    def _report_failure(self, rank: int, description: str, failed_at: float) -> None:
+        if not self._order.restarts_ranks:
+            self._on_failure(f"rank {rank} on {self._order.node} {description}", failed_at)
 
-    def renew(self, nodes: int) -> None:
+    def terminate_for_restart(self, nnodes: int) -> None:
         """End those of a membership of more nodes than are left: torch starts them anew.
 
         They may wait for the others for long; those of a later membership are left alone.
         """
-        if not nodes or self._member_of > nodes:
-            self._renewed = procfs.send(self.pids, signal.SIGTERM)
-            self._renewed_by = time.monotonic() + self._order.grace_s
+        if not nnodes or self._nnodes > nnodes:
+            self._terminated = procfs.signal_all(self.pids, signal.SIGTERM)
+            self._kill_at = time.monotonic() + self._order.grace_s
 
-    def end_the_renewed(self) -> None:
+    def kill_overdue(self) -> None:
         """Kill those of them that take longer than the grace."""
-        if time.monotonic() >= self._renewed_by:
-            self._renewed_by = float("inf")
-            procfs.send(self._renewed & self.pids, signal.SIGKILL)
+        if time.monotonic() >= self._kill_at:
+            self._kill_at = float("inf")
+            procfs.signal_all(self._terminated & self.pids, signal.SIGKILL)

@@ -9,18 +9,18 @@ import time
 from typing import Any, Dict, Generator, Iterator, Optional, Tuple
 
 from runner.core.protocol.events import ProgramStarted
-from runner.core.protocol.paths import RunFolder, is_run_id, release_folder, releases_folder
+from runner.core.protocol.paths import RunPaths, is_run_id, release_folder, releases_folder
 from runner.host.process import cgroup, procfs
 from runner.host.process.job_queue import Steps
 from runner.host.storage import release_store, run_owner
 from runner.host.storage.run_folder import read_events, read_state
-from runner.host.storage.run_lock import Doorway
+from runner.host.storage.run_lock import RunLock
 
-UNSETTLED_S = 3600.0
+UNFINISHED_GRACE_S = 3600.0
 """So long a run without an end on record may be about to start."""
 
 
-def clean(
+def collect_garbage(
     workdir: str, node: str, older_than_s: float, *, dry_run: bool
 ) -> Generator[None, None, Dict[str, Any]]:
     """Remove runs of this node that ended, and releases that were used last, so long ago.
@@ -33,45 +33,47 @@ def clean(
         The names of the `runs` and `releases` that are gone (or would be), their `bytes` on disk,
         and in `kept` the runs that are old enough and still in use.
     """
-    before = time.time() - older_than_s
-    gone: Dict[str, Any] = {"runs": [], "releases": [], "kept": [], "bytes": 0}
-    for run_id, folder in _runs(workdir, node):
+    cutoff = time.time() - older_than_s
+    removed: Dict[str, Any] = {"runs": [], "releases": [], "in_use": [], "bytes": 0}
+    for run_id, folder in _own_runs(workdir, node):
         root = folder.root
-        ended, last = _last_sign(folder)
-        if last is None or last > before:
+        ended, last_activity = _last_activity(folder)
+        if last_activity is None or last_activity > cutoff:
             continue
-        if _in_use(folder, run_id, node) or (not ended and last > time.time() - UNSETTLED_S):
-            gone["kept"].append(run_id)
+        if _in_use(folder, run_id, node) or (
+            not ended and last_activity > time.time() - UNFINISHED_GRACE_S
+        ):
+            removed["in_use"].append(run_id)
             continue
-        gone["runs"].append(run_id)
-        gone["bytes"] += yield from _size(root)
+        removed["runs"].append(run_id)
+        removed["bytes"] += yield from _disk_usage(root)
         if not dry_run:
-            for left in _cgroups(folder):
-                left.remove()
-            yield from remove(root)
+            for leftover in _recorded_cgroups(folder):
+                leftover.remove()
+            yield from remove_run_folder(root)
             with contextlib.suppress(OSError):  # other nodes of one disk have their parts there
                 os.rmdir(os.path.dirname(root))
-    for name in release_store.unused(workdir, before):
-        aside = release_folder(workdir, name)
+    for name in release_store.find_unused(workdir, cutoff):
+        path = release_folder(workdir, name)
         if not dry_run:
-            aside = release_store.set_aside(releases_folder(workdir), name)
-        if aside:
-            gone["releases"].append(name)
-            gone["bytes"] += yield from _size(aside)
-        if aside and not dry_run:
-            yield from release_store.remove_tree(aside)
-    return gone
+            path = release_store.move_away(releases_folder(workdir), name)
+        if path:
+            removed["releases"].append(name)
+            removed["bytes"] += yield from _disk_usage(path)
+        if path and not dry_run:
+            yield from release_store.remove_tree(path)
+    return removed
 
 
-def _runs(workdir: str, node: str) -> Iterator[Tuple[str, RunFolder]]:
+def _own_runs(workdir: str, node: str) -> Iterator[Tuple[str, RunPaths]]:
     """Yield what are runs of ours: they say so, or are the empty place that a launch claimed."""
-    for run_id in filter(is_run_id, sorted(release_store.names(os.path.join(workdir, "runs")))):
-        folder = RunFolder(workdir, run_id, node)
-        if os.path.exists(folder.format) or not release_store.names(folder.root):
+    for run_id in filter(is_run_id, sorted(release_store.listdir(os.path.join(workdir, "runs")))):
+        folder = RunPaths(workdir, run_id, node)
+        if os.path.exists(folder.format) or not release_store.listdir(folder.root):
             yield run_id, folder
 
 
-def remove(root: str) -> Steps:
+def remove_run_folder(root: str) -> Steps:
     """Remove a run's folder, also what its ranks made read-only."""
     for folder, folders, _ in os.walk(root):
         for name in folders:
@@ -83,45 +85,49 @@ def remove(root: str) -> Steps:
     yield from release_store.remove_tree(root)
 
 
-def _cgroups(folder: RunFolder) -> Iterator[cgroup.Cgroup]:
+def _recorded_cgroups(folder: RunPaths) -> Iterator[cgroup.Cgroup]:
     """Yield those on record; an end without witnesses, or of a stuck process, leaves one."""
     for event in read_events(folder):
         if isinstance(event.body, ProgramStarted):
             path = event.body.cgroup
-            yield cgroup.recorded(path, event.run_id, event.node, event.attempt)
+            yield cgroup.from_record(path, event.run_id, event.node, event.attempt)
 
 
-def _last_sign(folder: RunFolder) -> Tuple[bool, Optional[float]]:
+def _last_activity(folder: RunPaths) -> Tuple[bool, Optional[float]]:
     """Return whether a run has an end on record, and when it last changed its state, if ever."""
     state = read_state(folder)
     with contextlib.suppress(OSError):
         if state is not None:
-            return state.terminal, os.stat(folder.state).st_mtime
+            return state.is_terminal, os.stat(folder.state).st_mtime
         return False, os.stat(folder.root).st_mtime
     return False, None
 
 
-def _in_use(folder: RunFolder, run_id: str, node: str) -> bool:
+def _in_use(folder: RunPaths, run_id: str, node: str) -> bool:
     """Whether a supervisor or a guardian of it lives, or a process with its mark or its cgroup."""
-    if Doorway(run_id, node).held or run_owner.keepers(folder):
+    if RunLock(run_id, node).is_held or run_owner.live_owner_pids(folder):
         return True
     state = read_state(folder)
-    ended = state is not None and state.terminal
-    if not ended and run_owner.elsewhere(folder) and run_owner.silence(folder) < UNSETTLED_S:
+    ended = state is not None and state.is_terminal
+    if (
+        not ended
+        and run_owner.other_host(folder)
+        and run_owner.heartbeat_age(folder) < UNFINISHED_GRACE_S
+    ):
         return True  # it is another machine's to say
-    if any(left.pids() for left in _cgroups(folder)):
+    if any(leftover.pids() for leftover in _recorded_cgroups(folder)):
         return True
-    return bool(procfs.marked({f"RUNNER_RUN_ID={run_id}", f"RUNNER_NODE={node}"}))
+    return bool(procfs.with_env({f"RUNNER_RUN_ID={run_id}", f"RUNNER_NODE={node}"}))
 
 
-def _size(root: str) -> Generator[None, None, int]:
+def _disk_usage(root: str) -> Generator[None, None, int]:
     """Return the bytes a folder takes on the disk; what another release has too is not counted."""
     total = 0
     for folder, _, files in os.walk(root):
         for name in files:
             with contextlib.suppress(OSError):
-                found = os.lstat(os.path.join(folder, name))
-                if not stat.S_ISDIR(found.st_mode) and found.st_nlink == 1:
-                    total += found.st_blocks * 512
+                status = os.lstat(os.path.join(folder, name))
+                if not stat.S_ISDIR(status.st_mode) and status.st_nlink == 1:
+                    total += status.st_blocks * 512
         yield
     return total

@@ -11,7 +11,7 @@ CHUNK = 4 << 20
 _FICLONE = 0x40049409
 """The ioctl that makes one file share the blocks of another (linux/fs.h)."""
 
-_CLONES: Dict[Tuple[int, int], bool] = {}
+_CAN_REFLINK: Dict[Tuple[int, int], bool] = {}
 """Whether files of one disk can be cloned to another, by the numbers of both."""
 
 
@@ -21,7 +21,7 @@ def copy_file(source: str, target: str, mode: int) -> Generator[int, None, None]
     try:
         to_fd = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         try:
-            if not _cloned(from_fd, to_fd):
+            if not _reflink(from_fd, to_fd):
                 while True:
                     count = os.sendfile(to_fd, from_fd, None, CHUNK)
                     if not count:
@@ -34,14 +34,14 @@ def copy_file(source: str, target: str, mode: int) -> Generator[int, None, None]
         os.close(from_fd)
 
 
-def _cloned(from_fd: int, to_fd: int) -> bool:
-    disks = (os.fstat(from_fd).st_dev, os.fstat(to_fd).st_dev)
-    if not _CLONES.get(disks, True):
+def _reflink(from_fd: int, to_fd: int) -> bool:
+    devices = (os.fstat(from_fd).st_dev, os.fstat(to_fd).st_dev)
+    if not _CAN_REFLINK.get(devices, True):
         return False
     try:
         fcntl.ioctl(to_fd, _FICLONE, from_fd)
     except OSError:
-        _CLONES[disks] = False
+        _CAN_REFLINK[devices] = False
     else:
-        _CLONES[disks] = True
-    return _CLONES[disks]
+        _CAN_REFLINK[devices] = True
+    return _CAN_REFLINK[devices]

@@ -19,44 +19,44 @@ import zlib
 from typing import Dict, Generator, List, Optional, Set, Tuple, TypeVar
 
 from runner.core.model.release import File, Manifest, release_hash
-from runner.core.protocol.paths import CODE, RunFolder, release_folder, releases_folder
+from runner.core.protocol.paths import CODE_FOLDER, RunPaths, release_folder, releases_folder
 from runner.host.process.job_queue import Steps
 from runner.host.storage.run_folder import read_state
 
 T = TypeVar("T")
 
-SEAL = 1_000_000_000
+SEAL_MTIME = 1_000_000_000
 """The modification time of every stored file, in seconds since the epoch."""
 
-MANIFEST, STORE = "manifest", ".store"
-ASIDE = ".new"
+MANIFEST, STORE_ID = "manifest", ".store"
+STAGING_SUFFIX = ".new"
 
-_LEFT = re.compile(r"\.[^.]+\.(.+)\.(\d+)(?:\.broken|\.old)?" + re.escape(ASIDE))
+_STAGING_NAME = re.compile(r"\.[^.]+\.(.+)\.(\d+)(?:\.broken|\.old)?" + re.escape(STAGING_SUFFIX))
 """What an assembly leaves that was killed: whose, on which host, under which pid."""
 
-LOOKS = 1000
+FILES_PER_STEP = 1000
 """Files that are looked at in one step: on a network disk each may take a millisecond."""
 
-STEP = 4 << 20
+BYTES_PER_STEP = 4 << 20
 """Bytes that are read or written in one step."""
 
 
-def held(workdir: str, name: str) -> bool:
+def is_intact(workdir: str, name: str) -> bool:
     """Whether the release is here, whole and as it was stored."""
-    return _at_once(held_in_steps(workdir, name))
+    return _run_steps(is_intact_steps(workdir, name))
 
 
-def condition(workdir: str, name: str) -> str:
+def check_intact(workdir: str, name: str) -> str:
     """Return "absent", "intact" or "damaged" after reading all of a release; nothing is changed."""
     if not os.path.lexists(release_folder(workdir, name)):
         return "absent"
     root = release_folder(workdir, name)
-    manifest = load(root) if held(workdir, name) else None
-    whole = manifest is not None and not _at_once(_changed(root, manifest))
-    return "intact" if whole else "damaged"
+    manifest = load_manifest(root) if is_intact(workdir, name) else None
+    intact = manifest is not None and not _run_steps(_modified_files(root, manifest))
+    return "intact" if intact else "damaged"
 
 
-def _at_once(steps: Generator[None, None, T]) -> T:
+def _run_steps(steps: Generator[None, None, T]) -> T:
     while True:
         try:
             next(steps)
@@ -65,47 +65,47 @@ def _at_once(steps: Generator[None, None, T]) -> T:
             return value
 
 
-def held_in_steps(workdir: str, name: str) -> Generator[None, None, bool]:
-    """Return what `held` does."""
+def is_intact_steps(workdir: str, name: str) -> Generator[None, None, bool]:
+    """Return what `is_intact` does."""
     root = release_folder(workdir, name)
-    manifest = load(root)
+    manifest = load_manifest(root)
     if manifest is None:
         return False
-    code = os.path.join(root, CODE)
+    code = os.path.join(root, CODE_FOLDER)
     for count, file in enumerate(manifest.files):
-        if count % LOOKS == 0:
+        if count % FILES_PER_STEP == 0:
             yield
-        if not sealed(os.path.join(code, file.path), file):
+        if not is_sealed(os.path.join(code, file.path), file):
             return False
     try:
         return all(
-            os.readlink(os.path.join(code, each.path)) == each.target for each in manifest.links
-        ) and all(os.path.isdir(os.path.join(code, each.path)) for each in manifest.folders)
+            os.readlink(os.path.join(code, entry.path)) == entry.target for entry in manifest.links
+        ) and all(os.path.isdir(os.path.join(code, entry.path)) for entry in manifest.folders)
     except OSError:
         return False
 
 
-def verified(workdir: str, name: str) -> Generator[None, None, bool]:
+def verify_content(workdir: str, name: str) -> Generator[None, None, bool]:
     """Whether the release is here and every file has the content it should have.
 
     What has not loses its seal, so that it is taken for missing from now on.
     """
-    there = yield from held_in_steps(workdir, name)
+    is_stored = yield from is_intact_steps(workdir, name)
     root = release_folder(workdir, name)
-    manifest = load(root) if there else None
+    manifest = load_manifest(root) if is_stored else None
     if manifest is None:
         return False
-    changed = yield from _changed(root, manifest)
+    changed = yield from _modified_files(root, manifest)
     for path in changed:
         os.utime(path)
     return not changed
 
 
-def _changed(root: str, manifest: Manifest) -> Generator[None, None, List[str]]:
+def _modified_files(root: str, manifest: Manifest) -> Generator[None, None, List[str]]:
     """Return the files of a release whose content is not what it should be."""
     changed = []
     for file in manifest.files:
-        path = os.path.join(root, CODE, file.path)
+        path = os.path.join(root, CODE_FOLDER, file.path)
         if (yield from digest_of(path)) != file.digest:
             changed.append(path)
     return changed
@@ -115,13 +115,13 @@ def digest_of(path: str) -> Generator[None, None, str]:
     """Return the sha256 of a file."""
     digest = hashlib.sha256()
     with open(path, "rb") as file:
-        while chunk := file.read(STEP):
+        while chunk := file.read(BYTES_PER_STEP):
             digest.update(chunk)
             yield
     return digest.hexdigest()
 
 
-def load(root: str) -> Optional[Manifest]:
+def load_manifest(root: str) -> Optional[Manifest]:
     """Return the manifest of the release in that folder, None if it is not the one it should be."""
     try:
         with open(os.path.join(root, MANIFEST), "rb") as file:
@@ -131,21 +131,21 @@ def load(root: str) -> Optional[Manifest]:
         return None
 
 
-def sealed(path: str, file: File) -> bool:
+def is_sealed(path: str, file: File) -> bool:
     """Whether a stored file is there and was not written to since."""
     try:
-        found = os.lstat(path)
+        status = os.lstat(path)
     except OSError:
         return False
     return (
-        stat.S_ISREG(found.st_mode)
-        and found.st_size == file.size
-        and int(found.st_mtime) == SEAL
-        and stat.S_IMODE(found.st_mode) == stored_mode(file)
+        stat.S_ISREG(status.st_mode)
+        and status.st_size == file.size
+        and int(status.st_mtime) == SEAL_MTIME
+        and stat.S_IMODE(status.st_mode) == stored_mode(file)
     )
 
 
-def hold(workdir: str, name: str) -> Optional[int]:
+def pin(workdir: str, name: str) -> Optional[int]:
     """Keep a release from being removed, for as long as the descriptor returned is open.
 
     None when there is none, or when it is being removed.
@@ -188,22 +188,22 @@ def lock_folder(path: str) -> Optional[int]:
     return descriptor
 
 
-def store_name(workdir: str) -> str:
+def store_id(workdir: str) -> str:
     """Return the name of this store: hosts that share the disk read the same one."""
     folder = releases_folder(workdir)
     os.makedirs(folder, mode=0o700, exist_ok=True)
-    path = os.path.join(folder, STORE)
-    aside = f"{path}.{os.uname().nodename}.{os.getpid()}"
+    path = os.path.join(folder, STORE_ID)
+    staging = f"{path}.{os.uname().nodename}.{os.getpid()}"
     if not os.path.exists(path):
-        with open(aside, "w", encoding="ascii") as file:
+        with open(staging, "w", encoding="ascii") as file:
             file.write(secrets.token_hex(8))
         try:
             with contextlib.suppress(FileExistsError):
-                os.link(aside, path)
+                os.link(staging, path)
         except OSError:  # a disk without hard links
-            os.rename(aside, path)
+            os.rename(staging, path)
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(aside)
+            os.unlink(staging)
     with open(path, encoding="ascii") as file:
         return file.read()
 
@@ -216,32 +216,32 @@ def stored_mode(file: File) -> int:
 def seal(path: str, file: File) -> None:
     """Mark a file whose content is as it should be."""
     os.chmod(path, stored_mode(file))
-    os.utime(path, (SEAL, SEAL))
+    os.utime(path, (SEAL_MTIME, SEAL_MTIME))
 
 
 def prune(workdir: str, keep: int, current: str) -> Generator[None, None, List[str]]:
     """Remove the oldest releases but `keep`, `current` and those in use; return their names."""
     parent = releases_folder(workdir)
-    others = [name for name in names(parent) if not name.startswith(".") and name != current]
+    others = [name for name in listdir(parent) if not name.startswith(".") and name != current]
     others.sort(key=lambda name: _last_use(os.path.join(parent, name)), reverse=True)
     old = others[keep:]
-    used = _used_by_runs(workdir) if old else set()
+    in_use = _releases_in_use(workdir) if old else set()
     removed = []
     for name in old:
-        aside = "" if name in used else set_aside(parent, name)
-        if aside:
+        staging = "" if name in in_use else move_away(parent, name)
+        if staging:
             removed.append(name)
-            yield from remove_tree(aside)
+            yield from remove_tree(staging)
     return removed
 
 
-def unused(workdir: str, before: float) -> List[str]:
+def find_unused(workdir: str, cutoff: float) -> List[str]:
     """Return the releases that no run names and nobody used since a moment in time."""
     parent = releases_folder(workdir)
-    there = [name for name in names(parent) if not name.startswith(".")]
-    old = [name for name in there if _last_use(os.path.join(parent, name)) < before]
-    used = _used_by_runs(workdir) if old else set()
-    return sorted(name for name in old if name not in used)
+    present = [name for name in listdir(parent) if not name.startswith(".")]
+    old = [name for name in present if _last_use(os.path.join(parent, name)) < cutoff]
+    in_use = _releases_in_use(workdir) if old else set()
+    return sorted(name for name in old if name not in in_use)
 
 
 def _last_use(root: str) -> float:
@@ -256,7 +256,7 @@ def remove_tree(path: str) -> Steps:
     """Remove a folder; what cannot be removed stays."""
     for folder, folders, files in os.walk(path, topdown=False):
         for count, name in enumerate([*files, *folders]):
-            if count % LOOKS == 0:
+            if count % FILES_PER_STEP == 0:
                 yield
             entry = os.path.join(folder, name)
             with contextlib.suppress(OSError):
@@ -268,38 +268,40 @@ def remove_tree(path: str) -> Steps:
         os.rmdir(path)
 
 
-def set_aside(parent: str, name: str) -> str:
+def move_away(parent: str, name: str) -> str:
     """Take one release out of its place, unless somebody holds it; return where it is then."""
     path = os.path.join(parent, name)
-    aside = os.path.join(parent, f".{name}.{os.uname().nodename}.{os.getpid()}.old{ASIDE}")
+    staging = os.path.join(
+        parent, f".{name}.{os.uname().nodename}.{os.getpid()}.old{STAGING_SUFFIX}"
+    )
     try:
         lock = lock_folder(path)
     except OSError:
         return ""
     try:
-        os.rename(path, aside)
+        os.rename(path, staging)
     except OSError:
         return ""
     finally:
         if lock is not None:
             os.close(lock)
-    return aside
+    return staging
 
 
-def _used_by_runs(workdir: str) -> Set[str]:
+def _releases_in_use(workdir: str) -> Set[str]:
     """Return the releases of runs that are not over, on any host that shares this disk."""
     runs = os.path.join(workdir, "runs")
     return {
-        _release_of(RunFolder(workdir, run, node))
-        for run in names(runs)
-        for node in names(os.path.join(runs, run))
+        _release_of(RunPaths(workdir, run, node))
+        for run in listdir(runs)
+        for node in listdir(os.path.join(runs, run))
     }
 
 
-def _release_of(folder: RunFolder) -> str:
+def _release_of(folder: RunPaths) -> str:
     """Return the release of a run on one host, "" when it is over."""
     state = read_state(folder)
-    if state is None or state.terminal:
+    if state is None or state.is_terminal:
         return ""
     try:
         with open(folder.order, encoding="utf-8") as file:
@@ -308,7 +310,7 @@ def _release_of(folder: RunFolder) -> str:
         return ""
 
 
-def names(folder: str) -> List[str]:
+def listdir(folder: str) -> List[str]:
     """Return what is in a folder, nothing where it cannot be read."""
     try:
         return os.listdir(folder)
@@ -316,30 +318,30 @@ def names(folder: str) -> List[str]:
         return []
 
 
-def known_contents(parent: str) -> Generator[None, None, Dict[Tuple[str, int], str]]:
+def stored_contents(parent: str) -> Generator[None, None, Dict[Tuple[str, int], str]]:
     """Return where contents of earlier releases lie, by digest and stored mode, if still sealed."""
-    known: Dict[Tuple[str, int], str] = {}
-    for name in names(parent):
-        manifest = None if name.startswith(".") else load(os.path.join(parent, name))
+    contents: Dict[Tuple[str, int], str] = {}
+    for name in listdir(parent):
+        manifest = None if name.startswith(".") else load_manifest(os.path.join(parent, name))
         yield
         for count, file in enumerate(manifest.files if manifest else ()):
-            if count % LOOKS == 0:
+            if count % FILES_PER_STEP == 0:
                 yield
             key = (file.digest, stored_mode(file))
-            path = os.path.join(parent, name, CODE, file.path)
-            if key not in known and sealed(path, file):
-                known[key] = path
-    return known
+            path = os.path.join(parent, name, CODE_FOLDER, file.path)
+            if key not in contents and is_sealed(path, file):
+                contents[key] = path
+    return contents
 
 
 def remove_stale(parent: str) -> Steps:
     """Remove what processes of this host left that were killed while they assembled."""
     host = os.uname().nodename
-    for name in names(parent):
-        found = _LEFT.fullmatch(name)
-        if found is None or found.group(1) != host:
+    for name in listdir(parent):
+        match = _STAGING_NAME.fullmatch(name)
+        if match is None or match.group(1) != host:
             continue
-        pid = found.group(2)
+        pid = match.group(2)
         # With our own number it is of somebody before us: we begin only now.
         if pid != str(os.getpid()) and os.path.exists(f"/proc/{pid}"):
             continue

@@ -9,84 +9,84 @@ import shutil
 import zlib
 from typing import Dict, Generator, List, Optional
 
-from runner.core.model.release import File, Manifest, distinct, release_hash
-from runner.core.protocol.paths import CODE, release_folder, releases_folder
+from runner.core.model.release import File, Manifest, release_hash, unique_contents
+from runner.core.protocol.paths import CODE_FOLDER, release_folder, releases_folder
 from runner.host.process.job_queue import Steps
 from runner.host.storage.reflink import copy_file
 from runner.host.storage.release_store import (
-    ASIDE,
+    BYTES_PER_STEP,
     MANIFEST,
-    STEP,
+    STAGING_SUFFIX,
     digest_of,
-    held_in_steps,
-    known_contents,
+    is_intact_steps,
+    is_sealed,
     lock_folder,
     remove_stale,
     remove_tree,
     seal,
-    sealed,
+    stored_contents,
     stored_mode,
 )
 
 
-class Assembly:
+class ReleaseWriter:
     """A release in the making: `missing` is what has to come, in the order in which it must."""
 
-    def __init__(self, workdir: str, encoded: bytes) -> None:
+    def __init__(self, workdir: str, manifest_bytes: bytes) -> None:
         """Begin one.
 
         Raises:
             ValueError: That is no manifest.
             OSError: Nothing can be written here.
         """
-        self.manifest = Manifest.decode(encoded)
-        self.name = release_hash(encoded)
+        self.manifest = Manifest.decode(manifest_bytes)
+        self.name = release_hash(manifest_bytes)
         self.missing: List[File] = []
-        self._encoded = encoded
-        self._final = release_folder(workdir, self.name)
+        self._manifest_bytes = manifest_bytes
+        self._release_path = release_folder(workdir, self.name)
         parent = releases_folder(workdir)
         os.makedirs(parent, mode=0o700, exist_ok=True)
-        mark = f"{os.uname().nodename}.{os.getpid()}{ASIDE}"
-        self._aside = os.path.join(parent, f".{self.name}.{mark}")
-        self._code = os.path.join(self._aside, CODE)
-        self._places: Dict[str, List[File]] = {}
+        suffix = f"{os.uname().nodename}.{os.getpid()}{STAGING_SUFFIX}"
+        self._staging = os.path.join(parent, f".{self.name}.{suffix}")
+        self._code_folder = os.path.join(self._staging, CODE_FOLDER)
+        self._files_by_digest: Dict[str, List[File]] = {}
         for file in self.manifest.files:
-            self._places.setdefault(file.digest, []).append(file)
-        self._next = 0
-        self._writing: Optional[_Writing] = None
-        self._lock: Optional[int] = None
+            self._files_by_digest.setdefault(file.digest, []).append(file)
+        self._missing_index = 0
+        self._open_file: Optional[_OpenFile] = None
+        self._lock_fd: Optional[int] = None
 
     def begin(self) -> Steps:
         """Make the folders, and take over what earlier releases have."""
-        yield from remove_stale(os.path.dirname(self._final))
-        os.makedirs(self._code, mode=0o700)
-        self._lock = lock_folder(self._aside)
+        yield from remove_stale(os.path.dirname(self._release_path))
+        os.makedirs(self._code_folder, mode=0o700)
+        self._lock_fd = lock_folder(self._staging)
         for folder in self.manifest.folders:
-            os.mkdir(os.path.join(self._code, folder.path), 0o700)
-        known = yield from known_contents(os.path.dirname(self._final))
-        done = 0
-        for file in distinct(self.manifest):
-            source = known.get((file.digest, stored_mode(file)))
-            if source is None or not (yield from self._take_over(source, file)):
+            os.mkdir(os.path.join(self._code_folder, folder.path), 0o700)
+        stored = yield from stored_contents(os.path.dirname(self._release_path))
+        copied = 0
+        for file in unique_contents(self.manifest):
+            source = stored.get((file.digest, stored_mode(file)))
+            if source is None or not (yield from self._reuse_stored(source, file)):
                 self.missing.append(file)
                 continue
-            done += file.size + 4096
-            if done > STEP:
-                done = 0
+            copied += file.size + 4096
+            if copied > BYTES_PER_STEP:
+                copied = 0
                 yield
-        yield from self._turn_over()
+        yield from self._next_file()
 
     @property
-    def lacks_room(self) -> str:
+    def space_error(self) -> str:
         """Why what is missing will not fit on the disk, "" if it will."""
-        disk = os.statvfs(self._aside)
+        disk = os.statvfs(self._staging)
         free, needed = disk.f_bavail * disk.f_frsize, sum(file.size for file in self.missing)
         if needed <= free:
             return ""
         megabytes = f"{needed / 1e6:.1f} MB are needed, {free / 1e6:.1f} MB are free"
         return f"{os.strerror(errno.ENOSPC)}: {megabytes}"
 
-    def feed(self, data: bytes) -> Steps:
+    def write(self, data: bytes) -> Steps:
         """Take the next bytes of the stream: the missing files one after the other.
 
         Raises:
@@ -95,11 +95,11 @@ class Assembly:
         """
         view = memoryview(data)
         while view:
-            if self._writing is None:
+            if self._open_file is None:
                 raise ValueError("more came than was missing")
-            view = self._writing.take(view)
-            if not self._writing.left:
-                yield from self._turn_over()
+            view = self._open_file.write(view)
+            if not self._open_file.remaining:
+                yield from self._next_file()
                 yield
 
     def finish(self) -> Steps:
@@ -109,31 +109,31 @@ class Assembly:
             ValueError: Something is not what the manifest says.
             OSError: It cannot be written.
         """
-        if self._writing is not None:
-            raise ValueError(f"the stream ended within {self._writing.file.path}")
+        if self._open_file is not None:
+            raise ValueError(f"the stream ended within {self._open_file.file.path}")
         for link in self.manifest.links:
-            os.symlink(link.target, os.path.join(self._code, link.path))
-        with open(os.path.join(self._aside, MANIFEST), "wb") as file:
-            file.write(zlib.compress(self._encoded))
+            os.symlink(link.target, os.path.join(self._code_folder, link.path))
+        with open(os.path.join(self._staging, MANIFEST), "wb") as file:
+            file.write(zlib.compress(self._manifest_bytes))
         yield from self._verify()
         yield from self._publish()
 
-    def abandon(self) -> None:
+    def abort(self) -> None:
         """Leave nothing behind; harmless when it is done."""
-        if self._writing is not None:
-            self._writing.close()
-            self._writing = None
-        shutil.rmtree(self._aside, ignore_errors=True)
+        if self._open_file is not None:
+            self._open_file.close()
+            self._open_file = None
+        shutil.rmtree(self._staging, ignore_errors=True)
         self._unlock()
 
     def _unlock(self) -> None:
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
+        if self._lock_fd is not None:
+            os.close(self._lock_fd)
+            self._lock_fd = None
 
-    def _take_over(self, source: str, file: File) -> Generator[None, None, bool]:
+    def _reuse_stored(self, source: str, file: File) -> Generator[None, None, bool]:
         """Give a known content its place: as another name of the same file where the disk can."""
-        target = os.path.join(self._code, file.path)
+        target = os.path.join(self._code_folder, file.path)
         try:
             os.link(source, target)
         except OSError:
@@ -141,86 +141,86 @@ class Assembly:
                 yield from self._copy(source, file)
             except FileNotFoundError:  # removed by somebody's `deploy.keep`
                 return False
-        yield from self._spread(file)
+        yield from self._copy_duplicates(file)
         return True
 
     def _copy(self, source: str, file: File) -> Steps:
-        target = os.path.join(self._code, file.path)
+        target = os.path.join(self._code_folder, file.path)
         for _ in copy_file(source, target, stored_mode(file)):
             yield
         seal(target, file)
 
-    def _spread(self, file: File) -> Steps:
+    def _copy_duplicates(self, file: File) -> Steps:
         """Copy a file that is here to the other places with the same content."""
-        first = os.path.join(self._code, file.path)
-        for other in self._places[file.digest]:
+        first = os.path.join(self._code_folder, file.path)
+        for other in self._files_by_digest[file.digest]:
             if other is not file:
                 yield from self._copy(first, other)
 
-    def _turn_over(self) -> Steps:
+    def _next_file(self) -> Steps:
         """End the file that is complete, and open the next one."""
-        while self._writing is None or not self._writing.left:
-            if self._writing is not None:
-                writing, self._writing = self._writing, None
-                writing.end()
-                yield from self._spread(writing.file)
-            if self._next == len(self.missing):
+        while self._open_file is None or not self._open_file.remaining:
+            if self._open_file is not None:
+                finished, self._open_file = self._open_file, None
+                finished.finish()
+                yield from self._copy_duplicates(finished.file)
+            if self._missing_index == len(self.missing):
                 return
-            file = self.missing[self._next]
-            self._next += 1
-            self._writing = _Writing(file, os.path.join(self._code, file.path))
+            file = self.missing[self._missing_index]
+            self._missing_index += 1
+            self._open_file = _OpenFile(file, os.path.join(self._code_folder, file.path))
 
     def _verify(self) -> Steps:
         """Read back all that was not hashed as it came."""
-        came = {id(file) for file in self.missing}
+        received = {id(file) for file in self.missing}
         for file in self.manifest.files:
-            path = os.path.join(self._code, file.path)
-            if id(file) not in came and (yield from digest_of(path)) != file.digest:
+            path = os.path.join(self._code_folder, file.path)
+            if id(file) not in received and (yield from digest_of(path)) != file.digest:
                 raise ValueError(f"{file.path} is not what it was in an earlier release")
-            if not sealed(path, file):
+            if not is_sealed(path, file):
                 raise ValueError(f"{file.path} was changed while it was stored")
 
     def _publish(self) -> Steps:
-        parent = os.path.dirname(self._final)
+        parent = os.path.dirname(self._release_path)
         for _ in range(2):
             try:
-                os.rename(self._aside, self._final)
+                os.rename(self._staging, self._release_path)
                 self._unlock()
                 return
             except OSError as error:
                 if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
                     raise
-            if (yield from held_in_steps(os.path.dirname(parent), self.name)):  # by somebody else
-                self.abandon()
+            if (yield from is_intact_steps(os.path.dirname(parent), self.name)):  # by somebody else
+                self.abort()
                 return
-            broken = f"{self._aside[: -len(ASIDE)]}.broken{ASIDE}"
-            os.rename(self._final, broken)
+            broken = f"{self._staging[: -len(STAGING_SUFFIX)]}.broken{STAGING_SUFFIX}"
+            os.rename(self._release_path, broken)
             yield from remove_tree(broken)
-        raise ValueError(f"{self._final} is in the way")
+        raise ValueError(f"{self._release_path} is in the way")
 
 
-class _Writing:
+class _OpenFile:
     """One file on its way in."""
 
     def __init__(self, file: File, path: str) -> None:
         self.file = file
-        self.left = file.size
+        self.remaining = file.size
         self._path = path
         self._digest = hashlib.sha256()
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
         self._descriptor = os.open(path, flags, 0o600)
 
-    def take(self, view: memoryview) -> memoryview:
+    def write(self, view: memoryview) -> memoryview:
         """Write what is of this file; return the rest."""
-        part = view[: self.left]
+        part = view[: self.remaining]
         self._digest.update(part)
         written = 0
         while written < len(part):
             written += os.write(self._descriptor, part[written:])
-        self.left -= len(part)
+        self.remaining -= len(part)
         return view[len(part) :]
 
-    def end(self) -> None:
+    def finish(self) -> None:
         """Verify and seal it."""
         self.close()
         if self._digest.hexdigest() != self.file.digest:

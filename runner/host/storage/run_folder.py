@@ -13,35 +13,35 @@ from runner.core import shell
 from runner.core.codec import decode, encode
 from runner.core.model.order import Order
 from runner.core.protocol.events import (
-    Body,
     Ended,
     Event,
+    EventBody,
     ProgramStarted,
     RankExited,
-    Regrouping,
+    RelaunchPending,
     parse,
 )
-from runner.core.protocol.paths import FORMAT, RunFolder
-from runner.core.protocol.states import LEGAL, State
+from runner.core.protocol.paths import FORMAT_VERSION, RunPaths
+from runner.core.protocol.states import TRANSITIONS, State
 
 
-def write_aside(path: str, text: str, mode: int = 0o600, *, durable: bool = False) -> None:
+def write_atomic(path: str, text: str, mode: int = 0o600, *, durable: bool = False) -> None:
     """Write a file whole or not at all: a neighbour first, then a rename.
 
     What is `durable` is on the disk before it has its name, so that no power cut leaves it empty.
     """
-    aside = f"{path}.{os.getpid()}.new"
-    descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+    temp_path = f"{path}.{os.getpid()}.new"
+    descriptor = os.open(temp_path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
     with open(descriptor, "w", encoding="utf-8") as file:
         file.write(text)
         if durable:
             file.flush()
             os.fsync(file.fileno())
-    os.rename(aside, path)
+    os.rename(temp_path, path)
 
 
-def prepare(
-    folder: RunFolder, order: Order, programs: Mapping[str, str], record: Mapping[str, Any]
+def create_run_folder(
+    folder: RunPaths, order: Order, programs: Mapping[str, str], record: Mapping[str, Any]
 ) -> None:
     """Make the run folder of a new attempt: format, order, shim, and the `record` of the run.
 
@@ -52,47 +52,47 @@ def prepare(
     Raises:
         OSError: No file can be written there, or a run of this id has been here before.
     """
-    before = os.umask(0o077)  # for the folders above too; the ranks keep the user's own
+    old_umask = os.umask(0o077)  # for the folders above too; the ranks keep the user's own
     try:
         os.makedirs(os.path.dirname(folder.root), exist_ok=True)
-        later = order.attempt or order.again
-        if not (later and os.path.isdir(folder.root)):
+        is_later_start = order.attempt or order.rejoin_count
+        if not (is_later_start and os.path.isdir(folder.root)):
             os.mkdir(folder.root)  # a record is never written over
-        os.makedirs(folder.attempt(order.attempt), exist_ok=bool(order.again))
-        for place in (folder.work, folder.site):
-            os.makedirs(place, exist_ok=True)
+        os.makedirs(folder.attempt_folder(order.attempt), exist_ok=bool(order.rejoin_count))
+        for directory in (folder.work, folder.site):
+            os.makedirs(directory, exist_ok=True)
     finally:
-        os.umask(before)
-    write_aside(folder.format, f"{FORMAT}\n")
-    write_aside(folder.state, _state_text(State.STARTING), durable=True)
+        os.umask(old_umask)
+    write_atomic(folder.format, f"{FORMAT_VERSION}\n")
+    write_atomic(folder.state, _state_text(State.STARTING), durable=True)
     if record:
-        write_aside(folder.info, json.dumps(record["info"], indent=1) + "\n", durable=True)
-        write_aside(folder.plan, json.dumps(record["plan"], indent=1) + "\n", durable=True)
-        write_aside(folder.config, record["config"], durable=True)
-    write_aside(folder.order, json.dumps(encode(order), indent=1) + "\n", durable=True)
-    write_aside(folder.shim_code, programs["shim"])
-    write_aside(os.path.join(folder.site, "sitecustomize.py"), programs["sitecustomize"])
-    words = [
-        *(order.shim_python, "-I", "-S", folder.shim_code, folder.attempt(order.attempt)),
-        *(folder.site if order.stacks else "", ",".join(order.hide)),
+        write_atomic(folder.info, json.dumps(record["info"], indent=1) + "\n", durable=True)
+        write_atomic(folder.plan, json.dumps(record["plan"], indent=1) + "\n", durable=True)
+        write_atomic(folder.config, record["config"], durable=True)
+    write_atomic(folder.order, json.dumps(encode(order), indent=1) + "\n", durable=True)
+    write_atomic(folder.shim_code, programs["shim"])
+    write_atomic(os.path.join(folder.site, "sitecustomize.py"), programs["sitecustomize"])
+    argv = [
+        *(order.shim_python, "-I", "-S", folder.shim_code, folder.attempt_folder(order.attempt)),
+        *(folder.site if order.stacks else "", ",".join(order.hidden_env)),
         *(str(len(order.rank_prefix)), *order.rank_prefix),
     ]
-    command = shell.line(words, paths=1)
-    write_aside(folder.shim, f'#!/bin/sh\nexec {command} "$@"\n', mode=0o700)
+    command = shell.line(argv, paths=1)
+    write_atomic(folder.shim, f'#!/bin/sh\nexec {command} "$@"\n', mode=0o700)
     for ballast in (folder.ballast, folder.last_ballast):
-        write_aside(ballast, "\0" * BALLAST)
+        write_atomic(ballast, "\0" * BALLAST)
 
 
-def claim(folder: RunFolder, attempt: int) -> bool:
+def reserve_attempt(folder: RunPaths, attempt: int) -> bool:
     """Take the place of an attempt that has not begun here, so that it never will.
 
     Returns:
         False if it has begun.
     """
-    place = folder.attempt(attempt) if attempt else folder.root
+    path = folder.attempt_folder(attempt) if attempt else folder.root
     try:
-        os.makedirs(os.path.dirname(place), mode=0o700, exist_ok=True)
-        os.mkdir(place, mode=0o700)
+        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+        os.mkdir(path, mode=0o700)
     except FileExistsError:
         return False
     return True
@@ -102,22 +102,22 @@ BALLAST = 64 << 10
 """Bytes set aside at the start, so that a full disk does not keep the end off the record."""
 
 
-class Journal:
+class EventLog:
     """The events and the state of one run on one host.
 
-    `failed` says why something could not be written.
+    `write_error` says why something could not be written.
     """
 
-    def __init__(self, folder: RunFolder, order: Order) -> None:
+    def __init__(self, folder: RunPaths, order: Order) -> None:
         self._folder = folder
         self._order = order
         self._seq = 1 + max((event.seq for event in read_events(folder)), default=0)
         self.state = read_state(folder) or State.STARTING
-        self.failed = ""
-        self._ending = False
-        self._end_torn_line()
+        self.write_error = ""
+        self._finalising = False
+        self._terminate_torn_line()
 
-    def _end_torn_line(self) -> None:
+    def _terminate_torn_line(self) -> None:
         """Have what a power cut tore end here, so that the next event is a line of its own."""
         with contextlib.suppress(OSError), open(self._folder.events, "rb+") as file:
             size = file.seek(0, os.SEEK_END)
@@ -125,7 +125,7 @@ class Journal:
                 file.write(b"\n")
 
     def append(
-        self, body: Body, mono: Optional[float] = None, wall: Optional[float] = None
+        self, body: EventBody, mono: Optional[float] = None, wall: Optional[float] = None
     ) -> None:
         """Record that something happened, now or at the given times."""
         order = self._order
@@ -140,7 +140,7 @@ class Journal:
         )
         self._seq += 1
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-        self._write(event.line().encode(), flags)
+        self._write(event.to_line().encode(), flags)
 
     def _write(self, line: bytes, flags: int) -> None:
         """Append one whole line, also where the disk is full: then the ballast makes room."""
@@ -149,12 +149,12 @@ class Journal:
             try:
                 if os.write(descriptor, line) == len(line):
                     return
-                why = os.strerror(errno.ENOSPC)
+                problem = os.strerror(errno.ENOSPC)
             finally:
                 os.close(descriptor)
         except OSError as error:
-            why = os.strerror(error.errno or 0)
-        self.failed = self.failed or f"cannot write its record: {why}"
+            problem = os.strerror(error.errno or 0)
+        self.write_error = self.write_error or f"cannot write its record: {problem}"
         self._make_room()
         with contextlib.suppress(OSError):
             descriptor = os.open(self._folder.events, flags, 0o600)
@@ -168,52 +168,52 @@ class Journal:
 
         `error` and `raised` say more of it.
         """
-        told = str(data.get("traceback", ""))
-        end = (data["code"], data["signal"], int(data["max_rss"]))
-        body = RankExited(rank, *end, error, told, int(data["start"]), raised)
+        traceback = str(data.get("traceback", ""))
+        exit_fields = (data["code"], data["signal"], int(data["max_rss"]))
+        body = RankExited(rank, *exit_fields, error, traceback, int(data["start"]), raised)
         self.append(body, mono=float(data["mono"]), wall=float(data["wall"]))
 
-    def enter(self, state: State) -> None:
+    def set_state(self, state: State) -> None:
         """Move to the next state.
 
         Raises:
             ValueError: That move is not in the table.
         """
-        if state not in LEGAL[self.state]:
+        if state not in TRANSITIONS[self.state]:
             raise ValueError(f"{self.state.value} cannot become {state.value}")
         self.state = state
         text = _state_text(state)
         try:
-            write_aside(self._folder.state, text)
+            write_atomic(self._folder.state, text)
         except OSError:  # a full disk; if nothing helps, the events say it as well
-            if state.terminal:
+            if state.is_terminal:
                 self._make_room()
                 with contextlib.suppress(OSError):
-                    write_aside(self._folder.state, text)
+                    write_atomic(self._folder.state, text)
 
     def _make_room(self) -> None:
         """Let go of what was set aside: one half now, the other once no rank can take it."""
         with contextlib.suppress(OSError):
             os.unlink(self._folder.ballast)
-        if self._ending:
+        if self._finalising:
             with contextlib.suppress(OSError):
                 os.unlink(self._folder.last_ballast)
 
-    def end(self, ended: Ended) -> None:
+    def finalise(self, ended: Ended) -> None:
         """Close the record: the last event, which is what counts, then the state."""
-        self._ending = True
+        self._finalising = True
         self.append(ended)
         with contextlib.suppress(OSError), open(self._folder.events, "rb") as file:
             os.fsync(file.fileno())
-        self.enter(ended.state)
+        self.set_state(ended.state)
 
     def reopen(self) -> None:
         """Let a record be closed whose state says more than its events, as after a power cut."""
-        if self.state.terminal:
+        if self.state.is_terminal:
             self.state = State.STOPPING
 
 
-def read_events(folder: RunFolder) -> List[Event]:
+def read_events(folder: RunPaths) -> List[Event]:
     """Return what is recorded; a torn last line (power cut) is left out."""
     try:
         with open(folder.events, encoding="utf-8", errors="replace") as file:
@@ -227,7 +227,7 @@ def read_events(folder: RunFolder) -> List[Event]:
     return events
 
 
-def read_order(folder: RunFolder) -> Optional[Order]:
+def read_order(folder: RunPaths) -> Optional[Order]:
     """Return the order of a run, None where it never arrived or cannot be read."""
     try:
         with open(folder.order, encoding="utf-8") as file:
@@ -236,21 +236,21 @@ def read_order(folder: RunFolder) -> Optional[Order]:
         return None
 
 
-def closed(folder: RunFolder, order: Order) -> bool:
+def has_ended(folder: RunPaths, order: Order) -> bool:
     """Whether the record of this attempt has its last event.
 
     The events tell, not the state: on a full disk only they may have had room.
     """
-    return last_end(folder, order.attempt) is not None
+    return final_state(folder, order.attempt) is not None
 
 
-def regrouping(folder: RunFolder, order: Order) -> bool:
+def is_relaunch_pending(folder: RunPaths, order: Order) -> bool:
     """Whether nothing of this attempt is left, and the hosts see whether another one follows."""
     events = (event for event in read_events(folder) if event.attempt == order.attempt)
-    return any(isinstance(event.body, Regrouping) for event in events)
+    return any(isinstance(event.body, RelaunchPending) for event in events)
 
 
-def last_end(folder: RunFolder, attempt: Optional[int] = None) -> Optional[State]:
+def final_state(folder: RunPaths, attempt: Optional[int] = None) -> Optional[State]:
     """Return how an attempt, or the last one, ended by its last event; None if it has none.
 
     What began once more has not ended.
@@ -269,7 +269,7 @@ def _state_text(state: State) -> str:
     return json.dumps({"state": state.value, "pid": os.getpid(), "wall": time.time()}) + "\n"
 
 
-def read_format(folder: RunFolder) -> int:
+def read_format(folder: RunPaths) -> int:
     """Return the version of a run folder, 0 where that cannot be read."""
     try:
         with open(folder.format, encoding="ascii") as file:
@@ -278,7 +278,7 @@ def read_format(folder: RunFolder) -> int:
         return 0
 
 
-def read_state(folder: RunFolder) -> Optional[State]:
+def read_state(folder: RunPaths) -> Optional[State]:
     """Return the state on record, None when there is none that can be read."""
     try:
         with open(folder.state, encoding="utf-8") as file:
@@ -287,48 +287,50 @@ def read_state(folder: RunFolder) -> Optional[State]:
         return None
 
 
-def rank_records(attempt: str, seen: Set[str]) -> List[Tuple[str, int, Dict[str, Any]]]:
+def read_rank_records(
+    attempt_dir: str, read_names: Set[str]
+) -> List[Tuple[str, int, Dict[str, Any]]]:
     """Return what the rank shims wrote since the last call, in the order in which it happened.
 
     Each is "start" or "exit", the rank, and the record, with the number of the start as `start`;
-    `seen` remembers the files.
+    `read_names` remembers the files.
     """
     try:
-        names = os.listdir(attempt)
+        names = os.listdir(attempt_dir)
     except OSError:
         return []
-    found = []
+    records = []
     for name in names:
         stem, _, kind = name.rpartition(".")
-        if name in seen or kind not in ("start", "exit") or not stem.startswith("rank_"):
+        if name in read_names or kind not in ("start", "exit") or not stem.startswith("rank_"):
             continue
         try:
-            with open(os.path.join(attempt, name), encoding="ascii") as file:
+            with open(os.path.join(attempt_dir, name), encoding="ascii") as file:
                 data = json.load(file)
         except (OSError, ValueError):
             continue
-        seen.add(name)
+        read_names.add(name)
         rank, _, start = stem[len("rank_") :].partition(".")
-        found.append((kind, int(rank), {**data, "start": int(start or 1)}))
-    return sorted(found, key=lambda record: float(record[2]["mono"]))
+        records.append((kind, int(rank), {**data, "start": int(start or 1)}))
+    return sorted(records, key=lambda record: float(record[2]["mono"]))
 
 
-def record_sizes(folder: RunFolder, attempt: int, before: Mapping[str, int]) -> Dict[str, int]:
-    """Note which logs are longer than `before`, and how long; return the length of all."""
-    now: Dict[str, int] = {}
+def sample_log_sizes(folder: RunPaths, attempt: int, previous: Mapping[str, int]) -> Dict[str, int]:
+    """Note which logs are longer than `previous`, and how long; return the length of all."""
+    sizes: Dict[str, int] = {}
     try:
-        for entry in os.scandir(folder.attempt(attempt)):
+        for entry in os.scandir(folder.attempt_folder(attempt)):
             if entry.name.endswith((".out", ".err")):
-                now[entry.name] = entry.stat().st_size
-        grown = {name: size for name, size in now.items() if size != before.get(name)}
+                sizes[entry.name] = entry.stat().st_size
+        grown = {name: size for name, size in sizes.items() if size != previous.get(name)}
         if grown:
             line = json.dumps({"wall": round(time.time(), 1), "sizes": grown}) + "\n"
             flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-            descriptor = os.open(folder.sizes(attempt), flags, 0o600)
+            descriptor = os.open(folder.log_sizes(attempt), flags, 0o600)
             try:
                 os.write(descriptor, line.encode())
             finally:
                 os.close(descriptor)
     except OSError:  # a full disk is told elsewhere
-        return dict(before)
-    return now
+        return dict(previous)
+    return sizes

@@ -9,65 +9,71 @@ from dataclasses import replace
 from typing import Any, Dict, Generator, Optional
 
 from runner.core.codec import decode, encode
-from runner.core.model.run_info import RunInfo, RunSeen
-from runner.core.protocol.paths import RunFolder, folder_of, is_run_id
+from runner.core.model.run_info import HostRunStatus, RunInfo
+from runner.core.protocol.paths import RunPaths, is_run_id, validated_paths
 from runner.core.protocol.states import State
 from runner.host.facts import machine
 from runner.host.storage import release_store, run_owner
-from runner.host.storage.run_folder import last_end, read_state
-from runner.host.storage.run_lock import Doorway
+from runner.host.storage.run_folder import final_state, read_state
+from runner.host.storage.run_lock import RunLock
 
 
-def runs(workdir: str, node: str, run_id: str = "") -> Generator[None, None, Dict[str, Any]]:
+def list_runs(workdir: str, node: str, run_id: str = "") -> Generator[None, None, Dict[str, Any]]:
     """List the runs of `node` below a workdir: all, or one.
 
     Returns:
-        `runs`, each an encoded `RunSeen`; `hidden`, how many belong to others who do not let us
-        look; `now`, this host's clock.
+        `list_runs`, each an encoded `HostRunStatus`; `unreadable`, how many belong to others who do
+        not let us look; `now`, this host's clock.
     """
-    found, hidden = [], 0
-    top = os.path.join(workdir, "runs")
-    names = [run_id] if run_id else filter(is_run_id, sorted(release_store.names(top)))
+    statuses, unreadable = [], 0
+    runs_dir = os.path.join(workdir, "runs")
+    names = [run_id] if run_id else filter(is_run_id, sorted(release_store.listdir(runs_dir)))
     for name in names:
         yield
         try:
-            seen = see(folder_of(workdir, name, node))
+            status = read_run(validated_paths(workdir, name, node))
         except PermissionError:
-            hidden += 1
+            unreadable += 1
             continue
-        if seen is not None:
-            found.append(encode(seen))
-    return {"runs": found, "hidden": hidden, "now": time.time()}
+        if status is not None:
+            statuses.append(encode(status))
+    return {"runs": statuses, "unreadable": unreadable, "now": time.time()}
 
 
-def see(folder: RunFolder) -> Optional[RunSeen]:
+def read_run(folder: RunPaths) -> Optional[HostRunStatus]:
     """Return one run, None where it has no part on this node.
 
     Raises:
         PermissionError: It is another user's, who does not let us look.
     """
     try:
-        owner = os.stat(folder.root).st_uid
+        owner_uid = os.stat(folder.root).st_uid
         os.listdir(folder.root)
     except (FileNotFoundError, NotADirectoryError):
         return None
     run_id, node = folder.root.split("/")[-2:]
-    info = replace(_info(folder) or RunInfo(run_id), run_id=run_id)  # of a copied folder as well
+    info = replace(
+        _read_run_info(folder) or RunInfo(run_id), run_id=run_id
+    )  # of a copied folder as well
     state = read_state(folder)
-    doorway = Doorway(run_id, node, owner)
-    changed = max(_changed(path) for path in (folder.root, folder.state))
-    alive = doorway.held or bool(run_owner.keepers(folder))
-    if state is not None and not state.terminal and run_owner.elsewhere(folder):
-        alive = run_owner.silence(folder) < run_owner.FRESH_S  # as far as can be told from here
+    run_lock = RunLock(run_id, node, owner_uid)
+    changed_at = max(_mtime(path) for path in (folder.root, folder.state))
+    alive = run_lock.is_held or bool(run_owner.live_owner_pids(folder))
+    if state is not None and not state.is_terminal and run_owner.other_host(folder):
+        alive = (
+            run_owner.heartbeat_age(folder) < run_owner.OWNER_TIMEOUT_S
+        )  # as far as can be told from here
     if state is None and os.path.exists(folder.order):
         state = State.STARTING  # it was, at least, before a power cut
-    if not alive and state is not None and not state.terminal:
-        state = last_end(folder, info.attempt) or state
-    waits = not alive and time.time() < _changed(folder.waiting)
-    return RunSeen(info, machine.user_name(owner), state, alive, changed, waits)
+    if not alive and state is not None and not state.is_terminal:
+        state = final_state(folder, info.attempt) or state
+    relaunch_pending = not alive and time.time() < _mtime(folder.relaunch_marker)
+    return HostRunStatus(
+        info, machine.user_name(owner_uid), state, alive, changed_at, relaunch_pending
+    )
 
 
-def _info(folder: RunFolder) -> Optional[RunInfo]:
+def _read_run_info(folder: RunPaths) -> Optional[RunInfo]:
     """Return what is on record of the whole run; format 1 has the order only."""
     for path in (folder.info, folder.order):
         try:
@@ -80,7 +86,7 @@ def _info(folder: RunFolder) -> Optional[RunInfo]:
     return None
 
 
-def _changed(path: str) -> float:
+def _mtime(path: str) -> float:
     try:
         return os.stat(path).st_mtime
     except OSError:

@@ -14,136 +14,149 @@ from dataclasses import dataclass
 from typing import Dict, List, Optional
 
 from runner.core.codec import decode, encode
-from runner.core.protocol.paths import RunFolder
+from runner.core.protocol.paths import RunPaths
 from runner.host.process import procfs
-from runner.host.storage.run_folder import closed, read_order, write_aside
+from runner.host.storage.run_folder import has_ended, read_order, write_atomic
 
-MACHINE, BOOT = "/etc/machine-id", "/proc/sys/kernel/random/boot_id"
-PIDS = "/proc/self/ns/pid"
+MACHINE_ID_PATH, BOOT_ID_PATH = "/etc/machine-id", "/proc/sys/kernel/random/boot_id"
+PID_NAMESPACE_PATH = "/proc/self/ns/pid"
 
-FRESH_S = 600.0
+OWNER_TIMEOUT_S = 600.0
 """So long after its last sign a run on another machine counts as on."""
 
-RESTARTED_S = 30.0
+CONTAINER_TIMEOUT_S = 30.0
 """So long it may be kept by a container that looks like ours; afterwards that was restarted."""
 
 
 @dataclass(frozen=True)
-class Keeper:
+class RunOwner:
     """The guardian and the supervisor of a run.
 
     Attributes:
-        host: The hostname of their machine.
-        machine: Its id; "" where it has none.
-        boot: The id of the boot they run in.
-        starts: When each began, in clock ticks since that boot, by pid.
-        pids: Which PID namespace that is; "" where it cannot be told.
+        hostname: The hostname of their machine.
+        machine_id: Its id; "" where it has none.
+        boot_id: The id of the boot they run in.
+        start_ticks: When each began, in clock ticks since that boot, by pid.
+        pid_namespace: Which PID namespace that is; "" where it cannot be told.
     """
 
-    host: str
-    machine: str
-    boot: str
-    starts: Dict[str, int]
-    pids: str = ""
+    hostname: str
+    machine_id: str
+    boot_id: str
+    start_ticks: Dict[str, int]
+    pid_namespace: str = ""
 
     @property
-    def elsewhere(self) -> str:
+    def other_host(self) -> str:
         """The name of the machine, if it is known to be another than this one; else "".
 
         A machine may be renamed in between.
         """
-        here = _here({})
-        if self.pids and (self.boot, self.pids) == (here.boot, here.pids):
+        local = _local_owner({})
+        if self.pid_namespace and (self.boot_id, self.pid_namespace) == (
+            local.boot_id,
+            local.pid_namespace,
+        ):
             return ""
-        return "" if (self.host, self.machine) == (here.host, here.machine) else self.host
+        return (
+            ""
+            if (self.hostname, self.machine_id) == (local.hostname, local.machine_id)
+            else self.hostname
+        )
 
     @property
-    def beside(self) -> bool:
+    def is_sibling_container(self) -> bool:
         """Whether it is another container of this machine, or was: they may share all the rest."""
-        here = _here({})
-        return bool(self.pids) and self.boot == here.boot and self.pids != here.pids
+        local = _local_owner({})
+        return (
+            bool(self.pid_namespace)
+            and self.boot_id == local.boot_id
+            and self.pid_namespace != local.pid_namespace
+        )
 
-    def alive(self) -> List[int]:
+    def live_pids(self) -> List[int]:
         """Return those who still live here."""
-        if self.elsewhere or self.beside or self.boot != _here({}).boot:
+        if self.other_host or self.is_sibling_container or self.boot_id != _local_owner({}).boot_id:
             return []
-        starts = {int(pid): start for pid, start in self.starts.items() if start >= 0}
-        return [pid for pid, start in starts.items() if procfs.start_of(pid) == start]
+        start_ticks = {int(pid): start for pid, start in self.start_ticks.items() if start >= 0}
+        return [pid for pid, start in start_ticks.items() if procfs.start_ticks_of(pid) == start]
 
 
-def _here(starts: Dict[str, int]) -> Keeper:
+def _local_owner(start_ticks: Dict[str, int]) -> RunOwner:
     try:
-        pids = os.readlink(PIDS)
+        pid_namespace = os.readlink(PID_NAMESPACE_PATH)
     except OSError:
-        pids = ""
-    machine, boot = (procfs.read_text(path).strip() for path in (MACHINE, BOOT))
-    return Keeper(os.uname().nodename, machine, boot, starts, pids)
+        pid_namespace = ""
+    machine_id, boot_id = (
+        procfs.read_text(path).strip() for path in (MACHINE_ID_PATH, BOOT_ID_PATH)
+    )
+    return RunOwner(os.uname().nodename, machine_id, boot_id, start_ticks, pid_namespace)
 
 
-def note(folder: RunFolder, pids: List[int]) -> None:
+def record(folder: RunPaths, pids: List[int]) -> None:
     """Put on record who keeps the run here; a full disk must not keep it from starting."""
-    keeper = _here({str(pid): procfs.start_of(pid) for pid in pids})
+    owner = _local_owner({str(pid): procfs.start_ticks_of(pid) for pid in pids})
     try:
-        write_aside(folder.keeper, json.dumps(encode(keeper)) + "\n")
+        write_atomic(folder.owner_file, json.dumps(encode(owner)) + "\n")
     except OSError:
         return
 
 
-def touch(folder: RunFolder) -> None:
+def heartbeat(folder: RunPaths) -> None:
     """Give a sign of life to those on other machines who share the disk."""
     with contextlib.suppress(OSError):
-        os.utime(folder.keeper)
+        os.utime(folder.owner_file)
 
 
-def read(folder: RunFolder) -> Optional[Keeper]:
+def read(folder: RunPaths) -> Optional[RunOwner]:
     """Return who keeps a run, or kept it; None where that is not on record, as in format 1."""
     try:
-        with open(folder.keeper, encoding="utf-8") as file:
-            return decode(Keeper, json.load(file))
+        with open(folder.owner_file, encoding="utf-8") as file:
+            return decode(RunOwner, json.load(file))
     except (OSError, ValueError):
         return None
 
 
-def keepers(folder: RunFolder) -> List[int]:
+def live_owner_pids(folder: RunPaths) -> List[int]:
     """Return the living guardian and supervisor of a run on this machine."""
-    keeper = read(folder)
-    return keeper.alive() if keeper is not None else []
+    owner = read(folder)
+    return owner.live_pids() if owner is not None else []
 
 
-def this_boot(folder: RunFolder) -> bool:
+def is_from_this_boot(folder: RunPaths) -> bool:
     """Whether a run was kept on this machine, and since its last boot."""
-    keeper = read(folder)
-    return keeper is not None and not keeper.elsewhere and keeper.boot == _here({}).boot
+    owner = read(folder)
+    return owner is not None and not owner.other_host and owner.boot_id == _local_owner({}).boot_id
 
 
-def elsewhere(folder: RunFolder) -> str:
+def other_host(folder: RunPaths) -> str:
     """Return the name of the machine a run lives on, "" for this one or an unknown one."""
-    keeper = read(folder)
-    if keeper is None:
+    owner = read(folder)
+    if owner is None:
         return ""
-    if keeper.beside and silence(folder) < RESTARTED_S:
-        return f"another container of {keeper.host}"
-    return keeper.elsewhere
+    if owner.is_sibling_container and heartbeat_age(folder) < CONTAINER_TIMEOUT_S:
+        return f"another container of {owner.hostname}"
+    return owner.other_host
 
 
-def refuse_elsewhere(folder: RunFolder) -> None:
+def require_local(folder: RunPaths) -> None:
     """Do nothing to a run that another machine keeps.
 
     Raises:
         ValueError: It is such a one, and its end is not on record.
     """
-    other = elsewhere(folder)
+    host = other_host(folder)
     order = read_order(folder)
-    if other and (order is None or not closed(folder, order)):
+    if host and (order is None or not has_ended(folder, order)):
         run_id, _ = folder.root.split("/")[-2:]
-        sign = silence(folder)
-        since = f" (its last sign is {sign:.0f} s old)" if sign > FRESH_S else ""
-        raise ValueError(f"run {run_id} is on {other}{since}, and this is {os.uname().nodename}")
+        age_s = heartbeat_age(folder)
+        age_text = f" (its last sign is {age_s:.0f} s old)" if age_s > OWNER_TIMEOUT_S else ""
+        raise ValueError(f"run {run_id} is on {host}{age_text}, and this is {os.uname().nodename}")
 
 
-def silence(folder: RunFolder) -> float:
+def heartbeat_age(folder: RunPaths) -> float:
     """Return how many seconds ago the keepers of a run gave their last sign, as the disk says."""
     try:
-        return max(0.0, time.time() - os.stat(folder.keeper).st_mtime)
+        return max(0.0, time.time() - os.stat(folder.owner_file).st_mtime)
     except OSError:
         return float("inf")

@@ -17,16 +17,16 @@ def store(workdir: str, bundle: Dict[str, Any], payload: bytes) -> None:
     final = tasks_folder(workdir, bundle["hash"])
     if os.path.isdir(final):
         return
-    aside = f"{final}.{os.uname().nodename}.{os.getpid()}.new"
-    os.makedirs(aside, mode=0o700)
+    staging = f"{final}.{os.uname().nodename}.{os.getpid()}.new"
+    os.makedirs(staging, mode=0o700)
     offset = 0
     for name, size in bundle["files"]:
-        with open(os.path.join(aside, os.path.basename(name)), "wb") as file:
+        with open(os.path.join(staging, os.path.basename(name)), "wb") as file:
             file.write(payload[offset : offset + size])
         offset += size
     try:
-        os.rename(aside, final)
+        os.rename(staging, final)
     except OSError:
-        shutil.rmtree(aside, ignore_errors=True)
+        shutil.rmtree(staging, ignore_errors=True)
         if not os.path.isdir(final):
             raise

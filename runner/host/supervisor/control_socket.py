@@ -8,67 +8,72 @@ import os
 import socket
 from typing import Any, Callable, Dict, Set
 
-from runner.host.peers.group import Watch
-from runner.host.storage.run_lock import Doorway
+from runner.host.peers.group import AddReader
+from runner.host.storage.run_lock import RunLock
 
 
-class Door:
+class ControlSocket:
     """An open door, with those who came in."""
 
     def __init__(
         self,
-        doorway: Doorway,
-        watch: Watch,
-        unwatch: Callable[[int], None],
-        told: Callable[[Dict[str, Any]], None],
+        run_lock: RunLock,
+        add_reader: AddReader,
+        remove_reader: Callable[[int], None],
+        on_command: Callable[[Dict[str, Any]], None],
     ) -> None:
-        """Open it; `told` takes what a link says, and may raise what a wrong message raises."""
-        self._doorway, self._watch, self._unwatch, self._told = doorway, watch, unwatch, told
-        self._links: Set[socket.socket] = set()
-        self._open()
+        """Open it; `on_command` takes what a link says, and may raise what a wrong message raises."""
+        self._run_lock, self._add_reader, self._remove_reader, self._on_command = (
+            run_lock,
+            add_reader,
+            remove_reader,
+            on_command,
+        )
+        self._connections: Set[socket.socket] = set()
+        self._listen()
 
-    def _open(self) -> None:
-        self._listener = self._doorway.listen()
-        self._watch(self._listener.fileno(), self._admit)
+    def _listen(self) -> None:
+        self._listener = self._run_lock.listen()
+        self._add_reader(self._listener.fileno(), self._accept)
 
-    def keep(self) -> None:
+    def reopen_if_removed(self) -> None:
         """Open it anew where somebody emptied /tmp; if that fails, later."""
-        if os.path.exists(self._doorway.socket_path):
+        if os.path.exists(self._run_lock.socket_path):
             return
         with contextlib.suppress(OSError):
-            self._doorway.make()
-            before = self._listener
-            self._open()
-            self._unwatch(before.fileno())
-            before.close()
+            self._run_lock.make_folder()
+            old_listener = self._listener
+            self._listen()
+            self._remove_reader(old_listener.fileno())
+            old_listener.close()
 
     def close(self) -> None:
         """Close it; whoever is in notices."""
-        for each in (*self._links, self._listener):
-            self._unwatch(each.fileno())
-            each.close()
+        for sock in (*self._connections, self._listener):
+            self._remove_reader(sock.fileno())
+            sock.close()
 
-    def _admit(self) -> None:
-        link, _ = self._listener.accept()
-        link.setblocking(False)
-        self._links.add(link)
-        unread = bytearray()
-        self._watch(link.fileno(), lambda: self._listen_to(link, unread))
+    def _accept(self) -> None:
+        connection, _ = self._listener.accept()
+        connection.setblocking(False)
+        self._connections.add(connection)
+        read_buffer = bytearray()
+        self._add_reader(connection.fileno(), lambda: self._receive(connection, read_buffer))
 
-    def _listen_to(self, link: socket.socket, unread: bytearray) -> None:
+    def _receive(self, connection: socket.socket, read_buffer: bytearray) -> None:
         try:
-            said = link.recv(65536)
+            chunk = connection.recv(65536)
         except BlockingIOError:
             return
         except OSError:
-            said = b""
-        if not said:
-            self._unwatch(link.fileno())
-            self._links.discard(link)
-            link.close()
+            chunk = b""
+        if not chunk:
+            self._remove_reader(connection.fileno())
+            self._connections.discard(connection)
+            connection.close()
             return
-        unread += said
-        *lines, unread[:] = unread.split(b"\n")
+        read_buffer += chunk
+        *lines, read_buffer[:] = read_buffer.split(b"\n")
         for line in lines:
             with contextlib.suppress(ValueError, KeyError, TypeError):
-                self._told(json.loads(line))
+                self._on_command(json.loads(line))

@@ -10,49 +10,53 @@ from typing import Dict, List, Optional, Tuple
 
 from runner.core.model.order import Order
 from runner.core.protocol.events import ProgramExited, ProgramStarted
-from runner.core.protocol.paths import PROGRAM, RunFolder
+from runner.core.protocol.paths import PROGRAM_LOG, RunPaths
 from runner.host.process import procfs
 from runner.host.process.cgroup import Cgroup
-from runner.host.storage.run_folder import Journal
+from runner.host.storage.run_folder import EventLog
 
-End = Tuple[Optional[int], Optional[int]]
+ExitStatus = Tuple[Optional[int], Optional[int]]
 """An exit code, or a signal; neither for a program that never began."""
 
-_APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+_APPEND_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND
 
 
-class Program:
+class LauncherProcess:
     """One process, with whatever it starts.
 
     Attributes:
         pid: Its number; 0 before it began.
-        end: How it ended; None while it has not.
+        exit_status: How it ended; None while it has not.
     """
 
-    def __init__(self, folder: RunFolder, order: Order, journal: Journal) -> None:
+    def __init__(self, folder: RunPaths, order: Order, journal: EventLog) -> None:
         self.pid = 0
-        self.end: Optional[End] = None
+        self.exit_status: Optional[ExitStatus] = None
         self._folder, self._order, self._journal = folder, order, journal
         self._process: Optional[subprocess.Popen[bytes]] = None
 
     @property
-    def begun(self) -> bool:
+    def start_settled(self) -> bool:
         """Whether it was started, well or not, or is never to be."""
-        return bool(self.pid) or self.end is not None
+        return bool(self.pid) or self.exit_status is not None
 
     @property
-    def runs(self) -> bool:
+    def is_running(self) -> bool:
         """Whether it is on."""
-        return bool(self.pid) and self.end is None
+        return bool(self.pid) and self.exit_status is None
 
-    def start(self, environ: Dict[str, str], home: Cgroup) -> bool:
+    def start(self, environ: Dict[str, str], cgroup: Cgroup) -> bool:
         """Start it in that cgroup; return whether that went well."""
         order = self._order
         # A rank shim takes no notice of TERM; its own death ends its rank.
-        dies_by = signal.SIGTERM if order.launcher else signal.SIGKILL
+        death_signal = signal.SIGTERM if order.launcher else signal.SIGKILL
         try:
             out, err = (
-                os.open(self._folder.stream(order.attempt, PROGRAM, stream), _APPEND, 0o600)
+                os.open(
+                    self._folder.stream_log(order.attempt, PROGRAM_LOG, stream),
+                    _APPEND_FLAGS,
+                    0o600,
+                )
                 for stream in ("out", "err")
             )
             self._process = subprocess.Popen(
@@ -63,52 +67,52 @@ class Program:
                 stdout=out,
                 stderr=err,
                 start_new_session=True,
-                preexec_fn=functools.partial(before_exec, home, dies_by),  # noqa: PLW1509 (this process has one thread)
+                preexec_fn=functools.partial(child_setup, cgroup, death_signal),  # noqa: PLW1509 (this process has one thread)
             )
         except OSError as error:
-            what = f"cannot start {order.argv[0]} in {order.cwd}: {error.strerror}"
-            self._journal.append(ProgramExited(error=what))
-            self.end = (None, None)
+            problem = f"cannot start {order.argv[0]} in {order.cwd}: {error.strerror}"
+            self._journal.append(ProgramExited(error=problem))
+            self.exit_status = (None, None)
             return False
         os.close(out)
         os.close(err)
         self.pid = self._process.pid
-        place = home.path if home.holds(self.pid) else ""
-        self._journal.append(ProgramStarted(self.pid, place, order.again))
+        cgroup_path = cgroup.path if cgroup.contains(self.pid) else ""
+        self._journal.append(ProgramStarted(self.pid, cgroup_path, order.rejoin_count))
         return True
 
-    def took(self, pid: int, status: int) -> bool:
+    def on_reaped(self, pid: int, status: int) -> bool:
         """Whether it was this process that was reaped with that status."""
         if self._process is None or pid != self.pid:
             return False
-        self.end = procfs.note_end(self._process, status)
+        self.exit_status = procfs.record_exit(self._process, status)
         return True
 
-    def never(self) -> None:
+    def cancel(self) -> None:
         """It is not to begin any more."""
-        if not self.begun:
-            self.end = (None, None)
+        if not self.start_settled:
+            self.exit_status = (None, None)
 
-    def hearers(self) -> List[int]:
+    def term_targets(self) -> List[int]:
         """Return who gets TERM: a launcher alone, since it forwards; else the whole session.
 
         And the rank, where it has a session of its own.
         """
         if self._order.launcher:
             return [self.pid]
-        session = [pid for pid, each in procfs.table().items() if each.session == self.pid]
-        return sorted({*session, *self.rank()})
+        session = [pid for pid, process in procfs.table().items() if process.session == self.pid]
+        return sorted({*session, *self.rank_pids()})
 
-    def rank(self) -> List[int]:
+    def rank_pids(self) -> List[int]:
         """Return the rank that no launcher starts, once it is on: the child of its shim."""
-        if self._order.launcher or not self.runs:
+        if self._order.launcher or not self.is_running:
             return []
-        return [pid for pid, each in procfs.table().items() if each.ppid == self.pid]
+        return [pid for pid, process in procfs.table().items() if process.ppid == self.pid]
 
 
-def before_exec(home: Cgroup, dies_by: signal.Signals) -> None:
+def child_setup(cgroup: Cgroup, death_signal: signal.Signals) -> None:
     """Make a new process ours: in our cgroup, dying with us, with no handler of ours."""
-    home.enter()
-    procfs.die_with_parent(dies_by)
+    cgroup.enter()
+    procfs.die_with_parent(death_signal)
     for signum in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM, signal.SIGCHLD):
         signal.signal(signum, signal.SIG_DFL)

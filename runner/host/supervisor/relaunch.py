@@ -8,16 +8,16 @@ from __future__ import annotations
 from typing import Any, Callable, Dict, NamedTuple, Optional, Set
 
 from runner.core.model.order import Order
-from runner.core.outcome.stacks import STALLED
-from runner.core.protocol.events import Cause, NotRelaunched, Regrouping, Relaunching
-from runner.core.protocol.paths import RunFolder
+from runner.core.outcome.stacks import STALL_REASON
+from runner.core.protocol.events import NotRelaunched, Relaunching, RelaunchPending, StopCause
+from runner.core.protocol.paths import RunPaths
 from runner.host.facts import ports
-from runner.host.peers.election import Election, Means
-from runner.host.peers.election_links import Ring
-from runner.host.storage.run_folder import Journal, prepare
+from runner.host.peers.election import ElectionContext, LeaderElection
+from runner.host.peers.election_links import PeerContext
+from runner.host.storage.run_folder import EventLog, create_run_folder
 
 
-class Last(NamedTuple):
+class AttemptEnd(NamedTuple):
     """How an attempt ended on this host.
 
     Attributes:
@@ -25,91 +25,103 @@ class Last(NamedTuple):
         cause: Whose wish that was.
         failed_at: When something of it failed here that no other host is to blame for, by our
             monotonic clock; None if nothing did.
-        lost: The nodes it lost.
-        met: Whether this host was in touch with the others.
-        kept: Whether the hosts agree that it goes on without a controller.
+        lost_nodes: The nodes it lost.
+        joined_hub: Whether this host was in touch with the others.
+        detach_agreed: Whether the hosts agree that it goes on without a controller.
     """
 
     reason: str
-    cause: Cause
+    cause: StopCause
     failed_at: Optional[float]
-    lost: Set[str]
-    met: bool
-    kept: bool
+    lost_nodes: Set[str]
+    joined_hub: bool
+    detach_agreed: bool
 
 
-class Onward(NamedTuple):
+class NextAttempt(NamedTuple):
     """The next attempt, on this host."""
 
     order: Order
-    held: ports.Held
-    means: Means
+    reserved_ports: ports.ReservedPorts
+    election_context: ElectionContext
 
 
-class Aftermath:
+class HostRelaunch:
     """The election of one attempt, if its hosts can hold one."""
 
     def __init__(
-        self, order: Order, means: Optional[Means], environ: Dict[str, str], journal: Journal
+        self,
+        order: Order,
+        election_context: Optional[ElectionContext],
+        environ: Dict[str, str],
+        journal: EventLog,
     ) -> None:
-        self._order, self._means, self._environ = order, means, environ
+        self._order, self._election_context, self._environ = order, election_context, environ
         self._journal = journal
-        self._election: Optional[Election] = None
+        self._election: Optional[LeaderElection] = None
 
-    def prepare(
-        self, held: ports.Held, token: bytes, watch: Callable[..., Any], unwatch: Callable[..., Any]
+    def listen(
+        self,
+        reserved_ports: ports.ReservedPorts,
+        token: bytes,
+        add_reader: Callable[..., Any],
+        remove_reader: Callable[..., Any],
     ) -> None:
         """Listen to the other hosts from now on, where they may decide."""
         order = self._order
-        if self._means is None or not order.voters:
+        if self._election_context is None or not order.voter_count:
             return
-        about = f"{order.run_id}/{order.attempt}/voters"
-        ring = Ring(order.node, about, token, watch, unwatch)
-        self._election = Election(order, self._means, self._environ, held.voter, ring)
+        subject = f"{order.run_id}/{order.attempt}/voters"
+        peer_context = PeerContext(order.node, subject, token, add_reader, remove_reader)
+        self._election = LeaderElection(
+            order, self._election_context, self._environ, reserved_ports.voter, peer_context
+        )
 
     def tick(self) -> None:
         """Go on with what others ask of us."""
         if self._election is not None:
             self._election.tick()
 
-    def end(self, reason: str) -> None:
+    def cancel(self, reason: str) -> None:
         """The user wants no other attempt."""
         if self._election is not None:
-            self._election.end(reason)
+            self._election.cancel(reason)
 
     @property
-    def possible(self) -> bool:
+    def is_undecided(self) -> bool:
         """Whether the hosts could decide about it."""
         return self._election is not None and self._election.decision is None
 
-    def may_follow(self, last: Last) -> bool:
+    def is_eligible(self, attempt_end: AttemptEnd) -> bool:
         """Whether the hosts are to decide about it."""
         election, order = self._election, self._order
-        if election is None or not self.possible or not last.kept:
+        if election is None or not self.is_undecided or not attempt_end.detach_agreed:
             return False
-        if last.cause is Cause.USER or not last.reason:
+        if attempt_end.cause is StopCause.USER or not attempt_end.reason:
             return False
-        if last.reason.startswith(STALLED) and not election.restarts_stalled:
+        if attempt_end.reason.startswith(STALL_REASON) and not election.relaunch_on_stall:
             return False
-        return order.hub is None or order.hub.node == order.node or last.met
+        return order.hub is None or order.hub.node == order.node or attempt_end.joined_hub
 
-    def decide(self, last: Last, wait: Callable[[], str]) -> None:
+    def decide(self, attempt_end: AttemptEnd, poll: Callable[[], str]) -> None:
         """Have the hosts decide.
 
         Args:
-            last: How this attempt ended here.
-            wait: Waits for a moment, and returns why to give up, "" for no reason.
+            attempt_end: How this attempt ended here.
+            poll: Waits for a moment, and returns why to give up, "" for no reason.
         """
         election = self._election
         assert election is not None  # noqa: S101 (asked before)
-        self._journal.append(Regrouping())
-        stalled = last.reason.startswith(STALLED)  # who saw that says nothing
-        election.begin(last.reason, None if stalled else last.failed_at, last.lost)
+        self._journal.append(RelaunchPending())
+        stalled = attempt_end.reason.startswith(STALL_REASON)  # who saw that says nothing
+        election.start(
+            attempt_end.reason, None if stalled else attempt_end.failed_at, attempt_end.lost_nodes
+        )
         while election.decision is None:
-            why = wait()
+            abort_reason = poll()
             election.tick()
-            if why:
-                election.give_up(why)
+            if abort_reason:
+                election.withdraw(abort_reason)
         reason, order, handover, _ = election.decision
         if order is None or handover is None:
             self._journal.append(NotRelaunched(reason))
@@ -117,20 +129,20 @@ class Aftermath:
             nodes = tuple(node.name for node in handover.spec.nodes)
             self._journal.append(Relaunching(order.attempt, nodes, reason))
 
-    def onward(self, folder: RunFolder) -> Optional[Onward]:
+    def next_start(self, folder: RunPaths) -> Optional[NextAttempt]:
         """Return what is to be done here next, written down; None where nothing is.
 
         Raises:
             OSError: It cannot be written down.
         """
-        election, means = self._election, self._means
-        if election is None or election.decision is None or means is None:
+        election, context = self._election, self._election_context
+        if election is None or election.decision is None or context is None:
             return None
         _, order, handover, record = election.decision
         if order is None or handover is None:
             return None
-        prepare(folder, order, means.programs, record)
-        return Onward(order, election.held, means._replace(handover=handover))
+        create_run_folder(folder, order, context.programs, record)
+        return NextAttempt(order, election.reserved_ports, context._replace(handover=handover))
 
     def close(self) -> None:
         """Leave nothing open."""

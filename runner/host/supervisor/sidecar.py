@@ -12,26 +12,26 @@ import subprocess
 import time
 from typing import Callable, Dict, Optional
 
-from runner.core.model.order import Order, Service
+from runner.core.model.order import Order, Sidecar
 from runner.core.outcome.exits import describe_exit
-from runner.core.protocol.paths import RunFolder
+from runner.core.protocol.paths import RunPaths
 from runner.host.facts import ports
 from runner.host.process import procfs
 
-OPEN_S = 60.0
+READY_TIMEOUT_S = 60.0
 """How long it may take until it listens: its host may start much later than others."""
 
-TRY_S, AGAIN_S = 3.5, 0.25
+CONNECT_TIMEOUT_S, RETRY_PAUSE_S = 3.5, 0.25
 """How long one try to connect may take, and the pause before the next."""
 
-PASSED = ("PATH", "HOME", "LANG", "LD_LIBRARY_PATH", "TMPDIR", "TZ")
+INHERITED_ENV = ("PATH", "HOME", "LANG", "LD_LIBRARY_PATH", "TMPDIR", "TZ")
 """What it gets of the environment in which the task's programs run."""
 
-END_S = 3.0
+STOP_TIMEOUT_S = 3.0
 """How long it may take to end by itself, once nobody needs it."""
 
 
-class Serving:
+class SidecarProcess:
     """What a supervisor has to do with its order's service; nothing where there is none.
 
     Attributes:
@@ -39,134 +39,142 @@ class Serving:
         pid: Its process, if it runs here; 0 for none.
     """
 
-    def __init__(self, folder: RunFolder, order: Order) -> None:
-        self._order, self._service, self._folder = order, order.service, folder
+    def __init__(self, folder: RunPaths, order: Order) -> None:
+        self._order, self._sidecar, self._folder = order, order.sidecar, folder
         self._process: Optional[subprocess.Popen[bytes]] = None
-        self._ending = False
-        self._open = order.service is None
-        self._until = time.monotonic() + OPEN_S
-        self._next_try = 0.0
-        self._trying: Optional[socket.socket] = None
+        self._stopping = False
+        self._ready = order.sidecar is None
+        self._ready_deadline = time.monotonic() + READY_TIMEOUT_S
+        self._next_connect_at = 0.0
+        self._connecting: Optional[socket.socket] = None
         self.problem = ""
         self.pid = 0
 
-    def start(self, environ: Dict[str, str], before_exec: Callable[[], None]) -> None:
+    def start(self, environ: Dict[str, str], preexec_fn: Callable[[], None]) -> None:
         """Start it, if it is this node's to run."""
-        service = self._service
-        if service is None or service.node != self._order.node:
+        sidecar = self._sidecar
+        if sidecar is None or sidecar.node != self._order.node:
             return
-        place = self._folder.service(service.name)
+        data_dir = self._folder.sidecar_folder(sidecar.name)
         try:
-            os.makedirs(place, mode=0o700, exist_ok=True)
+            os.makedirs(data_dir, mode=0o700, exist_ok=True)
             out, err = (
-                os.open(self._log(stream), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+                os.open(self._log_path(stream), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
                 for stream in ("out", "err")
             )
             self._process = subprocess.Popen(
-                service.argv,
-                env=self._environ(environ),
-                cwd=place,
+                sidecar.argv,
+                env=self._build_env(environ),
+                cwd=data_dir,
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=err,
                 start_new_session=True,
-                preexec_fn=before_exec,  # noqa: PLW1509 (this process has one thread)
+                preexec_fn=preexec_fn,  # noqa: PLW1509 (this process has one thread)
             )
         except OSError as error:
-            self.problem = f"cannot start {service.argv[0]}: {error.strerror}"
+            self.problem = f"cannot start {sidecar.argv[0]}: {error.strerror}"
             return
         os.close(out)
         os.close(err)
         self.pid = self._process.pid
 
-    def _environ(self, environ: Dict[str, str]) -> Dict[str, str]:
+    def _build_env(self, environ: Dict[str, str]) -> Dict[str, str]:
         """Return its environment: none of the ranks' secrets, nor options of its own; our mark."""
-        own = {name: environ[name] for name in PASSED if name in environ}
-        marks = {"RUNNER_RUN_ID": self._order.run_id, "RUNNER_NODE": self._order.node}
-        return {**own, **marks}
+        inherited = {name: environ[name] for name in INHERITED_ENV if name in environ}
+        env_tags = {"RUNNER_RUN_ID": self._order.run_id, "RUNNER_NODE": self._order.node}
+        return {**inherited, **env_tags}
 
-    def open(self) -> bool:
+    def is_ready(self) -> bool:
         """Whether it listens; never waits. After too long there is a `problem`."""
-        if self._open or self.problem or self._service is None:
-            return self._open
+        if self._ready or self.problem or self._sidecar is None:
+            return self._ready
         now = time.monotonic()
-        if self._trying is None and now >= self._next_try:
-            self._try(self._service, now)
-        elif self._trying is not None:
-            self._open = self._listens(self._trying, now)
-        if not self._open and now > self._until:
-            where = f"{self._service.addr}:{self._service.port}"
-            what = f"the {self._service.name} of the run, at {where} on {self._service.node}"
-            self.problem = f"{what}, could not be reached from here within {OPEN_S:g} s"
-        return self._open
+        if self._connecting is None and now >= self._next_connect_at:
+            self._connect(self._sidecar, now)
+        elif self._connecting is not None:
+            self._ready = self._is_listening(self._connecting, now)
+        if not self._ready and now > self._ready_deadline:
+            endpoint = f"{self._sidecar.addr}:{self._sidecar.port}"
+            description = (
+                f"the {self._sidecar.name} of the run, at {endpoint} on {self._sidecar.node}"
+            )
+            self.problem = (
+                f"{description}, could not be reached from here within {READY_TIMEOUT_S:g} s"
+            )
+        return self._ready
 
-    def _try(self, service: Service, now: float) -> None:
-        self._next_try = now + TRY_S
-        family = socket.AF_INET6 if ":" in service.addr else socket.AF_INET
-        self._trying = socket.socket(family, socket.SOCK_STREAM)
-        self._trying.setblocking(False)
-        error = self._trying.connect_ex((service.addr, service.port))
-        if error not in (0, errno.EINPROGRESS):
-            self._give_up(now)
+    def _connect(self, sidecar: Sidecar, now: float) -> None:
+        self._next_connect_at = now + CONNECT_TIMEOUT_S
+        family = socket.AF_INET6 if ":" in sidecar.addr else socket.AF_INET
+        self._connecting = socket.socket(family, socket.SOCK_STREAM)
+        self._connecting.setblocking(False)
+        code = self._connecting.connect_ex((sidecar.addr, sidecar.port))
+        if code not in (0, errno.EINPROGRESS):
+            self._abort_connect(now)
 
-    def _listens(self, trying: socket.socket, now: float) -> bool:
-        connected = bool(select.select([], [trying], [], 0)[1])
-        listens = connected and trying.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == 0
-        if connected or now >= self._next_try:
-            self._give_up(now)
-        return listens
+    def _is_listening(self, connection: socket.socket, now: float) -> bool:
+        connected = bool(select.select([], [connection], [], 0)[1])
+        listening = connected and connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == 0
+        if connected or now >= self._next_connect_at:
+            self._abort_connect(now)
+        return listening
 
-    def _give_up(self, now: float) -> None:
+    def _abort_connect(self, now: float) -> None:
         """Try anew, if it has to be, in a moment."""
-        if self._trying is not None:
-            self._trying.close()
-        self._trying = None
-        self._next_try = now + AGAIN_S
+        if self._connecting is not None:
+            self._connecting.close()
+        self._connecting = None
+        self._next_connect_at = now + RETRY_PAUSE_S
 
-    def took(self, pid: int, status: int) -> bool:
+    def on_reaped(self, pid: int, status: int) -> bool:
         """Take note of the end of a child; whether it was the service."""
         if self._process is None or pid != self.pid:
             return False
-        code, signum = procfs.note_end(self._process, status)
+        code, signum = procfs.record_exit(self._process, status)
         self.pid = 0
-        if not self._ending and self._service is not None:
-            how = describe_exit(code, signum)
-            self.problem = f"the {self._service.name} of the run {how}{self._last_words()}"
+        if not self._stopping and self._sidecar is not None:
+            outcome = describe_exit(code, signum)
+            self.problem = (
+                f"the {self._sidecar.name} of the run {outcome}{self._last_stderr_line()}"
+            )
         return True
 
-    def _last_words(self) -> str:
-        lines = procfs.read_text(self._log("err")).strip().splitlines()[-1:]
+    def _last_stderr_line(self) -> str:
+        lines = procfs.read_text(self._log_path("err")).strip().splitlines()[-1:]
         return "".join(f": {line[:300]}" for line in lines)
 
     @property
-    def needed(self) -> bool:
+    def has_clients(self) -> bool:
         """Whether programs of other hosts are still connected to it."""
-        if not self.pid or self._service is None:
+        if not self.pid or self._sidecar is None:
             return False
         # It is also connected to itself.
-        return any(here != there for here, there in ports.peers(self._service.port))
+        return any(
+            local != remote for local, remote in ports.connection_addresses(self._sidecar.port)
+        )
 
-    def end(self, reap: Callable[[], object]) -> None:
+    def stop(self, reap: Callable[[], object]) -> None:
         """End it; returns when it has ended, or has taken too long."""
-        self._ending = True
-        self._give_up(time.monotonic())
+        self._stopping = True
+        self._abort_connect(time.monotonic())
         if self.pid:
-            procfs.send([self.pid], signal.SIGTERM)
-        until = time.monotonic() + END_S
-        while self.pid and time.monotonic() < until:
+            procfs.signal_all([self.pid], signal.SIGTERM)
+        deadline = time.monotonic() + STOP_TIMEOUT_S
+        while self.pid and time.monotonic() < deadline:
             reap()
             time.sleep(0.005)
 
     def clean(self) -> None:
         """Remove what it kept on the disk."""
-        remove_data(self._folder, self._order)
+        remove_sidecar_data(self._folder, self._order)
 
-    def _log(self, stream: str) -> str:
-        name = self._service.name if self._service is not None else ""
-        return self._folder.stream(self._order.attempt, name, stream)
+    def _log_path(self, stream: str) -> str:
+        name = self._sidecar.name if self._sidecar is not None else ""
+        return self._folder.stream_log(self._order.attempt, name, stream)
 
 
-def remove_data(folder: RunFolder, order: Order) -> None:
+def remove_sidecar_data(folder: RunPaths, order: Order) -> None:
     """Remove what the service of an order kept on the disk of its node."""
-    if order.service is not None and order.service.node == order.node:
-        shutil.rmtree(folder.service(order.service.name), ignore_errors=True)
+    if order.sidecar is not None and order.sidecar.node == order.node:
+        shutil.rmtree(folder.sidecar_folder(order.sidecar.name), ignore_errors=True)

@@ -11,117 +11,119 @@ import paramiko
 
 from runner.transport.ssh import known_hosts
 from runner.transport.ssh.config import Endpoint
-from runner.transport.ssh.deadline import SLACK_S, Attempt
-from runner.transport.ssh.errors import Reasons
-from runner.transport.ssh.keys import Agent, KeyRing, Offers
-from runner.transport.ssh.known_hosts import HostKey, KnownHosts, Standing
+from runner.transport.ssh.deadline import SLACK_S, DeadlineTask
+from runner.transport.ssh.errors import FailureMessages
+from runner.transport.ssh.keys import KeyOffers, KeyRing, SshAgent
+from runner.transport.ssh.known_hosts import HostKey, KeyStatus, KnownHosts
 
 
 @dataclass(frozen=True)
-class Trust:
+class HostKeyVerifier:
     """The one rule about host keys, for every hop alike.
 
     Attributes:
-        known: The known-hosts files.
-        file: The one that learns.
+        known_hosts: The known-hosts files.
+        new_keys_file: The one that learns.
         accept_new: Whether the first key of a host is taken and learned.
-        notes: Where to tell what was learned.
+        on_note: Where to tell what was learned.
     """
 
-    known: KnownHosts
-    file: str
+    known_hosts: KnownHosts
+    new_keys_file: str
     accept_new: bool
-    notes: Callable[[str], None]
+    on_note: Callable[[str], None]
 
-    def key_types(self, at: Endpoint) -> tuple[str, ...]:
+    def key_types(self, endpoint: Endpoint) -> tuple[str, ...]:
         """Return the key types known of a machine, to ask it for one of them first."""
-        return self.known.types(_names(at), at.known_hosts)
+        return self.known_hosts.key_types(_lookup_names(endpoint), endpoint.known_hosts_files)
 
-    def check(self, at: Endpoint, key: HostKey, reasons: Reasons) -> None:
+    def check(self, endpoint: Endpoint, key: HostKey, messages: FailureMessages) -> None:
         """Return if a machine may show this key; raise Failure if it may not."""
-        judgement = self.known.judge(_names(at), key, at.known_hosts)
-        if judgement.standing is Standing.REVOKED:
-            raise reasons.key_revoked(key, judgement.entries[0])
-        if judgement.standing is Standing.CHANGED:
-            raise reasons.key_changed(key, judgement.entries, _names(at)[0])
-        if judgement.standing is Standing.UNKNOWN:
+        result = self.known_hosts.check(_lookup_names(endpoint), key, endpoint.known_hosts_files)
+        if result.status is KeyStatus.REVOKED:
+            raise messages.key_revoked(key, result.entries[0])
+        if result.status is KeyStatus.CHANGED:
+            raise messages.key_changed(key, result.entries, _lookup_names(endpoint)[0])
+        if result.status is KeyStatus.UNKNOWN:
             if not self.accept_new:
-                raise reasons.key_unknown(key)
-            self._learn(at, key)
+                raise messages.key_unknown(key)
+            self._add_key(endpoint, key)
 
-    def _learn(self, at: Endpoint, key: HostKey) -> None:
-        name = _names(at)[0]
+    def _add_key(self, endpoint: Endpoint, key: HostKey) -> None:
+        name = _lookup_names(endpoint)[0]
         try:
-            self.known.learn(name, key, self.file)
+            self.known_hosts.add(name, key, self.new_keys_file)
         except OSError as error:
-            self.notes(f"{self.file}: cannot be written ({error.strerror}); {name} is not learned")
+            self.on_note(
+                f"{self.new_keys_file}: cannot be written ({error.strerror}); {name} is not learned"
+            )
         else:
-            self.notes(f"{self.file}: learned {name} {key.type} {key.fingerprint}")
+            self.on_note(f"{self.new_keys_file}: learned {name} {key.type} {key.fingerprint}")
 
 
 @dataclass(frozen=True)
 class HostKeyPolicy:
     """Asks Trust where paramiko asks its policy: after the key exchange, before the log-in."""
 
-    trust: Trust
-    at: Endpoint
-    reasons: Reasons
+    verifier: HostKeyVerifier
+    endpoint: Endpoint
+    messages: FailureMessages
 
     def missing_host_key(self, _client: object, _name: str, key: Any) -> None:
         """Return if the key may be trusted; paramiko's own lists stay empty, so all come here."""
-        self.trust.check(self.at, HostKey(key.get_name(), key.asbytes()), self.reasons)
+        self.verifier.check(self.endpoint, HostKey(key.get_name(), key.asbytes()), self.messages)
 
 
 @dataclass(frozen=True)
-class KeyLogin:
+class PublicKeyAuth:
     """Logs in with keys, and never asks anybody anything."""
 
-    ring: KeyRing
-    at: Endpoint
-    reasons: Reasons
-    attempt: Attempt[Any]
+    key_ring: KeyRing
+    endpoint: Endpoint
+    messages: FailureMessages
+    task: DeadlineTask[Any]
 
     def authenticate(self, transport: Any) -> list[Any]:
         """Offer the keys one by one; raise Failure if none opens. Called by paramiko."""
-        timeout = self.reasons.timeout
-        self.attempt.step(timeout, self.reasons.slow_agent())
-        agent = self._agent(timeout + SLACK_S)
+        timeout = self.messages.timeout
+        self.task.begin_step(timeout, self.messages.agent_timeout())
+        agent = self._open_agent(timeout + SLACK_S)
         with contextlib.closing(agent) if agent else contextlib.nullcontext():
-            offers = self.ring.offers(self.at, agent)
-            self.attempt.step(timeout, self.reasons.slow_login(), transport.close)
-            still_wanted = self._offer(transport, offers)
-        if still_wanted:
-            raise self.reasons.second_factor(still_wanted)
+            offers = self.key_ring.collect_offers(self.endpoint, agent)
+            self.task.begin_step(timeout, self.messages.login_timeout(), transport.close)
+            further_methods = self._try_keys(transport, offers)
+        if further_methods:
+            raise self.messages.second_factor_required(further_methods)
         return []
 
-    def _agent(self, timeout: float) -> Agent | None:
-        if not self.at.agent:
+    def _open_agent(self, timeout: float) -> SshAgent | None:
+        if not self.endpoint.agent_socket:
             return None
         with contextlib.suppress(OSError, paramiko.SSHException):
-            return Agent(self.at.agent, timeout)
+            return SshAgent(self.endpoint.agent_socket, timeout)
         return None
 
-    def _offer(self, transport: Any, offers: Offers) -> Sequence[str]:
+    def _try_keys(self, transport: Any, offers: KeyOffers) -> Sequence[str]:
         """Return what the host wants besides the key it took; usually nothing."""
         tried: list[str] = []
-        for offer in offers.ready:
+        for offer in offers.usable:
             tried.append(offer.label)
             try:
-                return cast("list[str]", transport.auth_publickey(self.at.user, offer.key))
+                return cast("list[str]", transport.auth_publickey(self.endpoint.user, offer.key))
             except paramiko.BadAuthenticationType as error:
-                raise self.reasons.keys_refused(offers, tried, error.allowed_types) from None
+                raise self.messages.keys_refused(offers, tried, error.allowed_types) from None
             except paramiko.AuthenticationException:
                 if not transport.is_active():
-                    raise self.reasons.too_many_keys(tried) from None
+                    raise self.messages.too_many_keys(tried) from None
             except (paramiko.SSHException, OSError) as error:
-                raise self.reasons.key_failed(offer.label, error) from None
+                raise self.messages.key_failed(offer.label, error) from None
         if tried:
-            raise self.reasons.keys_refused(offers, tried, ())
+            raise self.messages.keys_refused(offers, tried, ())
         try:  # some servers let known addresses in; the others say what they would take
-            return cast("list[str]", transport.auth_none(self.at.user))
+            return cast("list[str]", transport.auth_none(self.endpoint.user))
         except paramiko.BadAuthenticationType as error:
-            raise self.reasons.keys_refused(offers, tried, error.allowed_types) from None
+            raise self.messages.keys_refused(offers, tried, error.allowed_types) from None
 
 
-def _names(at: Endpoint) -> tuple[str, ...]:
-    return known_hosts.lookup_names(at.host, at.port, at.key_alias)
+def _lookup_names(endpoint: Endpoint) -> tuple[str, ...]:
+    return known_hosts.lookup_names(endpoint.host, endpoint.port, endpoint.host_key_alias)

@@ -10,15 +10,15 @@ import paramiko
 
 READ_SIZE = 1 << 18
 WRITE_SIZE = 1 << 15
-CLOSE_S = 1.0
+CLOSE_TIMEOUT_S = 1.0
 
 
 class SshChannel:
     """A Channel over paramiko's."""
 
-    def __init__(self, channel: Any, hang_up: Callable[[], None]) -> None:
+    def __init__(self, channel: Any, close_connection: Callable[[], None]) -> None:
         self._channel = channel
-        self._hang_up = hang_up
+        self._close_connection = close_connection
         self._lock = threading.Lock()
         self._closed = False
 
@@ -31,10 +31,10 @@ class SshChannel:
 
     def send(self, data: bytes) -> None:
         """Hand on all of `data`; raise OSError when the other side is gone."""
-        start = 0
+        sent = 0
         try:
-            while start < len(data):
-                start += self._channel.send(data[start : start + WRITE_SIZE])
+            while sent < len(data):
+                sent += self._channel.send(data[sent : sent + WRITE_SIZE])
         except (paramiko.SSHException, EOFError) as error:
             raise BrokenPipeError(f"the ssh connection was lost ({error})") from None
 
@@ -44,17 +44,17 @@ class SshChannel:
         Saying so to a machine that does not listen can block; then the whole connection goes.
         """
         with self._lock:
-            first, self._closed = not self._closed, True
-        if not first:
+            is_first, self._closed = not self._closed, True
+        if not is_first:
             return
-        closer = threading.Thread(target=self._say_close, daemon=True)
+        closer = threading.Thread(target=self._send_close, daemon=True)
         closer.start()
-        closer.join(CLOSE_S)
+        closer.join(CLOSE_TIMEOUT_S)
         if closer.is_alive():
-            self._hang_up()
+            self._close_connection()
 
-    def _say_close(self) -> None:
+    def _send_close(self) -> None:
         try:
             self._channel.close()
         except (paramiko.SSHException, EOFError, OSError):
-            self._hang_up()
+            self._close_connection()

@@ -19,17 +19,17 @@ from runner.transport.ssh.config import Endpoint
 
 
 @dataclass(frozen=True)
-class Unusable:
+class UnusableKey:
     """A private key file that cannot be offered: why, and what helps."""
 
     path: str
-    why: str
-    cure: str = ""
+    reason: str
+    remedy: str = ""
     encrypted: bool = False
 
 
 @dataclass(frozen=True)
-class Offer:
+class KeyOffer:
     """A key to offer, under the name a person knows it by."""
 
     label: str
@@ -37,11 +37,11 @@ class Offer:
 
 
 @dataclass
-class Offers:
+class KeyOffers:
     """The keys for one log-in, and those that had to be left out."""
 
-    ready: list[Offer] = field(default_factory=list)
-    left_out: list[Unusable] = field(default_factory=list)
+    usable: list[KeyOffer] = field(default_factory=list)
+    unusable: list[UnusableKey] = field(default_factory=list)
 
 
 class KeyRing:
@@ -49,53 +49,56 @@ class KeyRing:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._loaded: dict[str, list[Offer] | Unusable] = {}
+        self._loaded: dict[str, list[KeyOffer] | UnusableKey] = {}
 
-    def load(self, path: str) -> list[Offer] | Unusable:
+    def load(self, path: str) -> list[KeyOffer] | UnusableKey:
         """Return the key of a file, its certificate first if there is one, or why not."""
         with self._lock:
             if path not in self._loaded:
-                self._loaded[path] = _load(path)
+                self._loaded[path] = _load_key(path)
             return self._loaded[path]
 
-    def offers(self, endpoint: Endpoint, agent: Agent | None) -> Offers:
+    def collect_offers(self, endpoint: Endpoint, agent: SshAgent | None) -> KeyOffers:
         """Return the keys to offer in OpenSSH's order, but the key of the YAML first.
 
         The others are: keys of files that the agent holds, the agent's other keys, keys of files.
         """
-        offers = Offers()
-        held = {key.asbytes(): key for key in agent.get_keys()} if agent else {}
-        from_agent: list[Offer] = []
-        from_files: list[Offer] = []
-        for path in dict.fromkeys(filter(None, (endpoint.chosen_key, *endpoint.keys))):
-            in_agent = held.pop(_public_half(path), None)
-            found = self.load(path)
-            mine = [] if isinstance(found, Unusable) else found
+        offers = KeyOffers()
+        agent_keys = {key.asbytes(): key for key in agent.get_keys()} if agent else {}
+        from_agent: list[KeyOffer] = []
+        from_files: list[KeyOffer] = []
+        for path in dict.fromkeys(filter(None, (endpoint.chosen_key, *endpoint.key_files))):
+            in_agent = agent_keys.pop(_public_key_blob(path), None)
+            loaded = self.load(path)
+            file_keys = [] if isinstance(loaded, UnusableKey) else loaded
             if in_agent is not None:
-                mine = [*(offer for offer in mine if offer.key.public_blob), _agent_offer(in_agent)]
-            elif isinstance(found, Unusable):
-                offers.left_out.append(found)
+                file_keys = [
+                    *(offer for offer in file_keys if offer.key.public_blob),
+                    _agent_offer(in_agent),
+                ]
+            elif isinstance(loaded, UnusableKey):
+                offers.unusable.append(loaded)
             if path == endpoint.chosen_key:
-                offers.ready += mine
+                offers.usable += file_keys
             else:
-                (from_files if in_agent is None else from_agent).extend(mine)
-        others = [] if endpoint.only_these_keys else list(held.values())
-        offers.ready += [*from_agent, *map(_agent_offer, others), *from_files]
+                (from_files if in_agent is None else from_agent).extend(file_keys)
+        other_keys = [] if endpoint.identities_only else list(agent_keys.values())
+        offers.usable += [*from_agent, *map(_agent_offer, other_keys), *from_files]
         return offers
 
 
-class Agent(AgentSSH):  # type: ignore[misc]  # paramiko has no types
+class SshAgent(AgentSSH):  # type: ignore[misc]  # paramiko has no types
     """The ssh agent behind any socket, with a deadline: paramiko's own asks SSH_AUTH_SOCK only."""
 
     def __init__(self, path: str, timeout: float) -> None:
         super().__init__()
-        link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        link.settimeout(timeout)
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        sock.settimeout(timeout)
         try:
-            link.connect(path)
-            self._connect(link)
+            sock.connect(path)
+            self._connect(sock)
         except BaseException:
-            link.close()
+            sock.close()
             raise
 
     def close(self) -> None:
@@ -103,34 +106,34 @@ class Agent(AgentSSH):  # type: ignore[misc]  # paramiko has no types
         self._close()
 
 
-def _load(path: str) -> list[Offer] | Unusable:
+def _load_key(path: str) -> list[KeyOffer] | UnusableKey:
     try:
         status = Path(path).stat()
         if status.st_uid == os.getuid() and status.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
             mode = f"{stat.S_IMODE(status.st_mode):04o}"
-            return Unusable(path, f"others may read it (mode {mode})", f"chmod 600 {path}")
+            return UnusableKey(path, f"others may read it (mode {mode})", f"chmod 600 {path}")
         key = paramiko.PKey.from_path(path)
-        plain = copy.copy(key)
-        plain.public_blob = None
+        without_certificate = copy.copy(key)
+        without_certificate.public_blob = None
     except OSError as error:
-        return Unusable(path, f"it cannot be read ({error.strerror})")
+        return UnusableKey(path, f"it cannot be read ({error.strerror})")
     except (TypeError, paramiko.PasswordRequiredException):  # cryptography says TypeError
-        return Unusable(
+        return UnusableKey(
             path,
             "it is encrypted and the ssh agent does not hold it",
             f"ssh-add {path}",
             encrypted=True,
         )
     except Exception as error:  # noqa: BLE001 - whatever the file holds, it is no key for us
-        return Unusable(path, f"it holds no private key known here ({type(error).__name__})")
+        return UnusableKey(path, f"it holds no private key known here ({type(error).__name__})")
     return (
-        [Offer(f"{path} (certificate)", key), Offer(path, plain)]
+        [KeyOffer(f"{path} (certificate)", key), KeyOffer(path, without_certificate)]
         if key.public_blob
-        else [Offer(path, plain)]
+        else [KeyOffer(path, without_certificate)]
     )
 
 
-def _public_half(path: str) -> bytes:
+def _public_key_blob(path: str) -> bytes:
     """Return the public key beside a private one, which may be encrypted or in the agent only."""
     try:
         return base64.b64decode(Path(f"{path.removesuffix('.pub')}.pub").read_text().split()[1])
@@ -138,5 +141,5 @@ def _public_half(path: str) -> bytes:
         return b""
 
 
-def _agent_offer(key: Any) -> Offer:
-    return Offer(f"{key.comment or key.get_name()} (ssh agent)", key)
+def _agent_offer(key: Any) -> KeyOffer:
+    return KeyOffer(f"{key.comment or key.get_name()} (ssh agent)", key)

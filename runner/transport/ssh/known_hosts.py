@@ -37,9 +37,9 @@ class HostKey:
         return "SHA256:" + digest.rstrip("=")
 
     @property
-    def family(self) -> str:
+    def algorithm(self) -> str:
         """The word `ssh-keyscan -t` and the names of key files use: ed25519, ecdsa, rsa."""
-        return next((word for word in ("ed25519", "ecdsa", "rsa") if word in self.type), self.type)
+        return next((name for name in ("ed25519", "ecdsa", "rsa") if name in self.type), self.type)
 
 
 @dataclass(frozen=True)
@@ -47,13 +47,13 @@ class Entry:
     """One usable line of a known-hosts file.
 
     Attributes:
-        where: "FILE:LINE".
+        location: "FILE:LINE".
         marker: "", "@revoked" or "@cert-authority".
         hosts: The first field, as written.
         key: The key.
     """
 
-    where: str
+    location: str
     marker: str
     hosts: str
     key: HostKey
@@ -62,16 +62,16 @@ class Entry:
         """Whether this line speaks about `name` ("host" or "[host]:port")."""
         if self.hosts.startswith("|"):
             return _hash_matches(self.hosts, name.lower())
-        found = False
+        is_match = False
         for pattern in self.hosts.lower().split(","):
-            if _fits(pattern.removeprefix("!"), name.lower()):
+            if _matches_pattern(pattern.removeprefix("!"), name.lower()):
                 if pattern.startswith("!"):
                     return False
-                found = True
-        return found
+                is_match = True
+        return is_match
 
 
-class Standing(Enum):
+class KeyStatus(Enum):
     """What the known-hosts files say about a key that a machine shows."""
 
     KNOWN = auto()
@@ -85,10 +85,10 @@ class Standing(Enum):
 
 
 @dataclass(frozen=True)
-class Judgement:
+class KeyCheck:
     """A standing and the lines it rests on."""
 
-    standing: Standing
+    status: KeyStatus
     entries: tuple[Entry, ...] = ()
 
 
@@ -99,18 +99,18 @@ class KnownHosts:
     authorities are not supported: a line of theirs that speaks about a machine is noted.
     """
 
-    def __init__(self, *, notes: Callable[[str], None]) -> None:
-        self._notes = notes
+    def __init__(self, *, on_note: Callable[[str], None]) -> None:
+        self._on_note = on_note
         self._lock = threading.RLock()
         self._files: dict[str, tuple[Entry, ...]] = {}
-        self._noted: set[str] = set()
+        self._sent_notes: set[str] = set()
 
-    def types(self, names: Sequence[str], files: Sequence[str]) -> tuple[str, ...]:
+    def key_types(self, names: Sequence[str], files: Sequence[str]) -> tuple[str, ...]:
         """Return the key types known for a machine: those to ask it for first."""
-        found = (e.key.type for e in self._entries(names, files) if not e.marker)
-        return tuple(dict.fromkeys(found))
+        known_types = (e.key.type for e in self._entries(names, files) if not e.marker)
+        return tuple(dict.fromkeys(known_types))
 
-    def judge(self, names: Sequence[str], key: HostKey, files: Sequence[str]) -> Judgement:
+    def check(self, names: Sequence[str], key: HostKey, files: Sequence[str]) -> KeyCheck:
         """Say how the key that a machine shows stands.
 
         Args:
@@ -120,17 +120,17 @@ class KnownHosts:
         """
         for entry in self._entries(names, files):
             if entry.marker == "@revoked" and entry.key == key:
-                return Judgement(Standing.REVOKED, (entry,))
+                return KeyCheck(KeyStatus.REVOKED, (entry,))
         for name in names:
             entries = [e for e in self._entries([name], files) if not e.marker]
-            same = tuple(e for e in entries if e.key == key)
-            if same:
-                return Judgement(Standing.KNOWN, same)
+            same_key = tuple(e for e in entries if e.key == key)
+            if same_key:
+                return KeyCheck(KeyStatus.KNOWN, same_key)
             if entries and name == names[0]:
-                return Judgement(Standing.CHANGED, tuple(entries))
-        return Judgement(Standing.UNKNOWN)
+                return KeyCheck(KeyStatus.CHANGED, tuple(entries))
+        return KeyCheck(KeyStatus.UNKNOWN)
 
-    def learn(self, name: str, key: HostKey, file: str) -> None:
+    def add(self, name: str, key: HostKey, file: str) -> None:
         """Append the key of a machine to `file`, unless someone else just did.
 
         Raises:
@@ -138,7 +138,7 @@ class KnownHosts:
         """
         with self._lock:
             entry = Entry(file, "", name, key)
-            self._files[file] = (*self._read(file), entry)
+            self._files[file] = (*self._entries_of_file(file), entry)
             path = Path(file)
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
@@ -148,21 +148,21 @@ class KnownHosts:
                 text = stream.read()
                 if any(e.key == key and e.matches(name) for e, _ in _parse(text, file) if e):
                     return
-                start = b"" if text.endswith(b"\n") or not text else b"\n"
-                stream.write(start + line(name, key).encode() + b"\n")
+                separator = b"" if text.endswith(b"\n") or not text else b"\n"
+                stream.write(separator + format_line(name, key).encode() + b"\n")
 
     def _entries(self, names: Sequence[str], files: Sequence[str]) -> list[Entry]:
-        found = []
-        for entry in (e for file in files for e in self._read(file)):
+        matching = []
+        for entry in (e for file in files for e in self._entries_of_file(file)):
             if not any(entry.matches(name) for name in names):
                 continue
             if entry.marker == "@cert-authority":
-                self._note_once(f"{entry.where}: @cert-authority is not supported; skipped")
+                self._note_once(f"{entry.location}: @cert-authority is not supported; skipped")
             else:
-                found.append(entry)
-        return found
+                matching.append(entry)
+        return matching
 
-    def _read(self, file: str) -> tuple[Entry, ...]:
+    def _entries_of_file(self, file: str) -> tuple[Entry, ...]:
         with self._lock:
             if file not in self._files:
                 self._files[file] = tuple(self._load(file))
@@ -176,18 +176,18 @@ class KnownHosts:
         except OSError as error:
             self._note_once(f"{file}: not readable ({error.strerror}); skipped")
             return
-        for entry, complaint in _parse(text, file):
+        for entry, problem in _parse(text, file):
             if entry:
                 yield entry
             else:
-                self._note_once(f"{complaint}; skipped")
+                self._note_once(f"{problem}; skipped")
 
     def _note_once(self, text: str) -> None:
         with self._lock:
-            if text in self._noted:
+            if text in self._sent_notes:
                 return
-            self._noted.add(text)
-        self._notes(text)
+            self._sent_notes.add(text)
+        self._on_note(text)
 
 
 def lookup_names(host: str, port: int, alias: str = "") -> tuple[str, ...]:
@@ -197,27 +197,27 @@ def lookup_names(host: str, port: int, alias: str = "") -> tuple[str, ...]:
     return (host,) if port == SSH_PORT else (f"[{host}]:{port}", host)
 
 
-def line(name: str, key: HostKey) -> str:
+def format_line(name: str, key: HostKey) -> str:
     """Return the line of a known-hosts file for a key."""
     return f"{name} {key.type} {base64.b64encode(key.blob).decode()}"
 
 
 def _parse(text: bytes, file: str) -> Iterable[tuple[Entry | None, str]]:
     """Yield an entry, or None and a complaint, per line that is not blank or a comment."""
-    for number, raw in enumerate(text.splitlines(), start=1):
-        fields = raw.decode("utf-8", "replace").split()
+    for number, raw_line in enumerate(text.splitlines(), start=1):
+        fields = raw_line.decode("utf-8", "replace").split()
         if not fields or fields[0].startswith("#"):
             continue
         marker = fields.pop(0) if fields[0].startswith("@") else ""
-        where = f"{file}:{number}"
-        key = _key(fields)
+        location = f"{file}:{number}"
+        key = _parse_key(fields)
         if key is None or marker not in _MARKERS or not _HOSTS.fullmatch(fields[0]):
-            yield None, f"{where}: not a line of a known-hosts file"
+            yield None, f"{location}: not a line of a known-hosts file"
         else:
-            yield Entry(where, marker, fields[0], key), ""
+            yield Entry(location, marker, fields[0], key), ""
 
 
-def _key(fields: Sequence[str]) -> HostKey | None:
+def _parse_key(fields: Sequence[str]) -> HostKey | None:
     if len(fields) < 3:  # noqa: PLR2004 - hosts, type, key
         return None
     try:
@@ -232,14 +232,14 @@ def _key(fields: Sequence[str]) -> HostKey | None:
 def _hash_matches(field: str, name: str) -> bool:
     try:
         _, version, salt, digest = field.split("|")
-        wanted = base64.b64decode(digest, validate=True)
-        found = hmac.digest(base64.b64decode(salt, validate=True), name.encode(), "sha1")
+        expected = base64.b64decode(digest, validate=True)
+        actual = hmac.digest(base64.b64decode(salt, validate=True), name.encode(), "sha1")
     except ValueError:
         return False
-    return version == "1" and hmac.compare_digest(wanted, found)
+    return version == "1" and hmac.compare_digest(expected, actual)
 
 
-def _fits(pattern: str, name: str) -> bool:
+def _matches_pattern(pattern: str, name: str) -> bool:
     if "*" not in pattern and "?" not in pattern:
         return pattern == name
     # Not fnmatch: its brackets are sets, here they belong to "[host]:port".

@@ -11,13 +11,13 @@ import tempfile
 import time
 from typing import IO, Any
 
-END_S = 0.5
-KILLED_S = 5.0
+TERM_TIMEOUT_S = 0.5
+KILL_TIMEOUT_S = 5.0
 """How long a ProxyCommand may take to end after SIGTERM, and after SIGKILL."""
-DEAD_S = 120
+TCP_USER_TIMEOUT_S = 120
 
 
-def look_up(host: str, port: int) -> list[Any]:
+def resolve(host: str, port: int) -> list[Any]:
     """Return the addresses of a host; blocks as long as the name server pleases."""
     return socket.getaddrinfo(host, port, socket.AF_UNSPEC, socket.SOCK_STREAM)
 
@@ -28,38 +28,38 @@ def connect(addresses: list[Any], timeout: float) -> socket.socket:
     Raises:
         OSError: None answered; a refusal is reported before a time-out before the rest.
     """
-    end = time.monotonic() + timeout
+    deadline = time.monotonic() + timeout
     errors: list[OSError] = []
     for position, (family, kind, protocol, _, address) in enumerate(addresses):
-        link = socket.socket(family, kind, protocol)
+        sock = socket.socket(family, kind, protocol)
         try:
-            left = (end - time.monotonic()) / (len(addresses) - position)
-            link.settimeout(max(left, 0.01))
-            link.connect(address)
-            _tune(link)
+            timeout_s = (deadline - time.monotonic()) / (len(addresses) - position)
+            sock.settimeout(max(timeout_s, 0.01))
+            sock.connect(address)
+            _set_options(sock)
         except OSError as error:
-            link.close()
+            sock.close()
             errors.append(error)
         else:
-            return link
-    raise min(errors, key=_how_vague)
+            return sock
+    raise min(errors, key=_error_priority)
 
 
-def _tune(link: socket.socket) -> None:
-    link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    link.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+def _set_options(sock: socket.socket) -> None:
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     # Else Linux needs 15 minutes to see that nobody acknowledges any more.
     if hasattr(socket, "TCP_USER_TIMEOUT"):
-        link.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(DEAD_S * 1000))
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(TCP_USER_TIMEOUT_S * 1000))
 
 
-def _how_vague(error: OSError) -> int:
+def _error_priority(error: OSError) -> int:
     if isinstance(error, ConnectionRefusedError):
         return 0
     return 1 if isinstance(error, TimeoutError) else 2
 
 
-class Proxy:
+class ProxyCommand:
     """A ProxyCommand, its standard streams joined to a socket of ours.
 
     Not paramiko's: that one never notices the end of the command, and leaves a zombie.
@@ -67,22 +67,22 @@ class Proxy:
 
     def __init__(self, command: str) -> None:
         self._closed = False
-        self.socket, theirs = socket.socketpair()
-        self._said: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed in close()
-        with theirs:
+        self.socket, child_end = socket.socketpair()
+        self._stderr: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed in close()
+        with child_end:
             self._process = subprocess.Popen(
                 ["/bin/sh", "-c", f"exec {command}"],
-                stdin=theirs.fileno(),
-                stdout=theirs.fileno(),
-                stderr=self._said,
+                stdin=child_end.fileno(),
+                stdout=child_end.fileno(),
+                stderr=self._stderr,
                 start_new_session=True,
             )
 
-    def said(self) -> str:
+    def last_error_line(self) -> str:
         """Return the last line of the command's standard error."""
-        self._said.seek(0)
-        lines = self._said.read().decode(errors="replace").split("\n")
-        return next((each.strip() for each in reversed(lines) if each.strip()), "")
+        self._stderr.seek(0)
+        lines = self._stderr.read().decode(errors="replace").split("\n")
+        return next((line.strip() for line in reversed(lines) if line.strip()), "")
 
     def close(self) -> None:
         """End the command; twice is once."""
@@ -90,10 +90,13 @@ class Proxy:
             return
         self._closed = True
         self.socket.close()
-        for number, patience in ((signal.SIGTERM, END_S), (signal.SIGKILL, KILLED_S)):
+        for signum, timeout_s in (
+            (signal.SIGTERM, TERM_TIMEOUT_S),
+            (signal.SIGKILL, KILL_TIMEOUT_S),
+        ):
             with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self._process.pid, number)
+                os.killpg(self._process.pid, signum)
             with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(patience)
+                self._process.wait(timeout_s)
                 break
-        self._said.close()
+        self._stderr.close()

@@ -13,75 +13,75 @@ import re
 from collections.abc import Mapping, Sequence
 
 from runner.ui.console.dedup import Source
-from runner.ui.node_names import TIMES, folded
+from runner.ui.node_names import TIMES_SIGN, fold_names_cached
 
 ESC = b"\x1b"
-PLAIN = b"\x1b[0m"
-DEEP = (b"38;5;37", b"38;5;133", b"38;5;71", b"38;5;136", b"38;5;104", b"38;5;173")
+RESET = b"\x1b[0m"
+PALETTE_256 = (b"38;5;37", b"38;5;133", b"38;5;71", b"38;5;136", b"38;5;104", b"38;5;173")
 """Of 256 colours some that can be read on black and on white; red is for what went wrong."""
-BASIC = (b"36", b"35", b"32")
+PALETTE_16 = (b"36", b"35", b"32")
 RED, GREEN, YELLOW, DIM, BOLD = b"31", b"32", b"33", b"2", b"1"
 
-ODD = b"\x05\x07\x08\x0b\x0c\x0e\x0f\x7f"
+CONTROL_BYTES = b"\x05\x07\x08\x0b\x0c\x0e\x0f\x7f"
 """Bells, answers, other alphabets, and what moves the cursor."""
 
-SEQUENCE = re.compile(
+ESCAPE_SEQUENCE = re.compile(
     rb"\x1b(?:\[([0-?]*)[ -/]*([@-~]?)|[]PX^_][^\x07\x1b\n]*(?:\x07|\x1b\\)?|[ -/]*[0-Z\\^-~]?)"
 )
-LONG_NAMES = 20
+MAX_NAMES_WIDTH = 20
 
 
-class Paint:
+class LineStyler:
     """How the lines of these nodes look."""
 
     def __init__(self, nodes: Sequence[str], environ: Mapping[str, str] = os.environ) -> None:
-        self.colour = not environ.get("NO_COLOR")
-        deep = "256color" in environ.get("TERM", "") or bool(environ.get("COLORTERM"))
-        self._palette = DEEP if deep else BASIC
-        self._numbers = {node: number for number, node in enumerate(nodes)}
+        self.has_colour = not environ.get("NO_COLOR")
+        has_256_colours = "256color" in environ.get("TERM", "") or bool(environ.get("COLORTERM"))
+        self._palette = PALETTE_256 if has_256_colours else PALETTE_16
+        self._node_numbers = {node: number for number, node in enumerate(nodes)}
 
     def sgr(self, code: bytes, text: bytes) -> bytes:
         """Return text in a colour."""
-        return b"\x1b[%sm%s\x1b[0m" % (code, text) if self.colour else text
+        return b"\x1b[%sm%s\x1b[0m" % (code, text) if self.has_colour else text
 
-    def prefix(self, source: Source, *, error: bool, hurry: bool = False) -> bytes:
+    def prefix(self, source: Source, *, is_error: bool, is_plain: bool = False) -> bytes:
         """Return what stands before each line of a rank; in a hurry, without colour."""
-        if hurry:
-            return b"[%s:%d]%s " % (source.node.encode(), source.rank, b"!" if error else b"")
-        return self._prefix(b"[%s:%d]" % (source.node.encode(), source.rank), source.node, error)
+        if is_plain:
+            return b"[%s:%d]%s " % (source.node.encode(), source.rank, b"!" if is_error else b"")
+        return self._prefix(b"[%s:%d]" % (source.node.encode(), source.rank), source.node, is_error)
 
-    def prefix_of_many(self, sources: Sequence[Source], *, error: bool) -> bytes:
+    def prefix_for_many(self, sources: Sequence[Source], *, is_error: bool) -> bytes:
         """Return what stands before a line that several ranks wrote."""
         nodes = tuple(dict.fromkeys(source.node for source in sources))
-        names = folded(nodes)
-        where = f" {names}" if len(names) <= LONG_NAMES else ""
-        text = f"[{TIMES}{len(sources)}{where}]".encode()
-        return self._prefix(text, nodes[0] if len(nodes) == 1 else "", error)
+        names = fold_names_cached(nodes)
+        suffix = f" {names}" if len(names) <= MAX_NAMES_WIDTH else ""
+        text = f"[{TIMES_SIGN}{len(sources)}{suffix}]".encode()
+        return self._prefix(text, nodes[0] if len(nodes) == 1 else "", is_error)
 
-    def _prefix(self, text: bytes, node: str, error: bool) -> bytes:
-        if node and self.colour:
-            number = self._numbers.setdefault(node, len(self._numbers))
+    def _prefix(self, text: bytes, node: str, is_error: bool) -> bytes:
+        if node and self.has_colour:
+            number = self._node_numbers.setdefault(node, len(self._node_numbers))
             text = self.sgr(self._palette[number % len(self._palette)], text)
-        return text + (self.sgr(RED, b"!") if error else b"") + b" "
+        return text + (self.sgr(RED, b"!") if is_error else b"") + b" "
 
     def clean(self, lines: bytes) -> bytes:
         """Return lines that colour themselves at most, and no other line."""
         if ESC in lines:
-            lines = SEQUENCE.sub(_only_colours if self.colour else b"", lines)
-        if any(each in lines for each in _ODD):
-            lines = lines.translate(None, ODD)
+            lines = ESCAPE_SEQUENCE.sub(_keep_colours if self.has_colour else b"", lines)
+        if any(control in lines for control in _CONTROL_CHARS):
+            lines = lines.translate(None, CONTROL_BYTES)
         if ESC in lines:
-            each_line = lines.split(b"\n")
-            lines = b"\n".join([line + PLAIN if ESC in line else line for line in each_line])
+            split_lines = lines.split(b"\n")
+            lines = b"\n".join([line + RESET if ESC in line else line for line in split_lines])
         return lines
 
-    def report(self, text: str) -> str:
+    def style_report(self, text: str) -> str:
         """Return our report with its good and its bad news in colour."""
-        if not self.colour:
+        if not self.has_colour:
             return text
-        return "\n".join([self._reported(line) for line in text.split("\n")])
+        return "\n".join([self._style_report_line(line) for line in text.split("\n")])
 
-    def _reported(self, line: str) -> str:
+    def _style_report_line(self, line: str) -> str:
         verdict = re.match(r"run \S+ (succeeded|stopped|\w+) ", line)
         if verdict:
             code = {"succeeded": GREEN, "stopped": YELLOW}.get(verdict[1], RED)
@@ -91,14 +91,14 @@ class Paint:
         return line
 
 
-def bare(line: bytes) -> str:
+def strip_controls(line: bytes) -> str:
     """Return a line as text without any control characters."""
-    text = SEQUENCE.sub(b"", line).decode(errors="replace").expandtabs(4)
+    text = ESCAPE_SEQUENCE.sub(b"", line).decode(errors="replace").expandtabs(4)
     return "".join(char for char in text if char.isprintable())
 
 
-_ODD = tuple(bytes([each]) for each in ODD)
+_CONTROL_CHARS = tuple(bytes([each]) for each in CONTROL_BYTES)
 
 
-def _only_colours(match: re.Match[bytes]) -> bytes:
+def _keep_colours(match: re.Match[bytes]) -> bytes:
     return match[0] if match[2] == b"m" else b""

@@ -13,10 +13,10 @@ from typing import NamedTuple
 HOLD_S = 0.15
 """How long a line waits; with the writer's own rhythm a fifth of a second."""
 
-MANY_LINES, MANY_BYTES = 2000, 1 << 18
+FLOOD_LINES, FLOOD_BYTES = 2000, 1 << 18
 """More than this within the time is a flood, which is shown as it comes."""
 
-CHUNK_LINES = 64
+FLOOD_CHUNK_LINES = 64
 """A piece of more lines than this is no message but a flood."""
 
 
@@ -28,7 +28,7 @@ class Source(NamedTuple):
 
 
 @dataclass
-class Held:
+class PendingLine:
     """A line, on the stream `descriptor`, and who wrote it so far."""
 
     number: int
@@ -38,26 +38,26 @@ class Held:
     sources: list[Source] = field(default_factory=list)
 
 
-class Folding:
+class LineDeduplicator:
     """Lines that wait for their like, in order of arrival."""
 
     def __init__(self) -> None:
-        self._held: deque[Held] = deque()
-        self._alike: dict[tuple[int, bytes], deque[Held]] = {}
-        self._last: dict[Source, int] = {}
+        self._pending: deque[PendingLine] = deque()
+        self._by_text: dict[tuple[int, bytes], deque[PendingLine]] = {}
+        self._last_number: dict[Source, int] = {}
         self._number = 0
-        self._window = 0.0
-        self._lines = self._bytes = 0
+        self._window_start = 0.0
+        self._window_lines = self._window_bytes = 0
 
-    def takes(self, lines: bytes, now: float) -> bool:
+    def accepts(self, lines: bytes, now: float) -> bool:
         """Whether the flow is slow enough for these lines to wait."""
         count = lines.count(b"\n") + 1
-        if now - self._window >= HOLD_S:
-            self._window, self._lines, self._bytes = now, 0, 0
-        self._lines += count
-        self._bytes += len(lines)
-        small = count <= CHUNK_LINES
-        return small and self._lines <= MANY_LINES and self._bytes <= MANY_BYTES
+        if now - self._window_start >= HOLD_S:
+            self._window_start, self._window_lines, self._window_bytes = now, 0, 0
+        self._window_lines += count
+        self._window_bytes += len(lines)
+        is_small = count <= FLOOD_CHUNK_LINES
+        return is_small and self._window_lines <= FLOOD_LINES and self._window_bytes <= FLOOD_BYTES
 
     def add(self, source: Source, descriptor: int, lines: bytes, now: float) -> None:
         """Let lines wait."""
@@ -65,35 +65,37 @@ class Folding:
             self._add(source, descriptor, line, now)
 
     def _add(self, source: Source, descriptor: int, line: bytes, now: float) -> None:
-        after = self._last.get(source, 0)
-        alike = self._alike.setdefault((descriptor, line), deque())
-        held = next((each for each in alike if each.number > after), None)
-        if held is None:
+        last_number = self._last_number.get(source, 0)
+        candidates = self._by_text.setdefault((descriptor, line), deque())
+        pending = next(
+            (candidate for candidate in candidates if candidate.number > last_number), None
+        )
+        if pending is None:
             self._number += 1
-            held = Held(self._number, now, descriptor, line)
-            self._held.append(held)
-            alike.append(held)
-        held.sources.append(source)
-        self._last[source] = held.number
+            pending = PendingLine(self._number, now, descriptor, line)
+            self._pending.append(pending)
+            candidates.append(pending)
+        pending.sources.append(source)
+        self._last_number[source] = pending.number
 
-    def due(self, now: float) -> list[Held]:
+    def pop_due(self, now: float) -> list[PendingLine]:
         """Take out what has waited long enough."""
-        found = []
-        while self._held and now - self._held[0].since >= HOLD_S:
-            held = self._held.popleft()
-            key = (held.descriptor, held.line)
-            self._alike[key].popleft()
-            if not self._alike[key]:
-                del self._alike[key]
-            found.append(held)
-        if not self._held:
-            self._last.clear()
-        return found
+        ready = []
+        while self._pending and now - self._pending[0].since >= HOLD_S:
+            pending = self._pending.popleft()
+            key = (pending.descriptor, pending.line)
+            self._by_text[key].popleft()
+            if not self._by_text[key]:
+                del self._by_text[key]
+            ready.append(pending)
+        if not self._pending:
+            self._last_number.clear()
+        return ready
 
-    def flush(self) -> list[Held]:
+    def pop_all(self) -> list[PendingLine]:
         """Take out everything."""
-        found = list(self._held)
-        self._held.clear()
-        self._alike.clear()
-        self._last.clear()
-        return found
+        pending = list(self._pending)
+        self._pending.clear()
+        self._by_text.clear()
+        self._last_number.clear()
+        return pending

@@ -8,114 +8,126 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-UNFINISHED_S = 1.0
+SHOW_PARTIAL_AFTER_S = 1.0
 """After so long a line without its end is worth seeing."""
 
 
 @dataclass
-class _Torn:
+class _PartialLine:
     """A line whose end has not come: `text` is what of it waits, its newest form if it has some."""
 
     text: bytes
     since: float
-    redrawn: bool = False
-    begun: bool = False
+    is_redrawn: bool = False
+    is_continuation: bool = False
     """Its beginning was already handed out as a line of its own."""
 
     @property
-    def form(self) -> bytes:
+    def latest(self) -> bytes:
         return self.text.rstrip(b"\r")
 
 
-class Assembly:
+class LineAssembler:
     """The unfinished lines of many sources, each by a key of the caller's."""
 
-    def __init__(self, long_line: int) -> None:
-        self._long_line = long_line
-        self._torn: dict[tuple[str, int], _Torn] = {}
+    def __init__(self, max_line_bytes: int) -> None:
+        self._max_line_bytes = max_line_bytes
+        self._partial: dict[tuple[str, int], _PartialLine] = {}
 
     def feed(self, key: tuple[str, int], data: bytes, now: float) -> bytes | None:
         """Take the next piece; return the lines it ends, joined by newlines, or None."""
-        torn = self._torn.pop(key, None)
-        if torn:
-            data = torn.text + data
+        partial = self._partial.pop(key, None)
+        if partial:
+            data = partial.text + data
         if b"\r" in data:
             data = data.replace(b"\r\n", b"\n")
         lines, newline, rest = data.rpartition(b"\n")
         if newline:
-            whole: bytes | None = _newest_forms(lines) if b"\r" in lines else lines
-            if torn and torn.begun:
-                whole = _without_empty_end(lines)
-            torn = None
+            complete: bytes | None = _latest_forms(lines) if b"\r" in lines else lines
+            if partial and partial.is_continuation:
+                complete = _drop_empty_first(lines)
+            partial = None
         else:
-            whole = None
+            complete = None
         if rest:
-            whole = self._keep(key, rest, torn or _Torn(b"", now), now, whole)
-        elif torn:
-            self._torn[key] = torn
-        return whole
+            complete = self._store_partial(
+                key, rest, partial or _PartialLine(b"", now), now, complete
+            )
+        elif partial:
+            self._partial[key] = partial
+        return complete
 
-    def overdue(self, now: float) -> list[tuple[tuple[str, int], bytes]]:
+    def pop_overdue(self, now: float) -> list[tuple[tuple[str, int], bytes]]:
         """Hand out what has waited long for its end; the rest will be a line of its own."""
-        found = []
-        for key, torn in self._torn.items():
-            if torn.text and not torn.redrawn and now - torn.since >= UNFINISHED_S:
-                found.append((key, torn.text))
-                torn.text, torn.begun = b"", True
-        return found
+        lines = []
+        for key, partial in self._partial.items():
+            if (
+                partial.text
+                and not partial.is_redrawn
+                and now - partial.since >= SHOW_PARTIAL_AFTER_S
+            ):
+                lines.append((key, partial.text))
+                partial.text, partial.is_continuation = b"", True
+        return lines
 
     def defer(self, until: float) -> None:
         """Count no waiting before `until`: what is missing may have been there, but not fetched."""
-        for torn in self._torn.values():
-            torn.since = max(torn.since, until)
+        for partial in self._partial.values():
+            partial.since = max(partial.since, until)
 
     def pending(self, now: float) -> list[tuple[tuple[str, int], bytes]]:
         """Return the newest form of every line that redraws itself or has waited long."""
         return [
-            (key, torn.form)
-            for key, torn in self._torn.items()
-            if (torn.redrawn or now - torn.since >= UNFINISHED_S) and torn.form.strip()
+            (key, partial.latest)
+            for key, partial in self._partial.items()
+            if (partial.is_redrawn or now - partial.since >= SHOW_PARTIAL_AFTER_S)
+            and partial.latest.strip()
         ]
 
-    def finish(self) -> list[tuple[tuple[str, int], bytes]]:
+    def pop_all(self) -> list[tuple[tuple[str, int], bytes]]:
         """Hand out everything that will have no end; a bar that wiped itself away is nothing."""
-        found = [
-            (key, torn.form)
-            for key, torn in self._torn.items()
-            if (torn.form.strip() if torn.redrawn else torn.form)
+        remaining = [
+            (key, partial.latest)
+            for key, partial in self._partial.items()
+            if (partial.latest.strip() if partial.is_redrawn else partial.latest)
         ]
-        self._torn.clear()
-        return found
+        self._partial.clear()
+        return remaining
 
-    def _keep(
-        self, key: tuple[str, int], rest: bytes, torn: _Torn, now: float, whole: bytes | None
+    def _store_partial(
+        self,
+        key: tuple[str, int],
+        rest: bytes,
+        partial: _PartialLine,
+        now: float,
+        complete: bytes | None,
     ) -> bytes | None:
-        if not torn.text:
-            torn.since = now
+        if not partial.text:
+            partial.since = now
         if b"\r" in rest:
-            torn.redrawn = True
-            rest = _newest_form(rest) + (b"\r" if rest.endswith(b"\r") else b"")
-        torn.text = rest
-        self._torn[key] = torn
-        if len(rest) <= self._long_line:
-            return whole
-        torn.text, torn.begun = b"", True
-        return rest if whole is None else whole + b"\n" + rest
+            partial.is_redrawn = True
+            rest = _latest_form(rest) + (b"\r" if rest.endswith(b"\r") else b"")
+        partial.text = rest
+        self._partial[key] = partial
+        if len(rest) <= self._max_line_bytes:
+            return complete
+        partial.text, partial.is_continuation = b"", True
+        return rest if complete is None else complete + b"\n" + rest
 
 
-def _newest_form(line: bytes) -> bytes:
+def _latest_form(line: bytes) -> bytes:
     return line.rstrip(b"\r").rpartition(b"\r")[2]
 
 
-def _newest_forms(lines: bytes) -> bytes:
+def _latest_forms(lines: bytes) -> bytes:
     return b"\n".join(
-        [_newest_form(line) if b"\r" in line else line for line in lines.split(b"\n")]
+        [_latest_form(line) if b"\r" in line else line for line in lines.split(b"\n")]
     )
 
 
-def _without_empty_end(lines: bytes) -> bytes | None:
+def _drop_empty_first(lines: bytes) -> bytes | None:
     """Drop the first of `lines` if it is but the end of one that was handed out."""
-    lines = _newest_forms(lines) if b"\r" in lines else lines
+    lines = _latest_forms(lines) if b"\r" in lines else lines
     first, newline, others = lines.partition(b"\n")
     if first:
         return lines

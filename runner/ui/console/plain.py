@@ -14,19 +14,19 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
-from runner.ui.console.line_buffer import Assembly
+from runner.ui.console.line_buffer import LineAssembler
 from runner.ui.console.writer import Writer
 
-LIMIT = 8 << 20
+MAX_WAITING_BYTES = 8 << 20
 """Bytes that may wait to be written."""
 
-LONG_LINE = 1 << 20
+MAX_LINE_BYTES = 1 << 20
 """A line without end is written in pieces of this size."""
 
 TICK_S = 0.25
 
 OUT, ERR = 1, 2
-NOBODY_READS = (
+READER_GONE_NOTE = (
     b"note: nobody reads our output any more; the run goes on, its files have all of it\n"
 )
 
@@ -37,14 +37,14 @@ def open_console(ui: str, ranks: frozenset[int] | None, nodes: Sequence[str]) ->
     The live one is for a terminal that both standard output and standard error are: a pipe may
     lead to the same terminal (`| tee`), where our area and its lines would be in each other's way.
     """
-    if ui == "plain" or not _lively():
+    if ui == "plain" or not _supports_live():
         return Console(ranks)
     from runner.ui.console.live import LiveConsole  # noqa: PLC0415 (it builds on this module)
 
     return LiveConsole(ranks, nodes)
 
 
-def _lively() -> bool:
+def _supports_live() -> bool:
     if os.environ.get("TERM", "dumb") in ("dumb", "") or not os.isatty(ERR):
         return False
     return os.isatty(OUT) and os.path.samestat(*map(os.fstat, (OUT, ERR)))
@@ -57,53 +57,55 @@ class Console:
     One without an end is shown after a second, its rest as a line of its own.
     """
 
-    def __init__(self, ranks: frozenset[int] | None = None, deserted: bytes = NOBODY_READS) -> None:
+    def __init__(
+        self, ranks: frozenset[int] | None = None, reader_gone_note: bytes = READER_GONE_NOTE
+    ) -> None:
         """Begin to write.
 
         Args:
             ranks: Whose output is shown; None for all.
-            deserted: What is said when nobody reads that any more.
+            reader_gone_note: What is said when nobody reads that any more.
         """
-        self._ranks, self._farewell = ranks, deserted
+        self._ranks, self._reader_gone_note = ranks, reader_gone_note
         self._muted = False
         self._lock = threading.Lock()
-        self._lines = {descriptor: Assembly(LONG_LINE) for descriptor in (OUT, ERR)}
+        self._assemblers = {descriptor: LineAssembler(MAX_LINE_BYTES) for descriptor in (OUT, ERR)}
         sys.stdout.flush()
         self._writers = self._open_writers()
         for writer in set(self._writers.values()):
             writer.start()
 
     @property
-    def full(self) -> bool:
+    def is_full(self) -> bool:
         """Whether what waits is more than a console needs."""
-        return self._waiting > LIMIT and not self._muted
+        return self._waiting_bytes > MAX_WAITING_BYTES and not self._muted
 
     @property
-    def deserted(self) -> bool:
+    def reader_gone(self) -> bool:
         """Whether nobody reads what the ranks write."""
-        return self._writers[OUT].broken
+        return self._writers[OUT].is_broken
 
-    def say(self, text: str) -> None:
+    def message(self, text: str) -> None:
         """Write our own lines."""
-        self._writers[ERR].put(ERR, encoded(text))
+        self._writers[ERR].put(ERR, encode_lines(text))
 
-    def phase(self, text: str, lasted: float = 0.0) -> None:
+    def phase(self, text: str, elapsed_s: float = 0.0) -> None:
         """Note what is going on: "connecting", "running", "stopping"; and for how long already."""
 
-    def state(self, node: str, text: str) -> None:
+    def node_status(self, node: str, text: str) -> None:
         """Note how a node is doing: "ready", "2 of 4 ranks", "lost"."""
 
     def verdict(self, text: str) -> None:
         """Write the report that ends a run."""
-        self.say(text)
+        self.message(text)
 
-    def show(self, node: str, rank: int, stream: str, data: bytes) -> None:
+    def rank_output(self, node: str, rank: int, stream: str, data: bytes) -> None:
         """Write a rank's output, by whole lines; the rest waits for its end."""
         if self._ranks is not None and rank not in self._ranks:
             return
         descriptor = OUT if stream == "out" else ERR
         with self._lock:
-            lines = self._lines[descriptor].feed((node, rank), data, time.monotonic())
+            lines = self._assemblers[descriptor].feed((node, rank), data, time.monotonic())
             if lines is not None:
                 self._put_lines(node, rank, descriptor, lines)
 
@@ -111,72 +113,84 @@ class Console:
         """From now on drop ranks' output that would be too much; their files hold all of it."""
         self._muted = True
 
-    def begin_again(self) -> None:
+    def reset_lines(self) -> None:
         """Write unfinished last lines of an attempt, before another one follows it."""
         with self._lock:
-            self._put_unfinished()
+            self._put_partial_lines()
         self._muted = False
 
-    def _put_unfinished(self) -> None:
-        for descriptor, lines in self._lines.items():
-            for (node, rank), torn in lines.finish():
-                self._put_lines(node, rank, descriptor, torn)
+    def _put_partial_lines(self) -> None:
+        for descriptor, assembler in self._assemblers.items():
+            for (node, rank), partial in assembler.pop_all():
+                self._put_lines(node, rank, descriptor, partial)
 
-    def finish_ranks(self, deadline_s: float = 0.0) -> None:
+    def flush_ranks(self, deadline_s: float = 0.0) -> None:
         """Write unfinished last lines, and what waits before them, for `deadline_s` at most."""
         with self._lock:
-            self._put_unfinished()
-        end = time.monotonic() + deadline_s
-        while any(w.pieces and w.alive for w in self._writers.values()) and time.monotonic() < end:
+            self._put_partial_lines()
+        deadline = time.monotonic() + deadline_s
+        while (
+            any(writer.waiting_pieces and writer.is_alive for writer in self._writers.values())
+            and time.monotonic() < deadline
+        ):
             time.sleep(0.005)
 
     def close(self, give_up: Callable[[], bool] = lambda: False) -> None:
         """Write what waits, until it is written or the caller gives up."""
-        self.finish_ranks()
+        self.flush_ranks()
         for writer in self._writers.values():
-            writer.end()
-        while any(writer.alive for writer in self._writers.values()) and not give_up():
+            writer.finish()
+        while any(writer.is_alive for writer in self._writers.values()) and not give_up():
             time.sleep(0.01)
 
     @property
-    def _waiting(self) -> int:
+    def _waiting_bytes(self) -> int:
         # One that died of a mistake of ours waits for nothing; the run must not wait for it.
-        return max(writer.waiting if writer.alive else 0 for writer in self._writers.values())
+        return max(
+            writer.waiting_bytes if writer.is_alive else 0 for writer in self._writers.values()
+        )
 
     def _open_writers(self) -> dict[int, Writer]:
         # One writer where both are the same terminal or file, so that lines keep their order; two
         # otherwise, so that a pipe nobody reads does not keep our own words back.
-        out = Writer(OUT, TICK_S, self._tick, self._left)
+        out = Writer(OUT, TICK_S, self._tick, self._on_reader_gone)
         same = os.path.samestat(*map(os.fstat, (OUT, ERR)))
-        return {OUT: out, ERR: out if same else Writer(ERR, TICK_S, self._tick, self._left)}
+        return {
+            OUT: out,
+            ERR: out if same else Writer(ERR, TICK_S, self._tick, self._on_reader_gone),
+        }
 
     def _tick(self) -> None:
         with self._lock:
-            for descriptor in self._lines:
-                self._show_overdue(descriptor)
+            for descriptor in self._assemblers:
+                self._put_overdue(descriptor)
 
-    def _show_overdue(self, descriptor: int) -> None:
-        lines, now = self._lines[descriptor], time.monotonic()
+    def _put_overdue(self, descriptor: int) -> None:
+        assembler, now = self._assemblers[descriptor], time.monotonic()
         # Where a reader is slow, no more is fetched from the hosts.
-        lines.defer(now if self._waiting else max(w.idle_since for w in self._writers.values()))
-        for (node, rank), torn in lines.overdue(now):
-            self._put_lines(node, rank, descriptor, torn)
+        assembler.defer(
+            now
+            if self._waiting_bytes
+            else max(writer.idle_since for writer in self._writers.values())
+        )
+        for (node, rank), partial in assembler.pop_overdue(now):
+            self._put_lines(node, rank, descriptor, partial)
 
-    def _left(self, descriptor: int) -> None:
+    def _on_reader_gone(self, descriptor: int) -> None:
         if descriptor == OUT:
             with contextlib.suppress(OSError):
-                os.write(ERR, self._farewell)
+                os.write(ERR, self._reader_gone_note)
 
     def _put_lines(self, node: str, rank: int, descriptor: int, lines: bytes) -> None:
         self._put_prefixed(b"[%s:%d] " % (node.encode(), rank), descriptor, lines)
 
     def _put_prefixed(self, prefix: bytes, descriptor: int, lines: bytes) -> None:
-        if self._muted and self._writers[descriptor].waiting > LIMIT:
+        if self._muted and self._writers[descriptor].waiting_bytes > MAX_WAITING_BYTES:
             return
         text = prefix + lines.replace(b"\n", b"\n" + prefix) + b"\n"
         self._writers[descriptor].put(descriptor, text)
 
 
-def encoded(text: str) -> bytes:
+def encode_lines(text: str) -> bytes:
     """Return our own words as whole lines; nothing can fail to be written."""
     return (text.rstrip("\n") + "\n").encode(errors="backslashreplace")

@@ -15,7 +15,7 @@ from runner.ui.console.dedup import Source
 SHOW_AFTER_S = 1.0
 """What is over sooner needs no area."""
 
-SHARE = 3
+SCREEN_SHARE = 3
 """The area takes one in so many of the terminal's rows, no more."""
 
 
@@ -26,7 +26,7 @@ class Row(NamedTuple):
     cells: int
 
 
-class Area:
+class StatusArea:
     """What is going on, in a few rows."""
 
     def __init__(
@@ -39,45 +39,45 @@ class Area:
         self._clock, self._colour = clock, colour
         self._lock = threading.Lock()
         self._states = dict.fromkeys(nodes, "")
-        self._phase, self._since = "", clock()
-        self._live: list[tuple[Source, str]] = []
-        self._shown = self._over = False
+        self._phase, self._phase_began = "", clock()
+        self._progress: list[tuple[Source, str]] = []
+        self._is_shown = self._has_ended = False
 
-    def phase(self, text: str, lasted: float = 0.0) -> None:
+    def phase(self, text: str, elapsed_s: float = 0.0) -> None:
         """Note what is going on from now on, or has for so many seconds."""
         text = _one_line(text)
         with self._lock:
             if text != self._phase:
-                self._phase, self._since = text, self._clock() - lasted
+                self._phase, self._phase_began = text, self._clock() - elapsed_s
 
-    def state(self, node: str, text: str) -> None:
+    def node_status(self, node: str, text: str) -> None:
         """Note how a node is doing; "" is for one that has no part in this."""
         with self._lock:
             self._states[node] = _one_line(text)
 
-    def live(self, lines: list[tuple[Source, str]]) -> None:
+    def progress_lines(self, lines: list[tuple[Source, str]]) -> None:
         """Note the newest form of unfinished lines."""
         with self._lock:
-            self._live = sorted(lines, key=lambda line: line[0].rank)
+            self._progress = sorted(lines, key=lambda line: line[0].rank)
 
     def end(self) -> None:
         """Show nothing any more."""
         with self._lock:
-            self._over = True
+            self._has_ended = True
 
     @property
-    def over(self) -> bool:
+    def has_ended(self) -> bool:
         """Whether it was ended."""
-        return self._over
+        return self._has_ended
 
-    def picture(self, columns: int, rows: int) -> list[Row]:
+    def render(self, columns: int, rows: int) -> list[Row]:
         """Return the area's rows for a terminal of that size."""
         with self._lock:
-            lasted = self._clock() - self._since
-            self._shown = self._shown or bool(self._live) or lasted > SHOW_AFTER_S
-            if self._over or not self._shown or not (self._phase or self._live):
+            elapsed_s = self._clock() - self._phase_began
+            self._is_shown = self._is_shown or bool(self._progress) or elapsed_s > SHOW_AFTER_S
+            if self._has_ended or not self._is_shown or not (self._phase or self._progress):
                 return []
-            phase, live = self._phase, list(self._live)
+            phase, progress = self._phase, list(self._progress)
             groups: dict[str, list[str]] = {}
             for node, state in self._states.items():
                 if state:
@@ -85,8 +85,10 @@ class Area:
         from runner.ui.console import status_render  # noqa: PLC0415 (Rich takes its time, and is not always needed)
 
         states = [(nodes, state) for state, nodes in groups.items()]
-        texts = status_render.compose(phase, lasted, states, live, max(1, rows // SHARE))
-        return status_render.rendered(texts, max(1, columns - 1), colour=self._colour)
+        texts = status_render.compose_rows(
+            phase, elapsed_s, states, progress, max(1, rows // SCREEN_SHARE)
+        )
+        return status_render.render_rows(texts, max(1, columns - 1), colour=self._colour)
 
 
 def _one_line(text: str) -> str:

@@ -10,99 +10,105 @@ from rich.text import Text
 
 from runner.ui.console.dedup import Source
 from runner.ui.console.status_area import Row
-from runner.ui.node_names import TIMES, folded
+from runner.ui.node_names import TIMES_SIGN, fold_names_cached
 
-BAD = ("lost", "failed", "not reached", "unreachable", "refused")
+BAD_STATES = ("lost", "failed", "not reached", "unreachable", "refused")
 """States that begin so are bad news."""
 
-NAMES = 24
+MAX_NAMES_CELLS = 24
 """Cells that names of nodes take in a row of the area."""
 
 
-def compose(
+def compose_rows(
     phase: str,
-    lasted: float,
+    elapsed_s: float,
     groups: list[tuple[list[str], str]],
-    live: list[tuple[Source, str]],
+    progress: list[tuple[Source, str]],
     height: int,
 ) -> list[Text]:
     """Return the area's rows: the phase, the states, and lines as there is room.
 
     One state of all stands beside the phase. Lines get what the states leave, and half at least.
     """
-    states = [(folded(tuple(nodes)), state) for nodes, state in groups]
-    head = Text.assemble((phase or "running", "bold"), (f"  {_elapsed(lasted)}", "dim"))
+    states = [(fold_names_cached(tuple(nodes)), state) for nodes, state in groups]
+    head = Text.assemble((phase or "running", "bold"), (f"  {_format_elapsed(elapsed_s)}", "dim"))
     if len(states) == 1 or height == 1:
         for names, state in states[:1]:
             head.append(f"  {names}" if state == phase else f"  {names} {state}")
         states = []
     room = height - 1
-    for_states = max(room - _wanted(live), room - room // 2)
-    texts = [head, *_state_rows(states, for_states)]
-    return texts + _live_rows(live, height - len(texts))
+    states_room = max(room - _distinct_count(progress), room - room // 2)
+    texts = [head, *_state_rows(states, states_room)]
+    return texts + _progress_rows(progress, height - len(texts))
 
 
-def _wanted(live: list[tuple[Source, str]]) -> int:
-    return len({text for _, text in live})
+def _distinct_count(progress: list[tuple[Source, str]]) -> int:
+    return len({text for _, text in progress})
 
 
 def _state_rows(states: list[tuple[str, str]], room: int) -> list[Text]:
-    rest = 0
+    hidden_count = 0
     if len(states) > room:
-        rest = len(states) - max(0, room - 1)
-        states = states[: len(states) - rest]
-    width = min(max((cell_len(names) for names, _ in states), default=0), NAMES)
+        hidden_count = len(states) - max(0, room - 1)
+        states = states[: len(states) - hidden_count]
+    width = min(max((cell_len(names) for names, _ in states), default=0), MAX_NAMES_CELLS)
     rows = []
     for names, state in states:
         row = Text(names)
         row.truncate(width, overflow="ellipsis", pad=True)
-        bad = state.startswith(BAD)
-        rows.append(Text.assemble("  ", row, "  ", (state, "red" if bad else "")))
-    if rest and room > 0:
-        rows.append(Text(f"  … and {rest} more {'state' if rest == 1 else 'states'}", "dim"))
+        is_bad = state.startswith(BAD_STATES)
+        rows.append(Text.assemble("  ", row, "  ", (state, "red" if is_bad else "")))
+    if hidden_count and room > 0:
+        rows.append(
+            Text(f"  … and {hidden_count} more {'state' if hidden_count == 1 else 'states'}", "dim")
+        )
     return rows
 
 
-def _live_rows(live: list[tuple[Source, str]], room: int) -> list[Text]:
+def _progress_rows(progress: list[tuple[Source, str]], room: int) -> list[Text]:
     """Return a row for each rank; where that is too much, for each text, or for each node."""
-    if room <= 0 or not live:
+    if room <= 0 or not progress:
         return []
-    groups = [([source], text) for source, text in live]
+    groups = [([source], text) for source, text in progress]
     if len(groups) > room:
-        groups = _grouped(live, by_text=True)
+        groups = _group_lines(progress, by_text=True)
     if len(groups) > room:
-        groups = _grouped(live, by_text=False)
-    rest = 0
+        groups = _group_lines(progress, by_text=False)
+    hidden_count = 0
     if len(groups) > room:
         shown = max(1, room - 1)
-        rest = sum(len(sources) for sources, _ in groups[shown:])
+        hidden_count = sum(len(sources) for sources, _ in groups[shown:])
         groups = groups[:shown]
-    heads = [_who(sources) for sources, _ in groups]
-    width = max(map(cell_len, heads))
+    labels = [_sources_label(sources) for sources, _ in groups]
+    width = max(map(cell_len, labels))
     rows = [
-        Text.assemble((f"{head:{width}} ", "dim"), text)
-        for head, (_, text) in zip(heads, groups, strict=True)
+        Text.assemble((f"{label:{width}} ", "dim"), text)
+        for label, (_, text) in zip(labels, groups, strict=True)
     ]
-    if rest and len(rows) < room:
-        rows.append(Text(f"… and {rest} more {'rank' if rest == 1 else 'ranks'}", "dim"))
+    if hidden_count and len(rows) < room:
+        rows.append(
+            Text(f"… and {hidden_count} more {'rank' if hidden_count == 1 else 'ranks'}", "dim")
+        )
     return rows
 
 
-def _grouped(live: list[tuple[Source, str]], *, by_text: bool) -> list[tuple[list[Source], str]]:
+def _group_lines(
+    progress: list[tuple[Source, str]], *, by_text: bool
+) -> list[tuple[list[Source], str]]:
     """Group lines that are equal, or else those of a node, for which its first rank speaks."""
     groups: dict[str, tuple[list[Source], str]] = {}
-    for source, text in live:
+    for source, text in progress:
         groups.setdefault(text if by_text else source.node, ([], text))[0].append(source)
     return list(groups.values())
 
 
-def _who(sources: list[Source]) -> str:
+def _sources_label(sources: list[Source]) -> str:
     if len(sources) == 1:
         return f"[{sources[0].node}:{sources[0].rank}]"
-    return f"[{TIMES}{len(sources)} {folded(tuple(dict.fromkeys(s.node for s in sources)))}]"
+    return f"[{TIMES_SIGN}{len(sources)} {fold_names_cached(tuple(dict.fromkeys(s.node for s in sources)))}]"
 
 
-def rendered(texts: list[Text], width: int, *, colour: bool) -> list[Row]:
+def render_rows(texts: list[Text], width: int, *, colour: bool) -> list[Row]:
     """Return rows as a terminal of that width takes them."""
     console = Console(
         file=io.StringIO(),
@@ -120,7 +126,7 @@ def rendered(texts: list[Text], width: int, *, colour: bool) -> list[Row]:
     return rows
 
 
-def _elapsed(seconds: float) -> str:
+def _format_elapsed(seconds: float) -> str:
     minutes, rest = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     if hours:

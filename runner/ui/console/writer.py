@@ -10,11 +10,11 @@ import time
 from collections.abc import Callable
 from operator import itemgetter
 
-BATCH = 1 << 18
+BATCH_BYTES = 1 << 18
 """Bytes of small pieces that are written as one."""
 
 
-STOPPED_S = 1.5
+SUSPENDED_S = 1.5
 """A wait so much too long means that the process was stopped (Ctrl-Z)."""
 
 
@@ -24,26 +24,26 @@ class Writer:
     Every `every_s`, and never while it is held up in writing, it calls `tick`. What it is about
     to write goes through `frame`. When the reader has left it calls `left`, once, and writes no
     more. When a wait took far longer than it should it calls `stopped`: so did we all.
-    `idle_since` is when it last had nothing left to write, `broken` whether the reader has left.
+    `idle_since` is when it last had nothing left to write, `is_broken` whether the reader has left.
     """
 
     def __init__(
         self,
         descriptor: int,
-        every_s: float,
+        interval_s: float,
         tick: Callable[[], None],
-        left: Callable[[int], None],
+        on_reader_gone: Callable[[int], None],
         frame: Callable[[bytes], bytes] = bytes,
-        stopped: Callable[[], None] = lambda: None,
+        on_suspended: Callable[[], None] = lambda: None,
     ) -> None:
-        self.waiting = 0
-        self.pieces = 0
+        self.waiting_bytes = 0
+        self.waiting_pieces = 0
         self.idle_since = 0.0
-        self._every_s, self._tick, self._left = every_s, tick, left
-        self._frame, self._stopped = frame, stopped
+        self._interval_s, self._tick, self._on_reader_gone = interval_s, tick, on_reader_gone
+        self._frame, self._on_suspended = frame, on_suspended
         self._queue: queue.SimpleQueue[tuple[int, bytes] | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
-        self.broken = False
+        self.is_broken = False
         self._thread = threading.Thread(target=self._run, daemon=True, name=f"fd {descriptor}")
 
     def start(self) -> None:
@@ -51,18 +51,18 @@ class Writer:
         self._thread.start()
 
     @property
-    def alive(self) -> bool:
+    def is_alive(self) -> bool:
         """Whether it still has something to write, or was not asked to end."""
         return self._thread.is_alive()
 
     def put(self, descriptor: int, data: bytes) -> None:
         """Have data written, after all that was put before."""
         with self._lock:
-            self.waiting += len(data)
-            self.pieces += 1
+            self.waiting_bytes += len(data)
+            self.waiting_pieces += 1
         self._queue.put((descriptor, data))
 
-    def end(self) -> None:
+    def finish(self) -> None:
         """End when everything is written."""
         self._queue.put(None)
 
@@ -70,39 +70,39 @@ class Writer:
         next_tick = 0.0
         ended = False
         while not ended:
-            batch, ended = self._batch()
+            batch, ended = self._next_batch()
             for descriptor, group in itertools.groupby(batch, key=itemgetter(0)):
                 pieces = [data for _, data in group]
                 data = b"".join(pieces)
-                if not self.broken:
+                if not self.is_broken:
                     self._write(descriptor, self._frame(data))
                 with self._lock:
-                    self.waiting -= len(data)
-                    self.pieces -= len(pieces)
-                    if not self.pieces:
+                    self.waiting_bytes -= len(data)
+                    self.waiting_pieces -= len(pieces)
+                    if not self.waiting_pieces:
                         self.idle_since = time.monotonic()
             if time.monotonic() >= next_tick:
                 self._tick()
-                next_tick = time.monotonic() + self._every_s
+                next_tick = time.monotonic() + self._interval_s
 
-    def _batch(self) -> tuple[list[tuple[int, bytes]], bool]:
+    def _next_batch(self) -> tuple[list[tuple[int, bytes]], bool]:
         """Return what there is to write, up to some size, and whether that was the last."""
         batch: list[tuple[int, bytes]] = []
         size = 0
-        until = time.monotonic() + self._every_s
+        deadline = time.monotonic() + self._interval_s
         try:
-            item = self._queue.get(timeout=self._every_s)
+            item = self._queue.get(timeout=self._interval_s)
             while item is not None:
                 batch.append(item)
                 size += len(item[1])
-                if size >= BATCH:
+                if size >= BATCH_BYTES:
                     return batch, False
                 item = self._queue.get_nowait()
         except queue.Empty:
             return batch, False
         finally:
-            if time.monotonic() - until > STOPPED_S:
-                self._stopped()
+            if time.monotonic() - deadline > SUSPENDED_S:
+                self._on_suspended()
         return batch, True
 
     def _write(self, descriptor: int, data: bytes) -> None:
@@ -113,6 +113,6 @@ class Writer:
             except BlockingIOError:
                 time.sleep(0.01)
             except OSError:  # a reader such as `head` has left: the run goes on without it
-                self.broken = True
-                self._left(descriptor)
+                self.is_broken = True
+                self._on_reader_gone(descriptor)
                 return

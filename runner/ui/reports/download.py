@@ -8,68 +8,74 @@ from typing import Any, Protocol
 from runner.core.codec import encode
 from runner.core.errors import Problem
 from runner.ui.node_names import fold_names
-from runner.ui.reports.tables import megabytes
+from runner.ui.reports.tables import format_size
 
 
-class Pulled(Protocol):
+class PullResult(Protocol):
     """What came of one node."""
 
-    new: int
-    there: int
-    size: int
-    left_out: int
+    new_count: int
+    existing_count: int
+    fetched_bytes: int
+    omitted_count: int
     notes: list[str]
     problems: list[Problem]
-    failed: int
-    whole: bool
+    failed_count: int
+    is_finished: bool
 
 
-def summary(pulled: Mapping[str, Pulled], folder: str) -> str:
+def summary(results: Mapping[str, PullResult], folder: str) -> str:
     """Return what came from where, and what did not; nodes with as many files as one."""
-    total = sum(each.new for each in pulled.values())
-    size = sum(each.size for each in pulled.values())
+    total = sum(result.new_count for result in results.values())
+    size = sum(result.fetched_bytes for result in results.values())
     if total:
-        lines = [f"pulled {_files(total)}, {megabytes(size)}, into {folder} ({_shares(pulled)})"]
-    elif any(each.there for each in pulled.values()):
-        lines = [f"nothing new; {_files(sum(e.there for e in pulled.values()))} in {folder}"]
+        lines = [
+            f"pulled {_count_files(total)}, {format_size(size)}, into {folder} ({_per_node_counts(results)})"
+        ]
+    elif any(result.existing_count for result in results.values()):
+        lines = [
+            f"nothing new; {_count_files(sum(e.existing_count for e in results.values()))} in {folder}"
+        ]
     else:
         lines = ["nothing was pulled"]
-    for name, each in pulled.items():
-        lines += [f"  {name}: {note}" for note in each.notes]
-        if each.left_out:
-            lines.append(f"  {name}: {each.left_out:,} more are left out: too many for one pull")
-        if (more := each.failed - len(each.problems)) > 0:
-            lines.append(f"  {name}: {_files(more)} more could not be had")
+    for name, result in results.items():
+        lines += [f"  {name}: {note}" for note in result.notes]
+        if result.omitted_count:
+            lines.append(
+                f"  {name}: {result.omitted_count:,} more are left out: too many for one pull"
+            )
+        if (unnamed := result.failed_count - len(result.problems)) > 0:
+            lines.append(f"  {name}: {_count_files(unnamed)} more could not be had")
     return "\n".join(lines)
 
 
-def problems(pulled: Mapping[str, Pulled]) -> Sequence[Problem]:
+def problems(results: Mapping[str, PullResult]) -> Sequence[Problem]:
     """Return every problem of every node, the advice with the last of each."""
-    found = []
-    for each in pulled.values():
-        found += [Problem(one.where, one.what) for one in each.problems[:-1]]
-        found += each.problems[-1:]
-    return found
+    merged = []
+    for result in results.values():
+        merged += [Problem(problem.subject, problem.message) for problem in result.problems[:-1]]
+        merged += result.problems[-1:]
+    return merged
 
 
-def as_data(pulled: Mapping[str, Pulled]) -> dict[str, Any]:
+def as_data(results: Mapping[str, PullResult]) -> dict[str, Any]:
     """Return it as a program can read it."""
-    return {name: encode(each) for name, each in pulled.items()}
+    return {name: encode(result) for name, result in results.items()}
 
 
-def _shares(pulled: Mapping[str, Pulled]) -> str:
+def _per_node_counts(results: Mapping[str, PullResult]) -> str:
     """Return whose files they are: `gpu[1-3] 4 each, gpu4 1`."""
     groups: dict[int, list[str]] = {}
-    for name, each in pulled.items():
-        groups.setdefault(each.new, []).append(name)
+    for name, result in results.items():
+        groups.setdefault(result.new_count, []).append(name)
     if len(groups) == 1:
-        return fold_names(pulled)
-    shares = (
+        return fold_names(results)
+    counts = (
         f"{fold_names(names)} {count or 'none'}{' each' if count and len(names) > 1 else ''}"
         for count, names in groups.items()
     )
-    return ", ".join(shares)
+    return ", ".join(counts)
 
 
-def _files(count: int) -> str:
+def _count_files(count: int) -> str:
     return f"{count:,} file{'' if count == 1 else 's'}"

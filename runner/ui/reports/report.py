@@ -12,89 +12,102 @@ from runner.core import shell
 from runner.core.model.spec import Spec
 from runner.core.outcome.diagnosis import Diagnosis, Tail, diagnose
 from runner.core.outcome.exits import describe_exit
-from runner.core.outcome.stacks import STALLED
+from runner.core.outcome.stacks import STALL_REASON
 from runner.core.outcome.verdict import STUCK, Failure, NodeResult, Verdict
 from runner.core.planning.build_plan import NodePlan, Plan
-from runner.core.planning.launch_command import args_at
-from runner.core.protocol.paths import CODE, RunFolder, release_folder
-from runner.core.text import bracketed, spans
+from runner.core.planning.launch_command import user_args_index
+from runner.core.protocol.paths import CODE_FOLDER, RunPaths, release_folder
+from runner.core.text import bracket_ipv6, format_ranges
 from runner.ui.node_names import fold_names
 
 WIDTH = 79
 """Of our own sentences; tables and what ranks say take what they need."""
 
-MARKS = re.compile(r" *[~^]+")
+CARET_LINE = re.compile(r" *[~^]+")
 """A line by which Python points at a part of the one above: long ones fill a screen."""
 
 
-def opening(plan: Plan) -> str:
+def launch_header(plan: Plan) -> str:
     """Return what runs where, in a few lines."""
     lines = [
-        f"run {plan.run_id}: {plan.task} on {plan.cluster}, {_size(plan)}, {plan.backend}",
-        *_meeting(plan),
+        f"run {plan.run_id}: {plan.task} on {plan.cluster}, {_size_text(plan)}, {plan.backend}",
+        *_rendezvous_line(plan),
     ]
     if plan.attempt:
         lines.append(f"  attempt {plan.attempt + 1}")
     if plan.release:
         lines.append(f"  code: {code_name(plan.release, plan.commit)}")
-    lines += _shares(plan)
+    lines += _node_lines(plan)
     for note in plan.notes:
-        lines += _told("note", note)
+        lines += _wrap("note", note)
     return "\n".join(lines)
 
 
-def reopening(plan: Plan) -> str:
+def attempt_header(plan: Plan) -> str:
     """Return what runs where in a later attempt: what may be new."""
     return "\n".join(
-        [f"attempt {plan.attempt + 1}: {_size(plan)}", *_meeting(plan), *_shares(plan)]
+        [
+            f"attempt {plan.attempt + 1}: {_size_text(plan)}",
+            *_rendezvous_line(plan),
+            *_node_lines(plan),
+        ]
     )
 
 
-def _shares(plan: Plan) -> list[str]:
+def _node_lines(plan: Plan) -> list[str]:
     rows = [
-        (fold_names(share.node for share in group), _share(group)) for group in _alike(plan.nodes)
+        (fold_names(node_plan.node for node_plan in group), _node_text(group))
+        for group in _group_neighbours(plan.nodes)
     ]
     width = max(len(names) for names, _ in rows)
     return [f"  {names:{width}}  {text}" for names, text in rows]
 
 
-def again(number: int, of: int, why: str, before: Spec, after: Spec, pause_s: float) -> str:
+def relaunch_notice(
+    number: int, max_attempts: int, reason: str, before: Spec, after: Spec, pause_s: float
+) -> str:
     """Return which attempt of how many follows, why, and on which nodes."""
-    left, came = (
-        [node.name for node in one.nodes if node not in other.nodes]
-        for one, other in ((before, after), (after, before))
+    removed, added = (
+        [node.name for node in spec.nodes if node not in other.nodes]
+        for spec, other in ((before, after), (after, before))
     )
-    where = "on the same nodes"
-    if came:
-        takes = "takes" if len(came) == 1 else "take"
-        where = f"{fold_names(came)} {takes} the place of {fold_names(left)}"
-    elif left:
-        where = f"without {fold_names(left)}"
-    return f"attempt {number} of {of}: {why}; {where}; starting in {pause_s:g} s"
+    nodes_text = "on the same nodes"
+    if added:
+        verb = "takes" if len(added) == 1 else "take"
+        nodes_text = f"{fold_names(added)} {verb} the place of {fold_names(removed)}"
+    elif removed:
+        nodes_text = f"without {fold_names(removed)}"
+    return f"attempt {number} of {max_attempts}: {reason}; {nodes_text}; starting in {pause_s:g} s"
 
 
-def too_few(there: Sequence[str], needed: int) -> str:
+def too_few_nodes(available: Sequence[str], needed: int) -> str:
     """Return that no attempt follows for want of nodes."""
-    names = f" ({fold_names(there)})" if there else ""
-    return f"no attempt follows: {_count(needed, 'node')} needed, {len(there)} left{names}"
+    names = f" ({fold_names(available)})" if available else ""
+    return f"no attempt follows: {_count(needed, 'node')} needed, {len(available)} left{names}"
 
 
-def _meeting(plan: Plan) -> list[str]:
+def _rendezvous_line(plan: Plan) -> list[str]:
     """Return where the nodes meet, and why there, in a line; none where that is not on record."""
-    why = f" ({plan.meeting})" if plan.meeting and len(plan.nodes) > 1 else ""
-    if plan.endpoint:
-        return [f"  meeting at the etcd at {plan.endpoint}{why}"]
+    reason = (
+        f" ({plan.rendezvous_reason})" if plan.rendezvous_reason and len(plan.nodes) > 1 else ""
+    )
+    if plan.etcd_endpoint:
+        return [f"  meeting at the etcd at {plan.etcd_endpoint}{reason}"]
     if plan.master_port:
-        return [f"  meeting at {bracketed(plan.master_addr)}:{plan.master_port}{why}"]
+        return [f"  meeting at {bracket_ipv6(plan.master_addr)}:{plan.master_port}{reason}"]
     return ["  one node alone: its torchrun needs no address"] if len(plan.nodes) == 1 else []
 
 
-def _size(plan: Plan) -> str:
+def _size_text(plan: Plan) -> str:
     ranks, nodes = _count(plan.world_size, "rank"), _count(len(plan.nodes), "node")
-    if not plan.numbered_by_torch:
+    if not plan.torch_assigns_ranks:
         return f"{nodes}, {ranks}"
-    between = f" ({plan.least} to {plan.most} may take part)" if plan.least < plan.most else ""
-    return f"{ranks} on {nodes}{between}, numbered by torch"
+    range_text = (
+        f" ({plan.min_nodes} to {plan.max_nodes} may take part)"
+        if plan.min_nodes < plan.max_nodes
+        else ""
+    )
+    return f"{ranks} on {nodes}{range_text}, numbered by torch"
 
 
 def code_name(release: str, commit: str) -> str:
@@ -105,85 +118,97 @@ def code_name(release: str, commit: str) -> str:
     return f"release {release}, commit {commit[:12]}{changes}"
 
 
-def rehearsal(plan: Plan, assumed: Sequence[str] = ()) -> str:
+def render_dry_run(plan: Plan, assumed: Sequence[str] = ()) -> str:
     """Return, per node, the exact command, environment and folder, ready to paste."""
-    blocks = ["\n".join(f"# {line}" for line in opening(plan).splitlines())]
+    blocks = ["\n".join(f"# {line}" for line in launch_header(plan).splitlines())]
     if assumed:
-        lines = ["assumed, since no host was asked:", *(f"  {each}" for each in assumed)]
+        lines = [
+            "assumed, since no host was asked:",
+            *(f"  {assumption}" for assumption in assumed),
+        ]
         blocks.append("\n".join(f"# {line}" for line in lines))
-    blocks += [_to_paste(plan, share) for share in plan.nodes]
+    blocks += [_shell_script(plan, node_plan) for node_plan in plan.nodes]
     return "\n\n".join(blocks)
 
 
-def _to_paste(plan: Plan, share: NodePlan) -> str:
-    folder = shell.path(share.cwd)
-    run = RunFolder(share.order.workdir, plan.run_id, share.node)
-    ours = share.cwd.startswith(run.root + "/")
-    title, enter = f"# {share.node}", f"cd {folder}"
-    if share.order.release:
+def _shell_script(plan: Plan, node_plan: NodePlan) -> str:
+    folder = shell.path(node_plan.cwd)
+    run = RunPaths(node_plan.order.workdir, plan.run_id, node_plan.node)
+    is_in_run_folder = node_plan.cwd.startswith(run.root + "/")
+    title, enter = f"# {node_plan.node}", f"cd {folder}"
+    if node_plan.order.release:
         title += " (in a copy of the release, as in a launch)"
-        code = posixpath.join(release_folder(share.order.workdir, share.order.release), CODE)
+        code = posixpath.join(
+            release_folder(node_plan.order.workdir, node_plan.order.release), CODE_FOLDER
+        )
         work = shell.path(run.work)
         enter = (
             f"mkdir -p {shell.path(run.root)} && cp -R {shell.path(code)} {work} && "
             f"chmod -R u+w {work} && cd {folder}"
         )
-    elif ours:
+    elif is_in_run_folder:
         title += " (a launch puts the task's file there first)"
         enter = f"mkdir -p {folder} && cd {folder}"
-    env = shell.assignments(share.env, references=plan.secrets)
-    command = shell.line(share.command, paths=args_at(share.command, share.order))
-    if served := _served(share):
-        title += f"\n# (its etcd, for as long as the run; a launch starts and ends it)\n{served}"
-    before = [enter, *plan.setup] if plan.setup else [f"{enter} && \\"]
-    if share.order.release:  # there is no code yet when a launch runs the setup, at home
-        before = [*plan.setup, f"{enter} && \\"]
-    return "\n".join([title, *before, f"{env} \\", command])
+    env = shell.assignments(node_plan.env, references=plan.secrets)
+    command = shell.line(
+        node_plan.command, paths=user_args_index(node_plan.command, node_plan.order)
+    )
+    if sidecar := _sidecar_command(node_plan):
+        title += f"\n# (its etcd, for as long as the run; a launch starts and ends it)\n{sidecar}"
+    setup_lines = [enter, *plan.setup] if plan.setup else [f"{enter} && \\"]
+    if node_plan.order.release:  # there is no code yet when a launch runs the setup, at home
+        setup_lines = [*plan.setup, f"{enter} && \\"]
+    return "\n".join([title, *setup_lines, f"{env} \\", command])
 
 
-def _served(share: NodePlan) -> str:
+def _sidecar_command(node_plan: NodePlan) -> str:
     """Return what starts the run's server in the background, where it is this node's to run."""
-    service = share.order.service
-    if service is None or service.node != share.node:
+    service = node_plan.order.sidecar
+    if service is None or service.node != node_plan.node:
         return ""
     return f'(cd "$(mktemp -d)" && exec {shell.line(service.argv, paths=1)}) &'
 
 
-def begun_anew(plan: Plan, where: str) -> str:
+def started_again_notice(plan: Plan, cluster_selector: str) -> str:
     """Return that a stop came too late: its hosts had begun the run once more."""
     return (
         f"run {plan.run_id}: the hosts had started it once more before they heard of the stop\n"
-        f"  python -m runner stop --run {plan.run_id} {where}"
+        f"  python -m runner stop --run {plan.run_id} {cluster_selector}"
     )
 
 
-def leaving(
-    plan: Plan, where: str, *, kept: bool, stopping: bool = False, apart: bool = False
+def detach_notice(
+    plan: Plan,
+    cluster_selector: str,
+    *,
+    is_detached: bool,
+    is_stopping: bool = False,
+    hub_unreachable: bool = False,
 ) -> str:
-    """Return what a user should know of a run that goes on without us, for ever if it is `kept`.
+    """Return what a user should know of a run that goes on without this controller.
 
-    `where` are the words by which a verb finds its hosts; `apart` is whether a host cannot reach
-    the hub.
+    `cluster_selector` are the words by which a verb finds its hosts; `hub_unreachable` is whether a
+    host cannot reach the hub.
     """
-    rest = f"--run {plan.run_id} {where}"
-    lines = [f"run {plan.run_id} {'is being stopped' if stopping else 'goes on'}"]
+    run_flags = f"--run {plan.run_id} {cluster_selector}"
+    lines = [f"run {plan.run_id} {'is being stopped' if is_stopping else 'goes on'}"]
     lines[0] += " without this terminal"
-    if not kept and not stopping:
-        some_time = _duration(plan.nodes[0].order.disconnect_s)
-        lines[0] += f", for {some_time} unless somebody attaches"
-    if kept and not stopping and plan.nodes[0].order.relaunches:
-        lines.append(f"  {_by_itself(plan, apart=apart)}")
+    if not is_detached and not is_stopping:
+        time_left = _duration(plan.nodes[0].order.disconnect_s)
+        lines[0] += f", for {time_left} unless somebody attaches"
+    if is_detached and not is_stopping and plan.nodes[0].order.relaunches_left:
+        lines.append(f"  {_relaunch_note(plan, hub_unreachable=hub_unreachable)}")
     lines += [
-        f"  python -m runner {verb:7}{rest}{more}"
-        for verb, more in (("attach", ""), ("logs", " --follow"), ("stop", ""), ("pull", ""))
+        f"  python -m runner {verb:7}{run_flags}{flag}"
+        for verb, flag in (("attach", ""), ("logs", " --follow"), ("stop", ""), ("pull", ""))
     ]
     return "\n".join(lines)
 
 
-def _by_itself(plan: Plan, *, apart: bool) -> str:
+def _relaunch_note(plan: Plan, *, hub_unreachable: bool) -> str:
     """Return what comes of a failure while nobody is attached."""
-    voters, nodes = plan.nodes[0].order.voters, len(plan.nodes)
-    if not voters or (apart and nodes > 1):
+    voters, nodes = plan.nodes[0].order.voter_count, len(plan.nodes)
+    if not voters or (hub_unreachable and nodes > 1):
         return (
             "if it fails, it does not start once more by itself: the hosts have no port for that "
             "between them (see cluster.master_port)"
@@ -193,98 +218,102 @@ def _by_itself(plan: Plan, *, apart: bool) -> str:
     spares = _count(voters - nodes, "spare")
     where = f"{spares} standing by" if voters > nodes else "no spare stands by"
     needed = voters // 2 + 1
-    lost = "" if needed < voters else ": not when one of them is lost"
+    warning = "" if needed < voters else ": not when one of them is lost"
     return (
         f"if it fails, the hosts start it once more ({where}), while {needed} of {voters} "
-        f"are in touch{lost}"
+        f"are in touch{warning}"
     )
 
 
-def ending(
+def final_report(
     plan: Plan,
     verdict: Verdict,
     folder: Path,
     tail: Tail,
     *,
     disconnect_s: float,
-    where: str,
+    cluster_selector: str,
 ) -> str:
     """Return the verdict: how it ended, first failure, each node, and where the logs are.
 
-    `where` is as in `leaving`.
+    `cluster_selector` is as in `detach_notice`.
     """
     lines: list[str] = []
     failure = verdict.first_failure
     if failure:
         lines += _first_failure(verdict, failure, diagnose(plan, verdict, tail))
-    elif verdict.still_s:
-        what = f"nothing of it had moved for {verdict.still_s:.0f} s"
-        lines.append(f"  {what}; where each rank was: {folder}/logs/NODE/stacks.out")
-    if verdict.exit_code != 0 or len(plan.nodes) <= MANY:
-        rows = [_fared(group, verdict) for group in _same_fate(plan, verdict)]
-        width = min(max(len(names) for names, _ in rows), WIDE)
+    elif verdict.stalled_s:
+        message = f"nothing of it had moved for {verdict.stalled_s:.0f} s"
+        lines.append(f"  {message}; where each rank was: {folder}/logs/NODE/stacks.out")
+    if verdict.exit_code != 0 or len(plan.nodes) <= MAX_LISTED_NODES:
+        rows = [_outcome_row(group, verdict) for group in _group_by_outcome(plan, verdict)]
+        width = min(max(len(names) for names, _ in rows), MAX_NAMES_WIDTH)
         lines += [f"  {names:{width}}  {text}" for names, text in rows]
-    if verdict.memberships > 1:
-        lines.append(f"  {verdict.memberships} memberships; the ranks are those of the last")
-    again = f"python -m runner stop --run {plan.run_id} {where}"
-    lines += _unproven(verdict.unproven, disconnect_s, again)
+    if verdict.membership_count > 1:
+        lines.append(f"  {verdict.membership_count} memberships; the ranks are those of the last")
+    retry_command = f"python -m runner stop --run {plan.run_id} {cluster_selector}"
+    lines += _unverified_lines(verdict.unverified, disconnect_s, retry_command)
     lines += [
         f"  {name}: cannot be killed: process{'es' if len(result.survivors) > 1 else ''} "
         f"{', '.join(map(str, result.survivors))}"
         for name, result in verdict.nodes.items()
         if result.survivors
     ]
-    lines += _before(verdict, disconnect_s, again)
-    lines.append(f"run {plan.run_id} {_state(verdict)} after {_duration(verdict.seconds)}")
+    lines += _past_attempts(verdict, disconnect_s, retry_command)
+    lines.append(f"run {plan.run_id} {_state_text(verdict)} after {_duration(verdict.seconds)}")
     lines.append(f"  logs: {folder}/logs")
     if plan.release:
         order = plan.nodes[0].order
-        work = RunFolder(order.workdir, plan.run_id, "NODE").work
+        work = RunPaths(order.workdir, plan.run_id, "NODE").work
         lines.append(f"  files the ranks wrote: {work} on each host")
     return "\n".join(lines)
 
 
-def _before(verdict: Verdict, disconnect_s: float, again: str) -> list[str]:
+def _past_attempts(verdict: Verdict, disconnect_s: float, retry_command: str) -> list[str]:
     """Return why there was more than one attempt."""
-    if not verdict.past:
+    if not verdict.past_attempts:
         return []
-    lines = [f"after {_count(len(verdict.past), 'relaunch', 'relaunches')}:"]
-    for each in verdict.past:
-        where = f"attempt {each.attempt + 1} on {fold_names(each.nodes)}"
-        lines.append(f"  {where}, {_duration(each.seconds)}: {each.why}")
-    names = dict.fromkeys(name for each in verdict.past for name in each.unproven)
-    left = [name for name in names if name not in verdict.unproven]
-    return lines + _unproven(left, disconnect_s, again)
+    lines = [f"after {_count(len(verdict.past_attempts), 'relaunch', 'relaunches')}:"]
+    for past in verdict.past_attempts:
+        attempt_text = f"attempt {past.attempt + 1} on {fold_names(past.nodes)}"
+        lines.append(f"  {attempt_text}, {_duration(past.seconds)}: {past.reason}")
+    names = dict.fromkeys(name for past in verdict.past_attempts for name in past.unverified)
+    unverified = [name for name in names if name not in verdict.unverified]
+    return lines + _unverified_lines(unverified, disconnect_s, retry_command)
 
 
-MANY = 8
+MAX_LISTED_NODES = 8
 """Up to so many nodes are listed one by one."""
 
-WIDE = 40
+MAX_NAMES_WIDTH = 40
 """Names longer than this are not waited for when columns are aligned."""
 
 
-def _first_failure(verdict: Verdict, failure: Failure, why: Diagnosis | None) -> list[str]:
-    lines = [f"first failure: {_who(failure)}{failure.what}"]
-    if why:
-        told = (line for line in (*why.before, *why.said) if not MARKS.fullmatch(line))
-        lines += [f"  | {line}" for line in told]
-        if why.means:
-            lines += _told("why", why.means) + _told("cure", why.cure)
+def _first_failure(verdict: Verdict, failure: Failure, diagnosis: Diagnosis | None) -> list[str]:
+    lines = [f"first failure: {_failed_rank(failure)}{failure.reason}"]
+    if diagnosis:
+        quoted = (
+            line
+            for line in (*diagnosis.context, *diagnosis.excerpt)
+            if not CARET_LINE.fullmatch(line)
+        )
+        lines += [f"  | {line}" for line in quoted]
+        if diagnosis.meaning:
+            lines += _wrap("why", diagnosis.meaning) + _wrap("cure", diagnosis.remedy)
     if verdict.consequences > 0:
         lines.append(f"  {_count(verdict.consequences, 'rank')} ended badly after it")
     return lines
 
 
-def _who(failure: Failure) -> str:
-    if failure.what.startswith(STALLED):  # who saw it first says nothing
+def _failed_rank(failure: Failure) -> str:
+    if failure.reason.startswith(STALL_REASON):  # who saw it first says nothing
         return ""
     return (
         f"{failure.node}: " if failure.rank is None else f"rank {failure.rank} on {failure.node} "
     )
 
 
-def _told(title: str, text: str) -> list[str]:
+def _wrap(title: str, text: str) -> list[str]:
     return textwrap.wrap(
         f"{title}: {text}",
         WIDTH,
@@ -295,101 +324,112 @@ def _told(title: str, text: str) -> list[str]:
     )
 
 
-def _same_fate(plan: Plan, verdict: Verdict) -> list[list[NodePlan]]:
+def _group_by_outcome(plan: Plan, verdict: Verdict) -> list[list[NodePlan]]:
     """Group nodes that fared alike, so that a report fits a screen; few nodes stay single."""
     groups: dict[tuple[str, ...], list[NodePlan]] = {}
     for name, result in verdict.nodes.items():
-        share = plan.of(name)
-        ends = {_end(verdict, rank) for rank in verdict.ranks_on(name)}
-        alike = len(plan.nodes) > MANY and len(ends) == 1
-        key = (*ends, _left(result)) if alike else (name,)
-        groups.setdefault(key, []).append(share)
+        node_plan = plan.node(name)
+        outcomes = {_rank_outcome(verdict, rank) for rank in verdict.ranks_on(name)}
+        is_grouped = len(plan.nodes) > MAX_LISTED_NODES and len(outcomes) == 1
+        key = (*outcomes, _cleanup_note(result)) if is_grouped else (name,)
+        groups.setdefault(key, []).append(node_plan)
     return list(groups.values())
 
 
-def _fared(group: Sequence[NodePlan], verdict: Verdict) -> tuple[str, str]:
+def _outcome_row(group: Sequence[NodePlan], verdict: Verdict) -> tuple[str, str]:
     """Return the names of nodes that fared alike, and how they did."""
-    ranks = [rank for share in group for rank in verdict.ranks_on(share.node)]
-    by_end: dict[str, list[int]] = {}
+    ranks = [rank for node_plan in group for rank in verdict.ranks_on(node_plan.node)]
+    by_outcome: dict[str, list[int]] = {}
     for rank in ranks:
-        by_end.setdefault(_end(verdict, rank), []).append(rank)
-    text = "; ".join(f"{spans(those)} {_of(those, how)}" for how, those in by_end.items())
-    if not by_end:
-        unknown = group[0].node in verdict.unproven
-        text = "of unknown fate" if unknown else "none of its ranks was there in the end"
-    left = _left(verdict.nodes[group[0].node])
-    each = " on each" if len(group) > 1 and left.endswith(" killed") else ""
-    return fold_names(share.node for share in group), f"{text}{left}{each}"
+        by_outcome.setdefault(_rank_outcome(verdict, rank), []).append(rank)
+    text = "; ".join(
+        f"{format_ranges(outcome_ranks)} {_agree_in_number(outcome_ranks, outcome)}"
+        for outcome, outcome_ranks in by_outcome.items()
+    )
+    if not by_outcome:
+        is_unknown = group[0].node in verdict.unverified
+        text = "of unknown fate" if is_unknown else "none of its ranks was there in the end"
+    cleanup = _cleanup_note(verdict.nodes[group[0].node])
+    per_node = " on each" if len(group) > 1 and cleanup.endswith(" killed") else ""
+    return fold_names(node_plan.node for node_plan in group), f"{text}{cleanup}{per_node}"
 
 
-def _left(result: NodeResult) -> str:
+def _cleanup_note(result: NodeResult) -> str:
     text = ""
-    if result.ended and not result.survivors:
+    if result.end_verified and not result.survivors:
         text += f"; 0 processes left{f', {result.killed} killed' if result.killed else ''}"
-    if result.note:
-        text += f"; {result.note}"
+    if result.end_reason:
+        text += f"; {result.end_reason}"
     return text
 
 
-def _end(verdict: Verdict, rank: int) -> str:
+def _rank_outcome(verdict: Verdict, rank: int) -> str:
     end = verdict.ranks[str(rank)]
     if not end.started:
-        return "of unknown fate" if end.node in verdict.unproven else "never started"
+        return "of unknown fate" if end.node in verdict.unverified else "never started"
     return "succeeded" if end.code == 0 else describe_exit(end.code, end.signal)
 
 
-def _of(ranks: Sequence[int], how: str) -> str:
-    return how if len(ranks) == 1 else how.replace("was ", "were ", 1)
+def _agree_in_number(ranks: Sequence[int], outcome: str) -> str:
+    return outcome if len(ranks) == 1 else outcome.replace("was ", "were ", 1)
 
 
-def _state(verdict: Verdict) -> str:
+def _state_text(verdict: Verdict) -> str:
     """Return how it ended; what is stuck only in that a host is silent, may be well."""
     survivors = any(result.survivors for result in verdict.nodes.values())
     if verdict.state != STUCK or survivors:
         return verdict.state
-    return f"not known to have ended on {fold_names(verdict.unproven)},"
+    return f"not known to have ended on {fold_names(verdict.unverified)},"
 
 
-def _unproven(names: Sequence[str], disconnect_s: float, again: str) -> list[str]:
-    what = "there is no proof that nothing is left"
+def _unverified_lines(names: Sequence[str], disconnect_s: float, retry_command: str) -> list[str]:
+    message = "there is no proof that nothing is left"
     if not disconnect_s:
-        return [f"  {fold_names(names)}: {what}; when they answer again: {again}"] if names else []
-    if len(names) > MANY:
-        then = f"their supervisors stop the run within {disconnect_s:g} s of losing us"
-        return [f"  {fold_names(names)}: {what}; where they are up, {then}"]
-    then = f"its supervisor stops the run within {disconnect_s:g} s of losing us"
-    return [f"  {name}: {what}; if it is up, {then}" for name in names]
+        return (
+            [f"  {fold_names(names)}: {message}; when they answer again: {retry_command}"]
+            if names
+            else []
+        )
+    if len(names) > MAX_LISTED_NODES:
+        consequence = f"their supervisors stop the run within {disconnect_s:g} s of losing us"
+        return [f"  {fold_names(names)}: {message}; where they are up, {consequence}"]
+    consequence = f"its supervisor stops the run within {disconnect_s:g} s of losing us"
+    return [f"  {name}: {message}; if it is up, {consequence}" for name in names]
 
 
-def _alike(shares: Sequence[NodePlan]) -> list[list[NodePlan]]:
+def _group_neighbours(node_plans: Sequence[NodePlan]) -> list[list[NodePlan]]:
     """Group neighbours that differ by nothing but name and ranks; few nodes stay single."""
     groups: list[list[NodePlan]] = []
-    for share in shares:
+    for node_plan in node_plans:
         last = groups[-1][-1] if groups else None
-        alike = last and (last.size, last.gpus, last.interface) == (
-            share.size,
-            share.gpus,
-            share.interface,
+        is_alike = last and (last.rank_count, last.gpus, last.interface) == (
+            node_plan.rank_count,
+            node_plan.gpus,
+            node_plan.interface,
         )
-        if alike and len(shares) > MANY:
-            groups[-1].append(share)
+        if is_alike and len(node_plans) > MAX_LISTED_NODES:
+            groups[-1].append(node_plan)
         else:
-            groups.append([share])
+            groups.append([node_plan])
     return groups
 
 
-def _share(group: Sequence[NodePlan]) -> str:
-    share = group[0]
-    devices = spans(share.gpus, "GPU") if share.gpus else "CPU"
-    via = f", via {share.interface}" if share.interface else ""
-    each = f", {share.size} each" if len(group) > 1 else ""
+def _node_text(group: Sequence[NodePlan]) -> str:
+    node_plan = group[0]
+    devices = format_ranges(node_plan.gpus, "GPU") if node_plan.gpus else "CPU"
+    via = f", via {node_plan.interface}" if node_plan.interface else ""
+    per_node = f", {node_plan.rank_count} each" if len(group) > 1 else ""
     ranks = [rank for member in group for rank in member.ranks]
-    which = spans(ranks) if ranks else _count(sum(member.size for member in group), "rank")
-    return f"{which}{each}, on {devices}{via}"
+    ranks_text = (
+        format_ranges(ranks)
+        if ranks
+        else _count(sum(member.rank_count for member in group), "rank")
+    )
+    return f"{ranks_text}{per_node}, on {devices}{via}"
 
 
-def _count(number: int, noun: str, many: str = "") -> str:
-    return f"{number} {noun if number == 1 else many or f'{noun}s'}"
+def _count(number: int, noun: str, plural: str = "") -> str:
+    return f"{number} {noun if number == 1 else plural or f'{noun}s'}"
 
 
 def _duration(seconds: float) -> str:

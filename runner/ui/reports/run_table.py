@@ -10,13 +10,19 @@ from typing import Any, Protocol
 from runner.core.codec import encode
 from runner.core.errors import Problem
 from runner.core.model.facts import Facts
-from runner.core.model.run_info import RunInfo, RunSeen, elastic, overall, present
+from runner.core.model.run_info import (
+    HostRunStatus,
+    RunInfo,
+    aggregate_state,
+    current_hosts,
+    elastic_summary,
+)
 from runner.core.outcome.verdict import NodeResult, Verdict
-from runner.core.text import readable
+from runner.core.text import printable
 from runner.ui.node_names import fold_names
 
 
-class Seen(Protocol):
+class FoundRun(Protocol):
     """A run as its hosts tell of it."""
 
     @property
@@ -24,7 +30,7 @@ class Seen(Protocol):
         """What is on record of the whole."""
 
     @property
-    def seen(self) -> Mapping[str, RunSeen]:
+    def by_host(self) -> Mapping[str, HostRunStatus]:
         """What each host says."""
 
 
@@ -58,7 +64,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Occupied:
+class ForeignGpuUse:
     """GPUs of a host that somebody uses outside the runs of the table."""
 
     node: str
@@ -71,106 +77,113 @@ class Table:
     """All that `ps` shows."""
 
     rows: Sequence[Row]
-    occupied: Sequence[Occupied]
-    silent: Mapping[str, Problem]
-    hidden: Mapping[str, int]
+    foreign_gpu_use: Sequence[ForeignGpuUse]
+    unreachable: Mapping[str, Problem]
+    unreadable_runs: Mapping[str, int]
 
     def as_data(self) -> dict[str, Any]:
         """Return it as data for a program."""
         return {
             "runs": [encode(row) for row in self.rows],
-            "occupied": [encode(each) for each in self.occupied],
-            "silent": {name: problem.what for name, problem in self.silent.items()},
-            "hidden": dict(self.hidden),
+            "occupied": [encode(use) for use in self.foreign_gpu_use],
+            "silent": {name: problem.message for name, problem in self.unreachable.items()},
+            "hidden": dict(self.unreadable_runs),
         }
 
 
-def rows(runs: Iterable[Seen], *, all_: bool, clocks: Mapping[str, float]) -> list[Row]:
+def rows(runs: Iterable[FoundRun], *, all_: bool, clock_offsets: Mapping[str, float]) -> list[Row]:
     """Return a row per run that is on, or per run; the youngest first."""
-    made = []
+    table_rows = []
     for run in runs:
-        info, seen = run.info, present(run.seen)
-        going = any(each.on or each.waits for each in seen.values())
-        if not going and not all_:
+        info, seen = run.info, current_hosts(run.by_host)
+        is_active = any(status.is_active or status.relaunch_pending for status in seen.values())
+        if not is_active and not all_:
             continue
-        last = max(clocks[name] - each.changed for name, each in seen.items())
-        made.append(
+        idle_s = max(clock_offsets[name] - status.changed_at for name, status in seen.items())
+        table_rows.append(
             Row(
                 run_id=info.run_id,
                 task=info.task,
-                owner=info.by or next(iter(seen.values())).owner,
-                state=overall(seen) + (elastic(info, seen) if going else ""),
-                age=max(0.0, time.time() - info.began if going and info.began else last),
+                owner=info.launched_by or next(iter(seen.values())).owner,
+                state=aggregate_state(seen) + (elastic_summary(info, seen) if is_active else ""),
+                age=max(
+                    0.0,
+                    time.time() - info.launched_at if is_active and info.launched_at else idle_s,
+                ),
                 nodes=tuple(seen),
-                of=max(info.nodes, len(seen)),
+                of=max(info.nnodes, len(seen)),
                 gpus=sum((info.gpus or {}).values()),
                 attempt=info.attempt,
-                ended=not going,
+                ended=not is_active,
             )
         )
-    return made[::-1]
+    return table_rows[::-1]
 
 
-def occupied(facts: Mapping[str, Facts], runs: Iterable[Seen]) -> list[Occupied]:
+def foreign_gpu_use(facts: Mapping[str, Facts], runs: Iterable[FoundRun]) -> list[ForeignGpuUse]:
     """Return the GPUs that processes hold which are none of these runs'.
 
     Where a run uses GPUs, those of its owner, and of users we may not know, pass for its.
     """
     owners: dict[str, set[str]] = {}
     for run in runs:
-        for name, each in run.seen.items():
-            if each.on and run.info.gpus:
-                owners.setdefault(name, {""}).add(each.owner)
-    found = []
-    for name, told in facts.items():
-        ours = owners.get(name, set())
-        busy = [g for g in told.gpus if any(p.user not in ours for p in g.processes)]
+        for name, status in run.by_host.items():
+            if status.is_active and run.info.gpus:
+                owners.setdefault(name, {""}).add(status.owner)
+    uses = []
+    for name, host_facts in facts.items():
+        run_owners = owners.get(name, set())
+        busy = [
+            g
+            for g in host_facts.gpus
+            if any(process.user not in run_owners for process in g.processes)
+        ]
         if busy:
-            users = {p.user or "?" for gpu in busy for p in gpu.processes} - ours
-            found.append(Occupied(name, tuple(g.index for g in busy), tuple(sorted(users))))
-    return found
+            users = {process.user or "?" for gpu in busy for process in gpu.processes} - run_owners
+            uses.append(ForeignGpuUse(name, tuple(g.index for g in busy), tuple(sorted(users))))
+    return uses
 
 
 def render(table: Table, *, all_: bool) -> str:
     """Return the table as text."""
-    lines = _aligned(
+    lines = _align(
         [
             ("RUN", "TASK", "BY", "STATE", "AGE", "NODES", "GPUS", "ATTEMPT"),
             *(_cells(row) for row in table.rows),
         ]
     )
     if not table.rows:
-        where = " on the hosts that answered" if table.silent else ""
-        lines = [f"no runs{where}" if all_ else f"nothing is running{where} (--all: what ended)"]
-    for each in table.occupied:
-        gpus = ", ".join(map(str, each.gpus))
-        lines.append(f"{each.node}: GPU {gpus} in use by {', '.join(each.users)}, by no run here")
-    for name, count in table.hidden.items():
+        scope = " on the hosts that answered" if table.unreachable else ""
+        lines = [f"no runs{scope}" if all_ else f"nothing is running{scope} (--all: what ended)"]
+    for use in table.foreign_gpu_use:
+        gpus = ", ".join(map(str, use.gpus))
+        lines.append(f"{use.node}: GPU {gpus} in use by {', '.join(use.users)}, by no run here")
+    for name, count in table.unreadable_runs.items():
         if count:
             lines.append(f"{name}: {count} of others, who do not let us look")
-    for name, problem in table.silent.items():
-        lines.append(f"{name}: not asked: {problem.what}")
+    for name, problem in table.unreachable.items():
+        lines.append(f"{name}: not asked: {problem.message}")
     return "\n".join(lines)
 
 
 def _cells(row: Row) -> tuple[str, ...]:
     names = fold_names(row.nodes)
     nodes = names if len(row.nodes) == row.of else f"{names} of {row.of}"
-    age = f"{ago(row.age)} ago" if row.ended else ago(row.age)
+    age = f"{format_age(row.age)} ago" if row.ended else format_age(row.age)
     gpus = str(row.gpus) if row.gpus else "-"
     cells = (row.run_id, row.task, row.owner, row.state, age, nodes, gpus, str(row.attempt + 1))
-    return tuple(map(readable, cells))
+    return tuple(map(printable, cells))
 
 
-def _aligned(cells: Sequence[Sequence[str]]) -> list[str]:
-    widths = [max(len(row[at]) for row in cells) for at in range(len(cells[0]))]
+def _align(cells: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(len(row[column]) for row in cells) for column in range(len(cells[0]))]
     return [
         "  ".join(f"{text:{width}}" for text, width in zip(row, widths, strict=True)).rstrip()
         for row in cells
     ]
 
 
-def ago(seconds: float) -> str:
+def format_age(seconds: float) -> str:
     """Return a time span in its largest unit: "42 s", "7 min", "3 h", "12 d"."""
     for size, name in ((86400, "d"), (3600, "h"), (60, "min")):
         if seconds >= 2 * size:
@@ -179,50 +192,52 @@ def ago(seconds: float) -> str:
 
 
 @dataclass(frozen=True)
-class Stopped:
+class StopResult:
     """What a stop came to.
 
     Attributes:
         run_id: The run.
-        where: The words by which a verb finds its hosts.
+        cluster_selector: The words by which a verb finds its hosts.
         verdict: How it ended.
-        left: For each node how many processes are left, or why that is not known.
+        leftovers: For each node how many processes are left, or why that is not known.
     """
 
     run_id: str
-    where: str
+    cluster_selector: str
     verdict: Verdict
-    left: Mapping[str, int | str]
+    leftovers: Mapping[str, int | str]
 
     @property
     def exit_code(self) -> int:
         """0 when nothing is left anywhere, else 5."""
-        return 5 if any(self.left.values()) else 0
+        return 5 if any(self.leftovers.values()) else 0
 
     def as_data(self) -> dict[str, Any]:
         """Return it as data for a program."""
-        return {"run_id": self.run_id, "state": self.verdict.state, "left": dict(self.left)}
+        return {"run_id": self.run_id, "state": self.verdict.state, "left": dict(self.leftovers)}
 
 
-def stopped(told: Stopped) -> str:
+def render_stop(stop: StopResult) -> str:
     """Return what is left on each node, and what to do about it."""
-    width = max(len(name) for name in told.left)
+    width = max(len(name) for name in stop.leftovers)
     lines = []
-    for name, left in told.left.items():
-        result = told.verdict.nodes.get(name, NodeResult())
+    for name, remaining in stop.leftovers.items():
+        result = stop.verdict.nodes.get(name, NodeResult())
         killed = f", {result.killed} killed" if result.killed else ""
         # Both keepers died, and there was no cgroup: who cleared its environment is not found.
-        by = "" if result.ended or left else ", by the run's mark"
+        found_by = "" if result.end_verified or remaining else ", by the run's mark"
         text = (
-            f"{left} process{'' if left == 1 else 'es'}{killed}{by}"
-            if isinstance(left, int)
-            else left
+            f"{remaining} process{'' if remaining == 1 else 'es'}{killed}{found_by}"
+            if isinstance(remaining, int)
+            else remaining
         )
         lines.append(f"  {name:{width}}  {text}")
-    if told.exit_code:
-        names = fold_names(name for name, left in told.left.items() if left)
-        again = f"python -m runner stop --run {told.run_id} {told.where}"
-        lines.append(f"run {told.run_id} may go on on {names}; once that can be asked: {again}")
+    if stop.exit_code:
+        names = fold_names(name for name, remaining in stop.leftovers.items() if remaining)
+        retry_command = f"python -m runner stop --run {stop.run_id} {stop.cluster_selector}"
+        lines.append(
+            f"run {stop.run_id} may go on on {names}; once that can be asked: {retry_command}"
+        )
     else:
-        lines.append(f"run {told.run_id}: nothing of it is left")
+        lines.append(f"run {stop.run_id}: nothing of it is left")
     return "\n".join(lines)

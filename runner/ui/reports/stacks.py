@@ -7,67 +7,69 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from runner.core.errors import Problem
-from runner.core.outcome.diagnosis import pictured
-from runner.core.outcome.stacks import Frame, Group, Picture, Stack, parse, sentence
+from runner.core.outcome.diagnosis import group_run_stacks
+from runner.core.outcome.stacks import Frame, Stack, StackGroup, StackReport, parse_dumps, summary
 from runner.core.planning.build_plan import Plan
-from runner.core.protocol.events import Ended, Event, Moving, Stalled
-from runner.core.protocol.paths import STACKS
-from runner.core.text import readable, spans
+from runner.core.protocol.events import Ended, Event, ProgressResumed, Stalled
+from runner.core.protocol.paths import STACKS_LOG
+from runner.core.text import format_ranges, printable
 from runner.ui.node_names import fold_names
 
 INNERMOST, OUTERMOST = 8, 3
 """So many frames of a stack are shown."""
 
 
-def render(shown: Picture, silent: Sequence[Problem] = ()) -> str:
-    """Return the stacks of all ranks for a person; `silent` is what kept hosts from theirs."""
-    lines = [readable(said)] if (said := sentence(shown)) else []
-    for group in shown.groups:
-        lines += _shown(shown, group)
-    lines += [f"{problem.where}: {problem.what}" for problem in silent]
+def render(report: StackReport, unreachable: Sequence[Problem] = ()) -> str:
+    """Return the stacks of all ranks for a person; `unreachable` is what kept hosts from theirs."""
+    lines = [printable(text)] if (text := summary(report)) else []
+    for group in report.groups:
+        lines += _group_lines(report, group)
+    lines += [f"{problem.subject}: {problem.message}" for problem in unreachable]
     return "\n".join(lines)
 
 
-def as_data(run_id: str, shown: Picture, silent: Sequence[Problem]) -> dict[str, Any]:
+def as_data(run_id: str, report: StackReport, unreachable: Sequence[Problem]) -> dict[str, Any]:
     """Return it as a program can read it."""
     return {
         "run_id": run_id,
-        "says": sentence(shown),
+        "says": summary(report),
         "groups": [
             {
                 "ranks": group.ranks,
-                "waits_in": group.waits,
+                "waits_in": group.collective,
                 "program": group.stack.program,
-                "by": group.stack.how,
+                "by": group.stack.method,
                 "frames": [dataclasses.asdict(frame) for frame in group.stack.frames],
             }
-            for group in shown.groups
+            for group in report.groups
         ],
-        "ended": shown.ended,
-        "unknown": shown.unknown,
-        "silent": {problem.where: problem.what for problem in silent},
+        "ended": report.ended,
+        "unknown": report.unknown,
+        "silent": {problem.subject: problem.message for problem in unreachable},
     }
 
 
-def _shown(shown: Picture, group: Group) -> list[str]:
-    nodes = fold_names(shown.nodes[rank] for rank in group.ranks if rank in shown.nodes)
-    title = f"{spans(group.ranks)} on {nodes}"
+def _group_lines(report: StackReport, group: StackGroup) -> list[str]:
+    nodes = fold_names(
+        report.node_of_rank[rank] for rank in group.ranks if rank in report.node_of_rank
+    )
+    title = f"{format_ranges(group.ranks)} on {nodes}"
     frames = group.stack.frames
     if not frames:
-        return [f"  {title}, {readable(group.stack.program)}: {readable(group.stack.how)}"]
+        return [f"  {title}, {printable(group.stack.program)}: {printable(group.stack.method)}"]
     width = max(len(frame.function) for frame in frames)
-    rows = [f"    {readable(f.function):{width}}  {_place(f)}" for f in frames]
+    rows = [f"    {printable(f.function):{width}}  {_location(f)}" for f in frames]
     if len(rows) > INNERMOST + OUTERMOST + 1:
         left_out = len(rows) - INNERMOST - OUTERMOST
         rows[INNERMOST:-OUTERMOST] = [f"    … {left_out} more …"]
     return [f"  {title}, innermost first:", *rows]
 
 
-def _place(frame: Frame) -> str:
-    return f"{readable(frame.file)}:{frame.line}" if frame.line else readable(frame.file)
+def _location(frame: Frame) -> str:
+    return f"{printable(frame.file)}:{frame.line}" if frame.line else printable(frame.file)
 
 
-class Standstill:
+class StallReporter:
     """Tells a person of a run in which nothing moves, once the stacks of all its hosts are here.
 
     Args:
@@ -77,47 +79,51 @@ class Standstill:
     """
 
     def __init__(
-        self, plan: Plan, say: Callable[[str], None], stacks: Callable[[str], str]
+        self, plan: Plan, message: Callable[[str], None], read_stacks: Callable[[str], str]
     ) -> None:
-        self._plan, self._say, self._stacks = plan, say, stacks
+        self._plan, self._message, self._read_stacks = plan, message, read_stacks
         self._stalled: dict[str, Stalled] = {}
-        self._over: set[str] = set()
-        self._told = False
+        self._ended_nodes: set[str] = set()
+        self._is_reported = False
 
-    def heard(self, event: Event) -> None:
+    def on_event(self, event: Event) -> None:
         """Take what happened."""
         body = event.body
         if isinstance(body, Stalled):
             self._stalled[event.node] = body
-        elif isinstance(body, Moving) and self._stalled:
+        elif isinstance(body, ProgressResumed) and self._stalled:
             self._stalled.clear()
-            if self._told:
-                self._say(f"the run moves again ({event.node} saw it first)")
-            self._told = False
+            if self._is_reported:
+                self._message(f"the run moves again ({event.node} saw it first)")
+            self._is_reported = False
         elif isinstance(body, Ended):
-            self._over.add(event.node)
-        self.look()
+            self._ended_nodes.add(event.node)
+        self.report_if_complete()
 
-    def look(self) -> None:
+    def report_if_complete(self) -> None:
         """Show where all ranks are, if all that is known by now."""
-        nodes = [share.node for share in self._plan.nodes if share.node not in self._over]
-        if self._told or not self._stalled or not set(nodes) <= self._stalled.keys():
+        nodes = [share.node for share in self._plan.nodes if share.node not in self._ended_nodes]
+        if self._is_reported or not self._stalled or not set(nodes) <= self._stalled.keys():
             return
-        told: dict[str, Sequence[Stack]] = {}
-        for node, stalled in self._stalled.items():
-            if stalled.dump:
-                found = [dump for dump in parse(self._stacks(node)) if dump.when == stalled.dump]
-                if not found or not found[-1].whole:
+        stacks_by_node: dict[str, Sequence[Stack]] = {}
+        for node, stall in self._stalled.items():
+            if stall.dump_time:
+                dumps = [
+                    dump
+                    for dump in parse_dumps(self._read_stacks(node))
+                    if dump.time == stall.dump_time
+                ]
+                if not dumps or not dumps[-1].is_complete:
                     return
-                told[node] = found[-1].stacks
-        self._told = True
+                stacks_by_node[node] = dumps[-1].stacks
+        self._is_reported = True
         first = next(iter(self._stalled.values()))
-        then = "; the run is stopped for it" if first.stops else ""
-        self._say(f"nothing of the run has moved for {first.seconds:.0f} s{then}")
-        silent = [Problem(node, s.problem) for node, s in self._stalled.items() if s.problem]
-        self._say(render(pictured(self._plan, told), silent))
+        consequence = "; the run is stopped for it" if first.stops_run else ""
+        self._message(f"nothing of the run has moved for {first.seconds:.0f} s{consequence}")
+        unreachable = [Problem(node, s.problem) for node, s in self._stalled.items() if s.problem]
+        self._message(render(group_run_stacks(self._plan, stacks_by_node), unreachable))
 
-    def log(self, source: str) -> None:
+    def on_log(self, source: str) -> None:
         """Take that a log came on."""
-        if source == STACKS:
-            self.look()
+        if source == STACKS_LOG:
+            self.report_if_complete()

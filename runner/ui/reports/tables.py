@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Deployed:
+class PushResult:
     """What a deploy did.
 
     Attributes:
@@ -35,7 +35,7 @@ class Deployed:
 
 
 @dataclass(frozen=True)
-class Cleaned:
+class CleanResult:
     """What is gone from one host, or would be.
 
     Attributes:
@@ -51,45 +51,48 @@ class Cleaned:
     size: int
 
     @staticmethod
-    def of(told: Mapping[str, Any]) -> Cleaned:
+    def from_reply(reply: Mapping[str, Any]) -> CleanResult:
         """Return what a host said."""
-        return Cleaned(
-            tuple(told["runs"]), tuple(told["releases"]), tuple(told["kept"]), int(told["bytes"])
+        return CleanResult(
+            tuple(reply["runs"]),
+            tuple(reply["releases"]),
+            tuple(reply["in_use"]),
+            int(reply["bytes"]),
         )
 
 
-def cleaned(gone: Mapping[str, Cleaned], *, dry_run: bool) -> str:
+def render_clean(results: Mapping[str, CleanResult], *, dry_run: bool) -> str:
     """Return what went from where, hosts with the same as one; the names when nothing did yet."""
     lines = []
-    for each, names in _grouped(
-        gone.items(), lambda item: replace(item[1], size=0), lambda item: item[0]
+    for result, names in _group_names(
+        results.items(), lambda item: replace(item[1], size=0), lambda item: item[0]
     ):
-        what = f"{_some(each.runs, 'run')} and {_some(each.releases, 'release')}"
+        removed = f"{_count(result.runs, 'run')} and {_count(result.releases, 'release')}"
         verb = "would go" if dry_run else "removed"
-        kept = f"; in use: {', '.join(each.kept)}" if each.kept else ""
-        size = megabytes(sum(gone[name].size for name in names))
+        in_use = f"; in use: {', '.join(result.kept)}" if result.kept else ""
+        size = format_size(sum(results[name].size for name in names))
         freed = f"{size}{' in all' if len(names) > 1 else ''}"
-        lines.append(f"{fold_names(names)}: {what} {verb}, {freed}{kept}")
+        lines.append(f"{fold_names(names)}: {removed} {verb}, {freed}{in_use}")
         if dry_run:
-            lines += [f"  run {name}" for name in each.runs]
-            lines += [f"  release {name}" for name in each.releases]
+            lines += [f"  run {name}" for name in result.runs]
+            lines += [f"  release {name}" for name in result.releases]
     return "\n".join(lines)
 
 
-def _some(names: Sequence[str], noun: str) -> str:
+def _count(names: Sequence[str], noun: str) -> str:
     return f"{len(names) or 'no'} {noun}{'' if len(names) == 1 else 's'}"
 
 
-class Answer(Protocol):
+class CommandResult(Protocol):
     """What a command did on one host."""
 
     node: str
-    code: int | None
-    out: bytearray
-    err: bytearray
+    exit_code: int | None
+    stdout: bytearray
+    stderr: bytearray
     problem: str
-    dropped: bool
-    unproven: bool
+    truncated: bool
+    unverified: bool
 
 
 class Setting(Protocol):
@@ -140,20 +143,22 @@ class Origin(Protocol):
         ...
 
 
-def deployed(result: Deployed) -> str:
+def render_push(result: PushResult) -> str:
     """Return which release is where."""
     plural = "" if result.files == 1 else "s"
-    what = f"{result.files:,} file{plural}, {megabytes(result.size)}"
-    title = f"{code_name(result.release, result.commit)}\n  {what}"
+    contents = f"{result.files:,} file{plural}, {format_size(result.size)}"
+    title = f"{code_name(result.release, result.commit)}\n  {contents}"
     rows = [
-        (fold_names(names), "had it" if sent is None else f"stored, {megabytes(sent)} sent")
-        for sent, names in _grouped(result.sent.items(), lambda item: item[1], lambda item: item[0])
+        (fold_names(names), "had it" if sent is None else f"stored, {format_size(sent)} sent")
+        for sent, names in _group_names(
+            result.sent.items(), lambda item: item[1], lambda item: item[0]
+        )
     ]
     width = max(len(names) for names, _ in rows)
     return "\n".join([title, *(f"  {names:{width}}  {text}" for names, text in rows)])
 
 
-def megabytes(size: int) -> str:
+def format_size(size: int) -> str:
     """Return a size as text."""
     for unit, name in ((10**9, "GB"), (10**6, "MB"), (10**3, "kB")):
         if size >= unit:
@@ -161,82 +166,86 @@ def megabytes(size: int) -> str:
     return f"{size} B"
 
 
-def answers(given: Iterable[Answer]) -> str:
+def render_answers(results: Iterable[CommandResult]) -> str:
     """Return every answer, hosts with the same one as one."""
     blocks = []
-    for (ended, text), names in _grouped(
-        given, lambda each: (_ended(each), _text(each)), lambda each: each.node
+    for (status, text), names in _group_names(
+        results,
+        lambda result: (_status_text(result), _output_text(result)),
+        lambda result: result.node,
     ):
         count = f" ({len(names)})" if len(names) > 1 else ""
-        blocks.append(f"── {fold_names(names)}{count}{ended} ──")
+        blocks.append(f"── {fold_names(names)}{count}{status} ──")
         blocks += [text] if text else []
     return "\n".join(blocks)
 
 
-def as_data(given: Iterable[Answer]) -> dict[str, Any]:
+def as_data(results: Iterable[CommandResult]) -> dict[str, Any]:
     """Return the same for a program."""
     return {
-        each.node: {
-            "code": each.code,
-            "out": each.out.decode(errors="replace"),
-            "err": each.err.decode(errors="replace"),
-            "problem": each.problem,
-            "dropped": each.dropped,
+        result.node: {
+            "code": result.exit_code,
+            "out": result.stdout.decode(errors="replace"),
+            "err": result.stderr.decode(errors="replace"),
+            "problem": result.problem,
+            "dropped": result.truncated,
         }
-        for each in given
+        for result in results
     }
 
 
-def exit_code(given: Iterable[Answer], signum: int = 0) -> int:
+def exit_code(results: Iterable[CommandResult], signum: int = 0) -> int:
     """Return ours: 5 for what may be left of a stop, 4 for a lost host, 1 for a failure."""
     codes = [128 + signum if signum else 0]
-    for each in given:
-        lost = each.problem.startswith("lost")
-        if each.unproven and (signum or not lost):
-            return NOT_STOPPED
+    for result in results:
+        is_lost = result.problem.startswith("lost")
+        if result.unverified and (signum or not is_lost):
+            return EXIT_NOT_STOPPED
         if not signum:
-            codes.append(LOST if lost else int(each.code != 0 or bool(each.problem)))
+            codes.append(
+                EXIT_LOST if is_lost else int(result.exit_code != 0 or bool(result.problem))
+            )
     return max(codes)
 
 
-LOST, NOT_STOPPED = 4, 5
+EXIT_LOST, EXIT_NOT_STOPPED = 4, 5
 
 
-def origins(found: Iterable[Origin]) -> str:
+def render_origins(values: Iterable[Origin]) -> str:
     """Return per value what it is, who set it, and whom that overrode."""
     blocks = []
-    for each in found:
-        blocks.append(f"{each.key}: {each.problem or each.value}")
-        if each.written:
-            blocks.append(f"  written as {each.written}")
-        for number, setting in enumerate(each.settings):
-            key = f" as {setting.key}" if setting.key != each.key else ""
-            over = "" if number == 0 else f" (overridden: {setting.value})"
-            blocks.append(f"  {setting.where}{key}{over}")
+    for origin in values:
+        blocks.append(f"{origin.key}: {origin.problem or origin.value}")
+        if origin.written:
+            blocks.append(f"  written as {origin.written}")
+        for number, setting in enumerate(origin.settings):
+            key = f" as {setting.key}" if setting.key != origin.key else ""
+            overridden = "" if number == 0 else f" (overridden: {setting.value})"
+            blocks.append(f"  {setting.where}{key}{overridden}")
     return "\n".join(blocks)
 
 
-def _ended(answer: Answer) -> str:
-    if answer.problem:
-        return f": {answer.problem}"
-    if answer.code is not None and answer.code < 0:
-        return f": {describe_exit(None, -answer.code).removeprefix('was ')}"
-    return f": exit {answer.code}" if answer.code else ""
+def _status_text(result: CommandResult) -> str:
+    if result.problem:
+        return f": {result.problem}"
+    if result.exit_code is not None and result.exit_code < 0:
+        return f": {describe_exit(None, -result.exit_code).removeprefix('was ')}"
+    return f": exit {result.exit_code}" if result.exit_code else ""
 
 
-DROPPED = "[the rest of its output is dropped]"
+DROPPED_NOTE = "[the rest of its output is dropped]"
 
 
-def _text(answer: Answer) -> str:
-    both = (bytes(answer.out), bytes(answer.err))
-    parts = [part.decode(errors="replace").rstrip("\n") for part in both if part]
-    return "\n".join(parts + [DROPPED] * answer.dropped)
+def _output_text(result: CommandResult) -> str:
+    streams = (bytes(result.stdout), bytes(result.stderr))
+    parts = [part.decode(errors="replace").rstrip("\n") for part in streams if part]
+    return "\n".join(parts + [DROPPED_NOTE] * result.truncated)
 
 
 K = TypeVar("K", bound=Hashable)
 
 
-def _grouped(
+def _group_names(
     items: Iterable[T], key: Callable[[T], K], name: Callable[[T], str]
 ) -> list[tuple[K, list[str]]]:
     """Return the names of items with the same key, in the order in which keys first come."""

@@ -33,7 +33,7 @@ def main() -> int:
         print(reason, file=sys.stderr)
         return 2
     if options.part is not None:
-        return part(options)
+        return run_part(options)
     folder = Path(options.evidence or tempfile.mkdtemp(prefix="chaos-", dir="/var/tmp"))
     folder.mkdir(parents=True, exist_ok=True)
     began = time.time()
@@ -45,30 +45,32 @@ def main() -> int:
     ]
 
     def end_early(*_: object) -> None:
-        for each in parts:
-            each.terminate()
+        for process in parts:
+            process.terminate()
 
     for signum in (signal.SIGINT, signal.SIGTERM):
         signal.signal(signum, end_early)
-    for each in parts:
-        each.wait()
+    for process in parts:
+        process.wait()
     outcomes = [
         Outcome(**json.loads(line))
         for number in range(options.jobs)
         for line in _lines(folder / f"part_{number}.jsonl")
     ]
-    told = report.Told(outcomes, options.seed, options.jobs, began, time.time() - began, folder)
-    print(report.summary(told))
+    session_report = report.SessionReport(
+        outcomes, options.seed, options.jobs, began, time.time() - began, folder
+    )
+    print(report.summary(session_report))
     if options.report:
-        Path(options.report).write_text(report.page(told))
-    failed = any(each.problems for each in outcomes) or len(outcomes) < options.events
-    return 1 if failed or any(each.returncode for each in parts) else 0
+        Path(options.report).write_text(report.page(session_report))
+    failed = any(process.problems for process in outcomes) or len(outcomes) < options.events
+    return 1 if failed or any(process.returncode for process in parts) else 0
 
 
-def part(options: argparse.Namespace) -> int:
+def run_part(options: argparse.Namespace) -> int:
     """Run one lab's share of the events."""
     signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup would have the controllers ignore it
-    chosen = [each for each in KINDS if options.only in each.name]
+    kinds = [event_kind for event_kind in KINDS if options.only in event_kind.name]
     evidence = Path(options.evidence)
     numbers = range(options.first + options.part, options.first + options.events, options.jobs)
     with (
@@ -82,11 +84,11 @@ def part(options: argparse.Namespace) -> int:
         lab.write_cluster(launcher.conf)
         session = Session(lab, launcher, options.seed, evidence, options.part)
 
-        def done(outcome: Outcome) -> None:
+        def on_outcome(outcome: Outcome) -> None:
             print(outcome.line(), *outcome.problems, sep="\n      ", flush=True)
             print(json.dumps(outcome.as_data()), file=record, flush=True)
 
-        run_events(session, numbers, done, chosen if options.only or options.each else [])
+        run_events(session, numbers, on_outcome, kinds if options.only or options.each else [])
         problems = session.close()
         if problems:
             print("at the end:", *problems, sep="\n      ", flush=True)

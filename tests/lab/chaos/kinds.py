@@ -6,11 +6,11 @@ import signal
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tests.lab.chaos.judge import ON, Expect, Fate, over
+from tests.lab.chaos.judge import GOES_ON, Expectation, Fate, ends
 from tests.lab.chaos.runs import DISCONNECT_S, LOST_S
 from tests.lab.chaos.scene import CONT, KILL, STOP, TERM, Scene
 
-DEAF_S = 45.0
+UNRESPONSIVE_S = 45.0
 """The ladder gives a supervisor that hears nothing 13 s beyond its grace."""
 
 
@@ -22,27 +22,27 @@ class Kind:
         name: What it is called in reports.
         weight: How often it is drawn.
         act: Does it.
-        fresh: Whether it begins with a launch of its own.
-        launcher: Whether it needs the controller that launched the victim.
+        needs_fresh_run: Whether it begins with a launch of its own.
+        needs_launcher: Whether it needs the controller that launched the victim.
     """
 
     name: str
     weight: int
-    act: Callable[[Scene], Expect]
-    fresh: bool = False
-    launcher: bool = False
+    act: Callable[[Scene], Expectation]
+    needs_fresh_run: bool = False
+    needs_launcher: bool = False
 
 
 KINDS: list[Kind] = []
 
 
 def kind(
-    name: str, weight: int, *, fresh: bool = False, launcher: bool = False
-) -> Callable[[Callable[[Scene], Expect]], Callable[[Scene], Expect]]:
+    name: str, weight: int, *, needs_fresh_run: bool = False, needs_launcher: bool = False
+) -> Callable[[Callable[[Scene], Expectation]], Callable[[Scene], Expectation]]:
     """Enter a function into the table."""
 
-    def enter(act: Callable[[Scene], Expect]) -> Callable[[Scene], Expect]:
-        KINDS.append(Kind(name, weight, act, fresh, launcher))
+    def enter(act: Callable[[Scene], Expectation]) -> Callable[[Scene], Expectation]:
+        KINDS.append(Kind(name, weight, act, needs_fresh_run, needs_launcher))
         return act
 
     return enter
@@ -52,332 +52,332 @@ def kind(
 
 
 @kind("link killed", 12)
-def _link(scene: Scene) -> Expect:
+def _link(scene: Scene) -> Expectation:
     signum = scene.rng.choice([KILL, KILL, TERM])
-    for node in scene.nodes():
-        scene.signal(node, signum, scene.victim.links(node), "its link")
-    return ON
+    for node in scene.random_nodes():
+        scene.signal(node, signum, scene.victim.agent_pids(node), "its link")
+    return GOES_ON
 
 
 @kind("link stopped for a while", 2)
-def _link_stopped(scene: Scene) -> Expect:
-    node = scene.node()
-    scene.pause(node, scene.victim.links(node), "its link", LOST_S + 1)
-    return ON
+def _link_stopped(scene: Scene) -> Expectation:
+    node = scene.random_node()
+    scene.pause(node, scene.victim.agent_pids(node), "its link", LOST_S + 1)
+    return GOES_ON
 
 
 # The controller
 
 
 @kind("controller killed", 3)
-def _controller(scene: Scene) -> Expect:
-    scene.controller(KILL)
-    return over(within_s=DISCONNECT_S + 20)
+def _controller(scene: Scene) -> Expectation:
+    scene.signal_controller(KILL)
+    return ends(within_s=DISCONNECT_S + 20)
 
 
 @kind("controller killed, attach", 4)
-def _attach(scene: Scene) -> Expect:
+def _attach(scene: Scene) -> Expectation:
     run = scene.victim
-    scene.controller(KILL)
+    scene.signal_controller(KILL)
     scene.note("attach")
     run.controllers.append(run.controller)
     run.controller = scene.launcher.start("attach", "--run", run.name, "--cluster", "lab")
-    run.followed = run.attached = True
-    return ON
+    run.is_followed = run.is_attached = True
+    return GOES_ON
 
 
 @kind("controller killed, stop", 3)
-def _stop_after(scene: Scene) -> Expect:
-    scene.controller(KILL)
-    return _stopped(scene)
+def _stop_after(scene: Scene) -> Expectation:
+    scene.signal_controller(KILL)
+    return _stop_victim(scene)
 
 
 @kind("stop from elsewhere", 3)
-def _stop_beside(scene: Scene) -> Expect:
-    _stopped(scene)
-    return over(130)
+def _stop_beside(scene: Scene) -> Expectation:
+    _stop_victim(scene)
+    return ends(130)
 
 
-def _stopped(scene: Scene) -> Expect:
-    done = scene.verb("stop")
-    if done.code != 0:
-        raise AssertionError(f"stop ended with {done!r}")
-    return over()
+def _stop_victim(scene: Scene) -> Expectation:
+    result = scene.run_verb("stop")
+    if result.code != 0:
+        raise AssertionError(f"stop ended with {result!r}")
+    return ends()
 
 
-@kind("Ctrl-C", 4, launcher=True)
-def _interrupted(scene: Scene) -> Expect:
+@kind("Ctrl-C", 4, needs_launcher=True)
+def _interrupted(scene: Scene) -> Expectation:
     signum = scene.rng.choice([signal.SIGINT, TERM])
-    scene.controller(signum)
-    return over(128 + signum)
+    scene.signal_controller(signum)
+    return ends(128 + signum)
 
 
-@kind("Ctrl-C twice", 2, launcher=True)
-def _hurried(scene: Scene) -> Expect:
-    scene.controller(signal.SIGINT)
-    scene.wait(0.02, 0.4)
-    scene.controller(signal.SIGINT)
-    return over(130)
+@kind("Ctrl-C twice", 2, needs_launcher=True)
+def _hurried(scene: Scene) -> Expectation:
+    scene.signal_controller(signal.SIGINT)
+    scene.sleep(0.02, 0.4)
+    scene.signal_controller(signal.SIGINT)
+    return ends(130)
 
 
-@kind("terminal closed", 1, launcher=True)
-def _hung_up(scene: Scene) -> Expect:
-    scene.controller(signal.SIGHUP)
-    return over(129, within_s=DISCONNECT_S + 20)
+@kind("terminal closed", 1, needs_launcher=True)
+def _hung_up(scene: Scene) -> Expectation:
+    scene.signal_controller(signal.SIGHUP)
+    return ends(129, within_s=DISCONNECT_S + 20)
 
 
 @kind("controller stopped for a while", 2)
-def _controller_pauses(scene: Scene) -> Expect:
-    scene.controller(STOP)
-    scene.wait(0.5, DISCONNECT_S - 3)
-    scene.controller(CONT)
-    return ON
+def _controller_pauses(scene: Scene) -> Expectation:
+    scene.signal_controller(STOP)
+    scene.sleep(0.5, DISCONNECT_S - 3)
+    scene.signal_controller(CONT)
+    return GOES_ON
 
 
 @kind("controller stopped for long", 1)
-def _controller_sleeps(scene: Scene) -> Expect:
-    scene.controller(STOP)
-    scene.wait(DISCONNECT_S + 3)
-    scene.controller(CONT)
-    return over(1)
+def _controller_sleeps(scene: Scene) -> Expectation:
+    scene.signal_controller(STOP)
+    scene.sleep(DISCONNECT_S + 3)
+    scene.signal_controller(CONT)
+    return ends(1)
 
 
 # Supervisor and guardian
 
 
 @kind("supervisor killed", 8)
-def _supervisor(scene: Scene) -> Expect:
-    node = scene.node()
+def _supervisor(scene: Scene) -> Expectation:
+    node = scene.random_node()
     signum = scene.rng.choice([KILL, KILL, TERM])
     scene.signal(node, signum, [scene.victim.supervisor(node)], "the supervisor")
-    return over(1)
+    return ends(1)
 
 
 @kind("supervisor stopped for a while", 3)
-def _supervisor_pauses(scene: Scene) -> Expect:
-    node = scene.node()
+def _supervisor_pauses(scene: Scene) -> Expectation:
+    node = scene.random_node()
     scene.pause(node, [scene.victim.supervisor(node)], "the supervisor", LOST_S / 3)
-    return ON
+    return GOES_ON
 
 
 @kind("supervisor stopped", 1)
-def _supervisor_deaf(scene: Scene) -> Expect:
-    node = scene.node()
+def _supervisor_deaf(scene: Scene) -> Expectation:
+    node = scene.random_node()
     scene.signal(node, STOP, [scene.victim.supervisor(node)], "the supervisor")
-    return over(1, 4, within_s=DEAF_S)
+    return ends(1, 4, within_s=UNRESPONSIVE_S)
 
 
-@kind("supervisor stopped, Ctrl-C", 1, launcher=True)
-def _supervisor_deaf_to_us(scene: Scene) -> Expect:
-    node = scene.node()
+@kind("supervisor stopped, Ctrl-C", 1, needs_launcher=True)
+def _supervisor_deaf_to_us(scene: Scene) -> Expectation:
+    node = scene.random_node()
     scene.signal(node, STOP, [scene.victim.supervisor(node)], "the supervisor")
-    scene.controller(signal.SIGINT)
-    return over(130, within_s=DEAF_S)
+    scene.signal_controller(signal.SIGINT)
+    return ends(130, within_s=UNRESPONSIVE_S)
 
 
 @kind("guardian killed", 5)
-def _guardian(scene: Scene) -> Expect:
-    node = scene.node()
+def _guardian(scene: Scene) -> Expectation:
+    node = scene.random_node()
     scene.signal(node, KILL, [scene.victim.guardian(node)], "the guardian")
-    return over(1)
+    return ends(1)
 
 
 @kind("guardian asked to end", 2)
-def _guardian_asked(scene: Scene) -> Expect:
-    node = scene.node()
+def _guardian_asked(scene: Scene) -> Expectation:
+    node = scene.random_node()
     scene.signal(node, TERM, [scene.victim.guardian(node)], "the guardian")
-    return ON
+    return GOES_ON
 
 
 @kind("guardian stopped for a while", 2)
-def _guardian_pauses(scene: Scene) -> Expect:
-    node = scene.node()
+def _guardian_pauses(scene: Scene) -> Expectation:
+    node = scene.random_node()
     scene.pause(node, [scene.victim.guardian(node)], "the guardian", 1)
-    return ON
+    return GOES_ON
 
 
 @kind("supervisor and guardian killed", 6)
-def _both(scene: Scene) -> Expect:
-    node = scene.node()
+def _both(scene: Scene) -> Expectation:
+    node = scene.random_node()
     run = scene.victim
     scene.signal(node, KILL, [run.supervisor(node), run.guardian(node)], "both keepers")
-    return over(1)
+    return ends(1)
 
 
 @kind("controller and both keepers killed, stop", 3)
-def _nobody_left(scene: Scene) -> Expect:
-    node = scene.node()
+def _nobody_left(scene: Scene) -> Expectation:
+    node = scene.random_node()
     run = scene.victim
     both = [run.supervisor(node), run.guardian(node)]
-    scene.controller(KILL)
-    scene.signal(node, KILL, [*run.links(node), *both], "links and both keepers")
-    scene.wait(0, 2)
-    return _stopped(scene)
+    scene.signal_controller(KILL)
+    scene.signal(node, KILL, [*run.agent_pids(node), *both], "links and both keepers")
+    scene.sleep(0, 2)
+    return _stop_victim(scene)
 
 
 @kind("all of ours on a host killed", 3)
-def _all_of_ours(scene: Scene) -> Expect:
-    node = scene.node()
-    pids = [each.pid for each in scene.victim.ours(node)]
+def _all_of_ours(scene: Scene) -> Expectation:
+    node = scene.random_node()
+    pids = [each.pid for each in scene.victim.our_processes(node)]
     scene.signal(node, KILL, [*pids, scene.victim.torchrun(node)], "all of ours and torchrun")
-    return over(1, 4)
+    return ends(1, 4)
 
 
 @kind("link and supervisor killed", 3)
-def _link_and_supervisor(scene: Scene) -> Expect:
-    node = scene.node()
+def _link_and_supervisor(scene: Scene) -> Expectation:
+    node = scene.random_node()
     run = scene.victim
-    scene.signal(node, KILL, [*run.links(node), run.supervisor(node)], "link and supervisor")
-    return over(1)
+    scene.signal(node, KILL, [*run.agent_pids(node), run.supervisor(node)], "link and supervisor")
+    return ends(1)
 
 
 # The program
 
 
 @kind("torchrun killed", 8)
-def _torchrun(scene: Scene) -> Expect:
-    node = scene.node()
+def _torchrun(scene: Scene) -> Expectation:
+    node = scene.random_node()
     signum = scene.rng.choice([KILL, KILL, TERM])
     scene.signal(node, signum, [scene.victim.torchrun(node)], "torchrun")
-    return over(1)
+    return ends(1)
 
 
 @kind("torchrun stopped for a while", 2)
-def _torchrun_pauses(scene: Scene) -> Expect:
-    node = scene.node()
+def _torchrun_pauses(scene: Scene) -> Expectation:
+    node = scene.random_node()
     scene.pause(node, [scene.victim.torchrun(node)], "torchrun", 1)
-    return ON
+    return GOES_ON
 
 
-@kind("torchrun stopped, Ctrl-C", 2, launcher=True)
-def _torchrun_deaf(scene: Scene) -> Expect:
-    node = scene.node()
+@kind("torchrun stopped, Ctrl-C", 2, needs_launcher=True)
+def _torchrun_deaf(scene: Scene) -> Expectation:
+    node = scene.random_node()
     scene.signal(node, STOP, [scene.victim.torchrun(node)], "torchrun")
-    scene.controller(signal.SIGINT)
-    return over(130)
+    scene.signal_controller(signal.SIGINT)
+    return ends(130)
 
 
 @kind("rank killed", 10)
-def _rank(scene: Scene) -> Expect:
-    node = scene.node()
-    run, rank = scene.victim, scene.a_rank(node)
+def _rank(scene: Scene) -> Expectation:
+    node = scene.random_node()
+    run, rank = scene.victim, scene.random_rank(node)
     signum = scene.rng.choice([KILL, KILL, signal.SIGSEGV])
     scene.signal(node, signum, [run.pids[rank]], f"rank {rank}")
     how = f"rank {rank} on {node} was killed by {signum.name}"
-    return over(1, says=f"first failure: {how}")
+    return ends(1, says=f"first failure: {how}")
 
 
 @kind("ranks killed on two hosts", 3)
-def _ranks(scene: Scene) -> Expect:
+def _ranks(scene: Scene) -> Expectation:
     for node in scene.rng.sample(list(scene.lab.hosts), 2):
-        rank = scene.a_rank(node)
+        rank = scene.random_rank(node)
         scene.signal(node, KILL, [scene.victim.pids[rank]], f"rank {rank}")
-    return over(1)
+    return ends(1)
 
 
 @kind("rank's shim killed", 4)
-def _shim(scene: Scene) -> Expect:
-    node = scene.node()
-    rank = scene.a_rank(node)
+def _shim(scene: Scene) -> Expectation:
+    node = scene.random_node()
+    rank = scene.random_rank(node)
     scene.signal(node, KILL, [scene.victim.shim(node, rank)], f"the shim of rank {rank}")
-    return over(1)
+    return ends(1)
 
 
 @kind("rank stopped for a while", 2)
-def _rank_pauses(scene: Scene) -> Expect:
-    node = scene.node()
-    rank = scene.a_rank(node)
+def _rank_pauses(scene: Scene) -> Expectation:
+    node = scene.random_node()
+    rank = scene.random_rank(node)
     scene.pause(node, [scene.victim.pids[rank]], f"rank {rank}", 1)
-    return ON
+    return GOES_ON
 
 
-@kind("rank stopped, Ctrl-C", 2, launcher=True)
-def _rank_deaf(scene: Scene) -> Expect:
-    node = scene.node()
-    rank = scene.a_rank(node)
+@kind("rank stopped, Ctrl-C", 2, needs_launcher=True)
+def _rank_deaf(scene: Scene) -> Expectation:
+    node = scene.random_node()
+    rank = scene.random_rank(node)
     scene.signal(node, STOP, [scene.victim.pids[rank]], f"rank {rank}")
-    scene.controller(signal.SIGINT)
-    return over(130)
+    scene.signal_controller(signal.SIGINT)
+    return ends(130)
 
 
 @kind("grandchild killed or stopped", 5)
-def _grandchild(scene: Scene) -> Expect:
-    node = scene.node()
-    pids = scene.victim.company(node)
+def _grandchild(scene: Scene) -> Expectation:
+    node = scene.random_node()
+    pids = scene.victim.rank_children(node)
     signum = scene.rng.choice([KILL, KILL, STOP])
     if pids:
         scene.signal(node, signum, [scene.rng.choice(pids)], "a grandchild")
-    return ON
+    return GOES_ON
 
 
-@kind("rank killed, Ctrl-C", 2, launcher=True)
-def _rank_and_user(scene: Scene) -> Expect:
-    node = scene.node()
-    rank = scene.a_rank(node)
+@kind("rank killed, Ctrl-C", 2, needs_launcher=True)
+def _rank_and_user(scene: Scene) -> Expectation:
+    node = scene.random_node()
+    rank = scene.random_rank(node)
     scene.signal(node, KILL, [scene.victim.pids[rank]], f"rank {rank}")
-    scene.controller(signal.SIGINT)
-    return over(1, 130)
+    scene.signal_controller(signal.SIGINT)
+    return ends(1, 130)
 
 
 @kind("controller killed, rank killed", 4)
-def _rank_alone(scene: Scene) -> Expect:
-    node = scene.node()
-    rank = scene.a_rank(node)
-    scene.controller(KILL)
+def _rank_alone(scene: Scene) -> Expectation:
+    node = scene.random_node()
+    rank = scene.random_rank(node)
+    scene.signal_controller(KILL)
     scene.signal(node, KILL, [scene.victim.pids[rank]], f"rank {rank}")
-    return over()
+    return ends()
 
 
 @kind("supervisor killed here, rank there", 3)
-def _here_and_there(scene: Scene) -> Expect:
+def _here_and_there(scene: Scene) -> Expectation:
     here, there = scene.rng.sample(list(scene.lab.hosts), 2)
-    rank = scene.a_rank(there)
+    rank = scene.random_rank(there)
     scene.signal(here, KILL, [scene.victim.supervisor(here)], "the supervisor")
     scene.signal(there, KILL, [scene.victim.pids[rank]], f"rank {rank}")
-    return over(1)
+    return ends(1)
 
 
 # Its beginning and its end
 
 
 @kind("the end", 4)
-def _succeeds(scene: Scene) -> Expect:
-    scene.victim.tell_to_end()
-    return over(0)
+def _succeeds(scene: Scene) -> Expectation:
+    scene.victim.request_end()
+    return ends(0)
 
 
 @kind("the end, link killed", 3)
-def _link_at_end(scene: Scene) -> Expect:
-    pids = {node: scene.victim.links(node) for node in scene.nodes()}
-    scene.victim.tell_to_end()
+def _link_at_end(scene: Scene) -> Expectation:
+    pids = {node: scene.victim.agent_pids(node) for node in scene.random_nodes()}
+    scene.victim.request_end()
     for node, links in pids.items():
         scene.signal(node, KILL, links, "its link")
-    return over(0)
+    return ends(0)
 
 
 @kind("the end, controller killed, attach", 3)
-def _attach_at_end(scene: Scene) -> Expect:
-    scene.victim.tell_to_end()
+def _attach_at_end(scene: Scene) -> Expectation:
+    scene.victim.request_end()
     _attach(scene)
-    return over(0)
+    return ends(0)
 
 
-@kind("controller ended at the start", 8, fresh=True)
-def _start(scene: Scene) -> Expect:
+@kind("controller ended at the start", 8, needs_fresh_run=True)
+def _start(scene: Scene) -> Expectation:
     scene.victim = scene.relaunch()
-    scene.wait(0.1, 3)
+    scene.sleep(0.1, 3)
     signum = scene.rng.choice([KILL, KILL, signal.SIGINT, TERM])
-    scene.controller(signum)
+    scene.signal_controller(signum)
     early = -signum  # before it had a say in it
-    return over() if signum == KILL else over(128 + signum, early)
+    return ends() if signum == KILL else ends(128 + signum, early)
 
 
-@kind("ours killed at the start", 5, fresh=True)
-def _start_on_hosts(scene: Scene) -> Expect:
+@kind("ours killed at the start", 5, needs_fresh_run=True)
+def _start_on_hosts(scene: Scene) -> Expectation:
     run = scene.victim = scene.relaunch()
-    scene.wait(0.5, 3)
-    node = scene.node()
-    pids = [each.pid for each in run.ours(node)]
+    scene.sleep(0.5, 3)
+    node = scene.random_node()
+    pids = [each.pid for each in run.our_processes(node)]
     if pids:
         scene.signal(node, KILL, [scene.rng.choice(pids)], "one of ours")
-    return Expect(Fate.EITHER)
+    return Expectation(Fate.EITHER)

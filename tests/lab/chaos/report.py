@@ -14,7 +14,7 @@ from tests.lab.chaos.session import Outcome
 
 
 @dataclass(frozen=True)
-class Told:
+class SessionReport:
     """A whole session.
 
     Attributes:
@@ -52,41 +52,41 @@ class Told:
         )
 
 
-def summary(told: Told) -> str:
+def summary(session: SessionReport) -> str:
     """Return the end of the output."""
-    count = len(told.outcomes)
-    rate = 60 * count / told.seconds
-    took = f"{count} events in {told.seconds / 60:.1f} min ({rate:.0f} per minute)"
-    found = f"{told.orphans} orphans, {len(told.violations)} violations"
-    lines = [f"{took}, seed {told.seed}: {found}"]
-    if told.violations:
-        numbers = ", ".join(f"{each.number:05}" for each in told.violations)
-        lines.append(f"evidence in {told.evidence}: {numbers}")
+    count = len(session.outcomes)
+    rate = 60 * count / session.seconds
+    took = f"{count} events in {session.seconds / 60:.1f} min ({rate:.0f} per minute)"
+    found = f"{session.orphans} orphans, {len(session.violations)} violations"
+    lines = [f"{took}, seed {session.seed}: {found}"]
+    if session.violations:
+        numbers = ", ".join(f"{each.number:05}" for each in session.violations)
+        lines.append(f"evidence in {session.evidence}: {numbers}")
     return "\n".join(lines)
 
 
-def page(told: Told) -> str:
+def page(session: SessionReport) -> str:
     """Return the report in Markdown."""
-    day = time.strftime("%Y-%m-%d", time.gmtime(told.began))
+    day = time.strftime("%Y-%m-%d", time.gmtime(session.began))
     machine = f"{platform.system()} {platform.release()}, {os.cpu_count()} cores"
     words = [
         "# Chaos",
         "",
-        HEAD,
+        PAGE_HEAD,
         "",
         "```",
-        told.command,
-        summary(told).splitlines()[0],
+        session.command,
+        summary(session).splitlines()[0],
         f"{day}, {machine}, Python {platform.python_version()}",
         "```",
         "",
-        f"**Orphans: {told.orphans}. Violations: {len(told.violations)}.**",
+        f"**Orphans: {session.orphans}. Violations: {len(session.violations)}.**",
         "",
         "| what happened | events | outcomes | median s | max s | orphans | violations |",
         "|---|--:|---|--:|--:|--:|--:|",
-        *_rows(told.outcomes),
+        *_rows(session.outcomes),
         "",
-        TAIL,
+        PAGE_TAIL,
         "",
     ]
     return "\n".join(words)
@@ -115,7 +115,7 @@ def _fate(outcome: Outcome) -> str:
     return f"exit {outcome.code}"
 
 
-HEAD = """\
+PAGE_HEAD = """\
 `make chaos` lets random things happen to runs on real hosts (sshd in namespaces of their own), two
 runs at once: a victim, and a bystander that must not notice unless a whole host was hit. After each
 event it waits for what the rules say of both runs, and then looks at every host from outside:
@@ -129,7 +129,7 @@ event it waits for what the rules say of both runs, and then looks at every host
 Ranks write numbered lines and keep a daemon that ignores TERM and a child without environment;
 some ignore TERM themselves. Every twentieth run is a real torchrun."""
 
-TAIL = """\
+PAGE_TAIL = """\
 Seconds are from the event to the last process of the run being gone, or to the look at a run that
 goes on; the waits that belong to an event (`lost_s` 3, `disconnect_s` 8, the time for which
 something was stopped) are in it."""

@@ -13,7 +13,7 @@ from runner.host.process.cgroup import Cgroup
 from tests.lab.lab import Host, Lab, LabError, Process, wait_until
 from tests.lab.launching import PROGRAMS, Controller, Launcher
 
-CHATTER = str(PROGRAMS / "chatter.py")
+CHATTER_SCRIPT = str(PROGRAMS / "chatter.py")
 TORCHLESS = str(PROGRAMS / "torchless")
 LOST_S, DISCONNECT_S, GRACE_S = 3.0, 8.0, 0.5
 LIMITS = (
@@ -24,24 +24,24 @@ LIMITS = (
 )
 PAUSE_S = 0.05
 START_S = 60.0
-WIDE = "x" * 150
+LINE_PADDING = "x" * 150
 """What every line of a rank ends with: a full disk is met soon, a torn line is told."""
 
 
 @dataclass(frozen=True)
-class Shape:
+class RunShape:
     """What kind of run it is.
 
     Attributes:
         per_node: Ranks on every node.
-        deaf: Whether the ranks ignore TERM.
-        real: Whether the real torchrun starts them.
+        ignores_term: Whether the ranks ignore TERM.
+        uses_torchrun: Whether the real torchrun starts them.
         detached: Whether its controller leaves once it runs.
     """
 
     per_node: int = 1
-    deaf: bool = False
-    real: bool = False
+    ignores_term: bool = False
+    uses_torchrun: bool = False
     detached: bool = False
 
 
@@ -52,24 +52,24 @@ class Run:
     Attributes:
         name: Its run id.
         controller: The process that launched it, or follows it now.
-        followed: Whether a controller is to see its end.
-        attached: Whether that joined it: its Ctrl-C leaves the run alone.
+        is_followed: Whether a controller is to see its end.
+        is_attached: Whether that joined it: its Ctrl-C leaves the run alone.
         pids: The ranks' own processes, by rank, once they run.
         powerless: Nodes that lost their power while it was on.
-        torn: Nodes whose disk was full while it was on.
-        cut: Nodes whose last bytes the controller may have had no chance to fetch.
+        disk_was_full: Nodes whose disk was full while it was on.
+        may_miss_bytes: Nodes whose last bytes the controller may have had no chance to fetch.
     """
 
     name: str
-    shape: Shape
+    shape: RunShape
     lab: Lab
     controller: Controller
-    followed: bool = True
-    attached: bool = False
+    is_followed: bool = True
+    is_attached: bool = False
     pids: dict[int, int] = field(default_factory=dict)
     powerless: set[str] = field(default_factory=set)
-    torn: set[str] = field(default_factory=set)
-    cut: set[str] = field(default_factory=set)
+    disk_was_full: set[str] = field(default_factory=set)
+    may_miss_bytes: set[str] = field(default_factory=set)
     controllers: list[Controller] = field(default_factory=list)
 
     def folder(self, node: str) -> Path:
@@ -77,7 +77,7 @@ class Run:
         return self.lab[node].home / ".runner" / "runs" / self.name / node
 
     @property
-    def here(self) -> Path:
+    def controller_folder(self) -> Path:
         """Its folder on the controller's side."""
         return self.controller.cwd / "runs" / self.name
 
@@ -91,9 +91,9 @@ class Run:
         """What a rank wrote, on its host."""
         return _bytes(self.folder(node) / "attempt_0" / f"rank_{rank}.{stream}")
 
-    def copy(self, node: str, rank: int, stream: str) -> bytes:
+    def local_log(self, node: str, rank: int, stream: str) -> bytes:
         """What the controller has of it."""
-        return _bytes(self.here / "logs" / node / f"rank_{rank}.{stream}")
+        return _bytes(self.controller_folder / "logs" / node / f"rank_{rank}.{stream}")
 
     def events(self, node: str) -> list[dict[str, Any]]:
         """Its record on a host, as far as it can be read."""
@@ -105,7 +105,7 @@ class Run:
                 continue
         return found
 
-    def last(self, node: str) -> str:
+    def last_kind(self, node: str) -> str:
         """The kind of the last event of a host."""
         return str((self.events(node) or [{"kind": ""}])[-1]["kind"])
 
@@ -137,23 +137,23 @@ class Run:
         (parent,) = (p.ppid for p in self.lab[node].processes() if p.pid == own)
         return parent
 
-    def links(self, node: str) -> list[int]:
+    def agent_pids(self, node: str) -> list[int]:
         """The pids of its links."""
         keepers = {self.supervisor(node), self.guardian(node)}
-        return [each.pid for each in self.ours(node) if each.pid not in keepers]
+        return [each.pid for each in self.our_processes(node) if each.pid not in keepers]
 
-    def ours(self, node: str) -> list[Process]:
+    def our_processes(self, node: str) -> list[Process]:
         """Our own processes on a node: links, guardian, supervisor."""
-        words = [f"runner {name} {node} v" for name in self.names]
+        words = [f"runner {name} {node} v" for name in self.process_names]
         processes = self.lab[node].processes()
         return [p for p in processes if any(each in p.cmdline for each in words)]
 
     @property
-    def names(self) -> list[str]:
+    def process_names(self) -> list[str]:
         """What its links are called."""
-        return [self.name, *(["attach"] if self.attached else [])]
+        return [self.name, *(["attach"] if self.is_attached else [])]
 
-    def company(self, node: str) -> list[int]:
+    def rank_children(self, node: str) -> list[int]:
         """The children of the ranks of a node, wherever they went."""
         own = {self.shim(node, rank) for at, rank in self.ranks() if at == node}
         own |= {self.pids[rank] for at, rank in self.ranks() if at == node}
@@ -161,7 +161,7 @@ class Run:
         found = descendants(self.lab[node].processes(), {self.supervisor(node)})
         return sorted(found - own - {self.supervisor(node)})
 
-    def await_start(self) -> None:
+    def wait_started(self) -> None:
         """Return once every rank has written, and every supervisor knows the others.
 
         Raises:
@@ -180,26 +180,26 @@ class Run:
             wait_until(up, "every rank to write", START_S)
             if self.shape.detached:
                 wait_until(lambda: self.controller.process.poll() == 0, "it to detach", START_S)
-                self.followed = False
+                self.is_followed = False
         except LabError as error:
-            raise LabError(f"{self.name}: {error}\n{self.said}") from None
+            raise LabError(f"{self.name}: {error}\n{self.controller_messages}") from None
         if self.shape.detached:
-            self.cut.update(self.lab.hosts)
+            self.may_miss_bytes.update(self.lab.hosts)
         self.pids = {rank: int(self._start(node, rank)["pid"]) for node, rank in self.ranks()}
 
     @property
-    def said(self) -> str:
+    def controller_messages(self) -> str:
         """What its controller said itself."""
         own = (line for line in self.controller.err.splitlines() if not line.startswith("["))
         return "\n".join(own)[-4000:]
 
     def _joined(self, members: list[str]) -> bool:
         """Whether the supervisors know each other, and a controller that stays knows that."""
-        known = _bytes(self.here / "events.jsonl").count(b'"kind":"joined"')
-        there = all("joined" in self.kinds(node) for node in members)
+        known = _bytes(self.controller_folder / "events.jsonl").count(b'"kind":"hub_joined"')
+        there = all("hub_joined" in self.kinds(node) for node in members)
         return there and (self.shape.detached or known == len(members))
 
-    def tell_to_end(self) -> None:
+    def request_end(self) -> None:
         """Have every rank end with success."""
         for host in self.lab.hosts.values():
             (host.home / f"stop-{self.name}").touch()
@@ -209,7 +209,7 @@ class Run:
         data: dict[str, Any] = json.loads(path.read_text())
         return data
 
-    def lines(self) -> dict[int, int]:
+    def log_sizes(self) -> dict[int, int]:
         """How much every rank has written."""
         return {rank: len(self.log(node, rank, "out")) for node, rank in self.ranks()}
 
@@ -221,15 +221,15 @@ class Run:
             (host.home / f"stop-{self.name}").unlink(missing_ok=True)
 
 
-def launch(lab: Lab, launcher: Launcher, name: str, shape: Shape) -> Run:
+def launch(lab: Lab, launcher: Launcher, name: str, shape: RunShape) -> Run:
     """Start a run; `Run.await_start` waits for it."""
-    words = [name, str(PAUSE_S), *(["deaf"] if shape.deaf else [])]
+    words = [name, str(PAUSE_S), *(["deaf"] if shape.ignores_term else [])]
     quoted = ",".join(json.dumps(word) for word in words)
     overrides = [
         *("cluster=lab", f"run_id={name}", f"cluster.nproc_per_node={shape.per_node}", *LIMITS),
-        *(f"task.script={CHATTER}", "task.args_style=raw", f"task.args=[{quoted}]"),
+        *(f"task.script={CHATTER_SCRIPT}", "task.args_style=raw", f"task.args=[{quoted}]"),
     ]
-    if not shape.real:
+    if not shape.uses_torchrun:
         overrides.append(f"cluster.env.PYTHONPATH={TORCHLESS}")
     if shape.detached:
         overrides.append("detach=true")
@@ -246,11 +246,11 @@ def descendants(processes: list[Process], roots: set[int]) -> set[int]:
         family |= more
 
 
-def strangers(host: Host, others: list[Run]) -> list[Process]:
+def foreign_processes(host: Host, others: list[Run]) -> list[Process]:
     """Return all that runs on a host and is neither sshd's nor of one of those runs."""
     everybody = host.processes()
     own = {each.pid for run in others for each in host.processes(run.name)}
-    own |= {each.pid for run in others for each in run.ours(host.name)}
+    own |= {each.pid for run in others for each in run.our_processes(host.name)}
     family = descendants(everybody, own)
     return [
         each
@@ -259,11 +259,11 @@ def strangers(host: Host, others: list[Run]) -> list[Process]:
     ]
 
 
-def grew(run: Run, before: dict[int, int], seconds: float) -> bool:
+def wait_growth(run: Run, before: dict[int, int], seconds: float) -> bool:
     """Wait until every rank has written more than `before`; whether it did."""
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        if all(size > before[rank] for rank, size in run.lines().items()):
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if all(size > before[rank] for rank, size in run.log_sizes().items()):
             return True
         time.sleep(0.05)
     return False

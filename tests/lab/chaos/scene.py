@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from tests.lab.chaos.judge import ON, Expect
+from tests.lab.chaos.judge import GOES_ON, Expectation
 from tests.lab.chaos.runs import Run
 from tests.lab.lab import Host, Lab
 from tests.lab.launching import Launcher, Result
@@ -26,8 +26,8 @@ class Scene:
         rng: Decides everything that is left to chance.
         victim: The run that is hit.
         bystander: The other run.
-        beside: What the rules say of the other run.
-        told: What was done, in words.
+        bystander_expectation: What the rules say of the other run.
+        actions: What was done, in words.
         relaunch: Starts another victim and does not wait for it.
     """
 
@@ -36,19 +36,19 @@ class Scene:
     rng: random.Random
     victim: Run
     bystander: Run
-    beside: Expect = ON
-    told: list[str] = field(default_factory=list)
+    bystander_expectation: Expectation = GOES_ON
+    actions: list[str] = field(default_factory=list)
     relaunch: Callable[[], Run] = lambda: NotImplemented
 
     def note(self, text: str) -> None:
         """Say what is done."""
-        self.told.append(text)
+        self.actions.append(text)
 
-    def node(self) -> str:
+    def random_node(self) -> str:
         """Choose a node."""
         return self.rng.choice(list(self.lab.hosts))
 
-    def nodes(self) -> list[str]:
+    def random_nodes(self) -> list[str]:
         """Choose one node, or more."""
         names = list(self.lab.hosts)
         return sorted(self.rng.sample(names, self.rng.randint(1, len(names))))
@@ -65,7 +65,7 @@ class Scene:
             words = " ".join(map(str, pids))
             self.lab[node].sh(f"kill -{int(signum)} {words}", check=False)
 
-    def wait(self, least: float, most: float = 0.0) -> None:
+    def sleep(self, least: float, most: float = 0.0) -> None:
         """Let some time pass."""
         seconds = self.rng.uniform(least, max(least, most))
         self.note(f"{seconds:.1f} s")
@@ -74,18 +74,18 @@ class Scene:
     def pause(self, node: str, pids: list[int], what: str, seconds: float) -> None:
         """Stop processes for a while."""
         self.signal(node, STOP, pids, what)
-        self.wait(seconds)
+        self.sleep(seconds)
         self.signal(node, CONT, pids, what)
 
-    def controller(self, signum: int) -> None:
+    def signal_controller(self, signum: int) -> None:
         """Send a signal to the victim's controller."""
         self.note(f"{signal.Signals(signum).name} to the controller")
         self.victim.controller.send(signum)
         if signum in (KILL, signal.SIGHUP):
-            self.victim.followed = False
+            self.victim.is_followed = False
             self.victim.controller.process.wait(20)
 
-    def verb(self, name: str, *words: str, seconds: float = 60) -> Result:
+    def run_verb(self, name: str, *words: str, seconds: float = 60) -> Result:
         """Run `python -m runner NAME` for the victim to its end."""
         self.note(name)
         argv = (name, "--run", self.victim.name, "--cluster", "lab", *words)
@@ -95,6 +95,6 @@ class Scene:
         finally:
             controller.close()
 
-    def a_rank(self, node: str) -> int:
+    def random_rank(self, node: str) -> int:
         """Choose a rank of the victim on a node."""
         return self.rng.choice([rank for at, rank in self.victim.ranks() if at == node])

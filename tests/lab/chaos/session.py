@@ -12,19 +12,19 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from tests.lab.chaos import disasters, judge
-from tests.lab.chaos.judge import Expect, Fate
+from tests.lab.chaos.judge import Expectation, Fate
 from tests.lab.chaos.kinds import Kind
-from tests.lab.chaos.runs import Run, Shape, launch
+from tests.lab.chaos.runs import Run, RunShape, launch
 from tests.lab.chaos.scene import Scene
 from tests.lab.lab import Lab
 from tests.lab.launching import Launcher
 
 TORCH_EVERY = 20
 LIST_EVERY = 15
-BYSTANDS = 40
+BYSTANDER_EVENTS = 40
 """After so many events a bystander ends, and its successor comes."""
 
-ALL = disasters.KINDS
+ALL_KINDS = disasters.KINDS
 """Every kind, in the order of the two files."""
 
 
@@ -35,12 +35,12 @@ class Outcome:
     number: int
     seed: int
     kind: str
-    told: str = ""
+    actions: str = ""
     run: str = ""
     fate: str = ""
     code: int | None = None
     seconds: float = 0.0
-    took: float = 0.0
+    total_s: float = 0.0
     orphans: int = 0
     problems: list[str] = field(default_factory=list)
 
@@ -48,8 +48,8 @@ class Outcome:
         """Return it as one line for a person."""
         mark = "ok  " if not self.problems else "FAIL"
         code = "" if self.code is None else f" ({self.code})"
-        what = f"{self.kind}: {self.told}"
-        times = f"{self.seconds:5.1f} s to the end, {self.took:5.1f} s in all"
+        what = f"{self.kind}: {self.actions}"
+        times = f"{self.seconds:5.1f} s to the end, {self.total_s:5.1f} s in all"
         return f"{self.number:5} {mark} {self.orphans} orphans, {times}: {self.fate}{code}: {what}"
 
     def as_data(self) -> dict[str, object]:
@@ -74,7 +74,7 @@ class Session:
     def event(self, number: int, chosen: Kind | None = None) -> Outcome:
         """Let one thing happen, and judge what follows."""
         rng = random.Random(f"{self._seed}:{number}")  # noqa: S311 (it is to be repeatable)
-        kind = chosen or rng.choices(ALL, [each.weight for each in ALL])[0]
+        kind = chosen or rng.choices(ALL_KINDS, [each.weight for each in ALL_KINDS])[0]
         outcome = Outcome(number, self._seed, kind.name)
         began = time.monotonic()
         runs: list[Run] = []
@@ -84,17 +84,17 @@ class Session:
             happened = time.monotonic()
             expect = kind.act(scene)
             runs = [scene.victim, scene.bystander]
-            outcome.told = ", ".join(scene.told)
+            outcome.actions = ", ".join(scene.actions)
             outcome.run = scene.victim.name
             self._judge(scene, expect, outcome, happened)
         except Exception as error:  # noqa: BLE001 (evidence first; the next event may do better)
             outcome.problems.append(f"{type(error).__name__}: {error}")
         if number % LIST_EVERY == LIST_EVERY - 1 and not outcome.problems:
-            outcome.problems += self._listed()
-        outcome.took = time.monotonic() - began
+            outcome.problems += self._check_ps()
+        outcome.total_s = time.monotonic() - began
         if outcome.problems:
-            self._keep(outcome, runs)
-            self._start_over()
+            self._save_evidence(outcome, runs)
+            self._reset_lab()
         return outcome
 
     def close(self) -> list[str]:
@@ -104,31 +104,31 @@ class Session:
             if run is not None:
                 problems += self._finish(run)
         self._victim = self._bystander = None
-        problems += self._listed()
+        problems += self._check_ps()
         return problems + judge.await_clean(self._lab, [])[1]
 
     # What is on
 
     def _scene(self, rng: random.Random, kind: Kind) -> Scene:
         self._age += 1
-        if self._bystander is not None and self._age > BYSTANDS:
-            self._must(self._finish(self._bystander))
+        if self._bystander is not None and self._age > BYSTANDER_EVENTS:
+            self._raise_if_any(self._finish(self._bystander))
             self._bystander = None
         new = []
         if self._bystander is None:
             self._age = 0
-            shape = Shape(detached=rng.random() < 0.5)
+            shape = RunShape(detached=rng.random() < 0.5)
             self._bystander = self._launch(shape)
             new.append(self._bystander)
         former = self._victim
-        if former and (kind.fresh or (kind.launcher and former.attached)):
-            self._must(self._finish(former))
+        if former and (kind.needs_fresh_run or (kind.needs_launcher and former.is_attached)):
+            self._raise_if_any(self._finish(former))
             self._victim = None
-        if not kind.fresh and self._victim is None:
+        if not kind.needs_fresh_run and self._victim is None:
             self._victim = self._launch(self._shape(rng))
             new.append(self._victim)
         for run in new:
-            run.await_start()
+            run.wait_started()
         victim = self._victim or self._bystander
         return Scene(
             self._lab,
@@ -139,11 +139,11 @@ class Session:
             relaunch=lambda: self._launch(self._shape(rng)),
         )
 
-    def _shape(self, rng: random.Random) -> Shape:
+    def _shape(self, rng: random.Random) -> RunShape:
         real = self._launches % TORCH_EVERY == TORCH_EVERY - 1
-        return Shape(rng.choice([1, 1, 2]), deaf=rng.random() < 0.3, real=real)
+        return RunShape(rng.choice([1, 1, 2]), ignores_term=rng.random() < 0.3, uses_torchrun=real)
 
-    def _launch(self, shape: Shape) -> Run:
+    def _launch(self, shape: RunShape) -> Run:
         self._launches += 1
         name = f"c{self._seed}-{self._part}-{self._launches:04}"
         run = launch(self._lab, self._launcher, name, shape)
@@ -153,124 +153,126 @@ class Session:
     def _finish(self, run: Run) -> list[str]:
         """Have a run end with success; return what is wrong with that."""
         others = [each for each in (self._victim, self._bystander) if each and each is not run]
-        run.tell_to_end()
-        return self._ended(run, judge.over(0), others)[1]
+        run.request_end()
+        return self._wait_and_check_ended(run, judge.ends(0), others)[1]
 
     @staticmethod
-    def _must(problems: list[str]) -> None:
+    def _raise_if_any(problems: list[str]) -> None:
         if problems:
             raise AssertionError("\n".join(problems))
 
     # What must hold
 
-    def _judge(self, scene: Scene, expect: Expect, outcome: Outcome, happened: float) -> None:
+    def _judge(self, scene: Scene, expect: Expectation, outcome: Outcome, happened: float) -> None:
         victim, bystander = scene.victim, scene.bystander
         outcome.fate = expect.fate.value
         if expect.fate is Fate.EITHER:
-            expect = self._settle(victim)
-        both = [(victim, expect), (bystander, scene.beside)]
+            expect = self._resolve_either(victim)
+        both = [(victim, expect), (bystander, scene.bystander_expectation)]
         for run, wanted in both:
-            if wanted.fate is Fate.OVER and run.followed:
+            if wanted.fate is Fate.ENDS and run.is_followed:
                 outcome.problems += judge.await_controller(run, wanted)
         outcome.code = victim.controller.process.poll()
         for _, wanted in both:
             wanted.undo()
-        others = [run for run, wanted in both if wanted.fate is Fate.ON]
+        others = [run for run, wanted in both if wanted.fate is Fate.GOES_ON]
         orphans, left = judge.await_clean(self._lab, others)
         outcome.seconds = time.monotonic() - happened
         outcome.orphans = orphans
         outcome.problems += left
         for run, wanted in both:
-            if wanted.fate is Fate.ON:
-                outcome.problems += judge.lives(run)
+            if wanted.fate is Fate.GOES_ON:
+                outcome.problems += judge.check_goes_on(run)
             else:
-                outcome.problems += self._checked(run)
-        self._victim = victim if expect.fate is Fate.ON else None
-        self._bystander = bystander if scene.beside.fate is Fate.ON else None
+                outcome.problems += self._check_ended(run)
+        self._victim = victim if expect.fate is Fate.GOES_ON else None
+        self._bystander = bystander if scene.bystander_expectation.fate is Fate.GOES_ON else None
 
-    def _settle(self, run: Run) -> Expect:
+    def _resolve_either(self, run: Run) -> Expectation:
         """See whether a run that was hit at its start goes on."""
         try:
-            run.await_start()
+            run.wait_started()
         except Exception:  # noqa: BLE001 (then it ends)
-            return judge.over()
-        end = time.monotonic() + 1
-        while time.monotonic() < end:
+            return judge.ends()
+        deadline = time.monotonic() + 1
+        while time.monotonic() < deadline:
             if any("stopping" in run.kinds(node) for node in self._lab.hosts):
-                return judge.over()
+                return judge.ends()
             time.sleep(0.05)
-        return judge.ON
+        return judge.GOES_ON
 
-    def _ended(self, run: Run, expect: Expect, others: Sequence[Run]) -> tuple[int, list[str]]:
-        problems = list(judge.await_controller(run, expect)) if run.followed else []
+    def _wait_and_check_ended(
+        self, run: Run, expect: Expectation, others: Sequence[Run]
+    ) -> tuple[int, list[str]]:
+        problems = list(judge.await_controller(run, expect)) if run.is_followed else []
         orphans, left = judge.await_clean(self._lab, list(others))
-        return orphans, problems + left + self._checked(run)
+        return orphans, problems + left + self._check_ended(run)
 
-    def _checked(self, run: Run) -> list[str]:
+    def _check_ended(self, run: Run) -> list[str]:
         """Return what is wrong with a run that is over."""
         code = run.controller.process.poll()
-        own = run.followed and code is not None
-        problems = [*judge.records_of(run), *judge.bytes_of(run, whole=own and code != 3)]
+        own = run.is_followed and code is not None
+        problems = [*judge.check_records(run), *judge.check_logs(run, whole=own and code != 3)]
         if own:
-            problems += [*judge.console_of(run), *judge.result_of(run)]
+            problems += [*judge.check_console(run), *judge.check_result(run)]
         for node in run.powerless:  # nobody else would, and it belongs to the machine
             run.cgroup(node).remove()
         return problems
 
-    def _listed(self) -> list[str]:
+    def _check_ps(self) -> list[str]:
         """Return what is wrong with what `ps` says of the runs since the last look."""
-        done = self._launcher("ps", "--all", "--json", "--cluster", "lab", seconds=60)
-        if done.code != 0:
-            return [f"ps: {done!r}"]
-        rows = {row["run_id"]: row for row in json.loads(done.out)["runs"]}
-        on = [self._victim, self._bystander]
+        result = self._launcher("ps", "--all", "--json", "--cluster", "lab", seconds=60)
+        if result.code != 0:
+            return [f"ps: {result!r}"]
+        rows = {row["run_id"]: row for row in json.loads(result.out)["runs"]}
+        active = [self._victim, self._bystander]
         problems = [
             problem
             for run in self._unlisted
-            for problem in _row(run, rows.get(run.name), on=run in on)
+            for problem in _check_row(run, rows.get(run.name), is_active=run in active)
         ]
         for run in self._unlisted:
-            if run not in on:
+            if run not in active:
                 run.close()
-        self._unlisted = [run for run in self._unlisted if run in on]
+        self._unlisted = [run for run in self._unlisted if run in active]
         return problems
 
     # After a violation
 
-    def _keep(self, outcome: Outcome, runs: Sequence[Run]) -> None:
+    def _save_evidence(self, outcome: Outcome, runs: Sequence[Run]) -> None:
         """Keep all that may explain it."""
         folder = self._evidence / f"{outcome.number:05}"
         folder.mkdir(parents=True, exist_ok=True)
         table = {name: list(map(repr, h.processes())) for name, h in self._lab.hosts.items()}
-        told = {**outcome.as_data(), "processes": table}
-        (folder / "event.json").write_text(json.dumps(told, indent=1) + "\n")
+        record = {**outcome.as_data(), "processes": table}
+        (folder / "event.json").write_text(json.dumps(record, indent=1) + "\n")
         for run in runs:
             for node in self._lab.hosts:
                 _copy(run.folder(node), folder / run.name / node)
-            _copy(run.here, folder / run.name / "controller")
+            _copy(run.controller_folder, folder / run.name / "controller")
             for number, each in enumerate((run.controller, *run.controllers)):
                 (folder / run.name).mkdir(exist_ok=True)
                 (folder / run.name / f"said.{number}").write_text(each.err)
 
-    def _start_over(self) -> None:
+    def _reset_lab(self) -> None:
         """Go on with an empty lab."""
         for run in self._unlisted:
             run.controller.kill()
         self._lab.repair()
-        self._lab.clear()
+        self._lab.kill_all()
         for run in self._unlisted:
             run.close()
         self._unlisted = []
         self._victim = self._bystander = None
 
 
-def _row(run: Run, row: dict[str, object] | None, *, on: bool) -> list[str]:
+def _check_row(run: Run, row: dict[str, object] | None, *, is_active: bool) -> list[str]:
     if row is None:
         started = any(run.folder(node).exists() for node in run.lab.hosts)
         return [f"{run.name}: ps does not list it"] if started else []
-    if on and row["state"] != "running":
+    if is_active and row["state"] != "running":
         return [f"{run.name}: it runs, but ps says {row['state']}"]
-    if not on and not (run.powerless or (row["ended"] and row["state"] in judge.ENDS)):
+    if not is_active and not (run.powerless or (row["ended"] and row["state"] in judge.ENDS)):
         return [f"{run.name}: it is over, but ps says {row['state']}, ended: {row['ended']}"]
     return []
 

@@ -14,7 +14,7 @@ INSIDE = Path(__file__).parent / "inside"
 """Programs that run in the lab's namespaces; they know nothing of this package."""
 
 
-class Anchor:
+class LabNamespaces:
     """A PID, a mount and a network namespace that live exactly as long as this process.
 
     Not as long as the thread that made them, as a parent-death signal would have it.
@@ -29,9 +29,9 @@ class Anchor:
         Args:
             folder: To be removed if this process dies and cannot do so itself.
         """
-        maker = os.pidfd_open(os.getpid())
+        own_pidfd = os.pidfd_open(os.getpid())
         log = folder / "anchor.log"
-        program = [sys.executable, "-I", "-S", f"{INSIDE}/anchor.py", str(maker), str(folder)]
+        program = [sys.executable, "-I", "-S", f"{INSIDE}/anchor.py", str(own_pidfd), str(folder)]
         with log.open("w") as errors:
             self._process = subprocess.Popen(
                 ["unshare", "--pid", "--mount", "--net", "--fork", "--kill-child", "--", *program],
@@ -39,10 +39,10 @@ class Anchor:
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 text=True,
-                pass_fds=[maker],
+                pass_fds=[own_pidfd],
                 start_new_session=True,  # the terminal's Ctrl-C is for the tests alone
             )
-        os.close(maker)
+        os.close(own_pidfd)
         pid = first_line(self._process)
         if not pid:
             self._process.wait()
@@ -55,19 +55,19 @@ class Anchor:
             "mount -t sysfs sysfs sys"
         )
 
-    def enter(self, *namespaces: str) -> list[str]:
+    def enter_command(self, *namespaces: str) -> list[str]:
         """Returns the words that put a command into some of the namespaces ("mount", "pid")."""
         return ["nsenter", f"--target={self.pid}", *(f"--{kind}" for kind in namespaces), "--"]
 
     def run(self, script: str) -> str:
         """Runs a shell script that sees the lab's mounts and its switch."""
-        return run([*self.enter("mount", "net"), "sh", "-euc", script])
+        return run([*self.enter_command("mount", "net"), "sh", "-euc", script])
 
     def ip(self, *lines: str, force: bool = False) -> None:
         """Runs a batch of `ip` commands at the switch; `force` goes on after one that fails."""
         options = ["-force"] if force else []
         batch = "".join(f"{line}\n" for line in lines)
-        enter = self.enter("mount", "net")
+        enter = self.enter_command("mount", "net")
         run([*enter, "ip", *options, "-batch", "-"], stdin=batch, check=not force)
 
     def path(self, inside: str) -> Path:

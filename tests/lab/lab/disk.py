@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from tests.lab.lab.programs import LabError
 
 if TYPE_CHECKING:
-    from tests.lab.lab.anchor import Anchor
+    from tests.lab.lab.anchor import LabNamespaces
 
 
 class Disk:
@@ -18,20 +18,20 @@ class Disk:
     It belongs to the lab, not to the host: it outlives the host's power and dies with the lab.
 
     Attributes:
-        inside: Its path in the lab's mount namespace.
+        lab_path: Its path in the lab's mount namespace.
         path: The same place as this process sees it. Never `resolve()` it: it leads through
             /proc/PID/root.
     """
 
-    def __init__(self, anchor: Anchor, name: str, megabytes: int) -> None:
+    def __init__(self, anchor: LabNamespaces, name: str, megabytes: int) -> None:
         self._anchor = anchor
         self._size = megabytes << 20
-        self.inside = f"/run/disks/{name}"
-        self.path = anchor.path(self.inside)
+        self.lab_path = f"/run/disks/{name}"
+        self.path = anchor.path(self.lab_path)
         self.full = False
-        where = shlex.quote(self.inside)
+        quoted_path = shlex.quote(self.lab_path)
         anchor.run(
-            f"mkdir {where} && mount -t tmpfs -o mode=755,size={self._size} lab-disk {where}"
+            f"mkdir {quoted_path} && mount -t tmpfs -o mode=755,size={self._size} lab-disk {quoted_path}"
         )
 
     def fill(self) -> None:
@@ -46,7 +46,7 @@ class Disk:
             except LabError:  # somebody wrote in between
                 continue
             return
-        raise LabError(f"{self.inside} is written to faster than it can be filled")
+        raise LabError(f"{self.lab_path} is written to faster than it can be filled")
 
     def free(self) -> None:
         """Gives the free space back."""
@@ -54,4 +54,4 @@ class Disk:
         self.full = False
 
     def _resize(self, size: int) -> None:
-        self._anchor.run(f"mount -o remount,size={size} {shlex.quote(self.inside)}")
+        self._anchor.run(f"mount -o remount,size={size} {shlex.quote(self.lab_path)}")

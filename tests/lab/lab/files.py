@@ -33,7 +33,7 @@ MaxSessions 200
 """
 
 # The last line has no end: what comes next on the connection stands right behind it.
-CHATTER = """\
+SHELL_OUTPUT = """\
 echo '*** {name}: for authorised use only ***'
 printf 'your quota: 3 %% used; have a nice day'
 """
@@ -60,7 +60,7 @@ class HostFiles:
         self,
         plan: HostPlan,
         *,
-        everyone: Mapping[str, str],
+        addresses: Mapping[str, str],
         authorized_key: str,
         keep: Iterable[Path],
     ) -> None:
@@ -68,7 +68,7 @@ class HostFiles:
 
         Args:
             plan: What the host shall be.
-            everyone: Each name of the lab with its address.
+            addresses: Each name of the lab with its address.
             authorized_key: May log in to every account.
             keep: What stays visible where the host covers the machine's folders.
         """
@@ -79,7 +79,7 @@ class HostFiles:
             "passwd": _passwd(plan.login_shell),
             "group": _group(),
             "shadow": _shadow(),
-            "hosts": _hosts(plan, everyone),
+            "hosts": _hosts(plan, addresses),
             "nsswitch.conf": "passwd: files\ngroup: files\nshadow: files\nhosts: files\n",
             "ssh/sshd_config": _sshd_config(plan),
             "ssh/authorized_keys": f"{authorized_key}\n",
@@ -94,14 +94,14 @@ class HostFiles:
         (self.folder / "etc/shadow").chmod(0o600)
 
 
-def furnish_homes(disk: Path, plan: HostPlan) -> None:
+def make_homes(disk: Path, plan: HostPlan) -> None:
     """Makes the homes of a host's accounts on a new disk."""
     for user, home in HOMES.items():
         folder = disk / Path(home).name
         put(folder / ".profile", "# Read by login shells.\n")
         if plan.rc_banner:
             for name in START_UP_FILES:
-                put(folder / name, CHATTER.format(name=plan.name))
+                put(folder / name, SHELL_OUTPUT.format(name=plan.name))
         owner = ALICE if user == "alice" else 0
         for path in (folder, *folder.rglob("*")):
             os.chown(path, owner, owner)
@@ -134,9 +134,9 @@ def _network(plan: HostPlan) -> str:
     return "link set dev lo up\n" + "".join(legs)
 
 
-def _hosts(plan: HostPlan, everyone: Mapping[str, str]) -> str:
+def _hosts(plan: HostPlan, addresses: Mapping[str, str]) -> str:
     own = {"address": plan.address, "loopback": "127.0.1.1", "none": ""}[plan.own_name]
-    names = {**everyone, plan.name: own}
+    names = {**addresses, plan.name: own}
     entries = [f"{address} {name}\n" for name, address in names.items() if address]
     return "127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n" + "".join(entries)
 

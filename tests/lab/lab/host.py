@@ -11,12 +11,19 @@ import subprocess
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from tests.lab.lab.anchor import INSIDE, Anchor
-from tests.lab.lab.files import HOMES, HostFiles, furnish_homes
+from tests.lab.lab.anchor import INSIDE, LabNamespaces
+from tests.lab.lab.files import HOMES, HostFiles, make_homes
 from tests.lab.lab.keys import make_keys, public
 from tests.lab.lab.processes import Process, listens, processes
-from tests.lab.lab.programs import Entered, LabError, first_line, run, sshd_path, wait_until
-from tests.lab.lab.switch import await_up
+from tests.lab.lab.programs import (
+    LabError,
+    NamespacedProcess,
+    first_line,
+    run,
+    sshd_path,
+    wait_until,
+)
+from tests.lab.lab.switch import wait_links_up
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,7 +35,7 @@ if TYPE_CHECKING:
 Stream = int | IO[Any] | None
 NAMESPACES = ("mount", "uts", "ipc", "net", "pid")
 # So that nothing of the tests' own environment leaks into a host.
-ENVIRONMENT = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
+HOST_ENV = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
 
 
 class Host:
@@ -46,7 +53,7 @@ class Host:
     """
 
     def __init__(
-        self, plan: HostPlan, files: HostFiles, disk: Disk, anchor: Anchor, switch: Switch
+        self, plan: HostPlan, files: HostFiles, disk: Disk, anchor: LabNamespaces, switch: Switch
     ) -> None:
         self.name = plan.name
         self.address = plan.address
@@ -59,43 +66,43 @@ class Host:
         self._disk = disk
         self._anchor = anchor
         self._switch = switch
-        self._machine: subprocess.Popen[str] | None = None
-        self._init = 0
-        self._plugged = True
-        self._slowed = False
-        self._first_key: Path | None = None
+        self._boot_process: subprocess.Popen[str] | None = None
+        self._init_pid = 0
+        self._is_plugged = True
+        self._is_degraded = False
+        self._original_key: Path | None = None
 
     def __repr__(self) -> str:
         """Names it, and tells whether it is on."""
-        return f"<Host {self.name} {self.address} {'on' if self.on else 'off'}>"
+        return f"<Host {self.name} {self.address} {'on' if self.is_on else 'off'}>"
 
     # Power
 
     @property
-    def on(self) -> bool:
+    def is_on(self) -> bool:
         """Whether it has power; a host whose PID 1 died has none."""
-        return self._machine is not None and self._machine.poll() is None
+        return self._boot_process is not None and self._boot_process.poll() is None
 
     def start(self) -> None:
         """Switches it on and returns while it boots; `wait_ready` waits for the end of that."""
-        assert not self.on
-        self._release()
+        assert not self.is_on
+        self._clean_up_power_loss()
         network = self._switch.connect(self.name, self._legs)
-        self._plugged = True
+        self._is_plugged = True
         enter = ["nsenter", f"--target={self._anchor.pid}", "--mount", "--pid", f"--net={network}"]
         unshare = ["unshare", "--mount", "--uts", "--ipc", "--pid", "--fork", "--kill-child"]
-        boot = ["/bin/sh", f"{INSIDE}/boot.sh", str(self._files.folder), self._disk.inside]
+        boot = ["/bin/sh", f"{INSIDE}/boot.sh", str(self._files.folder), self._disk.lab_path]
         with self.console.open("a") as console:
-            self._machine = subprocess.Popen(
+            self._boot_process = subprocess.Popen(
                 [*enter, "--", *unshare, "--", *boot, sshd_path()],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=console,
                 text=True,
-                env=ENVIRONMENT,
+                env=HOST_ENV,
                 start_new_session=True,
             )
-        self._init = int(first_line(self._machine) or 0)
+        self._init_pid = int(first_line(self._boot_process) or 0)
 
     def wait_ready(self) -> None:
         """Returns once its sshd listens and its network carries.
@@ -104,70 +111,72 @@ class Host:
             LabError: It died, or took more than 10 s; the text has its console log.
         """
         with contextlib.suppress(LabError):
-            wait_until(lambda: not self.on or listens(self._init, self.port), "sshd to listen")
-        if not self.on or not listens(self._init, self.port):
+            wait_until(
+                lambda: not self.is_on or listens(self._init_pid, self.port), "sshd to listen"
+            )
+        if not self.is_on or not listens(self._init_pid, self.port):
             raise LabError(f"{self.name} did not boot:\n{self.console.read_text()}")
-        self._await_links()
+        self._wait_links_up()
 
     def power_on(self) -> None:
         """Boots it: same address, same disk, nothing else kept. Harmless if it is on."""
-        if not self.on:
+        if not self.is_on:
             self.start()
             self.wait_ready()
 
     def power_off(self) -> None:
         """Cuts the power: all its processes die at once, unheard. Harmless if it is off."""
-        if self.on:
+        if self.is_on:
             self.unplug()  # or the kernel would send a FIN for every open connection
-            os.kill(self._init, signal.SIGKILL)
-        self._release()
+            os.kill(self._init_pid, signal.SIGKILL)
+        self._clean_up_power_loss()
 
-    def _release(self) -> None:
-        if self._machine is None:
+    def _clean_up_power_loss(self) -> None:
+        if self._boot_process is None:
             return
-        self._machine.wait()
-        self._machine = None
-        self._slowed = False
+        self._boot_process.wait()
+        self._boot_process = None
+        self._is_degraded = False
         self._switch.disconnect(self.name, self._legs)
 
-    def bury(self) -> None:
+    def reap(self) -> None:
         """Reaps it after the whole lab has died."""
-        if self._machine is not None:
-            self._machine.wait()
-            self._machine = None
+        if self._boot_process is not None:
+            self._boot_process.wait()
+            self._boot_process = None
 
     # Network
 
     def unplug(self) -> None:
         """Pulls its network cables: nothing gets through, and its interfaces lose their carrier."""
         self._switch.set_links(self._legs, up=False)
-        self._plugged = False
+        self._is_plugged = False
 
     def plug(self) -> None:
         """Plugs its network cables in again, and returns when they carry."""
         self._switch.set_links(self._legs, up=True)
-        self._plugged = True
-        self._await_links()
+        self._is_plugged = True
+        self._wait_links_up()
 
-    def _await_links(self) -> None:
-        network = Path(f"/proc/{self._init}/root/sys/class/net")
+    def _wait_links_up(self) -> None:
+        network = Path(f"/proc/{self._init_pid}/root/sys/class/net")
         ours = [network / leg.interface for leg in self._legs]
-        await_up([*ours, *(self._switch.interface(leg.port) for leg in self._legs)])
+        wait_links_up([*ours, *(self._switch.interface(leg.port) for leg in self._legs)])
 
-    def slow(self, delay_ms: float = 0, loss_pct: float = 0.0) -> None:
+    def degrade_network(self, delay_ms: float = 0, loss_pct: float = 0.0) -> None:
         """Delays all that it sends, and loses some, as `tc netem` on its interfaces would.
 
         So a round trip takes `delay_ms` longer. Frames on their way at this moment may be lost.
         """
-        self._slowed = True
+        self._is_degraded = True
         for leg in self._legs:
-            self._switch.slow(leg, delay_ms, loss_pct)
+            self._switch.degrade(leg, delay_ms, loss_pct)
 
-    def normal(self) -> None:
+    def restore_network(self) -> None:
         """Makes its network fast and reliable again."""
         for leg in self._legs:
-            self._switch.normal(leg)
-        self._slowed = False
+            self._switch.restore(leg)
+        self._is_degraded = False
 
     # Disk
 
@@ -179,12 +188,12 @@ class Host:
         """Gives the free space back."""
         self._disk.free()
 
-    def furnish(self) -> None:
+    def reset_homes(self) -> None:
         """Gives its accounts the homes they had at first, whatever has been put into them."""
         for home in HOMES.values():
             for path in (self._disk.path / Path(home).name).iterdir():
                 _remove(path)
-        furnish_homes(self._disk.path, self._plan)
+        make_homes(self._disk.path, self._plan)
 
     def write(self, path: str, text: str, mode: int | None = None, *, user: str = "root") -> None:
         """Writes a file, in the host's view, and the folders it needs.
@@ -195,9 +204,9 @@ class Host:
             mode: Its permissions, if not the usual.
             user: Who writes it, and owns it if it is new.
         """
-        where = shlex.quote(path.removeprefix("~/"))
-        chmod = "" if mode is None else f"chmod {mode:o} {where}"
-        script = f'mkdir -p "$(dirname {where})" && cat > {where}\n{chmod}'
+        quoted_path = shlex.quote(path.removeprefix("~/"))
+        chmod = "" if mode is None else f"chmod {mode:o} {quoted_path}"
+        script = f'mkdir -p "$(dirname {quoted_path})" && cat > {quoted_path}\n{chmod}'
         self.sh(f"set -e\n{script}", user=user, stdin=text)
 
     def read(self, path: str, *, user: str = "root") -> str:
@@ -220,9 +229,16 @@ class Host:
         Raises:
             LabError: It failed, and `check` is set; the text has all it said.
         """
-        argv = [*self._enter(user), "/bin/sh", "-c", f"cd\n{command}"]
-        called = f"{self.name}: {command}"
-        return run(argv, stdin=stdin, timeout=timeout, check=check, kind=Entered, called=called)
+        argv = [*self._enter_command(user), "/bin/sh", "-c", f"cd\n{command}"]
+        description = f"{self.name}: {command}"
+        return run(
+            argv,
+            stdin=stdin,
+            timeout=timeout,
+            check=check,
+            kind=NamespacedProcess,
+            description=description,
+        )
 
     def popen(
         self,
@@ -237,8 +253,8 @@ class Host:
 
         Signals sent through the result reach the program, and its end is the result's.
         """
-        return Entered(
-            [*self._enter(user), "/bin/sh", "-c", 'cd; exec "$@"', "sh", *argv],
+        return NamespacedProcess(
+            [*self._enter_command(user), "/bin/sh", "-c", 'cd; exec "$@"', "sh", *argv],
             stdin=stdin,
             stdout=stdout,
             stderr=stderr,
@@ -246,19 +262,19 @@ class Host:
             start_new_session=True,
         )
 
-    def _enter(self, user: str) -> list[str]:
-        if not self.on:
+    def _enter_command(self, user: str) -> list[str]:
+        if not self.is_on:
             raise LabError(f"{self.name} is off")
         namespaces = (f"--{kind}" for kind in NAMESPACES)
         become = [f"--reuid={user}", f"--regid={user}", "--init-groups", "--reset-env"]
-        enter = ["nsenter", f"--target={self._init}", *namespaces, "--"]
+        enter = ["nsenter", f"--target={self._init_pid}", *namespaces, "--"]
         return [*enter, "setpriv", *become, "--"]
 
-    def processes(self, mark: str = "") -> list[Process]:
-        """Returns its processes with `mark` in their arguments or environment; no zombies."""
-        if not self.on:
+    def processes(self, tag: str = "") -> list[Process]:
+        """Returns its processes with `tag` in their arguments or environment; no zombies."""
+        if not self.is_on:
             return []
-        return list(processes(Path(f"/proc/{self._init}/root/proc"), mark))
+        return list(processes(Path(f"/proc/{self._init_pid}/root/proc"), tag))
 
     def pids(self) -> set[int]:
         """Returns the PIDs of all its processes, as the host itself sees them; 1 is its sshd."""
@@ -278,7 +294,7 @@ class Host:
         logs = self.home.glob(".runner/runs/*/*/supervisor.log")
         return [log.read_text() for log in logs if log.stat().st_size]
 
-    def clear(self) -> None:
+    def kill_all(self) -> None:
         """Kills all that runs on it but its sshd; open connections die with it."""
 
         def only_sshd() -> bool:
@@ -294,25 +310,25 @@ class Host:
     def change_host_key(self) -> None:
         """Gives its sshd a new host key, which is in nobody's known_hosts."""
         key = self._files.host_key
-        if self._first_key is None:
-            self._first_key = self._files.folder / "first_host_key"
-            _move_key(key, self._first_key)
+        if self._original_key is None:
+            self._original_key = self._files.folder / "first_host_key"
+            _move_key(key, self._original_key)
         else:
             key.unlink()
         make_keys([key])
-        self._show_key()
+        self._reload_host_key()
 
     def restore_host_key(self) -> None:
         """Gives its sshd the host key back that the lab's known_hosts has."""
-        if self._first_key is not None:
-            _move_key(self._first_key, self._files.host_key)
-            self._first_key = None
-            self._show_key()
+        if self._original_key is not None:
+            _move_key(self._original_key, self._files.host_key)
+            self._original_key = None
+            self._reload_host_key()
 
-    def _show_key(self) -> None:
-        if not self.on:
+    def _reload_host_key(self) -> None:
+        if not self.is_on:
             return
-        os.kill(self._init, signal.SIGHUP)
+        os.kill(self._init_pid, signal.SIGHUP)
         scan = f"ssh-keyscan -t ed25519 -p {self.port} {self.address} 2>/dev/null"
         wanted = public(self._files.host_key)
         wait_until(
@@ -327,14 +343,14 @@ class Host:
         Its other files stay, and so do its processes.
         """
         self.power_on()
-        if not self._plugged:
+        if not self._is_plugged:
             self.plug()
-        if self._slowed:
-            self.normal()
+        if self._is_degraded:
+            self.restore_network()
         if self._disk.full:
             self.free_disk()
         self.restore_host_key()
-        for path in Path(f"/proc/{self._init}/root/dev/shm").iterdir():
+        for path in Path(f"/proc/{self._init_pid}/root/dev/shm").iterdir():
             _remove(path)
 
 

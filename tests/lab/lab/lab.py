@@ -37,14 +37,14 @@ class Lab:
     """
 
     def __init__(
-        self, hosts: Mapping[str, Host], address: str, folder: Path, undo: ExitStack
+        self, hosts: Mapping[str, Host], address: str, folder: Path, cleanup: ExitStack
     ) -> None:
         self.hosts = dict(hosts)
         self.address = address
         self.key = folder / "key"
         self.wrong_key = folder / "wrong_key"
         self.known_hosts = folder / "known_hosts"
-        self._undo = undo
+        self._cleanup = cleanup
 
     def __getitem__(self, name: str) -> Host:
         """Returns a host by name."""
@@ -64,7 +64,7 @@ class Lab:
 
     def close(self) -> None:
         """Removes the lab and all that runs in it. Harmless if done already."""
-        self._undo.close()
+        self._cleanup.close()
 
     def cluster(self, names: Iterable[str] | None = None, **overrides: object) -> dict[str, Any]:
         """Returns what a user would write in conf/cluster/NAME.yaml about these hosts.
@@ -110,18 +110,18 @@ class Lab:
         wrong for a while.
         """
         chosen = [self.hosts[name] for name in names or self.hosts]
-        nowhere = "lladdr 02:00:00:00:0b:ad nud permanent dev"
-        told = run(["ip", "-json", "route", "get", chosen[0].address])
-        uplink = json.loads(told)[0]["dev"]
+        dead_neighbour = "lladdr 02:00:00:00:0b:ad nud permanent dev"
+        route = run(["ip", "-json", "route", "get", chosen[0].address])
+        uplink = json.loads(route)[0]["dev"]
         for host in chosen:
-            run(["sh", "-c", f"ip neigh replace {host.address} {nowhere} {uplink}"])
-            host.sh(f"ip neigh replace {self.address} {nowhere} eth0")
+            run(["sh", "-c", f"ip neigh replace {host.address} {dead_neighbour} {uplink}"])
+            host.sh(f"ip neigh replace {self.address} {dead_neighbour} eth0")
         try:
             yield
         finally:
             for host in chosen:
                 run(["ip", "neigh", "del", host.address, "dev", uplink], check=False)
-                if host.on:
+                if host.is_on:
                     host.sh(f"ip neigh del {self.address} dev eth0", check=False)
 
     def repair(self) -> None:
@@ -131,51 +131,51 @@ class Lab:
 
     def leftovers(self) -> dict[str, list[Process]]:
         """Returns what runs besides sshd, by host; hosts with nothing are not named."""
-        return self._where(lambda host: host.leftovers())
+        return self._per_host(lambda host: host.leftovers())
 
-    def still_on(self, patience: float | None = None) -> dict[str, list[Process]]:
+    def wait_idle(self, timeout_s: float | None = None) -> dict[str, list[Process]]:
         """Returns the leftovers once there are none, or those there are after so many seconds.
 
-        Without `patience` no rank may be there; the far end of a connection that was closed a
+        Without `timeout_s` no rank may be there; the far end of a connection that was closed a
         moment ago is given that moment.
         """
-        ranks = self._where(lambda host: host.processes("RUNNER_RUN_ID"))
-        if patience is None and ranks:
+        ranks = self._per_host(lambda host: host.processes("RUNNER_RUN_ID"))
+        if timeout_s is None and ranks:
             return ranks
         with contextlib.suppress(LabError):
-            wait_until(lambda: not self.leftovers(), "the hosts to be idle", timeout=patience or 3)
+            wait_until(lambda: not self.leftovers(), "the hosts to be idle", timeout=timeout_s or 3)
         return self.leftovers()
 
     def crashes(self) -> dict[str, list[str]]:
         """Returns what supervisors said when they crashed, by host."""
-        return self._where(lambda host: host.crashes())
+        return self._per_host(lambda host: host.crashes())
 
-    def clear(self) -> None:
+    def kill_all(self) -> None:
         """Kills all that runs on the hosts but their sshd."""
         for host in self.hosts.values():
-            host.clear()
+            host.kill_all()
 
-    def furnish(self) -> None:
+    def reset_homes(self) -> None:
         """Gives all accounts the homes they had at first: no run, no release, no file of theirs."""
         for host in self.hosts.values():
-            host.furnish()
+            host.reset_homes()
 
-    def _where(self, ask: Callable[[Host], list[T]]) -> dict[str, list[T]]:
+    def _per_host(self, query: Callable[[Host], list[T]]) -> dict[str, list[T]]:
         """Returns what each host has, by name; hosts with nothing are not named."""
-        found = {name: ask(host) for name, host in self.hosts.items()}
-        return {name: things for name, things in found.items() if things}
+        found = {name: query(host) for name, host in self.hosts.items()}
+        return {name: items for name, items in found.items() if items}
 
 
 def _node(host: Host) -> dict[str, Any]:
     return {"host": host.address} | ({} if host.port == 22 else {"port": host.port})
 
 
-def _overlay(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+def _overlay(base: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
     result = dict(base)
-    for key, value in over.items():
-        below = result.get(key)
-        if isinstance(below, Mapping) and isinstance(value, Mapping):
-            result[key] = _overlay(below, value)
+    for key, value in overrides.items():
+        base_value = result.get(key)
+        if isinstance(base_value, Mapping) and isinstance(value, Mapping):
+            result[key] = _overlay(base_value, value)
         else:
             result[key] = value
     return result

@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from tests.lab.lab.anchor import Anchor
+from tests.lab.lab.anchor import LabNamespaces
 from tests.lab.lab.disk import Disk
-from tests.lab.lab.files import HostFiles, furnish_homes, put
+from tests.lab.lab.files import HostFiles, make_homes, put
 from tests.lab.lab.host import Host
 from tests.lab.lab.keys import make_keys, public
 from tests.lab.lab.lab import Lab
-from tests.lab.lab.plan import HostPlan, Layout, Options, OwnName, PerHost, lay_out
+from tests.lab.lab.plan import HostPlan, Layout, Options, OwnName, PerHost, plan_layout
 from tests.lab.lab.switch import Switch
 from tests.lab.lab.uplink import Uplink
 
@@ -66,7 +66,7 @@ def make_lab(
     names = list(names) if names is not None else [f"node{i + 1}" for i in range(n)]
     options = Options(port, own_name, login_shell, rc_banner, sshd_options)
     options.check(names)
-    layout = lay_out(names, nets, isolated, bastion)
+    layout = plan_layout(names, nets, isolated, bastion)
     sharing = names if shared_home is True else (shared_home or ())
     disks = {name: "shared" if name in sharing else f"of-{name}" for name in names}
 
@@ -76,7 +76,7 @@ def make_lab(
             for number, name in enumerate(names)
         ]
 
-    return _build(plans, layout, home_mb, [*_kept(), *keep])
+    return _build(plans, layout, home_mb, [*_visible_paths(), *keep])
 
 
 def _build(
@@ -90,35 +90,35 @@ def _build(
         home_mb: The size of a disk.
         keep: What the hosts must see of the machine.
     """
-    with ExitStack() as undo:
+    with ExitStack() as cleanup:
         tag = secrets.token_hex(3)
         # Below /tmp, where inside/boot.sh expects it: the hosts hide it from view.
         folder = Path(tempfile.mkdtemp(prefix=f"lab-{tag}-", dir="/tmp"))
-        undo.callback(shutil.rmtree, folder)
+        cleanup.callback(shutil.rmtree, folder)
         hosts: dict[str, Host] = {}
-        undo.callback(_bury, hosts)
-        anchor = Anchor(folder)
-        undo.callback(anchor.close)
+        cleanup.callback(_reap_all, hosts)
+        anchor = LabNamespaces(folder)
+        cleanup.callback(anchor.close)
         switch = Switch(anchor, layout.bridges)
-        undo.callback(switch.close)
+        cleanup.callback(switch.close)
         uplink = Uplink(anchor, switch, tag)
-        undo.callback(uplink.close)
+        cleanup.callback(uplink.close)
 
-        wanted = plans(uplink.number)
-        files = _write_files(wanted, folder, keep)
-        disks = _make_disks(wanted, anchor, home_mb)
-        for plan in wanted:
+        host_plans = plans(uplink.number)
+        files = _write_files(host_plans, folder, keep)
+        disks = _make_disks(host_plans, anchor, home_mb)
+        for plan in host_plans:
             hosts[plan.name] = Host(plan, files[plan.name], disks[plan.disk], anchor, switch)
         for host in hosts.values():
             host.start()
         for host in hosts.values():
             host.wait_ready()
-        return Lab(hosts, uplink.address, folder, undo.pop_all())
+        return Lab(hosts, uplink.address, folder, cleanup.pop_all())
 
 
-def _bury(hosts: Mapping[str, Host]) -> None:
+def _reap_all(hosts: Mapping[str, Host]) -> None:
     for host in hosts.values():
-        host.bury()
+        host.reap()
 
 
 def _write_files(
@@ -126,34 +126,36 @@ def _write_files(
 ) -> dict[str, HostFiles]:
     """Writes the keys, known_hosts, and what each host boots from."""
     files = {plan.name: HostFiles(folder / "hosts" / plan.name) for plan in plans}
-    kept = list(_outermost(keep))
+    visible = list(_outermost(keep))
     key, wrong_key = folder / "key", folder / "wrong_key"
-    for one in files.values():
-        put(one.folder / "etc/ssh/ssh_config", "")  # makes the folder for the host key, too
-    make_keys([key, wrong_key, *(one.host_key for one in files.values())])
-    everyone = {plan.name: plan.address for plan in plans}
+    for host_files in files.values():
+        put(host_files.folder / "etc/ssh/ssh_config", "")  # makes the folder for the host key, too
+    make_keys([key, wrong_key, *(host_files.host_key for host_files in files.values())])
+    addresses = {plan.name: plan.address for plan in plans}
     for plan in plans:
-        files[plan.name].write(plan, everyone=everyone, authorized_key=public(key), keep=kept)
-    lines = (f"{_known_as(plan)} {public(files[plan.name].host_key)}\n" for plan in plans)
+        files[plan.name].write(plan, addresses=addresses, authorized_key=public(key), keep=visible)
+    lines = (f"{_known_hosts_names(plan)} {public(files[plan.name].host_key)}\n" for plan in plans)
     put(folder / "known_hosts", "".join(lines))
     return files
 
 
-def _make_disks(plans: Sequence[HostPlan], anchor: Anchor, megabytes: int) -> dict[str, Disk]:
+def _make_disks(
+    plans: Sequence[HostPlan], anchor: LabNamespaces, megabytes: int
+) -> dict[str, Disk]:
     disks: dict[str, Disk] = {}
     for plan in plans:
         if plan.disk not in disks:
             disks[plan.disk] = Disk(anchor, plan.disk, megabytes)
-            furnish_homes(disks[plan.disk].path, plan)
+            make_homes(disks[plan.disk].path, plan)
     return disks
 
 
-def _known_as(plan: HostPlan) -> str:
+def _known_hosts_names(plan: HostPlan) -> str:
     names = (plan.name, plan.address)
     return ",".join(names if plan.port == 22 else (f"[{name}]:{plan.port}" for name in names))
 
 
-def _kept() -> Iterator[Path]:
+def _visible_paths() -> Iterator[Path]:
     """Yields what every host must see of the machine."""
     yield from (REPOSITORY, Path(sys.prefix), Path(sys.base_prefix))
     # Below /root, which is closed to ordinary users: other Pythons (pyenv's, uv's), and projects.
@@ -165,5 +167,5 @@ def _kept() -> Iterator[Path]:
 
 def _outermost(paths: Iterable[Path]) -> Iterator[Path]:
     """Yields the paths that exist and are not below another of them."""
-    kept = {path.absolute() for path in paths if path.exists()}
-    yield from sorted(path for path in kept if kept.isdisjoint(path.parents))
+    existing = {path.absolute() for path in paths if path.exists()}
+    yield from sorted(path for path in existing if existing.isdisjoint(path.parents))

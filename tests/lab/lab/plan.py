@@ -127,7 +127,7 @@ class Options:
         )
 
 
-def lay_out(
+def plan_layout(
     names: Sequence[str], nets: int, isolated: Sequence[str], bastion: str | None
 ) -> Layout:
     """Checks and completes the lab's shape.
@@ -145,8 +145,8 @@ def lay_out(
         raise LabError("nets: there must be at least one")
     if bastion is not None:
         _check_known("bastion", [bastion], reachable)
-    door = (bastion or reachable[0]) if isolated else ""
-    return Layout(nets=nets, isolated=tuple(isolated), bastion=door)
+    bastion_name = (bastion or reachable[0]) if isolated else ""
+    return Layout(nets=nets, isolated=tuple(isolated), bastion=bastion_name)
 
 
 def _pick(option: PerHost[T], name: str, default: T) -> T:

@@ -25,8 +25,8 @@ class Process:
     cmdline: str
 
 
-def processes(proc: Path, mark: str = "") -> Iterator[Process]:
-    """Yields the processes with `mark` in their arguments or initial environment; no zombies."""
+def processes(proc: Path, tag: str = "") -> Iterator[Process]:
+    """Yields the processes with `tag` in their arguments or initial environment; no zombies."""
     for entry in proc.glob("[0-9]*"):
         try:
             state, ppid = (
@@ -36,9 +36,9 @@ def processes(proc: Path, mark: str = "") -> Iterator[Process]:
             environ = (entry / "environ").read_bytes()
         except (FileNotFoundError, ProcessLookupError):  # it ended meanwhile
             continue
-        if state not in "ZX" and (mark.encode() in cmdline or mark.encode() in environ):
-            words = cmdline.decode(errors="replace").rstrip("\0").replace("\0", " ")
-            yield Process(int(entry.name), int(ppid), words)
+        if state not in "ZX" and (tag.encode() in cmdline or tag.encode() in environ):
+            text = cmdline.decode(errors="replace").rstrip("\0").replace("\0", " ")
+            yield Process(int(entry.name), int(ppid), text)
 
 
 def listens(pid: int, port: int) -> bool:

@@ -21,7 +21,7 @@ class LabError(RuntimeError):
     """The lab itself failed, not what is tested on it."""
 
 
-class Entered(subprocess.Popen[str]):
+class NamespacedProcess(subprocess.Popen[str]):
     """A program that nsenter started in another PID namespace; signals go to the program itself.
 
     nsenter passes none on. Killed itself, it would leave the program behind, and later a zombie
@@ -48,7 +48,7 @@ def run(
     timeout: float = 20,
     check: bool = True,
     kind: type[subprocess.Popen[str]] = subprocess.Popen,
-    called: str = "",
+    description: str = "",
 ) -> str:
     """Runs a program to its end and returns what it printed.
 
@@ -58,7 +58,7 @@ def run(
         timeout: In seconds.
         check: Whether an exit code other than 0 is an error.
         kind: The class that starts it.
-        called: What an error calls it, if not by its arguments.
+        description: What an error calls it, if not by its arguments.
 
     Raises:
         LabError: It failed, and `check` is set; the text has all it said.
@@ -72,7 +72,7 @@ def run(
             program.kill()
             raise
     if check and program.returncode:
-        name = called or shlex.join(argv)
+        name = description or shlex.join(argv)
         raise LabError(f"{name} ended with exit code {program.returncode}\n{out}{err}")
     return out
 
@@ -80,8 +80,8 @@ def run(
 def first_line(program: subprocess.Popen[str]) -> str:
     """Returns the first line of a program's output, "" if it ends without one; closes the pipe."""
     assert program.stdout is not None
-    with program.stdout as said:
-        return said.readline().rstrip("\n")
+    with program.stdout as output:
+        return output.readline().rstrip("\n")
 
 
 def wait_until(condition: Callable[[], object], what: str, timeout: float = 10) -> None:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from ipaddress import IPv4Address
 from typing import TYPE_CHECKING
 
-from tests.lab.lab.anchor import INSIDE, Anchor
-from tests.lab.lab.programs import Entered, LabError, first_line, wait_until
+from tests.lab.lab.anchor import INSIDE, LabNamespaces
+from tests.lab.lab.programs import LabError, NamespacedProcess, first_line, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -48,9 +48,9 @@ class Switch:
     does not see its traffic, and without an address of its own it answers nobody.
     """
 
-    def __init__(self, anchor: Anchor, bridges: Iterable[str]) -> None:
+    def __init__(self, anchor: LabNamespaces, bridges: Iterable[str]) -> None:
         self._anchor = anchor
-        self._relays: dict[str, Entered] = {}
+        self._relays: dict[str, NamespacedProcess] = {}
         for bridge in bridges:
             anchor.ip(f"link add name {bridge} type bridge", f"link set dev {bridge} up")
 
@@ -62,7 +62,7 @@ class Switch:
     def disconnect(self, host: str, legs: Sequence[Leg]) -> None:
         """Takes away what `connect` gave, as far as it is there."""
         for leg in legs:
-            self.normal(leg)
+            self.restore(leg)
         ports = (f"link delete dev {leg.port}" for leg in legs)
         self._anchor.ip(*ports, f"netns delete {host}", force=True)
 
@@ -75,9 +75,9 @@ class Switch:
         """Returns where the kernel describes one of its interfaces."""
         return self._anchor.path(f"/run/sys/class/net/{port}")
 
-    def slow(self, leg: Leg, delay_ms: float, loss_pct: float) -> None:
+    def degrade(self, leg: Leg, delay_ms: float, loss_pct: float) -> None:
         """Delays what comes from a leg, and loses some of it."""
-        self.normal(leg)
+        self.restore(leg)
         near, far = f"{leg.port}-near", f"{leg.port}-far"
         self._anchor.ip(
             f"link set dev {leg.port} nomaster",
@@ -86,8 +86,8 @@ class Switch:
             f"link set dev {far} master {leg.bridge} up",
         )
         program = [sys.executable, "-I", "-S", f"{INSIDE}/relay.py", leg.port, near]
-        relay = Entered(
-            [*self._anchor.enter("net", "pid"), *program, str(delay_ms), str(loss_pct)],
+        relay = NamespacedProcess(
+            [*self._anchor.enter_command("net", "pid"), *program, str(delay_ms), str(loss_pct)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             text=True,
@@ -96,10 +96,10 @@ class Switch:
         self._relays[leg.port] = relay
         if first_line(relay) != "ready":
             raise LabError(f"the slow line of {leg.port} ended with code {relay.wait()}")
-        await_up([self.interface(near), self.interface(far)])
+        wait_links_up([self.interface(near), self.interface(far)])
 
-    def normal(self, leg: Leg) -> None:
-        """Takes back what `slow` did."""
+    def restore(self, leg: Leg) -> None:
+        """Takes back what `degrade` did."""
         relay = self._relays.pop(leg.port, None)
         if relay is None:
             return
@@ -118,16 +118,16 @@ class Switch:
             relay.wait()
 
 
-def await_up(interfaces: Sequence[Path]) -> None:
+def wait_links_up(interfaces: Sequence[Path]) -> None:
     """Returns once frames pass: the kernel acts on a new link only when it finds the time."""
     names = ", ".join(interface.name for interface in interfaces)
-    wait_until(lambda: all(map(_passes, interfaces)), f"{names} to pass frames")
+    wait_until(lambda: all(map(_is_forwarding, interfaces)), f"{names} to pass frames")
 
 
-def _passes(interface: Path) -> bool:
+def _is_forwarding(interface: Path) -> bool:
     bridged = interface / "brport/state"
-    up = (interface / "operstate").read_text() == "up\n"
-    return up and (not bridged.exists() or bridged.read_text() == f"{FORWARDING}\n")
+    is_up = (interface / "operstate").read_text() == "up\n"
+    return is_up and (not bridged.exists() or bridged.read_text() == f"{FORWARDING}\n")
 
 
 def _cable(leg: Leg, host: str) -> Iterator[str]:

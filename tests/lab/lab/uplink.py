@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests.lab.lab.programs import LabError, run
-from tests.lab.lab.switch import await_up
+from tests.lab.lab.switch import wait_links_up
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.lab.lab.anchor import Anchor
+    from tests.lab.lab.anchor import LabNamespaces
     from tests.lab.lab.switch import Switch
 
 BRIDGE = "lan0"
@@ -29,7 +29,7 @@ class Uplink:
         address: The controller's address.
     """
 
-    def __init__(self, anchor: Anchor, switch: Switch, tag: str) -> None:
+    def __init__(self, anchor: LabNamespaces, switch: Switch, tag: str) -> None:
         self._name = f"lab-{tag}"
         cable = f"type veth peer name {PORT} netns {anchor.pid}"
         self._ip(f"link add name {self._name} {cable}")
@@ -37,14 +37,14 @@ class Uplink:
         self._ip(f"link set dev {self._name} up")
         self.number = self._reserve()
         self.address = f"10.77.{self.number}.1"
-        await_up([Path(f"/sys/class/net/{self._name}"), switch.interface(PORT)])
+        wait_links_up([Path(f"/sys/class/net/{self._name}"), switch.interface(PORT)])
 
     def close(self) -> None:
         """Removes it, with its address and route."""
         self._ip(f"link delete dev {self._name}")
 
     def _reserve(self) -> int:
-        taken = list(_neighbours())
+        taken = list(_local_networks())
         for number in random.sample(range(256), 256):
             subnet = IPv4Network(f"10.77.{number}.0/24")
             if not any(subnet.overlaps(other) for other in taken) and self._claim(subnet):
@@ -68,7 +68,7 @@ class Uplink:
         run(["ip", *command.split()])
 
 
-def _neighbours() -> Iterator[IPv4Network]:
+def _local_networks() -> Iterator[IPv4Network]:
     """Yields the networks this machine is on; a far one (a VPN's 10.0.0.0/8) is no obstacle."""
     for route in json.loads(run(["ip", "-json", "-4", "route", "show"])):
         if route["dst"] != "default" and "gateway" not in route:

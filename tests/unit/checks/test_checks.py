@@ -8,21 +8,21 @@ from typing import Any
 
 import pytest
 
-from runner.checks.context import Case
-from runner.checks.registry import CHECKS, look
+from runner.checks.context import CheckContext
+from runner.checks.registry import CHECKS, evaluate_checks
 from runner.core.errors import Problem
-from runner.core.model.facts import Facts, GpuProcess, Python, Setup
+from runner.core.model.facts import Facts, GpuProcess, Interpreter, SetupResult
 from runner.core.model.finding import Finding, Level
-from runner.core.model.packages import Need, Wanted, Wants
-from runner.core.model.release import Code
+from runner.core.model.packages import Certainty, PackageRequirement, Requirements
+from runner.core.model.release import CodeRef
 from runner.core.model.spec import Deploy, Node, Task
 from runner.ui.reports import findings
 from tests.golden.builders import SHIPPED, TORCH, facts, gpus, spec
 
-ERROR, WARNING, FINE = Level.ERROR, Level.WARNING, Level.FINE
+ERROR, WARNING, FINE = Level.ERROR, Level.WARNING, Level.OK
 
 
-def case(gpu_counts: tuple[int | None, ...] = (None, None, None), **changes: Facts) -> Case:
+def case(gpu_counts: tuple[int | None, ...] = (None, None, None), **changes: Facts) -> CheckContext:
     """Three hosts that are well, but for what is changed in some."""
     names = ("a", "b", "c")
     nodes = [
@@ -33,7 +33,7 @@ def case(gpu_counts: tuple[int | None, ...] = (None, None, None), **changes: Fac
         name: facts(name, f"eth0 10.0.0.{at}/24", gpu_count=2, limits={"nofile": 65536})
         for at, name in enumerate(names, 1)
     }
-    return Case(spec(*nodes), {**well, **changes}, {}, dict.fromkeys(names, 0.01))
+    return CheckContext(spec(*nodes), {**well, **changes}, {}, dict.fromkeys(names, 0.01))
 
 
 def host(name: str, **changes: Any) -> Facts:
@@ -41,11 +41,11 @@ def host(name: str, **changes: Any) -> Facts:
     return replace(case().facts[name], **changes)
 
 
-def bad(check: str, looked_at: Case) -> list[tuple[Level, str, str]]:
+def bad(check: str, looked_at: CheckContext) -> list[tuple[Level, str, str]]:
     """What a check finds that is not fine."""
     found = list(CHECKS[check](looked_at))
     assert all(one.hint for one in found if one.level is not FINE), found
-    return [(one.level, one.node, one.what) for one in found if one.level is not FINE]
+    return [(one.level, one.node, one.message) for one in found if one.level is not FINE]
 
 
 @pytest.mark.parametrize("check", CHECKS)
@@ -57,7 +57,9 @@ def test_nothing_is_wrong_with_what_is_well(check: str) -> None:
 @pytest.mark.parametrize("check", CHECKS)
 def test_where_nobody_answers_no_check_fails_itself(check: str) -> None:
     """It has nothing to say, but for the one that says so."""
-    nobody = replace(case(), facts={}, skews={}, silent={n: Problem(n, "no", "x") for n in "abc"})
+    nobody = replace(
+        case(), facts={}, clock_offsets={}, unreachable={n: Problem(n, "no", "x") for n in "abc"}
+    )
     assert [level for level, _, _ in bad(check, nobody)] == (
         [ERROR] * 3 if check == "reach" else []
     )
@@ -65,10 +67,12 @@ def test_where_nobody_answers_no_check_fails_itself(check: str) -> None:
 
 def test_setup_that_fails_is_an_error_and_the_rest_of_that_host_is_not_judged() -> None:
     """Nothing else is known of it."""
-    ill = case(b=host("b", setup=Setup(1, "module: not found"), python=Python(), gpus=()))
+    ill = case(
+        b=host("b", setup=SetupResult(1, "module: not found"), python=Interpreter(), gpus=())
+    )
     (found,) = CHECKS["setup"](ill)
     assert (found.level, found.node) == (ERROR, "b")
-    assert found.what == "cluster.setup ended with 1; the host is not looked at any further"
+    assert found.message == "cluster.setup ended with 1; the host is not looked at any further"
     assert found.hint.startswith("| module: not found\n")
     for check in CHECKS.keys() - {"setup"}:
         assert bad(check, ill) == []
@@ -80,7 +84,11 @@ OTHER = replace(TORCH, version="3.9.2")
 @pytest.mark.parametrize(
     ("check", "changes", "found"),
     [
-        ("python", {"python": Python(error="no python3 on PATH")}, (ERROR, "no python3 on PATH")),
+        (
+            "python",
+            {"python": Interpreter(error="no python3 on PATH")},
+            (ERROR, "no python3 on PATH"),
+        ),
         ("python", {"python": OTHER}, (WARNING, "Python 3.9.2, most have 3.11.7")),
         ("torch", {"python": replace(TORCH, torch="")}, (ERROR, "no torch in /opt/venv/bin")),
         ("torch", {"python": replace(TORCH, torch="2.11.0+cu128")}, (ERROR, "torch 2.11.0+cu128,")),
@@ -95,7 +103,11 @@ OTHER = replace(TORCH, version="3.9.2")
         ("storage", {"shm_free": 64 << 20}, (WARNING, "shared memory (/dev/shm) has 64 MiB free")),
         ("limits", {"limits": {"nofile": 1024}}, (WARNING, "ulimit -n is 1024")),
         ("limits", {"limits": {"nproc": 100}}, (WARNING, "ulimit -u is 100")),
-        ("logout", {"logind_kills": "KillUserProcesses=yes"}, (WARNING, "logind kills what you")),
+        (
+            "logout",
+            {"logind_kill_setting": "KillUserProcesses=yes"},
+            (WARNING, "logind kills what you"),
+        ),
     ],
 )
 def test_what_is_wrong_is_said(
@@ -107,7 +119,7 @@ def test_what_is_wrong_is_said(
     assert found[1] in what
 
 
-def with_nccl(version: str, **others: Any) -> Python:
+def with_nccl(version: str, **others: Any) -> Interpreter:
     """A torch with that NCCL beside it."""
     return replace(TORCH, packages={"nvidia-nccl-cu12": version}, **others)
 
@@ -132,7 +144,7 @@ def with_nccl(version: str, **others: Any) -> Python:
         (TORCH, FINE, ""),
     ],
 )
-def test_what_torch_brings_has_to_be_alike(other: Python, level: Level, what: str) -> None:
+def test_what_torch_brings_has_to_be_alike(other: Interpreter, level: Level, what: str) -> None:
     """A difference is a warning, with the cure; what is not known is not compared."""
     same = {name: host(name, python=with_nccl("2.27.3")) for name in "ac"}
     looked_at = case(a=same["a"], b=host("b", python=other), c=same["c"])
@@ -154,7 +166,7 @@ def test_a_plain_program_may_do_without_torch(kind: str, level: Level | None) ->
 
 def test_another_python_in_a_login_shell_is_a_warning() -> None:
     """If it is another environment; the same one by another path is none."""
-    conda = Python("/opt/conda/bin/python3", "3.12.1", "2.5.0", prefix="/opt/conda")
+    conda = Interpreter("/opt/conda/bin/python3", "3.12.1", "2.5.0", prefix="/opt/conda")
     ours = replace(TORCH, executable="/usr/bin/python3", prefix="/usr", torch="")
     same = replace(ours, executable="/bin/python3")
     looked_at = case(
@@ -174,28 +186,28 @@ def test_another_python_in_a_login_shell_is_a_warning() -> None:
     ]
 
 
-WANTS = Wants(
+WANTS = Requirements(
     "uv.lock",
     (
-        Wanted("einops", ">=0.7", locked=("0.8.2",)),
-        Wanted("numpy", "<3,>=1.26", locked=("2.2.6", "2.4.6")),
-        Wanted("pywin32", marker='sys_platform == "win32"'),
-        Wanted("tomli", marker='python_version < "3.11"'),
-        Wanted("plots", marker='extra == "plots"'),
-        Wanted("odd", marker="no marker at all"),
-        Wanted("arm", marker='platform_machine == "aarch64"'),
+        PackageRequirement("einops", ">=0.7", locked=("0.8.2",)),
+        PackageRequirement("numpy", "<3,>=1.26", locked=("2.2.6", "2.4.6")),
+        PackageRequirement("pywin32", marker='sys_platform == "win32"'),
+        PackageRequirement("tomli", marker='python_version < "3.11"'),
+        PackageRequirement("plots", marker='extra == "plots"'),
+        PackageRequirement("odd", marker="no marker at all"),
+        PackageRequirement("arm", marker='platform_machine == "aarch64"'),
     ),
 )
 HAS = {"einops": "0.8.2", "numpy": "2.4.6"}
 
 
-def holding(wants: Wants, **packages: Any) -> list[tuple[Level, str, str]]:
+def holding(wants: Requirements, **packages: Any) -> list[tuple[Level, str, str]]:
     """What is found where a host has other packages than the others, or (`similar`) may have."""
     similar = packages.pop("similar", {})
     held = {name: version for name, version in {**HAS, **packages}.items() if version}
     names = {name: host(name, python=replace(TORCH, packages=dict(HAS))) for name in "ac"}
-    odd = host("b", python=replace(TORCH, packages=held, similar=similar))
-    return bad("packages", replace(case(a=names["a"], b=odd, c=names["c"]), wants=wants))
+    odd = host("b", python=replace(TORCH, packages=held, substitutes=similar))
+    return bad("packages", replace(case(a=names["a"], b=odd, c=names["c"]), requirements=wants))
 
 
 @pytest.mark.parametrize(
@@ -225,35 +237,35 @@ def test_packages_that_are_not_as_the_project_says(
     assert what in said
 
 
-def levels(need: Need, *holders: str) -> set[Level]:
+def levels(need: Certainty, *holders: str) -> set[Level]:
     """How bad it is that of three hosts these alone hold a package."""
     a, b, c = (
         host(name, python=replace(TORCH, packages={"kit": "1.0"} if name in holders else {}))
         for name in "abc"
     )
-    wants = Wants("requirements.txt", (Wanted("kit", need=need),))
-    return {one[0] for one in bad("packages", replace(case(a=a, b=b, c=c), wants=wants))}
+    wants = Requirements("requirements.txt", (PackageRequirement("kit", certainty=need),))
+    return {one[0] for one in bad("packages", replace(case(a=a, b=b, c=c), requirements=wants))}
 
 
 def test_only_a_host_that_lacks_what_others_have_is_refused() -> None:
     """A list may hold tools, which one host has or none; what a lock concluded is never sure."""
-    assert levels(Need.RUNTIME, "a") == {ERROR}
-    assert levels(Need.LISTED, "a", "b") == {ERROR}
-    assert levels(Need.LISTED, "a") == {WARNING}
-    assert levels(Need.INDIRECT, "a", "b") == {WARNING}
-    assert levels(Need.RUNTIME) == levels(Need.LISTED) == {WARNING}
-    assert levels(Need.RUNTIME, "a", "b", "c") == set()
+    assert levels(Certainty.RUNTIME, "a") == {ERROR}
+    assert levels(Certainty.LISTED, "a", "b") == {ERROR}
+    assert levels(Certainty.LISTED, "a") == {WARNING}
+    assert levels(Certainty.INDIRECT, "a", "b") == {WARNING}
+    assert levels(Certainty.RUNTIME) == levels(Certainty.LISTED) == {WARNING}
+    assert levels(Certainty.RUNTIME, "a", "b", "c") == set()
 
 
 def test_the_cure_for_packages_can_be_pasted() -> None:
     """With the locked version, or what is asked for; many at once from the file."""
     held = host("b", python=replace(TORCH, packages={}))
-    few = replace(case(b=held), wants=WANTS)
+    few = replace(case(b=held), requirements=WANTS)
     (missing, *_) = (one for one in CHECKS["packages"](few) if one.node == "b")
     pip = "there: /opt/venv/bin/python -m pip install "
     assert missing.hint.startswith(f"{pip}einops==0.8.2 'numpy<3,>=1.26'\n")
-    many = tuple(Wanted(f"p{at}", need=Need.LISTED) for at in range(9))
-    listed = replace(few, wants=Wants("requirements.txt", many))
+    many = tuple(PackageRequirement(f"p{at}", certainty=Certainty.LISTED) for at in range(9))
+    listed = replace(few, requirements=Requirements("requirements.txt", many))
     (missing, *_) = (one for one in CHECKS["packages"](listed) if one.node == "b")
     assert missing.hint.startswith(f"{pip}-r requirements.txt\n")
 
@@ -261,32 +273,32 @@ def test_the_cure_for_packages_can_be_pasted() -> None:
 def test_packages_are_no_error_where_the_task_is_ours() -> None:
     """A launch would not refuse: it needs none of them."""
     odd = case(b=host("b", python=replace(TORCH, packages={})))
-    ours = replace(odd, wants=WANTS, spec=replace(odd.spec, task=SHIPPED))
+    ours = replace(odd, requirements=WANTS, spec=replace(odd.spec, task=SHIPPED))
     assert {one[0] for one in bad("packages", ours)} == {WARNING}
 
 
 def test_the_release_a_launch_would_push() -> None:
     """Not there yet is fine; a damaged one is named with whether a launch notices."""
     looked_at = case(
-        a=host("a", release="damaged"),
-        b=host("b", release="damaged", release_held=True),
-        c=host("c", release="absent"),
+        a=host("a", release_state="damaged"),
+        b=host("b", release_state="damaged", has_release=True),
+        c=host("c", release_state="absent"),
     )
     assert bad("code", looked_at) == []
-    found = bad("code", replace(looked_at, code=Code(release="0123456789abcdef")))
+    found = bad("code", replace(looked_at, code=CodeRef(release="0123456789abcdef")))
     assert [(level, node) for level, node, _ in found] == [(WARNING, "a"), (WARNING, "b")]
     assert found[0][2].endswith("a launch sends them again")
     assert found[1][2].endswith("a launch does not notice")
-    unread = replace(case(), code=Code(release="0123456789abcdef"))
+    unread = replace(case(), code=CodeRef(release="0123456789abcdef"))
     assert {one[0] for one in bad("code", unread)} == {WARNING}
 
 
 def test_code_that_cannot_be_pushed_is_an_error_where_a_launch_pushes() -> None:
     """As the launch would say it."""
     why = Problem("deploy.max_mb", "too much", "leave some out")
-    stuck = replace(case(), unpushable=(why,))
+    stuck = replace(case(), push_problems=(why,))
     assert bad("code", stuck) == []
-    pushing = replace(stuck, spec=replace(stuck.spec, deploy=Deploy(on=True)))
+    pushing = replace(stuck, spec=replace(stuck.spec, deploy=Deploy(enabled=True)))
     assert bad("code", pushing) == [(ERROR, "", "deploy.max_mb: too much")]
 
 
@@ -323,7 +335,7 @@ def test_mixed_gpus_are_a_warning_of_all() -> None:
 
 def test_a_clock_that_is_off_is_a_warning() -> None:
     """In either direction."""
-    off = replace(case(), skews={"a": -90.0, "b": 0.5, "c": 7.2})
+    off = replace(case(), clock_offsets={"a": -90.0, "b": 0.5, "c": 7.2})
     assert [(node, what.partition(":")[0]) for _, node, what in bad("clock", off)] == [
         ("a", "its clock is 90 s behind ours"),
         ("c", "its clock is 7 s ahead of ours"),
@@ -332,7 +344,7 @@ def test_a_clock_that_is_off_is_a_warning() -> None:
 
 def test_the_port_of_the_master_and_the_address_are_checked() -> None:
     """As a launch does."""
-    taken = case(a=host("a", held_port=0, port_error="port 29500 is taken by python (pid 7)"))
+    taken = case(a=host("a", reserved_port=0, port_error="port 29500 is taken by python (pid 7)"))
     ((level, _, what), *_) = bad("network", taken)
     assert level is ERROR
     assert "port 29500 is taken by python (pid 7)" in what
@@ -340,8 +352,8 @@ def test_the_port_of_the_master_and_the_address_are_checked() -> None:
 
 def test_skipped_checks_do_not_look() -> None:
     """By name."""
-    assert "clock" not in look(case(), ["clock"])
-    assert set(look(case())) == set(CHECKS)
+    assert "clock" not in evaluate_checks(case(), ["clock"])
+    assert set(evaluate_checks(case())) == set(CHECKS)
 
 
 def test_equal_findings_are_one_line() -> None:
@@ -371,6 +383,6 @@ def test_equal_findings_are_one_line() -> None:
         "check": "torch",
         "level": "error",
         "node": "gpu4",
-        "what": "no torch in /usr/bin/python3",
+        "message": "no torch in /usr/bin/python3",
         "hint": "install it",
     }

@@ -7,24 +7,24 @@ from typing import Any
 
 import pytest
 
-from runner.checks.context import Case
+from runner.checks.context import CheckContext
 from runner.checks.registry import CHECKS
 from runner.core.model.facts import Facts
 from runner.core.model.finding import Level
-from runner.core.model.hardware import Busy, Driver, GpuHealth, System, Xid
+from runner.core.model.hardware import Driver, GpuHealth, System, TopProcess, Xid
 from tests.golden.builders import TORCH, gpus
 from tests.unit.checks.test_checks import bad, case, host
 
-ERROR, WARNING, FINE = Level.ERROR, Level.WARNING, Level.FINE
+ERROR, WARNING, FINE = Level.ERROR, Level.WARNING, Level.OK
 GIB = 1 << 30
 ALL = (None, None, None)
 WELL = GpuHealth("0000:3b:00", 0, 0, False, False, 1, True, False, 0, 16, 16, 0)
 
 
-def fine(check: str, looked_at: Case, node: str = "b") -> list[str]:
+def fine(check: str, looked_at: CheckContext, node: str = "b") -> list[str]:
     """What a check says of a node that is fine."""
     found = CHECKS[check](looked_at)
-    return [one.what for one in found if one.level is FINE and one.node == node]
+    return [one.message for one in found if one.level is FINE and one.node == node]
 
 
 # --- driver ---
@@ -32,7 +32,7 @@ def fine(check: str, looked_at: Case, node: str = "b") -> list[str]:
 DRIVER = Driver("550.54.15", "12.4")
 
 
-def driven(driver: Driver, **changes: Any) -> Case:
+def driven(driver: Driver, **changes: Any) -> CheckContext:
     """Three hosts with a driver, b with another one."""
     others = {name: host(name, driver=DRIVER) for name in "ac"}
     return case(ALL, **others, b=host("b", driver=driver, **changes))
@@ -64,7 +64,7 @@ def test_a_driver_too_old_for_torch_is_an_error(driver: Driver, cuda: str, told:
     old = driven(driver, python=replace(TORCH, torch_cuda=cuda))
     (finding,) = [one for one in CHECKS["driver"](old) if one.level is ERROR]
     assert finding.node == "b"
-    assert finding.what == (
+    assert finding.message == (
         f"driver {driver.version} supports {told}, torch {TORCH.torch} needs CUDA {cuda}"
     )
     branch = {"12.8": 525, "13.0": 580}[cuda]
@@ -107,7 +107,7 @@ def test_a_driver_updated_under_the_kernel_is_told() -> None:
 # --- health ---
 
 
-def ill(*healths: GpuHealth | None, xids: tuple[Xid, ...] = (), **errors: str) -> Case:
+def ill(*healths: GpuHealth | None, xids: tuple[Xid, ...] = (), **errors: str) -> CheckContext:
     """Host b with GPUs of this health; those in `errors` ("gpu1") do not answer."""
     there = tuple(
         replace(gpu, health=told, error=errors.get(f"gpu{gpu.index}", ""))
@@ -118,11 +118,11 @@ def ill(*healths: GpuHealth | None, xids: tuple[Xid, ...] = (), **errors: str) -
 
 def test_gpus_that_are_well_are_told_so() -> None:
     """Idle clocks are no finding; where nobody asked, nothing is said."""
-    assert fine("health", ill(WELL, replace(WELL, clocks=4))) == ["GPUs 0, 1: well"]
+    assert fine("health", ill(WELL, replace(WELL, throttle_reasons=4))) == ["GPUs 0, 1: well"]
     assert fine("health", ill(None, None)) == []
 
 
-@pytest.mark.parametrize("told", [GpuHealth(), GpuHealth("0000:01:00", clocks=0)])
+@pytest.mark.parametrize("told", [GpuHealth(), GpuHealth("0000:01:00", throttle_reasons=0)])
 def test_what_is_not_known_is_not_held_against_it(told: GpuHealth) -> None:
     """A consumer card has no ECC, a virtual GPU tells nothing."""
     assert bad("health", ill(told)) == []
@@ -139,11 +139,11 @@ def test_what_is_not_known_is_not_held_against_it(told: GpuHealth) -> None:
         ({"aggregate": 1}, WARNING, "1 uncorrected memory error in its life, none since"),
         ({"repair_pending": True}, WARNING, "bad memory waits for a reset"),
         ({"repair_failed": True}, WARNING, "bad memory could not be replaced"),
-        ({"clocks": 0x48}, WARNING, "slowed down: it is too hot (hardware)"),
-        ({"clocks": 0x21}, WARNING, "slowed down: it is too hot (driver)"),
-        ({"clocks": 0x88}, WARNING, "slowed down: the power supply asks"),
-        ({"clocks": 0x08}, WARNING, "slowed down: its hardware slows it down"),
-        ({"width": 8}, WARNING, "8 of 16 PCIe lanes in use"),
+        ({"throttle_reasons": 0x48}, WARNING, "slowed down: it is too hot (hardware)"),
+        ({"throttle_reasons": 0x21}, WARNING, "slowed down: it is too hot (driver)"),
+        ({"throttle_reasons": 0x88}, WARNING, "slowed down: the power supply asks"),
+        ({"throttle_reasons": 0x08}, WARNING, "slowed down: its hardware slows it down"),
+        ({"pcie_width": 8}, WARNING, "8 of 16 PCIe lanes in use"),
         ({"persistent": False}, WARNING, "persistence mode is off"),
         ({"mig": True, "instances": 0}, ERROR, "divided (MIG), but without an instance"),
     ],
@@ -182,13 +182,13 @@ def test_a_gpu_that_does_not_answer_is_an_error(error: str, what: str) -> None:
     for told in (WELL, None):
         lost = ill(told, None, gpu1=error)
         (finding,) = [one for one in CHECKS["health"](lost) if one.level is ERROR]
-        assert finding.what.startswith(what)
+        assert finding.message.startswith(what)
         assert "cluster.nodes.b.gpus=[...]" in finding.hint
 
 
 def test_a_gpu_that_has_a_name_may_be_in_trouble() -> None:
     """As its driver says when it is asked for more."""
-    ((level, _, what),) = bad("health", ill(replace(WELL, trouble="GPU requires reset")))
+    ((level, _, what),) = bad("health", ill(replace(WELL, error="GPU requires reset")))
     assert (level, what) == (ERROR, "GPU 0: to be reset, says the driver (GPU requires reset)")
 
 
@@ -227,7 +227,7 @@ def test_xids_are_told_with_meaning_and_cure() -> None:
 
 
 @pytest.mark.parametrize("there", [ill(WELL, None, gpu1="GPU is lost"), ill()])
-def test_xids_of_a_gpu_that_is_gone_are_told(there: Case) -> None:
+def test_xids_of_a_gpu_that_is_gone_are_told(there: CheckContext) -> None:
     """It cannot say any more that they are its own."""
     facts = replace(there.facts["b"], xids=(Xid("0000:da:00", 62, "", 1, 90000.0),))
     gone = replace(there, facts={**there.facts, "b": facts})
@@ -300,7 +300,7 @@ def test_a_limit_near_all_and_an_old_swap_are_fine(changes: dict[str, Any]) -> N
 
 def test_who_keeps_the_cores_busy_is_named() -> None:
     """As far as they can be seen."""
-    loaded = replace(roomy(load=7.0), busiest=Busy(71, 5.5, "bob", "python train.py"))
+    loaded = replace(roomy(load=7.0), top_process=TopProcess(71, 5.5, "bob", "python train.py"))
     ((_, _, what),) = bad("system", case(b=loaded))
     assert what.endswith("; process 71 python train.py of bob takes 5.5 cores")
 
@@ -313,10 +313,10 @@ def test_fewer_cores_than_ranks_are_a_warning() -> None:
 
 def test_gpus_far_from_our_cores_are_a_warning() -> None:
     """At another NUMA node than any core we may use; at several is only said."""
-    there = ill(WELL, replace(WELL, numa=1)).facts["b"]
+    there = ill(WELL, replace(WELL, numa_node=1)).facts["b"]
     spread = replace(there, system=ROOMY)
     assert fine("system", case(ALL, b=spread))[0] == "its GPUs are at NUMA nodes 0, 1"
-    bound = replace(there, system=replace(ROOMY, numa=(0,)))
+    bound = replace(there, system=replace(ROOMY, numa_nodes=(0,)))
     ((level, _, what),) = bad("system", case(ALL, b=bound))
     assert (level, what.partition(":")[0]) == (
         WARNING,

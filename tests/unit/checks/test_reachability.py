@@ -6,19 +6,19 @@ from dataclasses import replace
 
 import pytest
 
-from runner.checks.context import Case
+from runner.checks.context import CheckContext
 from runner.checks.name_lookup import names
 from runner.checks.network import network
-from runner.checks.reachability import NAMED, WORDS, pairs
+from runner.checks.reachability import MAX_LISTED_PAIRS, OUTCOME_TEXT, pairs
 from runner.core.model.facts import Facts, Interface
 from runner.core.model.finding import Finding, Level
 from runner.core.model.network_probe import (
-    Contact,
-    Found,
-    Names,
+    HostProbe,
+    NameLookups,
+    NameResults,
+    NetworkProbe,
     Outcome,
-    Probed,
-    Questions,
+    ProbeResult,
     Target,
 )
 from runner.core.model.spec import Node
@@ -26,7 +26,7 @@ from runner.core.planning.addresses import Endpoint
 from tests.golden.builders import LO, facts, spec
 
 OK, LATE = Outcome.REACHED, Outcome.TIMED_OUT
-ERROR, WARNING, FINE = Level.ERROR, Level.WARNING, Level.FINE
+ERROR, WARNING, FINE = Level.ERROR, Level.WARNING, Level.OK
 STORE = Target("a", "10.0.0.1", 29500)
 
 
@@ -42,42 +42,44 @@ def probed(
     *,
     store: dict[str, Outcome] | None = None,
     trips: dict[str, float] | None = None,
-) -> Probed:
+) -> NetworkProbe:
     """What nodes of one letter each found; `ill` pairs like "ab" did not reach each other so."""
 
-    def contacts(name: str) -> tuple[Contact, ...]:
+    def contacts(name: str) -> tuple[ProbeResult, ...]:
         tried = [
-            Contact(target(n), (ill or {}).get(name + n, OK), (trips or {}).get(name + n, 0.0002))
+            ProbeResult(
+                target(n), (ill or {}).get(name + n, OK), (trips or {}).get(name + n, 0.0002)
+            )
             for n in nodes
             if n != name
         ]
-        at_store = [Contact(STORE, (store or {}).get(name, OK), 0.0002)] if name != "a" else []
+        at_store = [ProbeResult(STORE, (store or {}).get(name, OK), 0.0002)] if name != "a" else []
         return (*tried, *at_store)
 
-    return Probed(
+    return NetworkProbe(
         {n: Endpoint("eth0", target(n).address, "10.0.0.0/24") for n in nodes},
         (*map(target, nodes), STORE),
         STORE,
-        {n: Found(contacts(n)) for n in nodes},
+        {n: HostProbe(contacts(n)) for n in nodes},
     )
 
 
-def case(found: Probed | None, **changed: Facts) -> Case:
+def case(found: NetworkProbe | None, **changed: Facts) -> CheckContext:
     """Hosts that are well, and what they found of each other."""
     known = found.endpoints if found else {"a": Endpoint(), "b": Endpoint(), "c": Endpoint()}
     told = {
         n: facts(n, f"eth0 10.0.0.{at}/24") for at, n in enumerate(known, 1) if n not in changed
     }
     nodes = (Node(n, f"10.0.0.{at}") for at, n in enumerate(known, 1))
-    return Case(spec(*nodes), {**told, **changed}, probed=found)
+    return CheckContext(spec(*nodes), {**told, **changed}, network_probe=found)
 
 
-def bad(found: Probed) -> list[tuple[str, str]]:
+def bad(found: NetworkProbe) -> list[tuple[str, str]]:
     """The errors and warnings of `pairs`: node and what."""
-    return [(each.node, each.what) for each in told(found) if each.level is not FINE]
+    return [(each.node, each.message) for each in told(found) if each.level is not FINE]
 
 
-def told(found: Probed) -> list[Finding]:
+def told(found: NetworkProbe) -> list[Finding]:
     """All that `pairs` says."""
     every = list(pairs(case(found)))
     assert all(each.hint for each in every if each.level is not FINE)
@@ -89,14 +91,14 @@ def test_all_is_well() -> None:
     found = probed("abcd", trips={"ab": 0.0004, "ba": 0.0004})
     assert told(found) == [Finding(FINE, "", "12 pairs, round trips 0.2 ms to 0.4 ms")]
     assert list(pairs(case(None))) == []
-    assert list(pairs(case(Probed(found.endpoints)))) == []
+    assert list(pairs(case(NetworkProbe(found.endpoints)))) == []
 
 
 @pytest.mark.parametrize("outcome", set(Outcome) - {OK})
 def test_one_direction_is_named(outcome: Outcome) -> None:
     """With where it was tried, how it failed, and that the two reach all others."""
     assert bad(probed("abc", {"ac": outcome})) == [
-        ("a", f"a cannot reach c at 10.0.0.3:40003: {WORDS[outcome]}; both reach the others")
+        ("a", f"a cannot reach c at 10.0.0.3:40003: {OUTCOME_TEXT[outcome]}; both reach the others")
     ]
     assert bad(probed("abc", {"ca": outcome}))[0][0] == "c"
 
@@ -135,7 +137,7 @@ def test_many_pairs_are_counted() -> None:
     """Two halves of a cluster that do not see each other."""
     halves = {one + other: LATE for one in "abcd" for other in "efgh"}
     found = bad(probed("abcdefgh", {**halves, **{k[::-1]: v for k, v in halves.items()}}))
-    assert len(found) == NAMED + 1
+    assert len(found) == MAX_LISTED_PAIRS + 1
     assert found[-1][1].startswith("8 more pairs cannot, such as c and e")
 
 
@@ -147,7 +149,7 @@ def test_the_masters_port_is_judged_where_its_machine_is_reached() -> None:
         ("a", f"{key}no node reaches {rest}")
     ]
     assert bad(probed("abc", store={"b": LATE})) == [("a", f"{key}b cannot reach {rest}")]
-    found = probed("abc", {"ba": Outcome.REFUSED}, store={"b": Outcome.STRANGER})
+    found = probed("abc", {"ba": Outcome.REFUSED}, store={"b": Outcome.WRONG_PEER})
     ((node, what),) = bad(found)
     assert (node, "another machine or program answers" in what) == ("b", True)
 
@@ -167,16 +169,16 @@ def test_a_slow_host_is_told_from_a_slow_pair() -> None:
 def test_who_did_not_answer_is_said() -> None:
     """And whose address is not known, and what was not tried in time."""
     found = probed("abc")
-    del found.of["b"]
+    del found.by_node["b"]
     found.endpoints["c"] = Endpoint("eth0")
-    found.of["c"] = Found(found.of["c"].contacts[:1])
-    lost = replace(found, silent={"b": "the connection to it is gone"})
+    found.by_node["c"] = HostProbe(found.by_node["c"].results[:1])
+    lost = replace(found, missing_reasons={"b": "the connection to it is gone"})
     assert [(each.level, each.node) for each in told(lost)[:3]] == [
         (WARNING, "b"),
         (WARNING, "c"),
         (WARNING, ""),
     ]
-    assert told(lost)[2].what == "tries that did not end in time: 1, such as c → b"
+    assert told(lost)[2].message == "tries that did not end in time: 1, such as c → b"
 
 
 def test_an_address_that_two_machines_have() -> None:
@@ -184,7 +186,7 @@ def test_an_address_that_two_machines_have() -> None:
     bridge = Interface("docker0", ("10.0.0.1/16",))
     double = facts("c", "eth0 10.0.0.3/24", interfaces=(LO, bridge))
     found = list(network(case(probed("abc"), c=double)))
-    assert [(each.node, each.what) for each in found if each.level is not FINE] == [
+    assert [(each.node, each.message) for each in found if each.level is not FINE] == [
         ("c", "10.0.0.1 (docker0) is the address of a, too")
     ]
     seen = probed("abc", {"ac": Outcome.REFUSED, "bc": Outcome.REFUSED})
@@ -203,22 +205,26 @@ def test_unlike_mtus_are_a_warning() -> None:
     looked = case(
         probed("abc"), a=replace(plain, interfaces=usual), b=replace(host, interfaces=jumbo)
     )
-    assert [(e.node, e.what) for e in network(looked) if e.level is WARNING] == [
+    assert [(e.node, e.message) for e in network(looked) if e.level is WARNING] == [
         ("b", "eth0 has MTU 9000, most have 1500: large packets may get lost")
     ]
 
 
 AT = {"a": "10.0.0.1", "b": "10.0.0.2"}
-WELL = Names(("a", "b"), {"a": 0.01, "b": 0.01}, own=("10.0.0.2",), own_known=True)
+WELL = NameResults(
+    ("a", "b"), {"a": 0.01, "b": 0.01}, own_addresses=("10.0.0.2",), own_name_answered=True
+)
 
 
-def named(told: Names, *, master: str = "", interface: str = "eth0") -> list[Finding]:
+def named(told: NameResults, *, master: str = "", interface: str = "eth0") -> list[Finding]:
     """What `names` says where b found `told`, and a what it should."""
-    right = replace(WELL, own=("10.0.0.1",), master=("127.0.1.1",) if master else ())
-    found = Probed(
+    right = replace(
+        WELL, own_addresses=("10.0.0.1",), master_addresses=("127.0.1.1",) if master else ()
+    )
+    found = NetworkProbe(
         {n: Endpoint(interface, at, "10.0.0.0/24") for n, at in AT.items()},
-        of={"a": Found(names=right), "b": Found(names=told)},
-        questions=Questions(AT, master),
+        by_node={"a": HostProbe(name_results=right), "b": HostProbe(name_results=told)},
+        lookups=NameLookups(AT, master),
     )
     return [each for each in names(case(found)) if each.node == "b"]
 
@@ -240,21 +246,23 @@ def test_slow_look_ups_are_a_warning(seconds: dict[str, float], what: str) -> No
     """With the lines that cure it."""
     (found,) = named(replace(WELL, seconds=seconds))
     assert found.level is WARNING
-    assert found.what.startswith(what)
+    assert found.message.startswith(what)
     assert found.hint.splitlines()[1:] == ["10.0.0.1 a", "10.0.0.2 b"]
 
 
 def test_look_ups_that_were_not_made_are_said() -> None:
     """On a host without processes to spare, or one that went away."""
-    assert [each.level for each in named(Names(), master="gpu1")] == [WARNING]
-    gone = Probed({}, silent={"b": "the connection to it is gone"}, questions=Questions(AT))
+    assert [each.level for each in named(NameResults(), master="gpu1")] == [WARNING]
+    gone = NetworkProbe(
+        {}, missing_reasons={"b": "the connection to it is gone"}, lookups=NameLookups(AT)
+    )
     ((level, node),) = [(each.level, each.node) for each in names(case(gone))]
     assert (level, node) == (WARNING, "b")
 
 
 def test_an_own_name_that_loops_matters_where_no_interface_is_known() -> None:
     """Else the plan sets GLOO_SOCKET_IFNAME."""
-    loops = replace(WELL, own=("127.0.1.1",))
+    loops = replace(WELL, own_addresses=("127.0.1.1",))
     assert [each.level for each in named(loops)] == [FINE]
     (found,) = named(loops, interface="")
     assert (found.level, found.hint) == (WARNING, "set cluster.nodes.b.interface")
@@ -273,5 +281,5 @@ def test_the_masters_name_must_lead_to_it(
     addresses: tuple[str, ...], level: Level, what: str
 ) -> None:
     """On every other node; a loopback address is harmless on itself."""
-    found = named(replace(WELL, master=addresses), master="gpu1")[0]
-    assert (found.level, found.what.endswith(what)) == (level, True), found
+    found = named(replace(WELL, master_addresses=addresses), master="gpu1")[0]
+    assert (found.level, found.message.endswith(what)) == (level, True), found

@@ -7,26 +7,26 @@ from typing import Any
 
 import pytest
 
-from runner.checks.context import Case
-from runner.checks.registry import AT_LAUNCH, CHECKS
+from runner.checks.context import CheckContext
+from runner.checks.registry import CHECKS, LAUNCH_CHECKS
 from runner.core.model.facts import Facts
 from runner.core.model.finding import Finding, Level
 from runner.core.model.spec import Node, Rendezvous, Spec, Torchrun
-from runner.core.planning.etcd import Answer, Etcd
+from runner.core.planning.etcd import EndpointReply, EtcdFacts
 from tests.golden.builders import TORCH, facts, spec
 
 NODES = (Node("a", "10.0.0.1"), Node("b", "10.0.0.2"))
 WITH_CLIENT = replace(TORCH, packages={"python-etcd": "0.4.5"})
-ANSWERS = Etcd(answer=Answer(version="3.4.23", v2=True))
+ANSWERS = EtcdFacts(endpoint_reply=EndpointReply(version="3.4.23", has_v2=True))
 AT = Rendezvous("etcd-v2", endpoint="etcd1:2379")
 SERVED = Rendezvous("etcd", serve="b")
 
 
 def look(asked: Spec, b: Facts) -> list[Finding]:
     """What is found of two hosts, of which `a` is well."""
-    etcd = ANSWERS if asked.rendezvous.endpoint else Etcd()
+    etcd = ANSWERS if asked.rendezvous.endpoint else EtcdFacts()
     a = facts("a", "eth0 10.0.0.1/24", python=WITH_CLIENT, etcd=etcd)
-    return list(CHECKS["rendezvous"](Case(asked, {"a": a, "b": b})))
+    return list(CHECKS["rendezvous"](CheckContext(asked, {"a": a, "b": b})))
 
 
 def host(**others: Any) -> Facts:
@@ -43,7 +43,7 @@ def test_there_is_nothing_to_say_where_torch_needs_nothing() -> None:
 
 def test_it_is_looked_at_by_every_launch() -> None:
     """A client that is missing would end ten minutes later otherwise."""
-    assert "rendezvous" in AT_LAUNCH
+    assert "rendezvous" in LAUNCH_CHECKS
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_it_is_looked_at_by_every_launch() -> None:
         (AT, host(etcd=ANSWERS), ["etcd 3.4.23 answers", "etcd 3.4.23 answers"]),
         (
             SERVED,
-            host(etcd=Etcd("/usr/bin/etcd", "3.4.23")),
+            host(etcd=EtcdFacts("/usr/bin/etcd", "3.4.23")),
             ["has what torch needs for etcd", "can run etcd 3.4.23"],
         ),
     ],
@@ -60,7 +60,7 @@ def test_it_is_looked_at_by_every_launch() -> None:
 def test_what_is_well_is_said(way: Rendezvous, b: Facts, said: list[str]) -> None:
     """Of every host."""
     found = look(spec(*NODES, rendezvous=way), b)
-    assert [(each.level, each.what) for each in found] == [(Level.FINE, each) for each in said]
+    assert [(each.level, each.message) for each in found] == [(Level.OK, each) for each in said]
 
 
 @pytest.mark.parametrize(
@@ -75,14 +75,14 @@ def test_what_is_well_is_said(way: Rendezvous, b: Facts, said: list[str]) -> Non
         ),
         pytest.param(
             AT,
-            host(etcd=Etcd(answer=Answer("Connection refused"))),
+            host(etcd=EtcdFacts(endpoint_reply=EndpointReply("Connection refused"))),
             "rendezvous.endpoint: etcd1:2379 cannot be used from here: Connection refused",
             "HOST:PORT of an etcd's client URL",
             id="unreachable",
         ),
         pytest.param(
             AT,
-            host(etcd=Etcd(answer=Answer(version="3.6.1", v2=False))),
+            host(etcd=EtcdFacts(endpoint_reply=EndpointReply(version="3.6.1", has_v2=False))),
             "rendezvous.endpoint: the etcd 3.6.1 at etcd1:2379 offers no v2 API",
             "start it with --enable-v2",
             id="no v2 API",
@@ -96,7 +96,7 @@ def test_what_is_well_is_said(way: Rendezvous, b: Facts, said: list[str]) -> Non
         ),
         pytest.param(
             SERVED,
-            host(etcd=Etcd("/opt/etcd", "3.6.1")),
+            host(etcd=EtcdFacts("/opt/etcd", "3.6.1")),
             "rendezvous.serve: /opt/etcd is etcd 3.6.1, which has no v2 API for torch",
             "install etcd 3.4 or 3.5 there",
             id="its own has no v2 API",
@@ -106,16 +106,16 @@ def test_what_is_well_is_said(way: Rendezvous, b: Facts, said: list[str]) -> Non
 def test_what_keeps_them_apart_is_an_error(way: Rendezvous, b: Facts, what: str, hint: str) -> None:
     """Of that host alone, with what to do."""
     found = look(spec(*NODES, rendezvous=way), b)
-    (one,) = (each for each in found if each.level is not Level.FINE)
-    assert (one.level, one.node, one.what) == (Level.ERROR, "b", what)
+    (one,) = (each for each in found if each.level is not Level.OK)
+    assert (one.level, one.node, one.message) == (Level.ERROR, "b", what)
     assert hint in one.hint
 
 
 def test_a_client_without_metadata_counts() -> None:
     """Somebody put its module there by hand."""
-    python = replace(TORCH, packages={}, similar={"etcd": "etcd"})
+    python = replace(TORCH, packages={}, substitutes={"etcd": "etcd"})
     found = look(spec(*NODES, rendezvous=AT), host(python=python, etcd=ANSWERS))
-    assert {each.level for each in found} == {Level.FINE}
+    assert {each.level for each in found} == {Level.OK}
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ def test_an_option_that_a_hosts_torch_has_not(knobs: Torchrun, torch: str, what:
     """Its version, the key, and the first torch that has it."""
     asked = spec(*NODES, rendezvous=Rendezvous("c10d"), torchrun=knobs)
     (one,) = look(asked, host(python=replace(TORCH, torch=torch)))
-    assert (one.level, one.node, one.what) == (
+    assert (one.level, one.node, one.message) == (
         Level.ERROR,
         "b",
         f"torch {torch} is there, and {what}",

@@ -11,8 +11,8 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runner.config.arguments import arguments, hydra_value
-from runner.config.validation import Checker
+from runner.config.arguments import hydra_value, render_arguments
+from runner.config.validation import Validator
 from runner.core.errors import Problem
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=12)
@@ -26,7 +26,7 @@ NUMBER = st.integers() | st.floats(allow_nan=False, allow_infinity=False)
 def words_of(args: object, style: str = "argparse") -> list[str]:
     """Return the words, when nothing is wrong."""
     problems: list[Problem] = []
-    words = arguments(Checker(problems), args, style)
+    words = render_arguments(Validator(problems), args, style)
     assert problems == []
     return words
 
@@ -34,7 +34,7 @@ def words_of(args: object, style: str = "argparse") -> list[str]:
 def problems_of(args: object, style: str = "argparse") -> list[str]:
     """Return what is wrong, as it is printed."""
     problems: list[Problem] = []
-    arguments(Checker(problems), args, style)
+    render_arguments(Validator(problems), args, style)
     return [str(problem) for problem in problems]
 
 

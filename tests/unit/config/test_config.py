@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from runner.config.compose import new_run_id
-from runner.config.inputs import Asked
-from runner.config.schema import Runner
-from runner.config.spec_builder import build, program_name
+from runner.config.inputs import SpecInputs
+from runner.config.schema import RunnerConfig
+from runner.config.spec_builder import build_spec, program_name
 from runner.core.errors import ConfigError
 from runner.core.model.launch_request import DryRun
-from runner.core.model.spec import Deploy, Node, PortRule, Spec, Ssh, Task
+from runner.core.model.spec import Deploy, Node, PortRange, Spec, Ssh, Task
 from runner.core.secret import Secret
 
 DEFAULTS: dict[str, Any] = {
@@ -28,40 +28,42 @@ DEFAULTS: dict[str, Any] = {
 }
 
 
-def asked(changes: dict[str, Any], environ: dict[str, str] | None = None, cwd: str = "/") -> Asked:
+def asked(
+    changes: dict[str, Any], environ: dict[str, str] | None = None, cwd: str = "/"
+) -> SpecInputs:
     """Return the shipped defaults, one node, one script, and `changes` by full key."""
-    values = dataclasses.asdict(Runner())
+    values = dataclasses.asdict(RunnerConfig())
     for key, value in {**DEFAULTS, **changes}.items():
         *path, last = key.split(".")
         place = values
         for part in path:
             place = place[part]
         place[last] = copy.deepcopy(value)
-    return Asked(values, cluster="lab", task="train", cwd=cwd, environ=environ or {})
+    return SpecInputs(values, cluster="lab", task="train", cwd=cwd, environ=environ or {})
 
 
 def spec_of(changes: dict[str, Any], environ: dict[str, str] | None = None) -> Spec:
     """Return the `Spec` of the defaults with `changes`."""
-    return build(asked(changes, environ), [])[0]
+    return build_spec(asked(changes, environ), [])[0]
 
 
 def problems_of(changes: dict[str, Any], environ: dict[str, str] | None = None) -> list[str]:
     """Return what is wrong with `changes`, as it is printed."""
     with pytest.raises(ConfigError) as caught:
-        build(asked(changes, environ), [])
+        build_spec(asked(changes, environ), [])
     return [str(problem) for problem in caught.value.problems]
 
 
 def test_defaults_make_a_spec() -> None:
     """One node and one program are enough; everything else has a default."""
-    spec, options = build(asked({}), [])
+    spec, options = build_spec(asked({}), [])
     assert spec == Spec(
         run_id="run-1",
         cluster="lab",
         nodes=(Node(name="gpu1", host="gpu1"),),
         task=Task(name="train", kind="script", target="train.py"),
         project="/",
-        deploy=Deploy(on=True, max_mb=200, keep=3),
+        deploy=Deploy(enabled=True, max_mb=200, keep=3),
     )
     assert options == {
         "dry_run": DryRun.OFF,
@@ -103,7 +105,7 @@ def test_every_key_of_a_cluster_reaches_the_spec(tmp_path: Path) -> None:
         cluster="lab",
         nodes=(Node(name="gpu1", host="gpu1", gpu_count=4, nproc=2),),
         task=Task(name="train", kind="script", target="train.py"),
-        master_port=PortRule(29500, 29600),
+        master_port=PortRange(29500, 29600),
         backend="gloo",
         ssh=Ssh(
             user="ada",
@@ -117,7 +119,7 @@ def test_every_key_of_a_cluster_reaches_the_spec(tmp_path: Path) -> None:
         setup=("module load cuda", "conda activate x"),
         project="~/code",
         workdir="/scratch/runs",
-        deploy=Deploy(on=False, max_mb=5, keep=0),
+        deploy=Deploy(enabled=False, max_mb=5, keep=0),
         grace_s=1.0,
         lost_s=2.0,
         disconnect_s=3.5,
@@ -127,15 +129,15 @@ def test_every_key_of_a_cluster_reaches_the_spec(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("rule", "ports"),
     [
-        ("auto", PortRule()),
-        (None, PortRule()),
-        (29500, PortRule(29500, 29500)),
-        ("29500", PortRule(29500, 29500)),
-        ("29500-29600", PortRule(29500, 29600)),
-        ("1 - 65535", PortRule(1, 65535)),
+        ("auto", PortRange()),
+        (None, PortRange()),
+        (29500, PortRange(29500, 29500)),
+        ("29500", PortRange(29500, 29500)),
+        ("29500-29600", PortRange(29500, 29600)),
+        ("1 - 65535", PortRange(1, 65535)),
     ],
 )
-def test_port_rules(rule: object, ports: PortRule) -> None:
+def test_port_rules(rule: object, ports: PortRange) -> None:
     """A port, a range, or any free one."""
     assert spec_of({"cluster.master_port": rule}).master_port == ports
 
@@ -412,7 +414,7 @@ def test_the_project_is_where_the_user_stands_as_they_see_it(tmp_path: Path) -> 
 
     def project(pwd: str, value: str | None = None) -> str:
         changes = {"cluster.project": value}
-        return build(asked(changes, {"PWD": pwd}, str(real)), [])[0].project
+        return build_spec(asked(changes, {"PWD": pwd}, str(real)), [])[0].project
 
     assert project(str(link)) == str(link)
     assert project(str(tmp_path)) == str(real)
@@ -432,7 +434,7 @@ def test_the_project_is_where_the_user_stands_as_they_see_it(tmp_path: Path) -> 
 )
 def test_code_is_pushed_unless_it_is_there(changes: dict[str, Any], on: bool) -> None:
     """`never` says so, and a `project` too."""
-    assert spec_of(changes).deploy.on is on
+    assert spec_of(changes).deploy.enabled is on
 
 
 @pytest.mark.parametrize(
@@ -446,20 +448,20 @@ def test_code_is_pushed_unless_it_is_there(changes: dict[str, Any], on: bool) ->
 )
 def test_how_long_a_run_goes_on_alone(changes: dict[str, Any], seconds: float) -> None:
     """0 is for ever: for runs that nobody is meant to wait for."""
-    assert build(asked(changes), [])[0].disconnect_s == seconds
+    assert build_spec(asked(changes), [])[0].disconnect_s == seconds
 
 
 def test_options_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
     """The run folder is absolute, ranks may be one or many, dry runs are three words."""
     monkeypatch.setenv("HOME", "/home/ada")
     changes = {"run_dir": "~/r", "logs.ranks": [0, 3], "dry_run": "offline", "ui": "plain"}
-    assert build(asked(changes), [])[1] == {
+    assert build_spec(asked(changes), [])[1] == {
         "run_dir": Path("/home/ada/r"),
         "console_ranks": frozenset({0, 3}),
         "dry_run": DryRun.OFFLINE,
         "ui": "plain",
     }
-    assert build(asked({"logs.ranks": 2, "dry_run": True}), [])[1] == {
+    assert build_spec(asked({"logs.ranks": 2, "dry_run": True}), [])[1] == {
         "run_dir": Path("/runs/run-1"),
         "console_ranks": frozenset({2}),
         "dry_run": DryRun.ON,
@@ -480,7 +482,7 @@ def test_the_keys_are_these() -> None:
             found += [] if value and isinstance(value, dict) else [before + key]
         return found
 
-    assert keys(dataclasses.asdict(Runner())) == [
+    assert keys(dataclasses.asdict(RunnerConfig())) == [
         *("cluster.transport", "cluster.backend", "cluster.gpus_per_node"),
         *("cluster.nproc_per_node", "cluster.master", "cluster.master_port", "cluster.nodes"),
         *("cluster.only", "cluster.exclude"),

@@ -8,22 +8,22 @@ from typing import Any
 
 import pytest
 
-from runner.config.inputs import Asked
-from runner.config.nodes import expand
-from runner.config.schema import Runner
-from runner.config.spec_builder import build
+from runner.config.inputs import SpecInputs
+from runner.config.nodes import expand_range
+from runner.config.schema import RunnerConfig
+from runner.config.spec_builder import build_spec
 from runner.core.errors import ConfigError
 from runner.core.model.spec import Node
 
 RANGE: dict[str, Any] = {"gpu1": {}, "gpu2": {}, "gpu[03-16]": {}}
 
 
-def asked(nodes: Any, cluster: dict[str, Any], task: dict[str, Any], **more: Any) -> Asked:
+def asked(nodes: Any, cluster: dict[str, Any], task: dict[str, Any], **more: Any) -> SpecInputs:
     """Return a configuration with these nodes."""
-    values = dataclasses.asdict(Runner(run_id="run-1"))
+    values = dataclasses.asdict(RunnerConfig(run_id="run-1"))
     values["cluster"].update(copy.deepcopy({"nodes": nodes, **cluster}))
     values["task"].update({"script": "train.py", **task})
-    return Asked(values, cluster="lab", task="train", cwd="/", environ={}, **more)
+    return SpecInputs(values, cluster="lab", task="train", cwd="/", environ={}, **more)
 
 
 def nodes_of(
@@ -33,7 +33,7 @@ def nodes_of(
     **cluster: Any,
 ) -> tuple[Node, ...]:
     """Return the chosen nodes."""
-    return build(asked(nodes, cluster, task or {}, **(more or {})), [])[0].nodes
+    return build_spec(asked(nodes, cluster, task or {}, **(more or {})), [])[0].nodes
 
 
 def names_of(nodes: Any, **cluster: Any) -> str:
@@ -49,7 +49,7 @@ def problems_of(
 ) -> list[str]:
     """Return what is wrong, as it is printed."""
     with pytest.raises(ConfigError) as caught:
-        build(asked(nodes, cluster, task or {}, **(more or {})), [])
+        build_spec(asked(nodes, cluster, task or {}, **(more or {})), [])
     return [str(problem) for problem in caught.value.problems]
 
 
@@ -108,7 +108,7 @@ def test_a_node_may_be_auto_where_its_cluster_is_not() -> None:
 )
 def test_ranges(entry: str, names: str) -> None:
     """ClusterShell's notation, zeros kept."""
-    assert sorted(expand(entry)) == sorted(names.split())
+    assert sorted(expand_range(entry)) == sorted(names.split())
 
 
 def test_rank_order_is_the_order_of_the_yaml() -> None:
@@ -142,7 +142,7 @@ def test_the_command_line_wins_over_a_later_range() -> None:
     """`cluster.nodes.gpu2.gpus=4` holds wherever gpu2 stands in the YAML."""
     nodes = {"gpu2": {"gpus": 4, "env": {"A": 4}}, "gpu[1-2]": {"gpus": 8, "env": {"A": 8, "B": 8}}}
     paths = [("gpu2", "gpus"), ("gpu2", "env", "A")]
-    first, second = nodes_of(nodes, more={"node_overrides": paths, "declared": list(nodes)})
+    first, second = nodes_of(nodes, more={"node_overrides": paths, "known_entries": list(nodes)})
     assert (first.name, first.gpu_count, first.env) == ("gpu2", 4, {"A": "4", "B": "8"})
     assert (second.name, second.gpu_count, second.env) == ("gpu1", 8, {"A": "8", "B": "8"})
 
@@ -296,7 +296,7 @@ def test_a_misspelt_node_on_the_command_line_is_no_new_node() -> None:
     nodes = {"gpu1": {}, "gpu[02-03]": {}, "gpu04": {"gpus": 1}, "gpu5": {"gpus": 1}}
     more = {
         "node_overrides": [("gpu04", "gpus"), ("gpu5", "gpus")],
-        "declared": ["gpu1", "gpu[02-03]", "gpu04"],
+        "known_entries": ["gpu1", "gpu[02-03]", "gpu04"],
     }
     assert problems_of(nodes, more=more) == [
         (
@@ -310,7 +310,7 @@ def test_a_misspelt_node_on_the_command_line_is_no_new_node() -> None:
 def test_a_node_name_with_dots_is_out_of_reach_of_the_command_line() -> None:
     """The message says how to name it in place."""
     nodes = {"n1.lab": {}, "n1": {"lab": {"gpus": 1}}}
-    more = {"node_overrides": [("n1", "lab", "gpus")], "declared": ["n1.lab"]}
+    more = {"node_overrides": [("n1", "lab", "gpus")], "known_entries": ["n1.lab"]}
     assert problems_of(nodes, more=more) == [
         (
             "cluster.nodes.n1: there is no node n1; the nodes are n1.lab\n"

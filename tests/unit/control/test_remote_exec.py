@@ -12,20 +12,20 @@ from typing import Any
 import pytest
 
 from runner.control import remote_exec
-from runner.control.remote_exec import Execution
-from runner.control.rpc.session import Session
+from runner.control.remote_exec import RemoteCommand
+from runner.control.rpc.session import HostSession
 from runner.core.model.spec import Node
 from runner.core.protocol.frames import Frame
 
 LOST_S = 15.0
 
 
-class Host(Session):
+class Host(HostSession):
     """A host that remembers what it was asked."""
 
     def __init__(self, name: str) -> None:
         self.node = Node(name, "10.0.0.1")
-        self.heard = self.sent = time.monotonic()
+        self.last_heard = self.last_sent = time.monotonic()
         self._closed = threading.Event()
         self.asked: list[tuple[str, dict[str, Any]]] = []
 
@@ -36,7 +36,7 @@ class Host(Session):
         return len(self.asked)
 
 
-class Story(queue.SimpleQueue[tuple[Session | None, Frame]]):
+class Story(queue.SimpleQueue[tuple[HostSession | None, Frame]]):
     """An inbox that never waits, and ends a test that would."""
 
     def __init__(self) -> None:
@@ -58,7 +58,7 @@ class Run:
         self.inbox = Story()
         self.hosts = {name: Host(name) for name in "ab"}
         self.states: list[tuple[str, str]] = []
-        self.execution = Execution(
+        self.execution = RemoteCommand(
             self.hosts, self.inbox, LOST_S, lambda name, state: self.states.append((name, state))
         )
 
@@ -72,12 +72,14 @@ class Run:
 
     def exited(self, name: str, code: int = 0, **data: Any) -> None:
         """Have the command end there."""
-        self.come(name, "exited", **{"code": code, "late": False, "survivors": [], **data})
+        self.come(name, "exited", **{"code": code, "timed_out": False, "survivors": [], **data})
 
     def told(self, timeout_s: float = 60.0) -> dict[str, tuple[int | None, str]]:
         """Run it; return codes and problems."""
         self.execution.run(["echo", "a b"], timeout_s)
-        return {name: (each.code, each.problem) for name, each in self.execution.answers.items()}
+        return {
+            name: (each.exit_code, each.problem) for name, each in self.execution.results.items()
+        }
 
 
 @pytest.fixture
@@ -96,16 +98,19 @@ def test_answers_are_kept_apart(run: Run) -> None:
     run.exited("a", -9)
 
     assert run.told() == {"a": (-9, ""), "b": (3, "")}
-    answers = run.execution.answers
-    assert (bytes(answers["a"].out), bytes(answers["a"].err)) == (b"one\xff\nmore", b"warning")
-    assert (bytes(answers["b"].out), bytes(answers["b"].err)) == (b"two", b"")
+    answers = run.execution.results
+    assert (bytes(answers["a"].stdout), bytes(answers["a"].stderr)) == (
+        b"one\xff\nmore",
+        b"warning",
+    )
+    assert (bytes(answers["b"].stdout), bytes(answers["b"].stderr)) == (b"two", b"")
     assert run.hosts["a"].asked[0] == ("exec", {"argv": ["echo", "a b"], "limit_s": 60.0})
 
 
 @pytest.mark.parametrize(
     ("kind", "data", "problem"),
     [
-        ("refused", {"why": "No such file"}, "cannot be started: No such file"),
+        ("refused", {"reason": "No such file"}, "cannot be started: No such file"),
         ("closed", {"reason": "reset"}, "lost: the connection to it broke: reset"),
     ],
 )
@@ -123,8 +128,8 @@ def test_host_that_cannot_answer_is_named(
 
 def test_command_that_had_to_be_killed_is_named(run: Run) -> None:
     """So are processes that even that could not end."""
-    run.exited("a", -9, late=True)
-    run.exited("b", -9, late=True, survivors=[7, 8])
+    run.exited("a", -9, timed_out=True)
+    run.exited("b", -9, timed_out=True, survivors=[7, 8])
 
     assert run.told() == {
         "a": (-9, "did not end in time and was killed"),
@@ -134,7 +139,7 @@ def test_command_that_had_to_be_killed_is_named(run: Run) -> None:
 
 def test_silent_host_is_given_up(run: Run) -> None:
     """After `lost_s`, while the other one still runs and is asked whether it is there."""
-    run.hosts["a"].heard = run.hosts["a"].sent = time.monotonic() - LOST_S - 1
+    run.hosts["a"].last_heard = run.hosts["a"].last_sent = time.monotonic() - LOST_S - 1
     run.inbox.at[5] = lambda: run.exited("b")
 
     told = run.told()
@@ -150,15 +155,15 @@ def test_silent_host_is_given_up(run: Run) -> None:
 
 def test_nobody_waits_longer_than_the_time_limit(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """A host that answers pings but never ends the command is given up in the end."""
-    monkeypatch.setattr(remote_exec, "MARGIN_S", -1.0)
+    monkeypatch.setattr(remote_exec, "TIMEOUT_MARGIN_S", -1.0)
 
     assert {code for code, _ in run.told(timeout_s=0.0).values()} == {None}
-    assert all(answer.problem.startswith("lost") for answer in run.execution.answers.values())
+    assert all(answer.problem.startswith("lost") for answer in run.execution.results.values())
 
 
 def test_flood_of_one_host_hides_no_other(run: Run) -> None:
     """While one prints without end, the others are looked after, and hear from us."""
-    run.hosts["a"].heard = run.hosts["a"].sent = time.monotonic() - LOST_S - 1
+    run.hosts["a"].last_heard = run.hosts["a"].last_sent = time.monotonic() - LOST_S - 1
     for _ in range(20):
         run.output("b", "out", b"y\n")
     run.exited("b")
@@ -169,41 +174,41 @@ def test_flood_of_one_host_hides_no_other(run: Run) -> None:
 
 def test_endless_output_is_cut_and_that_is_said(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """This machine's memory is no host's to fill."""
-    monkeypatch.setattr(remote_exec, "LIMIT", 10)
+    monkeypatch.setattr(remote_exec, "MAX_OUTPUT_BYTES", 10)
     for _ in range(5):
         run.output("a", "out", b"12345678")
     run.exited("a")
     run.exited("b")
     run.told()
 
-    assert bytes(run.execution.answers["a"].out) == b"1234567812"
-    assert run.execution.answers["a"].dropped
+    assert bytes(run.execution.results["a"].stdout) == b"1234567812"
+    assert run.execution.results["a"].truncated
 
 
 def test_output_of_just_the_limit_is_whole(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is said to be missing that is not."""
-    monkeypatch.setattr(remote_exec, "LIMIT", 8)
+    monkeypatch.setattr(remote_exec, "MAX_OUTPUT_BYTES", 8)
     run.output("a", "out", b"12345678")
     run.exited("a")
     run.exited("b")
     run.told()
 
-    assert bytes(run.execution.answers["a"].out) == b"12345678"
-    assert not run.execution.answers["a"].dropped
+    assert bytes(run.execution.results["a"].stdout) == b"12345678"
+    assert not run.execution.results["a"].truncated
 
 
 def test_pieces_that_fill_the_limit_exactly_hide_nothing(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What comes after the last byte kept is missing too."""
-    monkeypatch.setattr(remote_exec, "LIMIT", 16)
+    monkeypatch.setattr(remote_exec, "MAX_OUTPUT_BYTES", 16)
     for _ in range(3):
         run.output("a", "out", b"12345678")
     run.exited("a")
     run.exited("b")
     run.told()
 
-    assert run.execution.answers["a"].dropped
+    assert run.execution.results["a"].truncated
 
 
 def test_signal_ends_the_waiting(run: Run) -> None:
@@ -215,5 +220,5 @@ def test_signal_ends_the_waiting(run: Run) -> None:
 
     assert run.told() == {"a": (0, ""), "b": (-9, "interrupted")}
     assert ("kill", {}) in run.hosts["b"].asked
-    assert run.execution.signal == signal.SIGINT
-    assert bytes(run.execution.answers["b"].out) == b"so far"
+    assert run.execution.received_signal == signal.SIGINT
+    assert bytes(run.execution.results["b"].stdout) == b"so far"

@@ -21,20 +21,20 @@ from runner.core.model.facts import (
     Gpu,
     GpuProcess,
     Interface,
-    Python,
+    Interpreter,
     Route,
-    Setup,
+    SetupResult,
 )
 from runner.core.model.order import Order
 from runner.core.outcome.verdict import Failure, NodeResult, RankResult, Verdict
 from runner.core.planning.build_plan import NodePlan, Plan
-from runner.core.protocol.events import KINDS, Ended, RankExited
+from runner.core.protocol.events import EVENT_TYPES, Ended, RankExited
 from runner.core.protocol.states import State
 
 DATA = [
-    *(Facts, FactsRequest, Interface, Route, Gpu, GpuProcess, Python, Setup),
+    *(Facts, FactsRequest, Interface, Route, Gpu, GpuProcess, Interpreter, SetupResult),
     *(Order, NodePlan, Plan, Verdict, NodeResult, RankResult, Failure),
-    *KINDS.values(),
+    *EVENT_TYPES.values(),
 ]
 TEXT = st.text("".join(map(chr, range(256))) + "ß→🙂", max_size=6)
 SCALARS: dict[Any, st.SearchStrategy[Any]] = {
@@ -84,7 +84,7 @@ def test_encoded_data_is_plain() -> None:
             "reason": "wedged",
             "killed": 2,
             "survivors": [7, 8],
-            "proven": True,
+            "verified": True,
         }
     }
 
@@ -116,7 +116,7 @@ def test_null_is_none_where_that_is_legal() -> None:
         pytest.param(Ended, {"state": ["stuck"]}, id="enum value of odd type"),
         pytest.param(Ended, {"state": "stuck", "survivors": 7}, id="number for a list"),
         pytest.param(Ended, {"state": "stuck", "survivors": "78"}, id="text for a list"),
-        pytest.param(Facts, {"node": "a", "own_env": ["A"]}, id="list for a mapping"),
+        pytest.param(Facts, {"node": "a", "preset_env": ["A"]}, id="list for a mapping"),
         pytest.param(Facts, {"node": "a", "python": "python3"}, id="text for an object"),
         pytest.param(Facts, {"node": "a", "gpus": [7]}, id="number for an object in a list"),
     ],

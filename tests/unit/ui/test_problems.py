@@ -88,8 +88,8 @@ def test_unknown_host_keys_are_one_problem() -> None:
         "    if they are equal: ssh-keyscan -p 23 -t ed25519 c.lab >> ~/known",
         "    or let the first key of every host be trusted",
     ]
-    assert render(hosts[:1]).splitlines()[0] == f"error: a: {hosts[0].what}"
-    behind = [replace(hosts[0], where=f"gpu{number}") for number in range(1, 41)]
+    assert render(hosts[:1]).splitlines()[0] == f"error: a: {hosts[0].message}"
+    behind = [replace(hosts[0], subject=f"gpu{number}") for number in range(1, 41)]
     assert [line for line in render(behind).splitlines() if "a.lab" in line] == [
         "    gpu[1-40]: a.lab port 22: ssh-ed25519 SHA256:a",
         "    if they are equal: ssh-keyscan -p 22 -t ed25519 a.lab >> ~/known",

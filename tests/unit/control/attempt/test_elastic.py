@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from runner.control.attempt.elastic import described
+from runner.control.attempt.elastic import describe_membership
 from runner.core.outcome.membership import Membership
 
 
@@ -22,4 +22,4 @@ def test_a_membership_in_a_line(
 ) -> None:
     """How large it is, and who came and went, where that is known."""
     ranks = {0: ("a", 2), 1: ("a", 2)}
-    assert described(Membership(2, "a:2", 2, 5.0, ranks, joined, left, compared)) == text
+    assert describe_membership(Membership(2, "a:2", 2, 5.0, ranks, joined, left, compared)) == text

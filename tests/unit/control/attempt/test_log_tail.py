@@ -9,8 +9,8 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runner.control.attempt.log_tail import CHUNK, Follower
-from runner.control.rpc.session import Session
+from runner.control.attempt.log_tail import CHUNK, LogTailer
+from runner.control.rpc.session import HostSession
 from runner.core.protocol.events import Event, ProgramStarted, RankStarted
 from tests.golden.builders import RUN_ID, plan
 
@@ -19,7 +19,7 @@ EVENTS: Key = ("events", "")
 RANK_0: Key = ("rank_0", "out")
 
 
-class Asked(Session):
+class Asked(HostSession):
     """A session that only remembers the reads it was asked for, by file."""
 
     def __init__(self) -> None:
@@ -43,7 +43,9 @@ class Followed:
     def __init__(self, tail: int | None = None) -> None:
         self.logs: defaultdict[Key, bytes] = defaultdict(bytes)
         self.events: list[Event] = []
-        self.follower = Follower(plan(1).of("a"), self._sink, begin={"tail": tail} if tail else {})
+        self.follower = LogTailer(
+            plan(1).node("a"), self._sink, start_at={"tail": tail} if tail else {}
+        )
         self.link = Asked()
         self.follower.start(self.link)
 
@@ -56,7 +58,7 @@ class Followed:
     ) -> None:
         """Answer the pending read of a file."""
         read = self.link.reads.pop(key)
-        taken = self.follower.take(
+        taken = self.follower.on_data(
             self.link, read["id"], read["offset"], chunk, eof=eof, hold_back=hold_back
         )
         self.events += taken
@@ -70,7 +72,7 @@ class Followed:
 def events(count: int) -> tuple[list[Event], bytes]:
     """So many events, and the file they make."""
     made = [Event(RUN_ID, "größer", 0, n, 1.5, 2.5, ProgramStarted(n)) for n in range(count)]
-    return made, "".join(event.line() for event in made).encode()
+    return made, "".join(event.to_line() for event in made).encode()
 
 
 def test_every_file_is_asked_for_from_its_beginning() -> None:
@@ -101,7 +103,7 @@ def test_events_of_another_attempt_are_left_out() -> None:
     other = Event(RUN_ID, "a", 1, 1, 1.5, 2.5, ProgramStarted(7))
     made, content = events(1)
 
-    followed.answer(EVENTS, other.line().encode() + content)
+    followed.answer(EVENTS, other.to_line().encode() + content)
 
     assert followed.events == made
 
@@ -114,7 +116,7 @@ def test_a_tail_is_asked_for_once() -> None:
     number = followed.link.reads.pop(RANK_0)["id"]
     followed.logs[RANK_0] = b"x" * 500  # so far unread
 
-    list(followed.follower.take(followed.link, number, 500, b"end", eof=False, hold_back=False))
+    list(followed.follower.on_data(followed.link, number, 500, b"end", eof=False, hold_back=False))
 
     assert followed.link.reads[RANK_0] == {"id": 7, "attempt": 0, "offset": 503, "n": CHUNK}
 
@@ -134,10 +136,10 @@ def test_file_at_its_end_is_not_asked_for_again() -> None:
     """When every file is at its end, all is here."""
     followed = Followed()
     for key in list(followed.link.reads):
-        assert not followed.follower.done
+        assert not followed.follower.is_complete
         followed.answer(key, eof=True)
 
-    assert followed.follower.done
+    assert followed.follower.is_complete
     assert followed.link.reads == {}
 
 
@@ -159,7 +161,7 @@ def test_log_that_must_wait_is_not_asked_for() -> None:
     followed.answer(RANK_0, b"one", hold_back=True)
     assert RANK_0 not in followed.link.reads
 
-    followed.follower.resume(followed.link)
+    followed.follower.resume_held_back(followed.link)
 
     assert followed.link.reads[RANK_0]["offset"] == 3
 
@@ -169,8 +171,8 @@ def test_resuming_twice_asks_once() -> None:
     followed = Followed()
     followed.answer(RANK_0, b"one", hold_back=True)
 
-    followed.follower.resume(followed.link)
-    followed.follower.resume(followed.link)
+    followed.follower.resume_held_back(followed.link)
+    followed.follower.resume_held_back(followed.link)
 
     assert followed.link.reads[RANK_0]["id"] == 7
 
@@ -191,7 +193,7 @@ def test_new_link_goes_on_where_the_old_one_ended() -> None:
     followed.answer(("rank_0", "err"), eof=True)
 
     followed.new_link()
-    followed.follower.resume(followed.link)
+    followed.follower.resume_held_back(followed.link)
 
     assert followed.link.reads[RANK_0]["offset"] == 3
     assert ("rank_0", "err") not in followed.link.reads
@@ -206,7 +208,7 @@ def test_answer_to_an_old_question_is_ignored() -> None:
     before = dict(followed.link.reads)
 
     assert not list(
-        followed.follower.take(followed.link, old, 0, b"again", eof=False, hold_back=False)
+        followed.follower.on_data(followed.link, old, 0, b"again", eof=False, hold_back=False)
     )
     assert followed.logs[RANK_0] == b""
     assert followed.link.reads == before
@@ -222,9 +224,9 @@ def test_all_arrives_whatever_happens(seed: int) -> None:
     files = {key: chance.randbytes(chance.randrange(60)) for key in followed.link.reads}
     files[EVENTS] = content
 
-    while not followed.follower.done:
+    while not followed.follower.is_complete:
         if not followed.link.reads or chance.random() < 0.1:
-            followed.follower.resume(followed.link)
+            followed.follower.resume_held_back(followed.link)
         if chance.random() < 0.1:
             followed.new_link()
         key = chance.choice(list(followed.link.reads))
@@ -243,11 +245,11 @@ def test_the_logs_of_a_rank_nobody_knew_of_are_followed_from_its_start() -> None
     followed = Followed()
     event = Event(RUN_ID, "a", 0, 1, 1.5, 2.5, RankStarted(5, 77))
     again = Event(RUN_ID, "a", 0, 2, 1.5, 2.5, RankStarted(5, 78, start=2))
-    followed.answer(EVENTS, (event.line() + again.line()).encode())
+    followed.answer(EVENTS, (event.to_line() + again.to_line()).encode())
     assert followed.link.reads["rank_5", "out"]["offset"] == 0
-    assert not followed.follower.done
+    assert not followed.follower.is_complete
     followed.answer(("rank_5", "err"), b"oh", eof=True)
     assert followed.logs["rank_5", "err"] == b"oh"
-    followed.follower.again()
+    followed.follower.reopen()
     followed.new_link()
     assert followed.link.reads["rank_5", "err"]["offset"] == 2

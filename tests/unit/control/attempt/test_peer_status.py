@@ -8,11 +8,11 @@ from typing import cast
 
 import pytest
 
-from runner.control.attempt.log_tail import Follower
-from runner.control.attempt.node import NodeWatch
-from runner.control.attempt.peer_status import Accord
-from runner.control.attempt.stop import Callbacks, Stop
-from runner.core.protocol.events import Apart, Joined, Kept
+from runner.control.attempt.log_tail import LogTailer
+from runner.control.attempt.node import NodeState
+from runner.control.attempt.peer_status import PeerStatus
+from runner.control.attempt.stop import RunObserver, StopSequence
+from runner.core.protocol.events import Detached, HubJoined, HubUnreachable
 from tests.unit.core.relaunch.test_handover import asked, enrolled, told
 
 
@@ -23,57 +23,57 @@ class Scene:
         wanted = replace(asked("abc"), disconnect_s=disconnect_s)
         plan = enrolled(wanted, told("abc")).plan
         by_name = {node.name: node for node in wanted.nodes}
-        follower = cast("Follower", None)
+        follower = cast("LogTailer", None)
         self.nodes = {
-            share.node: NodeWatch(share, by_name[share.node], follower, None)
+            share.node: NodeState(share, by_name[share.node], follower, None)
             for share in plan.nodes
         }
-        tell = cast("Callbacks", SimpleNamespace(say=lambda _: None))
-        self.accord = Accord(plan, self.nodes, cast("Stop", None), tell)
+        tell = cast("RunObserver", SimpleNamespace(message=lambda _: None))
+        self.accord = PeerStatus(plan, self.nodes, cast("StopSequence", None), tell)
 
-    def decide_after(self, **happened: Joined | Apart | Kept) -> bool:
+    def decide_after(self, **happened: HubJoined | HubUnreachable | Detached) -> bool:
         """Whether the hosts decide after what nodes say."""
         for name, body in happened.items():
-            assert not self.accord.heed(self.nodes[name], body)
-        return self.accord.decides
+            assert not self.accord.on_event(self.nodes[name], body)
+        return self.accord.hosts_decide
 
 
 @pytest.mark.parametrize("node", ["a", "b"])
 def test_the_hosts_do_once_one_of_them_keeps_the_run(node: str) -> None:
     """The hub tells the others; what they say may come later than the failure."""
     scene = Scene()
-    assert not scene.decide_after(b=Joined(), c=Joined())
-    assert scene.decide_after(**{node: Kept()})
-    assert not scene.accord.kept
+    assert not scene.decide_after(b=HubJoined(), c=HubJoined())
+    assert scene.decide_after(**{node: Detached()})
+    assert not scene.accord.all_detached
 
 
 def test_a_node_that_is_apart_has_no_vote() -> None:
     """It was told of the detach; the hub was not yet, when something failed."""
     scene = Scene()
-    apart = Apart("a at 10.0.0.1 port 29513: it does not answer")
-    assert not scene.decide_after(b=Joined(), c=apart)
-    assert not scene.decide_after(c=Kept())
-    assert scene.decide_after(a=Kept())
+    apart = HubUnreachable("a at 10.0.0.1 port 29513: it does not answer")
+    assert not scene.decide_after(b=HubJoined(), c=apart)
+    assert not scene.decide_after(c=Detached())
+    assert scene.decide_after(a=Detached())
 
 
 def test_who_kept_before_it_met_the_others_has_none_either() -> None:
     """The hub may have stopped by then, and have said so."""
     scene = Scene()
-    assert not scene.decide_after(b=Joined(), c=Kept())
-    assert not scene.decide_after(c=Joined())
+    assert not scene.decide_after(b=HubJoined(), c=Detached())
+    assert not scene.decide_after(c=HubJoined())
 
 
 def test_they_do_where_the_hub_is_lost_and_they_go_on() -> None:
     """An elastic run without its hub: those who had met keep it by themselves."""
     scene = Scene()
-    assert not scene.decide_after(b=Joined(), c=Joined())
+    assert not scene.decide_after(b=HubJoined(), c=HubJoined())
     for node in scene.nodes.values():
-        node.joined = False
-    assert scene.decide_after(b=Kept())
+        node.hub_joined = False
+    assert scene.decide_after(b=Detached())
 
 
 def test_they_do_from_the_start_where_nobody_is_needed() -> None:
     """`on_disconnect=keep`, or an attempt that they began."""
     scene = Scene(disconnect_s=0.0)
-    assert scene.accord.decides
-    assert scene.accord.kept
+    assert scene.accord.hosts_decide
+    assert scene.accord.all_detached

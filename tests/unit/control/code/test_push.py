@@ -16,21 +16,21 @@ from unittest.mock import patch
 import pytest
 
 from runner.control.code import push as code_push
-from runner.control.code.push import Deployment
+from runner.control.code.push import CodePush
 from runner.control.code.snapshot import Snapshot
-from runner.control.code.worktree import survey
-from runner.control.rpc.session import Inbox, Session
+from runner.control.code.worktree import scan
+from runner.control.rpc.session import HostSession, Inbox
 from runner.core.errors import Interrupted, NotReady
 from runner.core.model.release import File
 from runner.core.model.spec import Deploy, Node
-from runner.core.protocol.frames import Frame, Unpacker
-from runner.host.agent.push import Receiving
-from runner.host.storage.release_store import held
+from runner.core.protocol.frames import Frame, FrameDecoder
+from runner.host.agent.push import PushReceiver
+from runner.host.storage.release_store import is_intact
 from tests.golden.builders import spec
 from tests.unit.release_builders import Made, done, left_in, release, store
 
 
-class Host(Session):
+class Host(HostSession):
     """A host with a store of its own; it takes a frame whenever the test lets it.
 
     Attributes:
@@ -45,7 +45,7 @@ class Host(Session):
     def __init__(self, name: str, workdir: Path, inbox: Inbox) -> None:
         self.node = Node(name, "10.0.0.1")
         self.workdir = workdir
-        self.heard = self.sent = time.monotonic()
+        self.last_heard = self.last_sent = time.monotonic()
         self.unsent = self.most = 0
         self.asked: list[str] = []
         self.pieces: list[bytes] = []
@@ -55,7 +55,7 @@ class Host(Session):
         self._inbox = inbox
         self._coming: deque[tuple[Frame, int]] = deque()
         self._ended = False
-        self._end = Receiving(str(workdir), self._reply)
+        self._end = PushReceiver(str(workdir), self._reply)
 
     @property
     def closed(self) -> bool:
@@ -73,10 +73,10 @@ class Host(Session):
         self._coming.append((Frame(kind, {"id": len(self.asked), **(data or {})}, payload), 0))
         return len(self.asked)
 
-    def share(self, head: bytes, payload: bytes) -> None:
+    def send_shared(self, head: bytes, payload: bytes) -> None:
         """Queue a piece, or the offer."""
-        (frame,) = Unpacker().feed(head + payload)
-        if frame.kind != "piece":
+        (frame,) = FrameDecoder().feed(head + payload)
+        if frame.kind != "chunk":
             self.asked.append(frame.kind)
             self._coming.append((frame, 0))
             return
@@ -87,7 +87,7 @@ class Host(Session):
 
     def take(self) -> None:
         """Take one frame, unless there is none."""
-        if not self._coming or (self.deaf and self._coming[0][0].kind == "piece"):
+        if not self._coming or (self.deaf and self._coming[0][0].kind == "chunk"):
             return
         frame, size = self._coming.popleft()
         self.unsent -= size
@@ -101,27 +101,27 @@ class Host(Session):
             with patch.object(os, "uname", lambda: here):
                 self._answer(frame)
         except (OSError, ValueError, RuntimeError) as error:
-            self._inbox.put((self, Frame("refused", {"id": 0, "why": str(error)})))
+            self._inbox.put((self, Frame("refused", {"id": 0, "reason": str(error)})))
 
     def _answer(self, frame: Frame) -> None:
-        ends = {"manifest": self._end.offered, "finish": self._end.finished}
+        ends = {"manifest": self._end.on_manifest, "finish": self._end.on_finish}
         if frame.kind in ends:
             for _ in ends[frame.kind](frame):
                 pass
-        elif frame.kind == "piece":
-            done(self._end.piece(frame))
-        elif frame.kind == "drop":
-            self._end.drop()
+        elif frame.kind == "chunk":
+            done(self._end.on_chunk(frame))
+        elif frame.kind == "abort_push":
+            self._end.abort()
 
     def has(self, made: Made) -> bool:
         """Whether the release is in its store, whole."""
-        return held(str(self.workdir), made.name)
+        return is_intact(str(self.workdir), made.name)
 
     def _reply(self, kind: str, data: dict[str, Any]) -> None:
         self._inbox.put((self, Frame(kind, {**data, **self.alters.get(kind, {})})))
 
 
-class Turns(queue.SimpleQueue[tuple[Session | None, Frame]]):
+class Turns(queue.SimpleQueue[tuple[HostSession | None, Frame]]):
     """An inbox: whoever looks into it lets every host take a frame first, and never waits."""
 
     def __init__(self) -> None:
@@ -175,11 +175,13 @@ class Push:
         """Remember what the user sees."""
         self.states.setdefault(name, []).append(state)
 
-    def run(self, keep: int = 3) -> Deployment:
+    def run(self, keep: int = 3) -> CodePush:
         """Push to all of them."""
         hosts = [host for host in self.inbox.hosts if host not in self.beside]
-        made = spec(*(host.node for host in hosts), deploy=Deploy(on=True, keep=keep), lost_s=15.0)
-        deployment = Deployment(
+        made = spec(
+            *(host.node for host in hosts), deploy=Deploy(enabled=True, keep=keep), lost_s=15.0
+        )
+        deployment = CodePush(
             made,
             self.snapshot,
             {host.node.name: host for host in hosts},
@@ -194,7 +196,7 @@ class Push:
         """Push, and return what the user is told."""
         with pytest.raises(NotReady) as caught:
             self.run()
-        return [f"{each.where}: {each.what}" for each in caught.value.problems]
+        return [f"{each.subject}: {each.message}" for each in caught.value.problems]
 
 
 TREE = release({"a": b"one" * 50, "b": b"two" * 50, "d/c": b"three" * 50, "empty": b""})
@@ -210,10 +212,10 @@ def test_every_host_gets_the_release(push: Push) -> None:
     """And the user sees each of them come to it."""
     hosts = [push.host(name) for name in "abc"]
 
-    receivers = push.run().receivers
+    receivers = push.run().targets
 
     assert all(host.has(TREE) for host in hosts)
-    assert [each.new for each in receivers.values()] == [True] * 3
+    assert [each.is_new for each in receivers.values()] == [True] * 3
     assert {name: states[-1] for name, states in push.states.items()} == dict.fromkeys(
         "abc", "has the code"
     )
@@ -225,7 +227,7 @@ def test_hosts_are_sent_what_they_lack_and_files_are_read_once(push: Push) -> No
     store(full.workdir, TREE)
     store(some.workdir, release({"old": b"two" * 50, "empty": b""}))
 
-    receivers = push.run().receivers
+    receivers = push.run().targets
 
     assert all(host.has(TREE) for host in (full, some, none))
     assert {name: each.queued for name, each in receivers.items()} == {
@@ -233,7 +235,7 @@ def test_hosts_are_sent_what_they_lack_and_files_are_read_once(push: Push) -> No
         "some": 400,
         "none": 550,
     }
-    assert (receivers["full"].new, full.pieces) == (False, [])
+    assert (receivers["full"].is_new, full.pieces) == (False, [])
     assert isinstance(push.snapshot, Read)
     assert push.snapshot.reads == {"a": 1, "b": 1, "d/c": 1, "empty": 1}
 
@@ -256,7 +258,7 @@ def test_pieces_are_compressed_where_it_helps(tmp_path: Path) -> None:
     for name, data, smaller in (("text", b"def f():\n" * 500, True), ("noise", noise, False)):
         push = Push(tmp_path / name, release({"f": data}))
         host = push.host("a")
-        receiver = push.run().receivers["a"]
+        receiver = push.run().targets["a"]
         assert host.has(push.made)
         assert (receiver.sent < len(data) / 2) is smaller
         assert receiver.queued == receiver.total == len(data)
@@ -265,7 +267,7 @@ def test_pieces_are_compressed_where_it_helps(tmp_path: Path) -> None:
 def test_slow_host_makes_the_reading_wait(push: Push, monkeypatch: pytest.MonkeyPatch) -> None:
     """However large the release and slow a host, little of it waits in memory."""
     monkeypatch.setattr(code_push, "WINDOW", 100)
-    monkeypatch.setattr(code_push, "PIECE", 20)
+    monkeypatch.setattr(code_push, "CHUNK", 20)
     slow, quick = push.host("slow"), push.host("quick")
 
     push.run()
@@ -278,16 +280,16 @@ def test_slow_host_makes_the_reading_wait(push: Push, monkeypatch: pytest.Monkey
 def test_host_that_takes_nothing_is_given_up(push: Push, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that is silent for `lost_s` is named; the others get the release."""
     monkeypatch.setattr(code_push, "WINDOW", 100)
-    monkeypatch.setattr(code_push, "PIECE", 20)
+    monkeypatch.setattr(code_push, "CHUNK", 20)
     dead, other = push.host("dead"), push.host("other")
     dead.deaf = True
-    taken = dead.share
+    taken = dead.send_shared
 
     def last_words(head: bytes, payload: bytes) -> None:
-        dead.heard = dead.sent = time.monotonic() - 16
+        dead.last_heard = dead.last_sent = time.monotonic() - 16
         taken(head, payload)
 
-    monkeypatch.setattr(dead, "share", last_words)
+    monkeypatch.setattr(dead, "send_shared", last_words)
 
     assert push.problems() == ["dead: nothing was heard from it for 16 s"]
     assert dead.closed
@@ -303,18 +305,18 @@ def test_host_that_has_the_release_may_be_silent(
 
     def last_words(name: str, state: str) -> None:
         if (name, state) == ("done", "has the code"):
-            done.heard = done.sent = time.monotonic() - 16
+            done.last_heard = done.last_sent = time.monotonic() - 16
 
     monkeypatch.setattr(push, "show", last_words)
 
     push.run()
 
-    assert done.heard < time.monotonic() - 15
+    assert done.last_heard < time.monotonic() - 15
     assert other.has(TREE)
     assert not done.closed
 
 
-@pytest.mark.parametrize("moment", ["manifest", "piece", "finish"])
+@pytest.mark.parametrize("moment", ["manifest", "chunk", "finish"])
 def test_host_that_breaks_away_does_not_end_the_others(push: Push, moment: str) -> None:
     """Whenever a connection breaks, the rest of the hosts get the release; that one is named."""
     broken, whole = push.host("broken"), push.host("whole")
@@ -331,7 +333,7 @@ def test_host_that_breaks_away_does_not_end_the_others(push: Push, moment: str) 
 def test_every_failure_is_told_at_once(push: Push) -> None:
     """Nobody repairs one host to hear of the next one; a full disk has a cure."""
     for name in "ab":
-        push.host(name).alters["lacks"] = {"missing": []}  # so nothing comes, and finish fails
+        push.host(name).alters["missing"] = {"missing": []}  # so nothing comes, and finish fails
     push.host("c").workdir.write_text("no folder")
 
     told = push.problems()
@@ -351,7 +353,7 @@ def test_full_disk_has_a_cure(push: Push, monkeypatch: pytest.MonkeyPatch) -> No
     with pytest.raises(NotReady) as caught:
         push.run()
 
-    assert "No space left" in caught.value.problems[0].what
+    assert "No space left" in caught.value.problems[0].message
     assert "cluster.workdir" in caught.value.problems[0].hint
 
 
@@ -359,15 +361,15 @@ def test_shared_disk_is_written_by_one(push: Push) -> None:
     """Hosts with one home get the release once, and none of them leaves anything beside it."""
     hosts = [push.host(name, "nfs") for name in "abc"]
 
-    receivers = push.run().receivers
+    receivers = push.run().targets
 
     assert [bool(host.pieces) for host in hosts] == [True, False, False]
-    assert [each.new for each in receivers.values()] == [True, False, False]
+    assert [each.is_new for each in receivers.values()] == [True, False, False]
     assert left_in(push.folder / "nfs") == [".store", TREE.name]
     assert "shares a disk" in push.states["b"]
 
 
-@pytest.mark.parametrize("moment", ["piece", "finish"])
+@pytest.mark.parametrize("moment", ["chunk", "finish"])
 def test_shared_disk_survives_its_writer(push: Push, moment: str) -> None:
     """When the host that writes for all breaks away, another one does it."""
     first, second, third = (push.host(name, "nfs") for name in "abc")
@@ -383,7 +385,7 @@ def test_disks_that_only_look_shared_are_each_written(push: Push) -> None:
     """Machines made from one image have equal names for different disks."""
     hosts = [push.host(name) for name in "abc"]
     for host in hosts:
-        host.alters["lacks"] = {"store": "cloned"}
+        host.alters["missing"] = {"store_id": "cloned"}
 
     push.run()
 
@@ -404,7 +406,7 @@ def test_disks_without_a_name_are_each_written(push: Push) -> None:
 
 def test_hosts_that_have_the_release_hear_from_us(push: Push) -> None:
     """A long push to some makes no other believe that we are gone."""
-    push.host("lacks")
+    push.host("missing")
     push.beside.append(push.host("has"))
     push.beside.append(push.host("gone"))
     push.beside[1].close()
@@ -445,13 +447,13 @@ def test_file_that_changes_meanwhile_ends_it(tmp_path: Path) -> None:
     (project / "b.py").write_text("y = 1\n")
     push = Push(tmp_path, TREE)
     host = push.host("a")
-    push.snapshot = Snapshot(survey(project), project, "")
+    push.snapshot = Snapshot(scan(project), project, "")
     name = push.snapshot.code.release
     (project / "b.py").write_text("y = 2\n")
 
     with pytest.raises(NotReady) as caught:
         push.run()
 
-    assert caught.value.problems[0].what == "b.py changed while it was read"
-    assert not held(str(host.workdir), name)
+    assert caught.value.problems[0].message == "b.py changed while it was read"
+    assert not is_intact(str(host.workdir), name)
     assert not host.has(TREE)

@@ -7,53 +7,53 @@ from pathlib import Path
 
 import pytest
 
-from runner.control.code.recorded import Again
+from runner.control.code.recorded import RerunCode
 from runner.control.code.snapshot import Snapshot
 from runner.control.rpc.bootstrap import shipped_tasks
 from runner.core.errors import ConfigError, NotReady
 from runner.core.model.facts import Facts
-from runner.core.model.launch_request import Recorded
-from runner.core.model.release import Code
+from runner.core.model.launch_request import RecordedCode
+from runner.core.model.release import CodeRef
 from runner.core.model.spec import Deploy, Spec
 from tests.golden.builders import SHIPPED, facts, spec
 
-HELD = {name: replace(facts(name), release_held=name != "gpu2") for name in ("gpu1", "gpu2")}
+HELD = {name: replace(facts(name), has_release=name != "gpu2") for name in ("gpu1", "gpu2")}
 
 
 @pytest.fixture
 def train(tmp_path: Path) -> Spec:
     """A run that pushes a folder with one script in it."""
     (tmp_path / "train.py").write_text("print(1)")
-    return spec(deploy=Deploy(on=True))
+    return spec(deploy=Deploy(enabled=True))
 
 
-def again(train: Spec, here: Path, code: Code) -> Again:
+def again(train: Spec, here: Path, code: CodeRef) -> RerunCode:
     """What becomes of recorded code."""
-    return Again(Recorded("first", code), train, here, here / "runs")
+    return RerunCode(RecordedCode("first", code), train, here, here / "runs")
 
 
-def refusal(made: Again, told: dict[str, Facts]) -> str:
+def refusal(made: RerunCode, told: dict[str, Facts]) -> str:
     """Why nothing can be started."""
     with pytest.raises(NotReady) as caught:
-        made.to_push(told)
+        made.snapshot_if_needed(told)
     return str(caught.value)
 
 
 def test_what_hosts_hold_is_not_pushed(train: Spec, tmp_path: Path) -> None:
     """Whatever is here: even what nobody could push."""
-    code = Code(release="0123", sub="exp", script="../t.py")
+    code = CodeRef(release="0123", subdirectory="exp", script="../t.py")
     everywhere = {"gpu1": HELD["gpu1"]}
-    assert again(train, tmp_path, code).to_push(everywhere) is None
+    assert again(train, tmp_path, code).snapshot_if_needed(everywhere) is None
     (tmp_path / "train.py").unlink()
     made = again(train, tmp_path, code)
-    assert made.to_push(everywhere) is None
+    assert made.snapshot_if_needed(everywhere) is None
     assert made.code == code
 
 
 def test_the_same_tree_is_pushed(train: Spec, tmp_path: Path) -> None:
     """To where it is missing."""
     code = Snapshot.take(train, tmp_path).code
-    pushed = again(train, tmp_path, code).to_push(HELD)
+    pushed = again(train, tmp_path, code).snapshot_if_needed(HELD)
     assert pushed is not None
     assert pushed.code.release == code.release
 
@@ -68,11 +68,11 @@ def test_the_same_tree_is_pushed(train: Spec, tmp_path: Path) -> None:
 )
 def test_another_tree_is_not(train: Spec, tmp_path: Path, commit: str, cure: str) -> None:
     """The hosts are named, and the way back."""
-    told = refusal(again(train, tmp_path, Code(release="0123", commit=commit)), HELD)
+    told = refusal(again(train, tmp_path, CodeRef(release="0123", commit=commit)), HELD)
     assert told.startswith("rerun: run first ran release 0123, which is not on gpu2 (any more), ")
     assert cure in told
     (tmp_path / "train.py").unlink()
-    told = refusal(again(train, tmp_path, Code(release="0123", commit=commit)), HELD)
+    told = refusal(again(train, tmp_path, CodeRef(release="0123", commit=commit)), HELD)
     assert "there is no train.py in" in told
     assert cure in told
 
@@ -80,7 +80,7 @@ def test_another_tree_is_not(train: Spec, tmp_path: Path, commit: str, cure: str
 def test_shipped_tasks_have_to_be_the_same(tmp_path: Path) -> None:
     """They come with the runner, so another version has others."""
     shipped = spec(task=SHIPPED)
-    code = Code(tasks_hash=shipped_tasks().hash)
-    assert again(shipped, tmp_path, code).to_push(HELD) is None
+    code = CodeRef(tasks_hash=shipped_tasks().hash)
+    assert again(shipped, tmp_path, code).snapshot_if_needed(HELD) is None
     with pytest.raises(ConfigError, match=r"ran runner\.tasks\.resnet18 of another version"):
-        again(shipped, tmp_path, Code(tasks_hash="0"))
+        again(shipped, tmp_path, CodeRef(tasks_hash="0"))

@@ -11,22 +11,22 @@ from pathlib import Path
 
 import pytest
 
-from runner.control.code.requirements import parse, read
-from runner.core.model.packages import Need, Wanted, Wants
+from runner.control.code.requirements import parse_requirement, read_requirements
+from runner.core.model.packages import Certainty, PackageRequirement, Requirements
 
 LOCKS = Path(__file__).parents[3] / "fixtures" / "locks"
 
 
-def short(wants: Wants) -> dict[str, tuple[str, str, tuple[str, ...]]]:
+def short(wants: Requirements) -> dict[str, tuple[str, str, tuple[str, ...]]]:
     """What is wanted, by name."""
     return {each.name: (each.specifier, each.marker, each.locked) for each in wants.packages}
 
 
 def test_uv_lock_gives_versions_to_what_pyproject_names() -> None:
     """Optional ones and groups are left out, and so is what only others need."""
-    wants = read(LOCKS / "uv")
+    wants = read_requirements(LOCKS / "uv")
     assert wants.source == "uv.lock"
-    assert {each.need for each in wants.packages} == {Need.RUNTIME}
+    assert {each.certainty for each in wants.packages} == {Certainty.RUNTIME}
     found = short(wants)
     assert list(found) == ["einops", "numpy", "pyyaml", "tqdm", "pywin32"]
     assert found["einops"][0] == ">=0.7"
@@ -37,39 +37,45 @@ def test_uv_lock_gives_versions_to_what_pyproject_names() -> None:
 
 def test_poetry_lock_with_poetrys_own_table(tmp_path: Path) -> None:
     """Its constraints are left to Poetry; what is optional is not wanted."""
-    assert short(read(LOCKS / "poetry")) == {
+    assert short(read_requirements(LOCKS / "poetry")) == {
         "einops": ("", "", ("0.8.1",)),
         "exceptiongroup": ("", "python_version < '3.11'", ("1.2.2",)),
         "pyyaml": ("", "", ("6.0.2",)),
     }
     shutil.copy(LOCKS / "poetry" / "poetry.lock", tmp_path)
-    alone = read(tmp_path)
+    alone = read_requirements(tmp_path)
     assert short(alone) == {
         "einops": ("", "", ("0.8.1",)),
         "exceptiongroup": ("", 'python_version < "3.11"', ("1.2.2",)),
         "pyyaml": ("", "", ("6.0.2",)),
     }
-    assert {each.need for each in alone.packages} == {Need.INDIRECT}
+    assert {each.certainty for each in alone.packages} == {Certainty.INDIRECT}
 
 
 def test_locks_without_a_pyproject_name_what_they_hold(tmp_path: Path) -> None:
     """With their markers; groups for development are left out where they are marked."""
-    assert short(read(LOCKS / "pdm")) == {
+    assert short(read_requirements(LOCKS / "pdm")) == {
         "colorama": ("", 'platform_system == "Windows"', ("0.4.6",)),
         "tqdm": ("", "", ("4.66.5",)),
     }
-    found = short(read(LOCKS / "pylock"))
+    found = short(read_requirements(LOCKS / "pylock"))
     assert found["colorama"][1] == "sys_platform == 'win32'"
     assert {"einops", "numpy", "pyyaml", "tqdm"} <= found.keys()
     shutil.copy(LOCKS / "uv" / "uv.lock", tmp_path)
-    assert list(short(read(tmp_path))) == ["einops", "numpy", "pywin32", "pyyaml", "tqdm"]
+    assert list(short(read_requirements(tmp_path))) == [
+        "einops",
+        "numpy",
+        "pywin32",
+        "pyyaml",
+        "tqdm",
+    ]
 
 
 def test_compiled_requirements_are_a_lock() -> None:
     """Their pins are one answer of many, and hold what others need."""
-    wants = read(LOCKS / "compiled")
+    wants = read_requirements(LOCKS / "compiled")
     (einops,) = (each for each in wants.packages if each.name == "einops")
-    assert einops == Wanted("einops", "", "", ("0.8.2",), Need.INDIRECT)
+    assert einops == PackageRequirement("einops", "", "", ("0.8.2",), Certainty.INDIRECT)
     (colorama,) = (each for each in wants.packages if each.name == "colorama")
     assert colorama.marker == 'sys_platform == "win32"'
 
@@ -90,9 +96,9 @@ def test_requirements_as_people_write_them(tmp_path: Path) -> None:
         "not a requirement at all\n"
     )
     (tmp_path / "more" / "base.txt").write_text("-r ../requirements.txt\neinops\n")
-    wants = read(tmp_path)
+    wants = read_requirements(tmp_path)
     assert wants.source == "requirements.txt"
-    assert {each.need for each in wants.packages} == {Need.LISTED}
+    assert {each.certainty for each in wants.packages} == {Certainty.LISTED}
     assert short(wants) == {
         "einops": ("", "", ()),
         "numpy": ("<3,>=1.26", "", ()),
@@ -107,26 +113,26 @@ def test_the_first_file_counts_in_this_folder_or_above_in_the_work_tree(tmp_path
     deep = tmp_path / "project" / "src" / "deep"
     deep.mkdir(parents=True)
     (tmp_path / "requirements.txt").write_text("outside\n")
-    assert read(deep) == Wants()
+    assert read_requirements(deep) == Requirements()
     (tmp_path / "project" / ".git").mkdir()
-    assert read(deep) == Wants()
+    assert read_requirements(deep) == Requirements()
     top = tmp_path / "project"
     (top / "pyproject.toml").write_text('[project]\nname = "own"\ndependencies = ["einops"]\n')
-    assert read(deep).source == "pyproject.toml"
+    assert read_requirements(deep).source == "pyproject.toml"
     (top / "requirements.txt").write_text("einops\n")
-    assert read(deep).source == "requirements.txt"
+    assert read_requirements(deep).source == "requirements.txt"
     shutil.copy(LOCKS / "pdm" / "pdm.lock", top)
-    assert read(deep) == Wants("pdm.lock", (Wanted("einops"),))
+    assert read_requirements(deep) == Requirements("pdm.lock", (PackageRequirement("einops"),))
 
 
 @pytest.mark.parametrize("name", ["uv.lock", "pyproject.toml", "requirements.txt"])
 def test_what_cannot_be_read_names_nothing(tmp_path: Path, name: str) -> None:
     """No launch fails for it."""
     (tmp_path / name).write_bytes(b"\xff[[[")
-    assert read(tmp_path).packages == ()
+    assert read_requirements(tmp_path).packages == ()
 
 
 def test_one_requirement() -> None:
     """Extras are the package's own business."""
-    assert parse("Foo_Bar[a,b]~=1.2") == Wanted("foo-bar", "~=1.2")
-    assert parse("./folder") is None
+    assert parse_requirement("Foo_Bar[a,b]~=1.2") == PackageRequirement("foo-bar", "~=1.2")
+    assert parse_requirement("./folder") is None

@@ -12,7 +12,7 @@ from runner.control.code import snapshot as taking
 from runner.control.code import worktree
 from runner.control.code.snapshot import Snapshot
 from runner.core.errors import ConfigError, NotReady, Problem
-from runner.core.model.release import Folder, Link, release_hash
+from runner.core.model.release import Folder, Symlink, release_hash
 from runner.core.model.spec import Deploy, Node, Spec, Task
 from tests.golden.builders import SHIPPED, spec
 
@@ -31,7 +31,7 @@ def project(tmp_path: Path) -> Path:
 def asked(target: str = "train.py", *, task: Task | None = None, max_mb: int = 200) -> Spec:
     """What a user wants to run."""
     wanted = task or Task("train", "script", target)
-    return spec(Node("a", "10.0.0.1"), task=wanted, deploy=Deploy(on=True, max_mb=max_mb))
+    return spec(Node("a", "10.0.0.1"), task=wanted, deploy=Deploy(enabled=True, max_mb=max_mb))
 
 
 def refused(spec: Spec, here: Path) -> Problem:
@@ -50,7 +50,7 @@ def test_manifest_is_what_is_there(project: Path) -> None:
 
     manifest = Snapshot.take(asked(), project).manifest
 
-    assert manifest.links == (Link("link.py", "train.py"),)
+    assert manifest.links == (Symlink("link.py", "train.py"),)
     assert manifest.folders[0] == Folder("sub", 0o700)
     assert [(file.path, file.mode, file.size) for file in manifest.files] == [
         ("sub/eval.py", 0o644, 1000),
@@ -104,18 +104,18 @@ def test_change_after_hashing_is_told(project: Path, content: bytes | None, why:
     with pytest.raises(NotReady) as caught:
         list(snapshot.read(file))
     (problem,) = caught.value.problems
-    assert problem.what == f"sub/eval.py {why}"
+    assert problem.message == f"sub/eval.py {why}"
     assert "add /sub/eval.py to .runnerignore" in problem.hint
 
 
 def test_file_that_vanishes_before_hashing_is_told(project: Path) -> None:
     """An editor may replace a file at any moment."""
-    found = worktree.survey(project)
+    found = worktree.scan(project)
     (project / "train.py").unlink()
 
     with pytest.raises(NotReady) as caught:
         Snapshot(found, project, "").manifest  # noqa: B018 (it waits)
-    assert caught.value.problems[0].what.startswith("train.py cannot be read: No such")
+    assert caught.value.problems[0].message.startswith("train.py cannot be read: No such")
 
 
 def test_file_that_grows_while_hashed_is_told(
@@ -129,12 +129,12 @@ def test_file_that_grows_while_hashed_is_told(
             file.write("more")
         return real(descriptor)
 
-    found = worktree.survey(project)
+    found = worktree.scan(project)
     monkeypatch.setattr(os, "fstat", growing)
 
     with pytest.raises(NotReady) as caught:
         Snapshot(found, project, "").code  # noqa: B018 (it waits)
-    assert caught.value.problems[0].what == "train.py changed while it was read"
+    assert caught.value.problems[0].message == "train.py changed while it was read"
 
 
 def test_failed_hashing_is_no_empty_release(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,7 +168,7 @@ def test_script_is_found_where_the_ranks_run(project: Path, target: str, script:
 
     code = Snapshot.take(asked(target), project).code
 
-    assert (code.sub, code.script) == ("", script)
+    assert (code.subdirectory, code.script) == ("", script)
 
 
 def test_path_through_a_link_is_the_same_place(project: Path) -> None:
@@ -181,17 +181,20 @@ def test_path_through_a_link_is_the_same_place(project: Path) -> None:
 
 def test_folder_within_a_work_tree_is_kept(project: Path) -> None:
     """Ranks begin where the user stands."""
-    found = replace(worktree.survey(project), git=False)
+    found = replace(worktree.scan(project), git=False)
 
-    assert Snapshot(found, project / "sub" / "deeper", "").code.sub == "sub/deeper"
-    assert Snapshot(found, project, "").code.sub == ""
+    assert Snapshot(found, project / "sub" / "deeper", "").code.subdirectory == "sub/deeper"
+    assert Snapshot(found, project, "").code.subdirectory == ""
 
 
 def test_missing_script_is_told_where_it_is(project: Path) -> None:
     """Standing one folder too high is the usual mistake."""
     problem = refused(asked("eval.py"), project)
 
-    assert (problem.where, problem.what) == ("task.script", f"there is no eval.py in {project}")
+    assert (problem.subject, problem.message) == (
+        "task.script",
+        f"there is no eval.py in {project}",
+    )
     assert problem.hint == "there is sub/eval.py"
     assert "relative to the folder" in refused(asked("nowhere.py"), project).hint
 
@@ -202,7 +205,7 @@ def test_ignored_script_is_told(project: Path) -> None:
 
     problem = refused(asked(), project)
 
-    assert "it is ignored" in problem.what
+    assert "it is ignored" in problem.message
     assert problem.hint == "a .gitignore or .runnerignore on the way to it leaves it out"
 
 
@@ -210,7 +213,7 @@ def test_script_outside_of_the_project_is_told(project: Path) -> None:
     """It would not be pushed."""
     problem = refused(asked("../other.py"), project)
 
-    assert "outside of" in problem.what
+    assert "outside of" in problem.message
     assert "absolute path" in problem.hint
 
 
@@ -230,8 +233,8 @@ def test_too_much_is_told_with_what_it_is(project: Path) -> None:
 
     problem = refused(asked(max_mb=2), project)
 
-    assert problem.where == "deploy.max_mb"
-    assert problem.what == (f"{project} has 3.0 MB to push, more than 2 MB; most of it is:")
+    assert problem.subject == "deploy.max_mb"
+    assert problem.message == (f"{project} has 3.0 MB to push, more than 2 MB; most of it is:")
     assert problem.hint.split("\n")[0] == "       3.0 MB  weights.bin"
     assert "add it to .runnerignore\n" in problem.hint
     assert problem.hint.endswith("or raise deploy.max_mb")

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from runner.control.code.worktree import Tree, commit, largest, survey
+from runner.control.code.worktree import WorkTree, head_commit, largest, scan
 from runner.core.errors import ConfigError
 
 
@@ -39,7 +39,7 @@ def make(folder: Path, *paths: str, **contents: str) -> Path:
     return folder
 
 
-def told(found: Tree) -> list[str]:
+def told(found: WorkTree) -> list[str]:
     """All that is pushed: folders with "/", links with "@"."""
     names = [*found.files, *(f"{each}/" for each in found.folders)]
     return sorted([*names, *(f"{each}@" for each in found.links)])
@@ -63,7 +63,7 @@ def test_all_but_caches_is_pushed(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("d")
     (tmp_path / "dangling").symlink_to("/nowhere")
 
-    assert told(survey(tmp_path)) == [
+    assert told(scan(tmp_path)) == [
         *("a.py", "d/", "d/b.py", "dangling@", "deep/", "deep/er/", "deep/er/empty/"),
         *("empty/", "link@"),
     ]
@@ -92,7 +92,7 @@ def test_ignore_files_mean_what_git_makes_of_them(
     make(tmp_path, "data/a.log", "data/b.log/x", "data/c", "data/keep.log", "data/data", "data2")
     rules(tmp_path, text, name)
 
-    assert told(survey(tmp_path)) == sorted([name, *pushed.split()])
+    assert told(scan(tmp_path)) == sorted([name, *pushed.split()])
 
 
 def test_nearest_ignore_file_decides(tmp_path: Path) -> None:
@@ -102,7 +102,7 @@ def test_nearest_ignore_file_decides(tmp_path: Path) -> None:
     rules(tmp_path / "d", "!a.bin\n")
     rules(tmp_path / "d/e", "/a.bin\n")
 
-    assert [path for path in survey(tmp_path).files if path.endswith("bin")] == ["d/a.bin"]
+    assert [path for path in scan(tmp_path).files if path.endswith("bin")] == ["d/a.bin"]
 
 
 @pytest.mark.parametrize("name", ODD)
@@ -110,22 +110,22 @@ def test_any_name_is_pushed(tmp_path: Path, name: str) -> None:
     """However odd, as a file and as a folder, without git."""
     make(tmp_path, f"d/{name}", f"{name}/")
 
-    assert told(survey(tmp_path)) == sorted(["d/", f"d/{name}", f"{name}/"])
+    assert told(scan(tmp_path)) == sorted(["d/", f"d/{name}", f"{name}/"])
 
 
 def test_record_of_the_run_is_left_out(tmp_path: Path) -> None:
     """A run does not push its own logs."""
     make(tmp_path, "a", "out/now/log", "out/now/deep/log", "out/nowhere")
 
-    assert told(survey(tmp_path, tmp_path / "out/now")) == ["a", "out/", "out/nowhere"]
-    assert "out/now/log" in survey(tmp_path, tmp_path.parent / "elsewhere").files
+    assert told(scan(tmp_path, tmp_path / "out/now")) == ["a", "out/", "out/nowhere"]
+    assert "out/now/log" in scan(tmp_path, tmp_path.parent / "elsewhere").files
 
 
 def test_what_is_no_file_is_told(tmp_path: Path) -> None:
     """A socket or a pipe cannot be pushed, and reading one would never end."""
     os.mkfifo(tmp_path / "pipe")
 
-    found = survey(tmp_path)
+    found = scan(tmp_path)
 
     assert told(found) == []
     assert found.notes == ["pipe is no file, folder or link; it is not pushed"]
@@ -142,7 +142,7 @@ def test_home_is_never_pushed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, h
         here = tmp_path / "project"
 
     with pytest.raises(ConfigError) as caught:
-        survey(here)
+        scan(here)
     assert caught.value.problems[0].hint.endswith("cluster.project=PATH names it on the hosts")
 
 
@@ -159,9 +159,9 @@ def test_unreadable_folder_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(os, "scandir", refuse)
 
     with pytest.raises(ConfigError) as caught:
-        survey(tmp_path)
+        scan(tmp_path)
     (problem,) = caught.value.problems
-    assert problem.what == "secret cannot be read: Permission denied"
+    assert problem.message == "secret cannot be read: Permission denied"
     assert problem.hint == "leave it out: add /secret to .runnerignore"
 
 
@@ -179,7 +179,7 @@ def test_git_says_what_belongs_to_it(tmp_path: Path) -> None:
     (tmp_path / "file").unlink()
     make(tmp_path, "file/now", *(f"odd/{name}" for name in ODD), *(f"{name}/" for name in ODD))
 
-    found = survey(tmp_path / "d" / "deep")
+    found = scan(tmp_path / "d" / "deep")
 
     assert found.git
     assert found.root == tmp_path
@@ -199,7 +199,7 @@ def test_folder_that_became_a_link_is_one(tmp_path: Path) -> None:
     (tmp_path / "d").rename(tmp_path / "moved")
     (tmp_path / "d").symlink_to("moved")
 
-    assert told(survey(tmp_path)) == [
+    assert told(scan(tmp_path)) == [
         *("d@", "moved/", "moved/e/", "moved/e/x", "moved/empty/", "moved/y")
     ]
 
@@ -211,7 +211,7 @@ def test_runnerignore_leaves_out_what_git_tracks(tmp_path: Path) -> None:
     git(tmp_path, "add", ".")
     rules(tmp_path, "/data/\n", ".runnerignore")
 
-    assert told(survey(tmp_path)) == [".runnerignore", "a.py"]
+    assert told(scan(tmp_path)) == [".runnerignore", "a.py"]
 
 
 def test_repositories_within_belong_to_it(tmp_path: Path) -> None:
@@ -223,7 +223,7 @@ def test_repositories_within_belong_to_it(tmp_path: Path) -> None:
     for name in ("sub", "bare", "gone"):
         git(tmp_path, "update-index", "--add", "--cacheinfo", f"160000,{'1' * 40},{name}")
 
-    found = survey(tmp_path)
+    found = scan(tmp_path)
 
     assert told(found) == sorted(
         [
@@ -246,23 +246,23 @@ def test_hook_of_another_repository_does_not_confuse(
     monkeypatch.setenv("GIT_DIR", str(tmp_path / "other/.git"))
     monkeypatch.setenv("GIT_INDEX_FILE", str(tmp_path / "other/.git/index"))
 
-    assert told(survey(project)) == ["a.py"]
+    assert told(scan(project)) == ["a.py"]
 
 
 def test_commit_says_whether_files_differ(tmp_path: Path) -> None:
     """Before the first commit, and outside of git, there is none."""
-    assert commit(tmp_path) == ""
+    assert head_commit(tmp_path) == ""
     make(tmp_path, "a")
     git(tmp_path, "init", "-q")
-    assert commit(tmp_path) == ""
+    assert head_commit(tmp_path) == ""
     git(tmp_path, "add", ".")
     git(tmp_path, "commit", "-qm", "x")
-    clean = commit(tmp_path)
+    clean = head_commit(tmp_path)
 
     make(tmp_path, "b")
 
     assert len(clean) == 40
-    assert commit(tmp_path) == clean + "+"
+    assert head_commit(tmp_path) == clean + "+"
 
 
 @pytest.mark.parametrize(
@@ -284,8 +284,8 @@ def test_git_that_cannot_be_asked_is_told(
     monkeypatch.setattr(subprocess, "run", fail)
 
     with pytest.raises(ConfigError) as caught:
-        survey(tmp_path)
-    assert words[0] in caught.value.problems[0].what
+        scan(tmp_path)
+    assert words[0] in caught.value.problems[0].message
     assert words[1] in caught.value.problems[0].hint
 
 
@@ -294,7 +294,7 @@ def test_what_git_says_is_passed_on(tmp_path: Path) -> None:
     make(tmp_path, _dot_git="gitdir: /nowhere\n")
 
     with pytest.raises(ConfigError) as caught:
-        survey(tmp_path)
+        scan(tmp_path)
     assert "/nowhere" in caught.value.problems[0].hint
 
 

@@ -12,12 +12,18 @@ from typing import Any, cast
 import pytest
 
 from runner.control.record import download as pulling
-from runner.control.record.destination import Growing, Shelf, Symlink, Whole, jobs_of
-from runner.control.record.download import Pulled, pull
-from runner.control.rpc.session import Inbox, Session
+from runner.control.record.destination import (
+    AppendOnlyDownload,
+    AtomicDownload,
+    DownloadFolder,
+    SymlinkDownload,
+    plan_downloads,
+)
+from runner.control.record.download import PullResult, pull
+from runner.control.rpc.session import HostSession, Inbox
 from runner.core.model.spec import Node
 from runner.core.protocol.frames import Frame
-from runner.core.protocol.remote_files import KINDS, Found, check
+from runner.core.protocol.remote_files import FILE_KINDS, RemoteFile, validate
 
 BAD = ("", ".", "..", "/etc/passwd", "../x", "a/../b", "a//b", "a/", "a\0b", "\ud800")
 
@@ -28,7 +34,7 @@ class Host:
     def __init__(self, inbox: Inbox, rows: list[Any], contents: dict[str, bytes]) -> None:
         self.node = Node("gpu1", "x")
         self.closed = False
-        self.silence = 0.0
+        self.idle_s = 0.0
         self.asked: list[dict[str, Any]] = []
         self.ahead = 0
         self._inbox, self._rows, self._contents = inbox, rows, contents
@@ -40,9 +46,9 @@ class Host:
         self.asked.append({"kind": kind, **(data or {})})
         if kind == "inventory":
             rows = zlib.compress(json.dumps(self._rows).encode())
-            self._say(Frame("listed", {"id": number}, rows))
-            told = {"id": number, "left_out": 0, "skips": 0, "skipped": []}
-            self._say(Frame("inventoried", told))
+            self._say(Frame("inventory_page", {"id": number}, rows))
+            told = {"id": number, "omitted_count": 0, "skip_count": 0, "skipped": []}
+            self._say(Frame("inventory_end", told))
         elif kind == "fetch" and data:
             content = self._contents[data["path"]]
             piece = content[data["offset"] : data["offset"] + data["n"]]
@@ -50,7 +56,7 @@ class Host:
         return number
 
     def _say(self, frame: Frame) -> None:
-        self._inbox.put((cast("Session", self), frame))
+        self._inbox.put((cast("HostSession", self), frame))
 
 
 def row(path: str, size: int = 0, kind: str = "output", target: str | None = None) -> list[Any]:
@@ -58,10 +64,10 @@ def row(path: str, size: int = 0, kind: str = "output", target: str | None = Non
     return [kind, path, size, 5, 0o644, target]
 
 
-def pulled(folder: Path, rows: list[Any], contents: dict[str, bytes] | None = None) -> Pulled:
+def pulled(folder: Path, rows: list[Any], contents: dict[str, bytes] | None = None) -> PullResult:
     """Pull from a host that says so."""
     inbox: Inbox = queue.SimpleQueue()
-    host = cast("Session", Host(inbox, rows, contents or {}))
+    host = cast("HostSession", Host(inbox, rows, contents or {}))
     told = pull({"gpu1": host}, inbox, "run-1", folder, lost_s=5, show=lambda *_: None)
     return told["gpu1"]
 
@@ -71,12 +77,12 @@ def everything(folder: Path) -> set[str]:
     return {str(path.relative_to(folder)) for path in folder.rglob("*") if not path.is_dir()}
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", FILE_KINDS)
 @pytest.mark.parametrize("path", BAD)
 def test_a_path_that_leads_out_is_refused(tmp_path: Path, kind: str, path: str) -> None:
     """All of that host's, for such a host is not to be trusted."""
     told = pulled(tmp_path / "run", [row(path, kind=kind)])
-    assert not told.complete
+    assert not told.is_complete
     assert "it said what is not to be understood" in str(told.problems)
     assert everything(tmp_path) == set()
 
@@ -96,7 +102,7 @@ def test_a_path_that_leads_out_is_refused(tmp_path: Path, kind: str, path: str) 
 def test_only_what_a_run_has_is_fetched(kind: str, path: str) -> None:
     """Records and logs are known by name."""
     with pytest.raises(ValueError, match="of a run"):
-        check(kind, path)
+        validate(kind, path)
 
 
 @pytest.mark.parametrize(
@@ -117,7 +123,7 @@ def test_only_what_a_run_has_is_fetched(kind: str, path: str) -> None:
 def test_no_file_at_all(bad: Any) -> None:
     """Anything else than a row is a ValueError."""
     with pytest.raises(ValueError, match=r"."):
-        Found.of(bad)
+        RemoteFile.from_row(bad)
 
 
 def test_nothing_is_written_through_a_link(tmp_path: Path) -> None:
@@ -127,7 +133,7 @@ def test_nothing_is_written_through_a_link(tmp_path: Path) -> None:
     rows = [row("a", target=str(outside)), row("a/b", 3), row("c", 3)]
     told = pulled(tmp_path / "run", rows, {"a/b": b"bad", "c": b"yes"})
     assert everything(outside) == set()
-    assert told.failed == 1
+    assert told.failed_count == 1
     assert "outputs/gpu1/a is in the way" in str(told.problems)
     assert (tmp_path / "run/outputs/gpu1/c").read_bytes() == b"yes"
 
@@ -139,7 +145,7 @@ def test_nothing_is_written_through_a_link(tmp_path: Path) -> None:
     (elsewhere / "logs/gpu1/rank_0.out").symlink_to(outside / "log")
     rows = [row("c", 3), row("attempt_0/rank_0.out", 3, kind="log")]
     told = pulled(elsewhere, rows, {"c": b"bad", "attempt_0/rank_0.out": b"bad"})
-    assert told.failed == 2
+    assert told.failed_count == 2
     assert everything(outside) == set()
 
 
@@ -149,7 +155,7 @@ def test_a_file_replaces_a_link_and_not_its_target(tmp_path: Path) -> None:
     target.write_text("kept")
     (tmp_path / "run/outputs/gpu1").mkdir(parents=True)
     (tmp_path / "run/outputs/gpu1/a").symlink_to(target)
-    assert pulled(tmp_path / "run", [row("a", 3)], {"a": b"new"}).complete
+    assert pulled(tmp_path / "run", [row("a", 3)], {"a": b"new"}).is_complete
     assert target.read_text() == "kept"
     assert (tmp_path / "run/outputs/gpu1/a").read_text() == "new"
     assert not (tmp_path / "run/outputs/gpu1/a").is_symlink()
@@ -161,15 +167,15 @@ def test_more_than_was_asked_for_is_not_taken(tmp_path: Path) -> None:
     class Lavish(Host):
         def _say(self, frame: Frame) -> None:
             if frame.kind == "fetched":
-                told = {**frame.data, "z": True, "size": 3}
+                told = {**frame.data, "compressed": True, "size": 3}
                 frame = Frame("fetched", told, zlib.compress(bytes(10 << 20)))
             super()._say(frame)
 
     inbox: Inbox = queue.SimpleQueue()
-    host = cast("Session", Lavish(inbox, [row("a", 3)], {"a": b"abc"}))
+    host = cast("HostSession", Lavish(inbox, [row("a", 3)], {"a": b"abc"}))
     told = pull({"gpu1": host}, inbox, "run-1", tmp_path, lost_s=5, show=lambda *_: None)["gpu1"]
     assert "more came than there is" in str(told.problems)
-    assert told.size == 0
+    assert told.fetched_bytes == 0
 
 
 def test_so_much_is_asked_for_ahead_and_no_more(tmp_path: Path) -> None:
@@ -189,50 +195,56 @@ def test_so_much_is_asked_for_ahead_and_no_more(tmp_path: Path) -> None:
             return get(timeout=timeout)
 
     told = pull(
-        {"gpu1": cast("Session", host)},
+        {"gpu1": cast("HostSession", host)},
         cast("Inbox", Counting()),
         "run-1",
         tmp_path,
         lost_s=5,
         show=lambda *_: None,
     )["gpu1"]
-    assert told.complete
-    assert pulling.LEAST <= most <= pulling.WINDOW // pulling.PIECE + 3
+    assert told.is_complete
+    assert pulling.MIN_CHUNKS <= most <= pulling.WINDOW // pulling.CHUNK + 3
     assert (tmp_path / "outputs/gpu1/big").read_bytes() == content
 
 
 def test_what_is_here_decides_where_to_begin(tmp_path: Path) -> None:
     """A file that only grows goes on at its size; any other at a part of the same version."""
-    shelf = Shelf(tmp_path)
-    found = Found("output", "a", 10, 5, 0o600)
-    assert Whole(shelf, ("a",), found).begin() == 0
-    Whole(shelf, ("a",), found).write(0, b"1234")
-    assert Whole(shelf, ("a",), found).begin() == 4
-    later = Found("output", "a", 10, 6, 0o600)
-    assert Whole(shelf, ("a",), later).begin() == 0
+    shelf = DownloadFolder(tmp_path)
+    found = RemoteFile("output", "a", 10, 5, 0o600)
+    assert AtomicDownload(shelf, ("a",), found).resume_offset() == 0
+    AtomicDownload(shelf, ("a",), found).write(0, b"1234")
+    assert AtomicDownload(shelf, ("a",), found).resume_offset() == 4
+    later = RemoteFile("output", "a", 10, 6, 0o600)
+    assert AtomicDownload(shelf, ("a",), later).resume_offset() == 0
     assert everything(tmp_path) == set()
     (tmp_path / "a").write_bytes(b"0123456789")
     os.utime(tmp_path / "a", ns=(6, 6))
-    assert Whole(shelf, ("a",), later).begin() is None
-    assert Whole(shelf, ("a",), found).begin() == 0
-    log = Found("log", "attempt_0/rank_0.out", 12, 5, 0o600)
-    assert Growing(shelf, ("a",), log).begin() == 10
-    assert Growing(shelf, ("a",), found).begin() is None
+    assert AtomicDownload(shelf, ("a",), later).resume_offset() is None
+    assert AtomicDownload(shelf, ("a",), found).resume_offset() == 0
+    log = RemoteFile("log", "attempt_0/rank_0.out", 12, 5, 0o600)
+    assert AppendOnlyDownload(shelf, ("a",), log).resume_offset() == 10
+    assert AppendOnlyDownload(shelf, ("a",), found).resume_offset() is None
     with pytest.raises(ValueError, match="is longer here"):
-        Growing(shelf, ("a",), Found("log", "attempt_0/rank_0.out", 9, 5, 0o600)).begin()
-    link = Found("output", "l", 0, 5, 0o777, "there")
-    assert Symlink(shelf, ("l",), link).begin() == 0
-    Symlink(shelf, ("l",), link).finish()
-    assert Symlink(shelf, ("l",), link).begin() is None
+        AppendOnlyDownload(
+            shelf, ("a",), RemoteFile("log", "attempt_0/rank_0.out", 9, 5, 0o600)
+        ).resume_offset()
+    link = RemoteFile("output", "l", 0, 5, 0o777, "there")
+    assert SymlinkDownload(shelf, ("l",), link).resume_offset() == 0
+    SymlinkDownload(shelf, ("l",), link).finish()
+    assert SymlinkDownload(shelf, ("l",), link).resume_offset() is None
     shelf.close()
 
 
 def test_the_logs_of_another_attempt_lie_apart(tmp_path: Path) -> None:
     """Each file here is a beginning of one on the host; empty ones are not made."""
-    shelf = Shelf(tmp_path)
-    found = [Found("log", f"attempt_{n}/rank_0.out", n + 1, 5, 0o600) for n in (10, 0)]
-    jobs = [*jobs_of(shelf, "gpu1", [*found, Found("log", "attempt_0/rank_0.err", 0, 5, 0o600)])]
-    assert [job.place for job in jobs] == [
+    shelf = DownloadFolder(tmp_path)
+    found = [RemoteFile("log", f"attempt_{n}/rank_0.out", n + 1, 5, 0o600) for n in (10, 0)]
+    jobs = [
+        *plan_downloads(
+            shelf, "gpu1", [*found, RemoteFile("log", "attempt_0/rank_0.err", 0, 5, 0o600)]
+        )
+    ]
+    assert [job.dest for job in jobs] == [
         ("logs", "gpu1", "attempt_10", "rank_0.out"),
         ("logs", "gpu1", "rank_0.out"),
     ]

@@ -8,8 +8,8 @@ from typing import Any, cast
 
 import pytest
 
-from runner.control.record.log_reader import CHUNK, LogReading
-from runner.control.rpc.session import Inbox, Session
+from runner.control.record.log_reader import CHUNK, LogDump
+from runner.control.rpc.session import HostSession, Inbox
 from runner.core.errors import Interrupted
 from runner.core.model.spec import Node
 from runner.core.protocol.frames import Frame
@@ -23,7 +23,7 @@ class Host:
 
     def __init__(self, inbox: Inbox) -> None:
         self.node = Node("gpu1", "10.0.0.1")
-        self.closed, self.silence = False, 0.0
+        self.closed, self.idle_s = False, 0.0
         self.inbox = inbox
         self.sent = 0
         self.error = ""
@@ -40,7 +40,7 @@ class Host:
             told = {"id": self._ids, "offset": data["offset"], "eof": not chunk}
             if self.error and not chunk:
                 told["error"] = self.error
-            self.inbox.put((cast("Session", self), Frame("data", told, chunk)))
+            self.inbox.put((cast("HostSession", self), Frame("data", told, chunk)))
         return self._ids
 
 
@@ -50,9 +50,9 @@ def host() -> Host:
     return Host(queue.SimpleQueue())
 
 
-def reading(host: Host, show: Any, full: Any = lambda: False) -> LogReading:
+def reading(host: Host, show: Any, full: Any = lambda: False) -> LogDump:
     """Read from it."""
-    return LogReading({"gpu1": cast("Session", host)}, host.inbox, 5, show, {}, full)
+    return LogDump({"gpu1": cast("HostSession", host)}, host.inbox, 5, show, {}, full)
 
 
 SHARE: Any = SimpleNamespace(node="gpu1", ranks=(0, 1, 2, 3), order=plan(1, 1).nodes[0].order)
@@ -106,4 +106,4 @@ def test_what_cannot_be_read_is_told(host: Host) -> None:
     read = reading(host, show)
     read.run([SHARE], [2])
     assert shown == SIZE
-    assert "Stale file handle" in read.problems["gpu1"].what
+    assert "Stale file handle" in read.problems["gpu1"].message

@@ -74,10 +74,10 @@ def test_latest_follows_the_newest_run(store: RunStore) -> None:
 def test_a_record_that_was_cut_off_is_made_good(store: RunStore) -> None:
     """Whoever joins adds what is missing; `latest` stays that of the last launch."""
     (store.folder / "config.yaml").unlink()
-    store.release()
+    store.unlock()
     created(store.folder.parent / "second")
 
-    assert RunStore(store.folder).join("seed: 2\n", plan(1))
+    assert RunStore(store.folder).reopen("seed: 2\n", plan(1))
 
     assert names(store.folder) == {"config.yaml", "logs", "plan.json"}
     assert (store.folder.parent / "latest").readlink() == Path("second")
@@ -86,10 +86,10 @@ def test_a_record_that_was_cut_off_is_made_good(store: RunStore) -> None:
 def test_a_record_has_one_writer(store: RunStore) -> None:
     """Until it is released."""
     other = RunStore(store.folder)
-    assert not other.join("seed: 1\n", plan(1))
-    assert not other.failed
-    store.release()
-    assert other.join("seed: 1\n", plan(1))
+    assert not other.reopen("seed: 1\n", plan(1))
+    assert not other.write_error
+    store.unlock()
+    assert other.reopen("seed: 1\n", plan(1))
 
 
 def test_folder_of_the_users_is_not_replaced_by_the_link(tmp_path: Path) -> None:
@@ -109,7 +109,7 @@ def test_run_that_never_started_leaves_no_trace(tmp_path: Path, place: str) -> N
 
     store.reserve()
     reserved = store.folder.is_dir()
-    store.abandon()
+    store.discard()
 
     assert reserved
     assert list(tmp_path.rglob("*")) == [tmp_path / "there"]
@@ -117,7 +117,7 @@ def test_run_that_never_started_leaves_no_trace(tmp_path: Path, place: str) -> N
 
 def test_record_of_a_run_is_not_abandoned(store: RunStore) -> None:
     """What was written stays, whoever gives up later."""
-    store.abandon()
+    store.discard()
 
     assert (store.folder / "config.yaml").is_file()
 
@@ -147,7 +147,7 @@ def test_records_read_back(store: RunStore) -> None:
     """Plan and verdict are on record whole, the run's id with both."""
     verdict = Verdict("succeeded", 0, 12.5)
     store.write_plan(plan(2))
-    store.write_result(plan(2), verdict, began=1700000000.0)
+    store.write_result(plan(2), verdict, began_at=1700000000.0)
 
     assert decode(Plan, json.loads((store.folder / "plan.json").read_text())) == plan(2)
     result = json.loads((store.folder / "result.json").read_text())
@@ -228,7 +228,7 @@ def test_full_disk_here_ends_no_run(store: RunStore) -> None:
     store.write_log("a", "rank_0.out", 0, b"x")
     store.append(Event(RUN_ID, "a", 0, 1, 1.0, 2.0, ProgramStarted(1)))
 
-    assert store.failed == f"cannot write {log}: No space left on device"
+    assert store.write_error == f"cannot write {log}: No space left on device"
 
 
 def test_record_that_works_has_not_failed(store: RunStore) -> None:
@@ -236,7 +236,7 @@ def test_record_that_works_has_not_failed(store: RunStore) -> None:
     store.write_plan(plan(1))
     store.write_log("a", "rank_0.out", 0, b"x")
 
-    assert store.failed == ""
+    assert store.write_error == ""
 
 
 @contextlib.contextmanager
@@ -262,7 +262,7 @@ def test_a_disk_that_was_full_for_a_moment_leaves_no_hole(store: RunStore) -> No
     here = (store.logs / "a" / "rank_0.out").read_bytes()
     assert here == there[: len(here)]
     assert 8000 <= len(here) <= 10_000
-    assert "cannot write" in store.failed
+    assert "cannot write" in store.write_error
     store.write_log("a", "rank_0.out", len(here), there[len(here) :])
     assert (store.logs / "a" / "rank_0.out").read_bytes() == there
 

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 import pytest
 
 from runner.control.rpc import session
-from runner.control.rpc.session import MAX_BANNER, Clock, Inbox, Session
+from runner.control.rpc.session import MAX_BANNER, ClockOffset, HostSession, Inbox
 from runner.core.model.spec import Node
-from runner.core.protocol.frames import LENGTHS, MAGIC, Frame, Unpacker
+from runner.core.protocol.frames import LENGTHS, MAGIC, Frame, FrameDecoder
 
 NODE = Node("gpu1", "10.0.0.1")
 PATIENCE_S = 5.0
@@ -53,7 +53,7 @@ class Wire:
     def __init__(self) -> None:
         self.channel = FakeChannel()
         self.inbox: Inbox = queue.SimpleQueue()
-        self.session = Session(NODE, self.channel, self.inbox)
+        self.session = HostSession(NODE, self.channel, self.inbox)
 
     def come(self, *chunks: bytes | OSError) -> None:
         """Have the other side say something."""
@@ -68,7 +68,7 @@ class Wire:
 
     def sent(self) -> Frame:
         """Return the next frame that went out."""
-        (frame,) = Unpacker().feed(self.channel.sent.get(timeout=PATIENCE_S))
+        (frame,) = FrameDecoder().feed(self.channel.sent.get(timeout=PATIENCE_S))
         return frame
 
 
@@ -150,12 +150,12 @@ def test_requests_go_out_in_order_with_their_ids(wire: Wire) -> None:
     wire.session.send_raw(b"boot code")
     numbers = [
         wire.session.request("facts", {"request": {}}),
-        wire.session.request("go", {"order": {}}, b"tasks"),
+        wire.session.request("start", {"order": {}}, b"tasks"),
     ]
 
     assert wire.channel.sent.get(timeout=PATIENCE_S) == b"boot code"
     assert wire.sent() == Frame("facts", {"id": numbers[0], "request": {}})
-    assert wire.sent() == Frame("go", {"id": numbers[1], "order": {}}, b"tasks")
+    assert wire.sent() == Frame("start", {"id": numbers[1], "order": {}}, b"tasks")
     assert numbers[0] != numbers[1]
 
 
@@ -170,12 +170,12 @@ def test_broken_pipe_is_the_readers_to_report(wire: Wire) -> None:
 
 def test_hearing_is_noted(wire: Wire) -> None:
     """Whatever comes after the banner is a sign of life."""
-    wire.session.heard = 0.0
+    wire.session.last_heard = 0.0
     wire.come(MAGIC, b"\0")
     wire.come(HELLO.pack()[1:], b"")
     wire.next()
 
-    assert time.monotonic() - wire.session.heard < PATIENCE_S
+    assert time.monotonic() - wire.session.last_heard < PATIENCE_S
 
 
 def test_clock_of_the_host_is_translated(wire: Wire) -> None:
@@ -215,70 +215,70 @@ def now(monkeypatch: pytest.MonkeyPatch) -> Now:
 
 def test_quickest_ping_decides(now: Now) -> None:
     """A slow answer says less about the other clock than a quick one; half its way is assumed."""
-    clock = Clock()
+    clock = ClockOffset()
     for number, (asked, told, theirs) in enumerate(
         [(10.0, 14.0, 1000.0), (20.0, 21.0, 1012.0), (30.0, 36.0, 1022.0)]
     ):
         now.time = asked
-        clock.asked(number)
+        clock.on_ping(number)
         now.time = told
-        clock.told(number, theirs, theirs)
+        clock.on_pong(number, theirs, theirs)
 
     assert clock.offset == 20.5 - 1012.0
 
 
 def test_a_machine_that_slept_has_another_offset(now: Now) -> None:
     """Its clock stood still meanwhile: what an earlier ping told, however quick, is wrong now."""
-    clock = Clock()
+    clock = ClockOffset()
     for number, (asked, told, theirs) in enumerate([(10.0, 10.2, 1000.0), (20.0, 23.0, 1051.0)]):
         now.time = asked
-        clock.asked(number)
+        clock.on_ping(number)
         now.time = told
-        clock.told(number, theirs, theirs)
+        clock.on_pong(number, theirs, theirs)
 
     assert clock.offset == 21.5 - 1051.0
 
 
 def test_before_any_ping_the_first_word_must_do(now: Now) -> None:
     """A host's hello carries its clock: late by one way, but of the right size."""
-    clock = Clock()
+    clock = ClockOffset()
     now.time = 10.0
 
-    clock.told(None, 1000.0, 1000.0)
+    clock.on_pong(None, 1000.0, 1000.0)
 
     assert clock.offset == 10.0 - 1000.0
 
 
 def test_what_was_before_the_last_boot_is_told_by_the_other_clock(now: Now) -> None:
     """The monotonic one began anew: what it said then means nothing now."""
-    clock = Clock()
+    clock = ClockOffset()
     now.time = 10.0
-    clock.told(None, 60.0, 1_700_000_060.0)
+    clock.on_pong(None, 60.0, 1_700_000_060.0)
 
-    assert clock.ours(50.0, 1_700_000_050.5) == 0.0
-    assert clock.ours(3_000_000.0, 1_699_999_060.0) == pytest.approx(10.0 - 1000.0)
+    assert clock.to_local(50.0, 1_700_000_050.5) == 0.0
+    assert clock.to_local(3_000_000.0, 1_699_999_060.0) == pytest.approx(10.0 - 1000.0)
 
 
 def test_unasked_word_does_not_spoil_a_ping() -> None:
     """Only pings have a known way back."""
-    clock = Clock()
-    clock.asked(1)
-    clock.told(1, time.monotonic() + 1e6, 0.0)
+    clock = ClockOffset()
+    clock.on_ping(1)
+    clock.on_pong(1, time.monotonic() + 1e6, 0.0)
     before = clock.offset
 
-    clock.told(7, 0.0, 0.0)
+    clock.on_pong(7, 0.0, 0.0)
 
     assert clock.offset == before
 
 
 def test_only_what_somebody_must_have_taken_ends_a_silence(wire: Wire) -> None:
     """Pings go into a cut cable for as long as its buffer lasts; the bytes of a push do not."""
-    wire.session.heard = wire.session.sent = time.monotonic() - 100
+    wire.session.last_heard = wire.session.last_sent = time.monotonic() - 100
     for _ in range(3):
         wire.session.request("ping")
         wire.sent()
-    assert wire.session.silence >= 100
-    wire.session.send_raw(bytes(session.SLICE + 1))
+    assert wire.session.idle_s >= 100
+    wire.session.send_raw(bytes(session.SEND_SLICE + 1))
     wire.channel.sent.get(timeout=PATIENCE_S)
     wire.channel.sent.get(timeout=PATIENCE_S)
-    assert wire.session.silence < 50
+    assert wire.session.idle_s < 50

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runner.core.model.release import File, Folder, Link, Manifest, distinct, release_hash
+from runner.core.model.release import File, Folder, Manifest, Symlink, release_hash, unique_contents
 from tests.unit.release_builders import release
 
 ODD = (
@@ -69,7 +69,7 @@ def test_any_change_makes_another_release(other: Any) -> None:
 def test_path_outside_of_the_release_is_refused(path: str) -> None:
     """A release writes nowhere but in its own folder."""
     for manifest in (
-        Manifest(folders=(Folder("a", 0o755),), links=(Link(path, "x"),)),
+        Manifest(folders=(Folder("a", 0o755),), links=(Symlink(path, "x"),)),
         Manifest(folders=(Folder("a", 0o755),), files=(File(path, 0o644, 0, "0"),)),
         Manifest(folders=(Folder("a", 0o755), Folder(path, 0o755))),
     ):
@@ -79,7 +79,7 @@ def test_path_outside_of_the_release_is_refused(path: str) -> None:
 
 def test_nothing_is_written_through_a_link() -> None:
     """A file below a symbolic link would be written wherever that leads."""
-    through = Manifest(links=(Link("a", "/etc"),), files=(File("a/passwd", 0o644, 0, "0"),))
+    through = Manifest(links=(Symlink("a", "/etc"),), files=(File("a/passwd", 0o644, 0, "0"),))
 
     with pytest.raises(ValueError, match="the folder of 'a/passwd' is not in the manifest"):
         Manifest.decode(through.encode())
@@ -88,8 +88,8 @@ def test_nothing_is_written_through_a_link() -> None:
 @pytest.mark.parametrize(
     "twice",
     [
-        Manifest(files=(File("a", 0o644, 0, "0"),), links=(Link("a", "/etc"),)),
-        Manifest(folders=(Folder("a", 0o755),), links=(Link("a", "/etc"),)),
+        Manifest(files=(File("a", 0o644, 0, "0"),), links=(Symlink("a", "/etc"),)),
+        Manifest(folders=(Folder("a", 0o755),), links=(Symlink("a", "/etc"),)),
         Manifest(folders=(Folder("a", 0o755),), files=(File("a", 0o644, 0, "0"),)),
     ],
 )
@@ -119,7 +119,7 @@ def test_each_content_is_sent_once() -> None:
     """Copies of a file cost nothing on the wire, whatever their permissions."""
     made = release({"b": b"same", "a": b"same", "c": b"other"}, modes={"b": 0o755})
 
-    assert [file.path for file in distinct(made.manifest)] == ["a", "c"]
+    assert [file.path for file in unique_contents(made.manifest)] == ["a", "c"]
     assert made.manifest.size == 13
 
 

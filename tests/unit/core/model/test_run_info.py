@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from runner.core.model.run_info import RunInfo, RunSeen, elastic, present
+from runner.core.model.run_info import HostRunStatus, RunInfo, current_hosts, elastic_summary
 from runner.core.protocol.states import State
 
 
@@ -14,17 +14,18 @@ from runner.core.protocol.states import State
 )
 def test_how_many_nodes_an_elastic_run_has(least: int, alive: int, text: str) -> None:
     """Those whose supervisor lives, of as few and as many as there may be."""
-    info = RunInfo("r", nodes=4, least=least)
+    info = RunInfo("r", nnodes=4, min_nodes=least)
     seen = {
-        f"n{at}": RunSeen(info, "ada", State.RUNNING, at < alive, 1.0) for at in range(alive + 1)
+        f"n{at}": HostRunStatus(info, "ada", State.RUNNING, at < alive, 1.0)
+        for at in range(alive + 1)
     }
-    assert elastic(info, seen) == text
+    assert elastic_summary(info, seen) == text
 
 
 def test_who_only_stands_by_is_no_node_of_a_run() -> None:
     """Unless nobody else is left who tells of it."""
-    info = RunInfo("r", "lab", "train", attempt=1, standby=("n2",))
-    on, over = (RunSeen(info, "ada", State.RUNNING, alive, 1.0) for alive in (True, False))
+    info = RunInfo("r", "lab", "train", attempt=1, standby_nodes=("n2",))
+    on, over = (HostRunStatus(info, "ada", State.RUNNING, alive, 1.0) for alive in (True, False))
 
-    assert list(present({"n0": on, "n1": over, "n2": on})) == ["n0", "n1"]
-    assert list(present({"n2": on})) == ["n2"]
+    assert list(current_hosts({"n0": on, "n1": over, "n2": on})) == ["n0", "n1"]
+    assert list(current_hosts({"n2": on})) == ["n2"]

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import pytest
 
-from runner.core.model.spec import Node, PortRule, Task
+from runner.core.model.spec import Node, PortRange, Task
 from tests.golden.builders import spec
 
 
 @pytest.mark.parametrize(
     ("rule", "text", "fixed"),
     [
-        (PortRule(), "auto", False),
-        (PortRule(29500, 29500), "29500", True),
-        (PortRule(29500, 29600), "29500-29600", False),
+        (PortRange(), "auto", False),
+        (PortRange(29500, 29500), "29500", True),
+        (PortRange(29500, 29600), "29500-29600", False),
     ],
     ids=["auto", "port", "range"],
 )
-def test_port_rule_reads_as_in_the_yaml(rule: PortRule, text: str, *, fixed: bool) -> None:
+def test_port_rule_reads_as_in_the_yaml(rule: PortRange, text: str, *, fixed: bool) -> None:
     """It prints as it is written, and says whether there is a choice."""
-    assert (str(rule), rule.fixed) == (text, fixed)
+    assert (str(rule), rule.is_fixed) == (text, fixed)
 
 
 @pytest.mark.parametrize(
@@ -35,7 +35,7 @@ def test_port_rule_reads_as_in_the_yaml(rule: PortRule, text: str, *, fixed: boo
 )
 def test_tasks_of_ours_are_told_by_their_module(task: Task, file: str) -> None:
     """They travel with the run; everything else is the user's."""
-    assert task.shipped == file
+    assert task.shipped_file == file
 
 
 def test_master_is_the_first_node() -> None:

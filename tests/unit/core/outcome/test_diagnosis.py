@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from runner.core.outcome.diagnosis import BEFORE, Tail, diagnose, shortened
-from runner.core.outcome.tracebacks import SHOWN, TRACEBACK, split
+from runner.core.outcome.diagnosis import CONTEXT_LINES, Tail, diagnose, truncate_middle
+from runner.core.outcome.tracebacks import EXCERPT_LINES, TRACEBACK, last_traceback
 from runner.core.outcome.verdict import Failure, RankResult, Verdict
 from runner.core.planning.build_plan import Plan
 from tests.golden.builders import plan
@@ -59,14 +59,14 @@ shutting down
 
 def test_the_last_traceback_is_told_and_what_stood_before_it() -> None:
     """Of several, the one that ended the rank, with all lines of its message; nothing after it."""
-    before, said = split(CHAIN.splitlines())
+    before, said = last_traceback(CHAIN.splitlines())
     assert said[0] == TRACEBACK
     assert said[-2:] == ["RuntimeError: no lr", "see the handbook"]
     told = diagnose(MADE, failed(), logs(b_2_err=CHAIN))
     assert told is not None
-    assert told.said == tuple(said)
-    assert told.before == tuple(before[-BEFORE:])
-    assert "direct cause" in told.before[-1]
+    assert told.excerpt == tuple(said)
+    assert told.context == tuple(before[-CONTEXT_LINES:])
+    assert "direct cause" in told.context[-1]
 
 
 def test_without_a_traceback_the_last_lines_are_told() -> None:
@@ -74,7 +74,7 @@ def test_without_a_traceback_the_last_lines_are_told() -> None:
     text = "".join(f"line {number}\n" for number in range(50))
     told = diagnose(MADE, failed(), logs(b_2_out=text))
     assert told is not None
-    assert told.said == tuple(f"line {number}" for number in range(50 - SHOWN, 50))
+    assert told.excerpt == tuple(f"line {number}" for number in range(50 - EXCERPT_LINES, 50))
     assert told.cause == ""
 
 
@@ -83,18 +83,18 @@ def test_torchs_marks_of_the_rank_are_left_out() -> None:
     told = diagnose(MADE, failed(), logs(b_2_err=(WROTE / "peer_left.txt").read_text()))
     assert told is not None
     assert told.cause == "peer_left"
-    assert told.said[0] == TRACEBACK
-    assert not [line for line in told.said if line.startswith("[rank")]
+    assert told.excerpt[0] == TRACEBACK
+    assert not [line for line in told.excerpt if line.startswith("[rank")]
 
 
 def test_a_long_traceback_keeps_its_ends() -> None:
     """Where the user's own frame mostly is, and the exception."""
     lines = [TRACEBACK, *(f'  File "{each}.py", line 1, in f' for each in range(40)), "Error: x"]
-    told = shortened(lines)
-    assert len(told) == SHOWN
+    told = truncate_middle(lines)
+    assert len(told) == EXCERPT_LINES
     assert told[:2] == (TRACEBACK, '  File "0.py", line 1, in f')
     assert told[-1] == "Error: x"
-    assert told[3] == f"  … {len(lines) - SHOWN + 1} lines …"
+    assert told[3] == f"  … {len(lines) - EXCERPT_LINES + 1} lines …"
 
 
 def test_the_same_words_elsewhere_are_counted() -> None:
@@ -102,10 +102,10 @@ def test_the_same_words_elsewhere_are_counted() -> None:
     text = (WROTE / "module_missing.txt").read_text()
     told = diagnose(MADE, failed(), logs(b_2_err=text, a_1_err=text))
     assert told is not None
-    assert told.means == "the interpreter there has no module apex, on every node"
+    assert told.meaning == "the interpreter there has no module apex, on every node"
     told = diagnose(MADE, failed(), logs(b_2_err=text))
     assert told is not None
-    assert told.means == "the interpreter there has no module apex"
+    assert told.meaning == "the interpreter there has no module apex"
 
 
 def test_torchruns_own_failure_is_read_in_its_own_words() -> None:
@@ -120,7 +120,7 @@ def test_a_signal_says_something_without_a_word() -> None:
     """The rank could not."""
     told = diagnose(MADE, failed(signum=11), logs())
     assert told is not None
-    assert (told.said, told.cause) == ((), "sigsegv")
+    assert (told.excerpt, told.cause) == ((), "sigsegv")
 
 
 @pytest.mark.parametrize("verdict", [failed(state="lost"), Verdict("succeeded", 0, 1.0)])

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.core.outcome.known_failures import BY_SIGNAL, KNOWN, explain
+from runner.core.outcome.known_failures import FAILURE_PATTERNS, SIGNAL_EXPLANATIONS, explain
 
 WROTE = Path(__file__).parents[3] / "fixtures" / "failures"
 MEANS = {
@@ -35,7 +35,7 @@ MEANS = {
 
 def test_each_known_failure_is_shown_here() -> None:
     """With what a rank wrote, and what is said of it."""
-    names = [known.name for known in KNOWN]
+    names = [known.name for known in FAILURE_PATTERNS]
     assert len(set(names)) == len(names)
     assert set(MEANS) == set(names)
     assert {path.stem for path in WROTE.glob("*.txt")} == set(names)
@@ -47,9 +47,9 @@ def test_a_known_failure_is_explained(name: str) -> None:
     explained = explain((WROTE / f"{name}.txt").read_text().splitlines())
     assert explained is not None
     assert explained.name == name
-    assert MEANS[name] in explained.means
-    assert "{" not in explained.means.replace("${", "")
-    assert len(explained.cure) > 20
+    assert MEANS[name] in explained.meaning
+    assert "{" not in explained.meaning.replace("${", "")
+    assert len(explained.remedy) > 20
 
 
 def test_what_is_not_known_is_not_explained() -> None:
@@ -60,7 +60,7 @@ def test_what_is_not_known_is_not_explained() -> None:
     assert explain([], signal.SIGTERM) is None
 
 
-@pytest.mark.parametrize("signum", BY_SIGNAL)
+@pytest.mark.parametrize("signum", SIGNAL_EXPLANATIONS)
 def test_signals_have_a_meaning(signum: int) -> None:
     """Also without a word."""
     explained = explain([], signum)

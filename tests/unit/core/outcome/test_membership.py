@@ -14,7 +14,7 @@ def start(rank: int, master: str, world: int, number: int = 1) -> RankStarted:
 def told(*starts: tuple[float, str, RankStarted]) -> tuple[Memberships, list[Membership]]:
     """Take starts in that order; return all, and those that became whole by one of them."""
     members = Memberships()
-    whole = [members.started(node, body, at) for at, node, body in starts]
+    whole = [members.add_start(node, body, at) for at, node, body in starts]
     return members, [each for each in whole if each]
 
 
@@ -23,7 +23,7 @@ def test_a_membership_is_whole_by_its_last_rank() -> None:
     members, whole = told((1, "b", start(1, "a:1", 2)), (2, "a", start(0, "a:1", 2)))
     assert [each.number for each in whole] == [1]
     assert whole[0].nodes == ("a", "b")
-    assert (whole[0].joined, whole[0].left) == ((), ())
+    assert (whole[0].joined, whole[0].departed) == ((), ())
     assert members.last is whole[0]
 
 
@@ -34,15 +34,15 @@ def test_who_joined_and_left() -> None:
         *((5, node, start(rank, "b:2", 2)) for rank, node in enumerate("bc")),
     )
     assert whole[1].joined == ("c",)
-    assert whole[1].left == ("a",)
+    assert whole[1].departed == ("a",)
 
 
 def test_the_same_port_once_more_is_another_membership() -> None:
     """A rank that is there already cannot start in the same one."""
     members, whole = told((1, "a", start(0, "a:1", 1)), (2, "a", start(0, "a:1", 1, 2)))
     assert members.count == 2
-    assert whole[1].has("a", 0, 2)
-    assert not whole[1].has("a", 0, 1)
+    assert whole[1].contains("a", 0, 2)
+    assert not whole[1].contains("a", 0, 1)
 
 
 def test_the_last_is_the_one_that_began_last() -> None:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from runner.core.outcome.stacks import (
-    END,
+    DUMP_END,
     Frame,
     Stack,
-    grouped,
-    parse,
-    picture,
-    sentence,
-    shortened,
-    waits_in,
+    blocking_collective,
+    group_by_stack,
+    group_equal,
+    parse_dumps,
+    shorten_paths,
+    summary,
 )
 
 C10D = "/opt/venv/lib/python3.11/site-packages/torch/distributed"
@@ -27,7 +27,7 @@ Current thread 0x00007f0b (most recent call first):
   File "/home/a/.runner/runs/r/node1/work/train.py", line 27 in step
   File "/home/a/.runner/runs/r/node1/work/train.py", line 37 in <module>
 --- rank 1: process 72 (bash), by nothing: it is no Python
-{END}"""
+{DUMP_END}"""
 
 LATER = DUMP.replace("22:51", "22:52").replace("all_reduce", "barrier")
 
@@ -54,27 +54,31 @@ def says(*stacks: Stack, silent: str = "") -> str:
         for node in "ab"
         if node != silent
     }
-    return sentence(picture(told, NODES, []))
+    return summary(group_by_stack(told, NODES, []))
 
 
 def test_dumps_are_read_back() -> None:
     """Each with its processes; of one with threads, the one that answered; torn lines are left."""
-    first, second = parse(f"torn line\n{DUMP}{LATER}")
-    assert (first.when, first.why) == ("2026-11-21T22:51:00+00:00", "asked for")
+    first, second = parse_dumps(f"torn line\n{DUMP}{LATER}")
+    assert (first.time, first.reason) == ("2026-11-21T22:51:00+00:00", "asked for")
     rank_0, rank_1 = first.stacks
     assert [frame.function for frame in rank_0.frames] == [
         *("all_reduce", "wrapper", "step", "<module>"),
     ]
     assert rank_0.frames[0].line == 3252
-    assert (rank_1.frames, rank_1.how) == ((), "nothing: it is no Python")
+    assert (rank_1.frames, rank_1.method) == ((), "nothing: it is no Python")
     assert second.stacks[0].frames[0].function == "barrier"
-    assert (first.whole, second.whole, parse(DUMP[:-5])[0].whole) == (True, True, False)
-    assert parse("") == []
+    assert (first.is_complete, second.is_complete, parse_dumps(DUMP[:-5])[0].is_complete) == (
+        True,
+        True,
+        False,
+    )
+    assert parse_dumps("") == []
 
 
 def test_files_are_named_as_people_name_them() -> None:
     """So that the same place on two nodes is the same."""
-    found = shortened(parse(DUMP)[0].stacks[0], ["/home/a/.runner/runs/r/node1/work"])
+    found = shorten_paths(parse_dumps(DUMP)[0].stacks[0], ["/home/a/.runner/runs/r/node1/work"])
     assert [frame.file for frame in found.frames[1:3]] == [
         *("torch/distributed/c10d_logger.py", "train.py"),
     ]
@@ -83,9 +87,11 @@ def test_files_are_named_as_people_name_them() -> None:
 def test_equal_stacks_are_one_and_the_odd_comes_first() -> None:
     """Who waits for others comes last; of a rank's processes the first counts."""
     odd = stack(2, "data.py:9:read")
-    groups = grouped([waiting(0), odd, waiting(1), stack(1, "pool.py:3:work", pid=9), waiting(3)])
+    groups = group_equal(
+        [waiting(0), odd, waiting(1), stack(1, "pool.py:3:work", pid=9), waiting(3)]
+    )
     assert [group.ranks for group in groups] == [(2,), (0, 1, 3)]
-    assert [group.waits for group in groups] == ["", "all_reduce"]
+    assert [group.collective for group in groups] == ["", "all_reduce"]
 
 
 def test_what_is_waited_in_is_the_call_that_the_user_made() -> None:
@@ -93,10 +99,13 @@ def test_what_is_waited_in_is_the_call_that_the_user_made() -> None:
     inner = "torch/distributed/distributed_c10d.py:1:_wait"
     outer = "torch/distributed/distributed_c10d.py:2:broadcast_object_list"
     wrapper = "torch/distributed/c10d_logger.py:3:wrapper"
-    assert waits_in(stack(0, inner, outer, wrapper, "a.py:1:f").frames) == "broadcast_object_list"
+    assert (
+        blocking_collective(stack(0, inner, outer, wrapper, "a.py:1:f").frames)
+        == "broadcast_object_list"
+    )
     backward = stack(0, "torch/autograd/graph.py:5:_engine_run_backward", "a.py:1:f")
-    assert waits_in(backward.frames) == "backward"
-    assert waits_in(stack(0, "a.py:1:f", outer).frames) == ""
+    assert blocking_collective(backward.frames) == "backward"
+    assert blocking_collective(stack(0, "a.py:1:f", outer).frames) == ""
 
 
 def test_who_computes_in_a_wrapper_of_torchs_waits_for_nobody() -> None:
@@ -104,13 +113,15 @@ def test_who_computes_in_a_wrapper_of_torchs_waits_for_nobody() -> None:
     layer = "torch/nn/modules/linear.py:125:forward"
     fsdp = "torch/distributed/fsdp/fully_sharded_data_parallel.py:850:forward"
     save = "torch/distributed/checkpoint/state_dict_saver.py:150:save"
-    assert waits_in(stack(0, layer, fsdp, "a.py:1:f").frames) == ""
-    assert waits_in(stack(0, save, "a.py:1:f").frames) == ""
+    assert blocking_collective(stack(0, layer, fsdp, "a.py:1:f").frames) == ""
+    assert blocking_collective(stack(0, save, "a.py:1:f").frames) == ""
     gather = "torch/distributed/distributed_c10d.py:4:all_gather_into_tensor"
-    assert waits_in(stack(0, gather, fsdp, "a.py:1:f").frames) == "all_gather_into_tensor"
+    assert (
+        blocking_collective(stack(0, gather, fsdp, "a.py:1:f").frames) == "all_gather_into_tensor"
+    )
     waiter = "/usr/lib/python3.11/threading.py:320:wait"
     store = "torch/distributed/rendezvous.py:7:_create_c10d_store"
-    assert waits_in(stack(0, waiter, store, "a.py:1:f").frames) == "_create_c10d_store"
+    assert blocking_collective(stack(0, waiter, store, "a.py:1:f").frames) == "_create_c10d_store"
 
 
 def test_who_waits_for_whom() -> None:
@@ -146,7 +157,7 @@ def test_where_nobody_waits_in_torch_the_odd_one_is_told() -> None:
 
 def everywhere(*stacks: Stack) -> str:
     """What ranks 0 and 1, which are all there are, tell."""
-    return sentence(picture({"a": stacks}, {0: "a", 1: "a"}, []))
+    return summary(group_by_stack({"a": stacks}, {0: "a", 1: "a"}, []))
 
 
 def test_ranks_that_wait_for_each_other() -> None:

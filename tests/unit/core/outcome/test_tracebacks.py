@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from runner.core.outcome.known_failures import of_another
-from runner.core.outcome.tracebacks import LATER, TRACEBACK, raised, unmarked
+from runner.core.outcome.known_failures import is_secondary_error
+from runner.core.outcome.tracebacks import (
+    MAX_LINES_AFTER,
+    TRACEBACK,
+    final_exception,
+    strip_rank_prefix,
+)
 
 FRAMES = [TRACEBACK, '  File "t.py", line 1, in <module>', "    train()", "    ^^^^^^^"]
 
@@ -16,8 +21,8 @@ FRAMES = [TRACEBACK, '  File "t.py", line 1, in <module>', "    train()", "    ^
         ([*FRAMES, "ValueError: no"], "ValueError: no"),
         (["epoch 1", *FRAMES, "my.Error: one", "two", "", "[W tcp.cpp] bye"], "my.Error: one\ntwo"),
         ([*FRAMES, "KeyError: 1", "", "During that:", "", *FRAMES, "OSError"], "OSError"),
-        ([*FRAMES, "KeyError: 1", "", *["step"] * LATER], "KeyError: 1"),
-        ([*FRAMES, "KeyError: 1", "", *["step"] * (LATER + 1)], ""),
+        ([*FRAMES, "KeyError: 1", "", *["step"] * MAX_LINES_AFTER], "KeyError: 1"),
+        ([*FRAMES, "KeyError: 1", "", *["step"] * (MAX_LINES_AFTER + 1)], ""),
         ([*FRAMES, "KeyboardInterrupt"], ""),
         ([*FRAMES, "SystemExit: 3"], ""),
         ([*FRAMES, "torch.distributed.elastic.SignalException: got signal: 15"], ""),
@@ -41,15 +46,15 @@ FRAMES = [TRACEBACK, '  File "t.py", line 1, in <module>', "    train()", "    ^
 )
 def test_the_exception_that_ended_it(lines: list[str], exception: str) -> None:
     """The last one, unless it went on after it, or was told to end."""
-    assert raised(lines) == exception
+    assert final_exception(lines) == exception
     marked = [f"[rank3]: {line}" if line else "[rank3]:" for line in lines]
-    assert raised(unmarked(marked)) == exception
+    assert final_exception(strip_rank_prefix(marked)) == exception
 
 
 def test_a_progress_bar_does_not_end_its_line() -> None:
     """The traceback begins behind it."""
     lines = [f" 9%|▉ | 9/99 [00:01<00:09, 9.5it/s]{TRACEBACK}", *FRAMES[1:], "ValueError: no"]
-    assert raised(unmarked(lines)) == "ValueError: no"
+    assert final_exception(strip_rank_prefix(lines)) == "ValueError: no"
 
 
 @pytest.mark.parametrize(
@@ -63,10 +68,10 @@ def test_a_progress_bar_does_not_end_its_line() -> None:
 )
 def test_who_only_noticed(said: str) -> None:
     """The words of a broken connection are about another."""
-    assert of_another(said)
+    assert is_secondary_error(said)
 
 
 @pytest.mark.parametrize("said", ["ValueError: no", "RuntimeError: CUDA out of memory", ""])
 def test_who_did_it(said: str) -> None:
     """All others are about oneself."""
-    assert not of_another(said)
+    assert not is_secondary_error(said)

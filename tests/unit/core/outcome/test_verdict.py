@@ -12,24 +12,31 @@ from dataclasses import replace
 import pytest
 
 from runner.core.outcome.exits import describe_exit
-from runner.core.outcome.verdict import Failure, NodeResult, Observed, RankResult, Verdict, fold
+from runner.core.outcome.verdict import (
+    Failure,
+    NodeResult,
+    RankResult,
+    TimedEvent,
+    Verdict,
+    fold_events,
+)
 from runner.core.protocol.events import (
-    Body,
-    Cause,
     Ended,
+    EndUnverified,
     Event,
+    EventBody,
     HostLost,
-    HostSilent,
-    Moving,
     PeerLost,
     PortTaken,
     ProgramExited,
     ProgramStarted,
+    ProgressResumed,
     RankExited,
     RankStarted,
     Stalled,
-    StopAsked,
+    StopCause,
     Stopping,
+    StopRequested,
 )
 from runner.core.protocol.states import State
 from tests.golden.builders import plan
@@ -43,12 +50,12 @@ OK, FAILED, STOPPED = (
 TERM, KILL = 15, 9
 
 
-def seen(at: float, node: str, *bodies: Body, mono: float = 0.0) -> list[Observed]:
+def seen(at: float, node: str, *bodies: EventBody, mono: float = 0.0) -> list[TimedEvent]:
     """Things that happened at one time; `mono` is what the host's own clock said."""
-    return [Observed(at, Event(PLAN.run_id, node, 0, 0, 0.0, mono, body)) for body in bodies]
+    return [TimedEvent(at, Event(PLAN.run_id, node, 0, 0, 0.0, mono, body)) for body in bodies]
 
 
-def started() -> list[Observed]:
+def started() -> list[TimedEvent]:
     """The beginning of every story."""
     return [
         *seen(1, "a", ProgramStarted(7), RankStarted(0, 8), RankStarted(1, 9)),
@@ -56,23 +63,23 @@ def started() -> list[Observed]:
     ]
 
 
-def succeeded(node: str, at: float = 9) -> list[Observed]:
+def succeeded(node: str, at: float = 9) -> list[TimedEvent]:
     """A node on which all went well."""
     ranks = (0, 1) if node == "a" else (2, 3)
     ends = [RankExited(rank, code=0, max_rss=rank << 20) for rank in ranks]
     return seen(at, node, *ends, ProgramExited(code=0), OK)
 
 
-def terminated(node: str, at: float) -> list[Observed]:
+def terminated(node: str, at: float) -> list[TimedEvent]:
     """A node that was told to stop, and did."""
     ranks = (0, 1) if node == "a" else (2, 3)
     ends = [RankExited(rank, signal=TERM) for rank in ranks]
     return seen(at, node, Stopping("told to stop"), *ends, ProgramExited(code=1), STOPPED)
 
 
-def verdict(*stories: Iterable[Observed]) -> Verdict:
+def verdict(*stories: Iterable[TimedEvent]) -> Verdict:
     """Fold a story; it is told host by host, since only times count."""
-    return fold(PLAN, [*started(), *itertools.chain(*stories)], 10.0)
+    return fold_events(PLAN, [*started(), *itertools.chain(*stories)], 10.0)
 
 
 def outcome(told: Verdict) -> tuple[str, int]:
@@ -86,7 +93,7 @@ def test_all_went_well() -> None:
         state="succeeded",
         exit_code=0,
         seconds=10.0,
-        nodes={"a": NodeResult(0, ended=True), "b": NodeResult(0, ended=True)},
+        nodes={"a": NodeResult(0, end_verified=True), "b": NodeResult(0, end_verified=True)},
         ranks={
             str(rank): RankResult(node, 0, max_rss=rank << 20, started=True)
             for rank, node in enumerate("aabb")
@@ -109,9 +116,9 @@ GONE = "RuntimeError: pair.cc:553 Connection closed by peer [10.0.0.1]:40853"
 def test_who_only_noticed_is_not_the_first(of_0: str, of_3: str, first: Failure) -> None:
     """Rank 3 raised, and had not ended yet when rank 0 died of its closed connections."""
     told = verdict(
-        seen(5.0, "a", RankExited(0, signal=6, raised=of_0)),
-        seen(5.2, "b", Stopping("rank 0 on a", Cause.PEER), RankExited(2, signal=TERM)),
-        seen(5.3, "b", RankExited(3, signal=TERM, raised=of_3), ProgramExited(code=1), STOPPED),
+        seen(5.0, "a", RankExited(0, signal=6, exception=of_0)),
+        seen(5.2, "b", Stopping("rank 0 on a", StopCause.PEER), RankExited(2, signal=TERM)),
+        seen(5.3, "b", RankExited(3, signal=TERM, exception=of_3), ProgramExited(code=1), STOPPED),
         seen(5.3, "a", RankExited(1, signal=TERM), ProgramExited(code=1), FAILED),
     )
     assert told.first_failure == first
@@ -121,12 +128,12 @@ def test_who_only_noticed_is_not_the_first(of_0: str, of_3: str, first: Failure)
 
 def test_what_ranks_raise_when_they_are_told_to_end_says_nothing() -> None:
     """Rank 2 has a handler for TERM; rank 3 raised, hung, and was killed after it."""
-    noticed = seen(5.0, "a", RankExited(0, code=1, raised=GONE))
-    told = seen(5.2, "b", Stopping("rank 0 on a", Cause.PEER), mono=5.2)
-    handled = seen(5.3, "b", RankExited(2, code=1, raised="MyExit: told to"), mono=5.3)
+    noticed = seen(5.0, "a", RankExited(0, code=1, exception=GONE))
+    told = seen(5.2, "b", Stopping("rank 0 on a", StopCause.PEER), mono=5.2)
+    handled = seen(5.3, "b", RankExited(2, code=1, exception="MyExit: told to"), mono=5.3)
     ended = seen(9.0, "a", RankExited(1, signal=TERM), ProgramExited(code=1), FAILED)
     assert verdict(noticed, told, handled, ended).first_failure == Failure("a", 0, "exited with 1")
-    hung = seen(8.0, "b", RankExited(3, signal=KILL, raised="ValueError: no"), mono=8.0)
+    hung = seen(8.0, "b", RankExited(3, signal=KILL, exception="ValueError: no"), mono=8.0)
     guilty = Failure("b", 3, "raised ValueError")
     assert verdict(noticed, told, handled, hung, ended).first_failure == guilty
 
@@ -134,8 +141,8 @@ def test_what_ranks_raise_when_they_are_told_to_end_says_nothing() -> None:
 def test_who_was_killed_by_the_kernel_noticed_nothing() -> None:
     """Whatever it had said before."""
     told = verdict(
-        seen(5.0, "a", RankExited(0, signal=KILL, raised="BrokenPipeError")),
-        seen(5.3, "b", RankExited(3, signal=TERM, raised="ValueError: no")),
+        seen(5.0, "a", RankExited(0, signal=KILL, exception="BrokenPipeError")),
+        seen(5.3, "b", RankExited(3, signal=TERM, exception="ValueError: no")),
     )
     assert told.first_failure == Failure("a", 0, "was killed by SIGKILL")
 
@@ -145,7 +152,7 @@ def test_failure_that_came_first_is_the_first() -> None:
     told = verdict(
         seen(5.1, "a", RankExited(0, code=1)),
         seen(5.0, "b", RankExited(3, code=77)),
-        seen(5.2, "", StopAsked("rank 0 on a exited with 1")),
+        seen(5.2, "", StopRequested("rank 0 on a exited with 1")),
         terminated("a", 5.3),
         terminated("b", 5.4),
     )
@@ -205,7 +212,7 @@ def test_without_a_launcher_it_is_the_program_that_ended() -> None:
     """Nobody is told of a torchrun that was never there."""
     share = replace(PLAN.nodes[0], order=replace(PLAN.nodes[0].order, launcher=""))
     plain = replace(PLAN, nodes=(share, *PLAN.nodes[1:]))
-    told = fold(plain, seen(4, "a", ProgramExited(signal=KILL)), 10.0)
+    told = fold_events(plain, seen(4, "a", ProgramExited(signal=KILL)), 10.0)
 
     assert told.first_failure == Failure("a", None, "the program was killed by SIGKILL")
 
@@ -220,7 +227,9 @@ def test_rank_says_itself_what_went_wrong() -> None:
 def test_program_may_fail_before_any_rank() -> None:
     """torchrun itself could not be started, or ended at once."""
     what = "cannot start /opt/python in /data: No such file or directory"
-    told = fold(PLAN, [*seen(1, "a", ProgramExited(error=what), FAILED), *terminated("b", 2)], 2.0)
+    told = fold_events(
+        PLAN, [*seen(1, "a", ProgramExited(error=what), FAILED), *terminated("b", 2)], 2.0
+    )
 
     assert outcome(told) == ("failed", 1)
     assert told.first_failure == Failure("a", None, what)
@@ -264,20 +273,20 @@ def test_noise_of_torchrun_after_success_is_no_failure() -> None:
 def test_users_stop_has_its_own_code(signum: int, code: int) -> None:
     """What ends because of it is no failure."""
     told = verdict(
-        seen(5, "", StopAsked("interrupted", signum)), terminated("a", 6), terminated("b", 6)
+        seen(5, "", StopRequested("interrupted", signum)), terminated("a", 6), terminated("b", 6)
     )
 
     assert outcome(told) == ("stopped", code)
     assert told.first_failure is None
-    assert told.unproven == ()
+    assert told.unverified == ()
 
 
 def test_users_stop_counts_even_after_a_failure() -> None:
     """Its code beats the failure's, which is still named."""
     told = verdict(
         seen(5, "a", RankExited(0, code=3)),
-        seen(5.1, "", StopAsked("rank 0 on a exited with 3")),
-        seen(5.2, "", StopAsked("interrupted", 2)),
+        seen(5.1, "", StopRequested("rank 0 on a exited with 3")),
+        seen(5.2, "", StopRequested("interrupted", 2)),
         terminated("a", 6),
         terminated("b", 6),
     )
@@ -289,8 +298,8 @@ def test_users_stop_counts_even_after_a_failure() -> None:
 def test_second_signal_does_not_change_the_code() -> None:
     """Ctrl-C, then SIGTERM from an impatient system, is still a Ctrl-C."""
     told = verdict(
-        seen(5, "", StopAsked("interrupted", 2)),
-        seen(6, "", StopAsked("interrupted", 15)),
+        seen(5, "", StopRequested("interrupted", 2)),
+        seen(6, "", StopRequested("interrupted", 15)),
         terminated("a", 7),
         terminated("b", 7),
     )
@@ -302,13 +311,13 @@ def test_lost_host_is_4_and_unproven() -> None:
     """The others are stopped; the lost one is named, since nobody could look there."""
     told = verdict(
         seen(5, "b", HostLost("nothing was heard from it for 15 s")),
-        seen(5.1, "", StopAsked("lost b")),
+        seen(5.1, "", StopRequested("lost b")),
         terminated("a", 6),
     )
 
     assert outcome(told) == ("lost", 4)
     assert told.first_failure == Failure("b", None, "nothing was heard from it for 15 s")
-    assert told.unproven == ("b",)
+    assert told.unverified == ("b",)
     assert told.consequences == 2
 
 
@@ -321,7 +330,7 @@ def test_lost_host_that_came_back_is_proven() -> None:
     )
 
     assert outcome(told) == ("lost", 4)
-    assert told.unproven == ()
+    assert told.unverified == ()
 
 
 def test_a_hosts_own_word_is_better_than_what_others_saw() -> None:
@@ -341,21 +350,21 @@ def test_a_host_that_others_lost_is_lost() -> None:
     """What it says later, of its own stop for want of a hub, is a consequence."""
     told = verdict(
         seen(5.0, "a", PeerLost("b", "nothing was heard from it for 15 s")),
-        seen(20.1, "b", Stopping("lost a: nothing was heard from it", Cause.PEER)),
+        seen(20.1, "b", Stopping("lost a: nothing was heard from it", StopCause.PEER)),
         terminated("a", 21),
         terminated("b", 22),
     )
 
     assert outcome(told) == ("lost", 4)
     assert told.first_failure == Failure("b", None, "nothing was heard from it for 15 s")
-    assert told.unproven == ()
+    assert told.unverified == ()
 
 
 def test_a_stop_that_somebody_else_asked_for_is_no_failure() -> None:
     """Another machine's `stop`: every host says so, and that was all."""
     told = verdict(
-        seen(5.0, "a", Stopping("stopped by ada@desk", Cause.USER)),
-        seen(5.1, "b", Stopping("stopped by ada@desk", Cause.USER)),
+        seen(5.0, "a", Stopping("stopped by ada@desk", StopCause.USER)),
+        seen(5.1, "b", Stopping("stopped by ada@desk", StopCause.USER)),
         terminated("a", 6),
         terminated("b", 7),
     )
@@ -373,25 +382,25 @@ def test_host_lost_after_a_failure_does_not_change_the_cause() -> None:
     )
 
     assert outcome(told) == ("failed", 1)
-    assert told.unproven == ("b",)
+    assert told.unverified == ("b",)
 
 
 def test_host_that_keeps_silent_after_a_stop_is_5() -> None:
     """Nobody can say that nothing is left there."""
     told = verdict(
-        seen(5, "", StopAsked("interrupted", 2)),
+        seen(5, "", StopRequested("interrupted", 2)),
         terminated("a", 6),
-        seen(30, "b", HostSilent("it did not say that nothing is left")),
+        seen(30, "b", EndUnverified("it did not say that nothing is left")),
     )
 
     assert outcome(told) == ("stuck", 5)
-    assert told.unproven == ("b",)
+    assert told.unverified == ("b",)
 
 
 def test_lost_host_makes_a_users_stop_5() -> None:
     """Stopping was asked for, and could not be proven."""
     told = verdict(
-        seen(5, "", StopAsked("interrupted", 2)),
+        seen(5, "", StopRequested("interrupted", 2)),
         terminated("a", 6),
         seen(7, "b", HostLost("the connection to it broke")),
     )
@@ -405,11 +414,11 @@ def test_lost_host_makes_a_users_stop_5() -> None:
         pytest.param(succeeded("b"), id="after success"),
         pytest.param(seen(5, "b", RankExited(2, code=1), FAILED), id="after a failure"),
         pytest.param(
-            [*seen(5, "", StopAsked("interrupted", 2)), *terminated("b", 6)], id="after a stop"
+            [*seen(5, "", StopRequested("interrupted", 2)), *terminated("b", 6)], id="after a stop"
         ),
     ],
 )
-def test_process_that_cannot_be_killed_beats_all(story: list[Observed]) -> None:
+def test_process_that_cannot_be_killed_beats_all(story: list[TimedEvent]) -> None:
     """5 whatever else happened, with the processes named."""
     told = verdict(
         story,
@@ -426,14 +435,14 @@ def test_supervisor_that_died_is_the_failure() -> None:
     """Its guardian closed the record, and says why."""
     told = verdict(
         seen(5, "a", Ended(State.FAILED, "its supervisor ended by signal 9", 4)),
-        seen(5.1, "", StopAsked("the run failed on a")),
+        seen(5.1, "", StopRequested("the run failed on a")),
         terminated("b", 6),
     )
 
     assert outcome(told) == ("failed", 1)
     assert told.first_failure == Failure("a", None, "its supervisor ended by signal 9")
     assert told.nodes["a"] == NodeResult(
-        ended=True, killed=4, note="its supervisor ended by signal 9"
+        end_verified=True, killed=4, end_reason="its supervisor ended by signal 9"
     )
 
 
@@ -444,7 +453,7 @@ def test_host_that_stops_on_its_own_is_the_failure() -> None:
         seen(5, "a", Stopping(reason)),
         seen(5.5, "a", RankExited(0, signal=TERM), RankExited(1, signal=TERM)),
         seen(5.6, "a", ProgramExited(code=1), Ended(State.STOPPED, reason)),
-        seen(5.7, "", StopAsked("rank 0 on a was killed by SIGTERM")),
+        seen(5.7, "", StopRequested("rank 0 on a was killed by SIGTERM")),
         terminated("b", 6),
     )
 
@@ -455,10 +464,10 @@ def test_host_that_stops_on_its_own_is_the_failure() -> None:
 
 def test_run_of_which_nothing_was_heard_did_not_succeed() -> None:
     """No failure was seen, no success either, and nobody can say what is left."""
-    told = fold(PLAN, [], 1.0)
+    told = fold_events(PLAN, [], 1.0)
 
     assert outcome(told) == ("stuck", 5)
-    assert told.unproven == ("a", "b")
+    assert told.unverified == ("a", "b")
 
 
 def test_run_that_ended_without_its_ranks_did_not_succeed() -> None:
@@ -487,14 +496,14 @@ def test_exit_is_told_in_words(code: int | None, signum: int | None, words: str)
 
 def test_who_was_told_to_stop_did_not_fail_first() -> None:
     """Its own clock says so; between two hosts some milliseconds are nobody's word."""
-    verdict = fold(
+    verdict = fold_events(
         PLAN,
         [
             *started(),
-            *seen(4.999, "b", Stopping("rank 0 on a was killed", Cause.PEER), mono=77.0),
+            *seen(4.999, "b", Stopping("rank 0 on a was killed", StopCause.PEER), mono=77.0),
             *seen(4.999, "b", RankExited(2, signal=TERM), mono=77.001),
             *seen(5.0, "a", RankExited(0, signal=KILL), mono=10.0),
-            *seen(5.0, "a", Stopping("rank 0 on a was killed", Cause.OWN), mono=10.0),
+            *seen(5.0, "a", Stopping("rank 0 on a was killed", StopCause.LOCAL), mono=10.0),
             *seen(6.0, "a", FAILED),
             *seen(6.0, "b", FAILED),
         ],
@@ -505,12 +514,12 @@ def test_who_was_told_to_stop_did_not_fail_first() -> None:
 
 def test_who_is_cut_off_is_named_and_not_the_hub() -> None:
     """It says that all others are silent; the hub lives, and was told to stop."""
-    verdict = fold(
+    verdict = fold_events(
         PLAN,
         [
             *started(),
             *seen(5.0, "b", PeerLost("a", "nothing was heard from it for 15 s")),
-            *seen(5.1, "a", Stopping("lost a: nothing was heard from it for 15 s", Cause.PEER)),
+            *seen(5.1, "a", Stopping("lost a: nothing was heard from it for 15 s", StopCause.PEER)),
             *seen(6.0, "a", FAILED),
             *seen(6.0, "b", FAILED),
         ],
@@ -525,5 +534,5 @@ def test_who_is_cut_off_is_named_and_not_the_hub() -> None:
 def test_how_long_nothing_had_moved_is_told() -> None:
     """By the last word of a watchdog: what moved again is forgotten."""
     hung = (seen(5, "a", Stalled(300.5)), seen(6, "b", Stalled(301.0)))
-    assert verdict(*hung).still_s == 301.0
-    assert verdict(*hung, seen(7, "b", Moving())).still_s == 0.0
+    assert verdict(*hung).stalled_s == 301.0
+    assert verdict(*hung, seen(7, "b", ProgressResumed())).stalled_s == 0.0

@@ -8,21 +8,21 @@ from __future__ import annotations
 import pytest
 
 from runner.core.model.spec import Node, Rendezvous, Torchrun
-from runner.core.outcome.verdict import Failure, Observed, Verdict, fold
+from runner.core.outcome.verdict import Failure, TimedEvent, Verdict, fold_events
 from runner.core.planning.build_plan import Plan, build_plan
 from runner.core.protocol.events import (
-    Body,
-    Cause,
     Ended,
     Event,
-    PeerLeft,
+    EventBody,
+    PeerDeparted,
     PeerLost,
     ProgramExited,
     ProgramStarted,
     RankExited,
     RankStarted,
-    StopAsked,
+    StopCause,
     Stopping,
+    StopRequested,
 )
 from runner.core.protocol.states import State
 from tests.golden.builders import facts, spec
@@ -37,17 +37,17 @@ def planned(least: int | None = 2, restarts: int = 3) -> Plan:
         *nodes,
         rendezvous=Rendezvous("c10d"),
         torchrun=Torchrun(max_restarts=restarts),
-        least=least,
+        min_nodes=least,
     )
     return build_plan(asked, {n.name: facts(n.name, f"eth0 {n.host}/24") for n in nodes})
 
 
-def seen(at: float, node: str, *bodies: Body) -> list[Observed]:
+def seen(at: float, node: str, *bodies: EventBody) -> list[TimedEvent]:
     """Things that happened at one time."""
-    return [Observed(at, Event("r", node, 0, 0, 0.0, at, body)) for body in bodies]
+    return [TimedEvent(at, Event("r", node, 0, 0, 0.0, at, body)) for body in bodies]
 
 
-def member(at: float, port: int, nodes: str, number: int = 1) -> list[Observed]:
+def member(at: float, port: int, nodes: str, number: int = 1) -> list[TimedEvent]:
     """The ranks of a membership begin, for the `number`-th time on their nodes."""
     found = []
     for rank, node in enumerate(nodes):
@@ -58,7 +58,7 @@ def member(at: float, port: int, nodes: str, number: int = 1) -> list[Observed]:
     return found
 
 
-def ended(at: float, nodes: str, number: int = 1, code: int = 0) -> list[Observed]:
+def ended(at: float, nodes: str, number: int = 1, code: int = 0) -> list[TimedEvent]:
     """All goes well on these nodes, rank by rank, or not."""
     state = OK if code == 0 else Ended(State.FAILED)
     found = []
@@ -67,15 +67,15 @@ def ended(at: float, nodes: str, number: int = 1, code: int = 0) -> list[Observe
     return found
 
 
-def folded(*stories: list[Observed], plan: Plan | None = None) -> Verdict:
+def folded(*stories: list[TimedEvent], plan: Plan | None = None) -> Verdict:
     """The verdict of stories."""
-    return fold(plan or planned(), [each for story in stories for each in story], 30.0)
+    return fold_events(plan or planned(), [each for story in stories for each in story], 30.0)
 
 
 def test_ranks_are_where_they_started() -> None:
     """The plan knows none."""
     told = folded(member(1, 1, "cab"), ended(9, "cab"), plan=planned(None, 0))
-    assert (told.state, told.exit_code, told.memberships) == ("succeeded", 0, 1)
+    assert (told.state, told.exit_code, told.membership_count) == ("succeeded", 0, 1)
     assert told.ranks_on("c") == (0,)
     assert told.ranks_on("b") == (2,)
 
@@ -85,16 +85,16 @@ def test_ranks_that_never_started_have_not_succeeded() -> None:
     assert folded(*(seen(9, name, OK) for name in "abc")).exit_code == 1
 
 
-LOSS = [*seen(5, "a", PeerLeft("c", "nothing was heard from it for 15 s", 2))]
+LOSS = [*seen(5, "a", PeerDeparted("c", "nothing was heard from it for 15 s", 2))]
 TERMED = [*seen(5, "a", RankExited(0, signal=15)), *seen(5, "b", RankExited(1, signal=15))]
 
 
 def test_a_node_that_left_takes_nothing_from_a_success() -> None:
     """It is named, since nobody knows what is left there."""
     told = folded(*(member(1, 1, "abc"), LOSS, TERMED, member(8, 2, "ab", 2), ended(20, "ab", 2)))
-    assert (told.state, told.exit_code, told.memberships) == ("succeeded", 0, 2)
+    assert (told.state, told.exit_code, told.membership_count) == ("succeeded", 0, 2)
     assert told.first_failure is None
-    assert told.unproven == ("c",)
+    assert told.unverified == ("c",)
 
 
 def test_a_node_that_came_back_is_proven() -> None:
@@ -102,9 +102,13 @@ def test_a_node_that_came_back_is_proven() -> None:
     closed = seen(9, "c", Stopping("its supervisor died"), Ended(State.FAILED, "it died"))
     told = folded(
         *(member(1, 1, "abc"), LOSS, TERMED, member(8, 2, "ab", 2), closed),
-        *(seen(10, "c", ProgramStarted(7, again=1)), member(12, 3, "abc", 3), ended(20, "abc", 3)),
+        *(
+            seen(10, "c", ProgramStarted(7, rejoin_count=1)),
+            member(12, 3, "abc", 3),
+            ended(20, "abc", 3),
+        ),
     )
-    assert (told.state, told.exit_code, told.unproven) == ("succeeded", 0, ())
+    assert (told.state, told.exit_code, told.unverified) == ("succeeded", 0, ())
 
 
 def test_the_first_failure_is_that_of_the_last_membership() -> None:
@@ -118,7 +122,7 @@ def test_the_first_failure_is_that_of_the_last_membership() -> None:
 def test_too_few_left_is_a_loss() -> None:
     """The second loss was one too many."""
     second = seen(15, "a", PeerLost("b", "nothing was heard from it for 15 s"))
-    rest = seen(16, "a", Stopping("lost b", Cause.PEER), RankExited(0, signal=15, start=2), OK)
+    rest = seen(16, "a", Stopping("lost b", StopCause.PEER), RankExited(0, signal=15, start=2), OK)
     told = folded(member(1, 1, "abc"), LOSS, TERMED, member(8, 2, "ab", 2), second, rest)
     assert (told.state, told.exit_code) == ("lost", 4)
     assert told.first_failure is not None
@@ -128,8 +132,8 @@ def test_too_few_left_is_a_loss() -> None:
 @pytest.mark.parametrize("signum", [2, 15])
 def test_a_stop_wants_a_proof_of_every_node(signum: int) -> None:
     """Also of one that was lost before."""
-    asked = seen(12, "", StopAsked("interrupted", signum))
+    asked = seen(12, "", StopRequested("interrupted", signum))
     rest = ended(14, "ab", 2, code=1)
     told = folded(member(1, 1, "abc"), LOSS, TERMED, member(8, 2, "ab", 2), asked, rest)
     assert told.exit_code == 5
-    assert told.unproven == ("c",)
+    assert told.unverified == ("c",)

@@ -11,9 +11,9 @@ from runner.core.model.facts import Facts, Interface, Route
 from runner.core.model.spec import Node
 from runner.core.planning.addresses import (
     Endpoint,
-    endpoints,
-    interface_owning,
-    interface_towards,
+    interface_with,
+    peer_endpoints,
+    route_interface,
     training_address,
 )
 from tests.golden.builders import LO, facts, interface, spec
@@ -75,7 +75,7 @@ def test_alias_is_taken_as_the_address_we_reached() -> None:
 def test_else_it_is_the_subnet_all_share(host: str, reached_at: str) -> None:
     """Loopback, link-local and addresses the master does not own are no use to peers."""
     owned = ("eth0 10.0.0.1/24 fe80::1/64", "eth1 10.9.0.1/24")
-    master = facts("a", *owned, reached_at=reached_at)
+    master = facts("a", *owned, ssh_address=reached_at)
     peers = [facts("b", "eth1 10.9.0.2/24"), facts("c", "ens1 10.9.0.3/24", "eth0 10.0.0.3/24")]
 
     assert meet((Node("a", host), master), (B, peers[0]), (Node("c", "c"), peers[1])) == (
@@ -97,7 +97,7 @@ def test_else_it_is_the_subnet_all_share(host: str, reached_at: str) -> None:
 )
 def test_these_are_no_shared_subnets(useless: Interface) -> None:
     """An address that only looks shared is never chosen; the error lists what there is."""
-    master = facts("a", reached_at="", interfaces=(LO, useless, interface("eth0 10.1.0.1/24")))
+    master = facts("a", ssh_address="", interfaces=(LO, useless, interface("eth0 10.1.0.1/24")))
     peer = facts("b", DOCKER, "eth9 10.9.0.2/24 fe80::2/64", "eth0 10.2.0.1/24")
 
     address, _, problem = training_address([A, B], {"a": master, "b": peer})
@@ -109,7 +109,7 @@ def test_these_are_no_shared_subnets(useless: Interface) -> None:
 
 def test_peer_with_its_interface_down_does_not_share() -> None:
     """A subnet counts only if every peer can use it now."""
-    master = facts("a", "eth0 10.0.0.1/24", reached_at="")
+    master = facts("a", "eth0 10.0.0.1/24", ssh_address="")
     peer = facts("b", interfaces=(LO, interface("eth0 10.0.0.2/24", up=False)))
 
     assert training_address([A, B], {"a": master, "b": peer})[2] is not None
@@ -118,7 +118,7 @@ def test_peer_with_its_interface_down_does_not_share() -> None:
 def test_ipv6_subnet_is_as_good() -> None:
     """Link-local comes first on every interface; the subnet's own address is taken."""
     hosts = [
-        facts(name, f"eth0 fe80::{number}/64 fd00:7::{number}/64", reached_at="")
+        facts(name, f"eth0 fe80::{number}/64 fd00:7::{number}/64", ssh_address="")
         for name, number in (("a", 1), ("b", 2))
     ]
 
@@ -127,7 +127,7 @@ def test_ipv6_subnet_is_as_good() -> None:
 
 def test_error_names_the_key_and_the_choices() -> None:
     """Without a shared subnet the user is told which key to set, and to what."""
-    master = facts("a", "eth0 10.1.0.1/24 fe80::1/64", "ib0 10.9.0.1/24", reached_at="")
+    master = facts("a", "eth0 10.1.0.1/24 fe80::1/64", "ib0 10.9.0.1/24", ssh_address="")
 
     _, _, problem = training_address([A, B], {"a": master, "b": facts("b", "eth0 10.2.0.1/24")})
 
@@ -174,22 +174,22 @@ def test_interface_is_the_kernels_choice(address: str, expected: str) -> None:
     """As in the kernel: own addresses aside, the longest prefix, then the lowest metric."""
     told = facts("a", "eth0 10.0.0.1/24", routes=ROUTES)
 
-    assert interface_towards(told, address) == expected
+    assert route_interface(told, address) == expected
 
 
 def test_without_a_route_there_is_no_interface() -> None:
     """A route of the other family does not count."""
     told = facts("a", routes=(Route("::/0", "wan6"),))
 
-    assert interface_towards(told, "192.0.2.9") == ""
+    assert route_interface(told, "192.0.2.9") == ""
 
 
 def test_owner_is_found_by_the_exact_address() -> None:
     """An address of the same subnet is not enough."""
     own = (LO, interface("eth0 10.0.0.1/24 fd00::1/64"))
 
-    assert interface_owning(own, ip_address("fd00:0::1")) == "eth0"
-    assert interface_owning(own, ip_address("10.0.0.2")) == ""
+    assert interface_with(own, ip_address("fd00:0::1")) == "eth0"
+    assert interface_with(own, ip_address("10.0.0.2")) == ""
 
 
 def test_each_node_is_reached_at_its_interface_towards_the_master() -> None:
@@ -201,7 +201,7 @@ def test_each_node_is_reached_at_its_interface_towards_the_master() -> None:
         "c": facts("c", "eth0 10.0.0.3/24", "ib0 fe80::3/64 10.1.0.3/24"),
         "d": facts("d", "eth0 192.168.0.4/24"),
     }
-    assert endpoints(spec(*nodes), nodes, told) == {
+    assert peer_endpoints(spec(*nodes), nodes, told) == {
         "a": Endpoint("eth0", "10.0.0.1", "10.0.0.0/24"),
         "b": Endpoint("eth1", "10.0.0.2", "10.0.0.0/24"),
         "c": Endpoint("ib0", "10.1.0.3", "10.1.0.0/24"),
@@ -212,8 +212,8 @@ def test_each_node_is_reached_at_its_interface_towards_the_master() -> None:
 def test_where_the_ranks_cannot_meet_nobody_is_reached() -> None:
     """There is no address to go by."""
     nodes = (Node("a", "x"), Node("b", "y"))
-    told = {"a": facts("a", reached_at=""), "b": facts("b")}
-    assert endpoints(spec(*nodes), nodes, told) == {}
+    told = {"a": facts("a", ssh_address=""), "b": facts("b")}
+    assert peer_endpoints(spec(*nodes), nodes, told) == {}
 
 
 def test_a_variable_of_the_users_that_names_an_interface_counts() -> None:
@@ -224,5 +224,5 @@ def test_a_variable_of_the_users_that_names_an_interface_counts() -> None:
         "b": facts("b", "eth0 10.0.0.2/24", "ib0 10.1.0.2/24"),
     }
     env = {"GLOO_SOCKET_IFNAME": "ib"}
-    found = endpoints(spec(*nodes, env=env), nodes, told)
+    found = peer_endpoints(spec(*nodes, env=env), nodes, told)
     assert [found[name].interface for name in "ab"] == ["ib0", "eth0"]

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from runner.core.errors import NotReady
-from runner.core.model.facts import Python
+from runner.core.model.facts import Interpreter
 from runner.core.model.spec import Node, Rendezvous, Task
 from runner.core.planning.build_plan import Plan, build_plan
-from runner.core.planning.etcd import Etcd
-from runner.core.planning.launch_command import PLUMBING
+from runner.core.planning.etcd import EtcdFacts
+from runner.core.planning.launch_command import INTERNAL_ENV
 from tests.golden.builders import RUN_ID, facts, plan, spec
 
 A, B = Node("a", "10.0.0.1"), Node("b", "10.0.0.2")
@@ -21,19 +21,19 @@ A, B = Node("a", "10.0.0.1"), Node("b", "10.0.0.2")
 def test_problems_of_all_hosts_come_together() -> None:
     """Nobody repairs one host to hear of the next; they come in the order of the YAML."""
     hosts = {
-        "a": facts("a", "eth0 10.0.0.1/24", python=Python(error="no python3")),
+        "a": facts("a", "eth0 10.0.0.1/24", python=Interpreter(error="no python3")),
         "b": facts("b", "eth0 10.0.0.2/24", project_exists=False),
     }
 
     with pytest.raises(NotReady) as caught:
         build_plan(spec(A, B), hosts)
 
-    assert [problem.where for problem in caught.value.problems] == ["a", "b"]
+    assert [problem.subject for problem in caught.value.problems] == ["a", "b"]
 
 
 def test_nodes_that_cannot_meet_are_not_ready() -> None:
     """Without an address for all there is no plan."""
-    hosts = {name: facts(name, f"eth0 10.{name == 'a':d}.0.1/24", reached_at="") for name in "ab"}
+    hosts = {name: facts(name, f"eth0 10.{name == 'a':d}.0.1/24", ssh_address="") for name in "ab"}
 
     with pytest.raises(NotReady, match=r"^cluster\.nodes\.a\.addr: no address of a, the master"):
         build_plan(spec(Node("a", "a"), Node("b", "b")), hosts)
@@ -84,7 +84,9 @@ def test_nccl_without_enough_gpus_is_refused() -> None:
 def test_a_torch_that_is_not_there_is_not_built_without_cuda() -> None:
     """What needs none is not told that its GPUs cannot be used."""
     hosts = {
-        "a": facts("a", "eth0 10.0.0.1/24", gpu_count=1, python=Python("/usr/bin/python3", "3.11"))
+        "a": facts(
+            "a", "eth0 10.0.0.1/24", gpu_count=1, python=Interpreter("/usr/bin/python3", "3.11")
+        )
     }
     made = build_plan(spec(A, task=Task("t", "script", "t.py", entry="plain")), hosts)
     assert made.notes == ()
@@ -97,7 +99,7 @@ def test_ranks_follow_the_order_of_the_nodes() -> None:
 
     assert [share.ranks for share in made.nodes] == [(0, 1), (2,), (3, 4, 5)]
     assert made.world_size == 6
-    assert [share.order.hold_port for share in made.nodes] == [29512, 0, 0]
+    assert [share.order.reserve_port for share in made.nodes] == [29512, 0, 0]
 
 
 def test_second_attempt_has_its_own_folder_and_the_same_command() -> None:
@@ -105,25 +107,25 @@ def test_second_attempt_has_its_own_folder_and_the_same_command() -> None:
     first = plan(1)
     again = build_plan(spec(A), {"a": facts("a")}, attempt=1)
 
-    assert again.of("a").command[:3] == first.of("a").command[:3]
-    assert again.of("a").order.env["PET_LOG_DIR"].endswith(f"/{RUN_ID}/a/attempt_1/torchrun")
-    assert again.of("a").order.attempt == 1
+    assert again.node("a").command[:3] == first.node("a").command[:3]
+    assert again.node("a").order.env["PET_LOG_DIR"].endswith(f"/{RUN_ID}/a/attempt_1/torchrun")
+    assert again.node("a").order.attempt == 1
 
 
 def test_plumbing_is_hidden_from_ranks_and_from_people() -> None:
     """torchrun needs it; the pasted command and the rank's own environment do not have it."""
-    share = plan(1).of("a")
+    share = plan(1).node("a")
 
-    assert set(share.order.env) - set(share.env) == set(PLUMBING)
-    assert share.order.hide == PLUMBING
+    assert set(share.order.env) - set(share.env) == set(INTERNAL_ENV)
+    assert share.order.hidden_env == INTERNAL_ENV
 
 
 def test_torchruns_own_ladder_ends_after_ours() -> None:
     """In whole seconds; else it would kill the shims before they can say how their ranks ended."""
     made = build_plan(spec(A, grace_s=0.2), {"a": facts("a")})
 
-    assert made.of("a").order.env["PET_SHUTDOWN_TIMEOUT"] == "10"
-    assert made.of("a").order.grace_s == 0.2
+    assert made.node("a").order.env["PET_SHUTDOWN_TIMEOUT"] == "10"
+    assert made.node("a").order.grace_s == 0.2
 
 
 @pytest.mark.parametrize(
@@ -137,7 +139,7 @@ def test_shim_starts_python_programs_with_the_tasks_python(
     task: Task, prefix: tuple[str, ...], *, python_exec: bool
 ) -> None:
     """A command is started as it is; a script by the interpreter that has torch."""
-    order = build_plan(spec(A, task=task), {"a": facts("a")}).of("a").order
+    order = build_plan(spec(A, task=task), {"a": facts("a")}).node("a").order
 
     assert order.rank_prefix == prefix
     assert ("PYTHON_EXEC" in order.env) == python_exec
@@ -145,7 +147,7 @@ def test_shim_starts_python_programs_with_the_tasks_python(
 
 def test_share_is_found_by_name() -> None:
     """`of` gives one node's share."""
-    assert plan(1, 1).of("b").order.node == "b"
+    assert plan(1, 1).node("b").order.node == "b"
 
 
 def test_logind_that_kills_at_logout_is_noted_with_its_cure() -> None:
@@ -153,7 +155,7 @@ def test_logind_that_kills_at_logout_is_noted_with_its_cure() -> None:
     setting = "KillUserProcesses=yes in /etc/systemd/logind.conf"
     nodes = [Node(name, f"10.0.0.{n}") for n, name in enumerate("abc", start=1)]
     hosts = {
-        node.name: facts(node.name, f"eth0 {node.host}/24", logind_kills=setting)
+        node.name: facts(node.name, f"eth0 {node.host}/24", logind_kill_setting=setting)
         for node in nodes[1:]
     }
 
@@ -182,7 +184,7 @@ def test_dumps_of_the_flight_recorder_lie_beside_the_logs(
     """Where it is switched on, unless the user says where."""
     made = build_plan(spec(A, env=env), {"a": facts("a")})
 
-    found = made.of("a").env.get("TORCH_FR_DUMP_TEMP_FILE")
+    found = made.node("a").env.get("TORCH_FR_DUMP_TEMP_FILE")
 
     assert (found or "").endswith(there or "")
     assert (found is None) is (there is None)
@@ -193,8 +195,10 @@ SERVED = Rendezvous("etcd", serve="b")
 
 def served(**others: Any) -> Plan:
     """A plan of two nodes, of which b runs an etcd at its port 29700."""
-    a = facts("a", "eth0 10.0.0.1/24", held_port=0, hub_port=29600)
-    b = facts("b", "eth0 10.0.0.2/24", held_port=29700, etcd=Etcd("/usr/bin/etcd", "3.4.23"))
+    a = facts("a", "eth0 10.0.0.1/24", reserved_port=0, hub_port=29600)
+    b = facts(
+        "b", "eth0 10.0.0.2/24", reserved_port=29700, etcd=EtcdFacts("/usr/bin/etcd", "3.4.23")
+    )
     nodes = (Node("a", "10.0.0.1"), replace(Node("b", "10.0.0.2"), **others))
     return build_plan(spec(*nodes, rendezvous=SERVED), {"a": a, "b": b})
 
@@ -202,11 +206,11 @@ def served(**others: Any) -> Plan:
 def test_an_etcd_of_the_run_is_everybodys_and_one_nodes_to_run() -> None:
     """All wait for it; that node keeps its port free until then, and no other keeps one."""
     a, b = (share.order for share in served().nodes)
-    assert a.service == b.service
-    assert a.service is not None
-    assert (a.service.node, a.service.addr, a.service.port) == ("b", "10.0.0.2", 29700)
-    assert "--listen-client-urls=http://10.0.0.2:29700" in a.service.argv
-    assert (a.hold_port, b.hold_port) == (0, 29700)
+    assert a.sidecar == b.sidecar
+    assert a.sidecar is not None
+    assert (a.sidecar.node, a.sidecar.addr, a.sidecar.port) == ("b", "10.0.0.2", 29700)
+    assert "--listen-client-urls=http://10.0.0.2:29700" in a.sidecar.argv
+    assert (a.reserve_port, b.reserve_port) == (0, 29700)
     assert a.hub == b.hub
     assert a.hub is not None
     assert (a.hub.node, a.hub.port) == ("a", 29600)
@@ -215,8 +219,8 @@ def test_an_etcd_of_the_run_is_everybodys_and_one_nodes_to_run() -> None:
 def test_an_etcd_listens_at_a_number_whatever_its_node_is_called() -> None:
     """A supervisor never waits for a resolver; torch may."""
     plan = served(addr="b.example.org")
-    service = plan.nodes[0].order.service
+    service = plan.nodes[0].order.sidecar
     assert service is not None
     assert service.addr == "10.0.0.2"
-    assert plan.endpoint == "b.example.org:29700"
+    assert plan.etcd_endpoint == "b.example.org:29700"
     assert "--rdzv_endpoint=b.example.org:29700" in plan.nodes[1].command

@@ -6,7 +6,7 @@ import pytest
 
 from runner.core.model.spec import Node, Task
 from runner.core.planning.build_plan import NodePlan, build_plan
-from runner.core.planning.launch_command import args_at
+from runner.core.planning.launch_command import user_args_index
 from tests.golden.builders import facts, spec
 
 PROGRAMS = [
@@ -22,7 +22,7 @@ def second(task: Task, gpu_count: int = 0) -> NodePlan:
     hosts = {
         node.name: facts(node.name, f"eth0 {node.host}/24", gpu_count=gpu_count) for node in nodes
     }
-    return build_plan(spec(*nodes, task=task), hosts).of("b")
+    return build_plan(spec(*nodes, task=task), hosts).node("b")
 
 
 @pytest.mark.parametrize(("kind", "target", "start"), PROGRAMS)
@@ -35,7 +35,7 @@ def test_a_plain_program_is_started_as_a_person_would(
     prefix = share.order.rank_prefix
     assert share.order.argv == (share.order.shim, *share.command[len(prefix) :])
     assert prefix == (() if kind == "command" else ("/opt/venv/bin/python",))
-    assert share.order.hide == ()
+    assert share.order.hidden_env == ()
     assert share.order.launcher == ""
 
 
@@ -46,7 +46,7 @@ def test_arguments_of_the_task_are_found_in_a_command(
 ) -> None:
     """They begin after the program, whatever kind it is and whatever starts it."""
     share = second(Task("t", kind, target, ("-u", "-m"), entry=entry))
-    assert share.command[args_at(share.command, share.order) :] == ("-u", "-m")
+    assert share.command[user_args_index(share.command, share.order) :] == ("-u", "-m")
 
 
 def test_a_plain_program_has_its_place_and_all_gpus() -> None:

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from runner.core.model.facts import Facts, Gpu, Python, Setup
+from runner.core.model.facts import Facts, Gpu, Interpreter, SetupResult
 from runner.core.model.spec import Node, Spec, Task
-from runner.core.planning.build_plan import chosen_gpus
+from runner.core.planning.build_plan import select_gpus
 from runner.core.planning.readiness import problems_of, visible_gpus
 from tests.golden.builders import SHIPPED, facts, gpus, spec
 
@@ -35,25 +35,25 @@ def test_healthy_host_has_no_problem() -> None:
     ("others", "expected"),
     [
         pytest.param(
-            {"python": Python(error="no python3 on PATH (/usr/bin:/bin)")},
+            {"python": Interpreter(error="no python3 on PATH (/usr/bin:/bin)")},
             "gpu1: no python3 on PATH (/usr/bin:/bin)\n"
             "    set cluster.python to the interpreter that has torch there",
             id="no python",
         ),
         pytest.param(
-            {"python": Python("/usr/bin/python3", "3.11.2")},
+            {"python": Interpreter("/usr/bin/python3", "3.11.2")},
             "gpu1: no torch in /usr/bin/python3 (Python 3.11.2)\n"
             "    set cluster.python to an interpreter that has it, activate its environment in "
             "cluster.setup, or there: /usr/bin/python3 -m pip install torch",
             id="no torch",
         ),
         pytest.param(
-            {"setup": Setup(1, "module: command not found\n"), "python": Python()},
+            {"setup": SetupResult(1, "module: command not found\n"), "python": Interpreter()},
             "gpu1: cluster.setup ended with 1\n    module: command not found",
             id="setup failed: nothing else is known",
         ),
         pytest.param(
-            {"setup": Setup(-1)},
+            {"setup": SetupResult(-1)},
             "gpu1: cluster.setup did not end in time\n    (no output)",
             id="setup hangs",
         ),
@@ -85,7 +85,7 @@ def test_healthy_host_has_no_problem() -> None:
             id="no script",
         ),
         pytest.param(
-            {"held_port": 0, "port_error": "29500 is in use"},
+            {"reserved_port": 0, "port_error": "29500 is in use"},
             "gpu1: cluster.master_port: 29500 is in use\n"
             "    set cluster.master_port to another port, a range such as 29500-29600, or auto",
             id="port taken",
@@ -116,7 +116,7 @@ def test_problem_says_what_to_do(others: dict[str, Any], expected: str) -> None:
         ),
         pytest.param(
             Node("gpu1", "h", gpu_count=2, gpu_ids=(0, 2)),
-            {"own_env": {"CUDA_VISIBLE_DEVICES": "2,3"}},
+            {"preset_env": {"CUDA_VISIBLE_DEVICES": "2,3"}},
             "gpu1: cluster.nodes.gpu1.gpus: asked for device 0, the host has 2 (nvml)\n"
             "    legal here: 0 to 2, or a list of [2, 3]",
             id="a device the host keeps from us",
@@ -140,12 +140,14 @@ def test_gpus_that_are_not_there_are_named(
 
 def test_all_problems_are_told_at_once() -> None:
     """Nobody has to repair one to hear of the next."""
-    broken = told(python=Python(error="no python3"), disk_free=0, project_exists=False, held_port=0)
+    broken = told(
+        python=Interpreter(error="no python3"), disk_free=0, project_exists=False, reserved_port=0
+    )
 
     asked = spec(Node("gpu1", "h", gpu_count=9))
     found = problems_of(asked, asked.master, broken)
 
-    assert [problem.what.partition(":")[0] for problem in found] == [
+    assert [problem.message.partition(":")[0] for problem in found] == [
         *("no python3", "cluster.workdir", "cluster.project"),
         *("cluster.nodes.gpu1.gpus", "cluster.master_port"),
     ]
@@ -159,12 +161,12 @@ def test_shipped_task_needs_no_project() -> None:
 @pytest.mark.parametrize(
     ("kind", "python", "expected"),
     [
-        ("script", Python("/usr/bin/python3", "3.11.2"), ""),
-        ("script", Python(error="no python3"), "gpu1: no python3\n"),
-        ("command", Python(error="no python3"), ""),
+        ("script", Interpreter("/usr/bin/python3", "3.11.2"), ""),
+        ("script", Interpreter(error="no python3"), "gpu1: no python3\n"),
+        ("command", Interpreter(error="no python3"), ""),
     ],
 )
-def test_a_plain_program_needs_no_torch(kind: str, python: Python, expected: str) -> None:
+def test_a_plain_program_needs_no_torch(kind: str, python: Interpreter, expected: str) -> None:
     """Only an interpreter, where it is Python."""
     asked = spec(NODE, task=Task("t", kind, "t.py", entry="plain"))
     assert text(asked, told(python=python)).startswith(expected)
@@ -175,7 +177,7 @@ def test_only_the_master_needs_a_port() -> None:
     """The other nodes were not asked to hold one."""
     asked = spec(Node("gpu0", "h"), NODE)
 
-    assert problems_of(asked, asked.nodes[1], told(held_port=0)) == []
+    assert problems_of(asked, asked.nodes[1], told(reserved_port=0)) == []
 
 
 def test_unknown_disk_is_no_problem() -> None:
@@ -202,7 +204,7 @@ def test_hosts_own_choice_of_gpus_holds(chosen: str | None, expected: tuple[int,
     """CUDA_VISIBLE_DEVICES as the host sets it is read as CUDA reads it."""
     own = {} if chosen is None else {"CUDA_VISIBLE_DEVICES": chosen}
 
-    assert visible_gpus(facts("a", gpu_count=4, own_env=own)) == expected
+    assert visible_gpus(facts("a", gpu_count=4, preset_env=own)) == expected
 
 
 def test_gpus_are_named_by_their_index() -> None:
@@ -226,4 +228,4 @@ def test_nodes_choice_is_made_among_those(
     node: Node, own: dict[str, str], expected: tuple[int, ...]
 ) -> None:
     """All that are visible, the first few of them, or those named."""
-    assert chosen_gpus(node, facts("a", gpus=gpus(4), own_env=own)) == expected
+    assert select_gpus(node, facts("a", gpus=gpus(4), preset_env=own)) == expected

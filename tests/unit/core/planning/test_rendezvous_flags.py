@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from runner.core.model.spec import Node, Rendezvous, Spec, Task, Torchrun
-from runner.core.planning.rendezvous_flags import Place, flags
+from runner.core.planning.rendezvous_flags import NodePosition, flags
 
 SPEC = Spec(
     run_id="0102-0304-x-abcd",
@@ -15,7 +15,7 @@ SPEC = Spec(
     nodes=(Node("a", "10.0.0.1"), Node("b", "10.0.0.2")),
     task=Task("t", "script", "t.py"),
 )
-HERE = Place(1, 4, "10.0.0.1", 29500, "10.0.0.2")
+HERE = NodePosition(1, 4, "10.0.0.1", 29500, "10.0.0.2")
 
 
 def by(backend: str, endpoint: str = "") -> Spec:
@@ -43,8 +43,8 @@ def by(backend: str, endpoint: str = "") -> Spec:
             id="c10d",
         ),
         pytest.param(
-            replace(by("c10d"), least=1),
-            Place(0, 4, "fd00::1", 29500, "fd00::1"),
+            replace(by("c10d"), min_nodes=1),
+            NodePosition(0, 4, "fd00::1", 29500, "fd00::1"),
             "--nnodes=1:2 --nproc_per_node=4 --rdzv_backend=c10d --rdzv_endpoint=[fd00::1]:29500 "
             "--rdzv_id=0102-0304-x-abcd --rdzv_conf=is_host=1 --local_addr=fd00::1 "
             "--max_restarts=3",
@@ -52,20 +52,20 @@ def by(backend: str, endpoint: str = "") -> Spec:
         ),
         pytest.param(
             by("etcd-v2"),
-            replace(HERE, endpoint="etcd1:2379"),
+            replace(HERE, etcd_endpoint="etcd1:2379"),
             "--nnodes=2 --nproc_per_node=4 --rdzv_backend=etcd-v2 --rdzv_endpoint=etcd1:2379 "
             "--rdzv_id=0102-0304-x-abcd --local_addr=10.0.0.2 --max_restarts=3",
             id="etcd-v2",
         ),
         pytest.param(
             by("standalone"),
-            Place(0, 4, "127.0.0.1", 0, "127.0.0.1"),
+            NodePosition(0, 4, "127.0.0.1", 0, "127.0.0.1"),
             "--standalone --nproc_per_node=4 --local_addr=127.0.0.1 --max_restarts=3",
             id="standalone",
         ),
     ],
 )
-def test_every_node_is_told_how_to_meet(spec: Spec, place: Place, expected: str) -> None:
+def test_every_node_is_told_how_to_meet(spec: Spec, place: NodePosition, expected: str) -> None:
     """In the order a person would type it."""
     assert flags(spec, 0, place) == tuple(expected.split())
 

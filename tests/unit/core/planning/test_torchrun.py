@@ -77,4 +77,4 @@ def test_program_follows_the_options(
     task: Task, script: str, shim: str, expected: tuple[str, ...]
 ) -> None:
     """Each kind of task is named as torchrun wants it; what torchrun substitutes is escaped."""
-    assert torchrun.program(task, script, shim) == expected
+    assert torchrun.torchrun_program(task, script, shim) == expected

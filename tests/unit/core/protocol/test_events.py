@@ -8,34 +8,34 @@ from typing import Any
 import pytest
 
 from runner.core.protocol.events import (
-    KINDS,
-    Apart,
-    Body,
+    EVENT_TYPES,
+    Detached,
     Ended,
+    EndUnverified,
     Event,
+    EventBody,
     HostLost,
-    HostSilent,
-    Joined,
-    Kept,
-    Moving,
+    HubJoined,
+    HubUnreachable,
     NotRelaunched,
-    PeerLeft,
+    PeerDeparted,
     PeerLost,
     PortTaken,
     ProgramExited,
     ProgramStarted,
+    ProgressResumed,
     RankExited,
     RankStarted,
-    Regrouping,
     Relaunching,
+    RelaunchPending,
     Stalled,
-    StopAsked,
     Stopping,
+    StopRequested,
     parse,
 )
 from runner.core.protocol.states import State
 
-BODIES: list[Body] = [
+BODIES: list[EventBody] = [
     ProgramStarted(7),
     RankStarted(3, 8),
     RankExited(3, signal=9, max_rss=1 << 40, error="out of memory\nkilled"),
@@ -43,36 +43,36 @@ BODIES: list[Body] = [
     PortTaken(29500, (7, 8)),
     Stopping("told to stop"),
     Ended(State.STUCK, "told to stop", 2, (7,)),
-    StopAsked("interrupted", 2),
+    StopRequested("interrupted", 2),
     HostLost("größer"),
-    HostSilent("no word"),
-    Joined(),
-    Apart("gpu1 at 10.0.0.1 port 29501: it does not answer"),
+    EndUnverified("no word"),
+    HubJoined(),
+    HubUnreachable("gpu1 at 10.0.0.1 port 29501: it does not answer"),
     PeerLost("gpu2", "nothing was heard from it for 15 s"),
-    PeerLeft("gpu2", "its supervisor ended without a word", 3),
-    Kept(),
-    Stalled(601.5, stops=True, problem="no answer within 20 s"),
-    Moving(),
-    Regrouping(),
+    PeerDeparted("gpu2", "its supervisor ended without a word", 3),
+    Detached(),
+    Stalled(601.5, stops_run=True, problem="no answer within 20 s"),
+    ProgressResumed(),
+    RelaunchPending(),
     Relaunching(1, ("gpu1", "gpu3"), "lost gpu2: nothing was heard from it for 15 s"),
     NotRelaunched("only 1 of 3 supervisors are in touch"),
 ]
 
 
-def event(body: Body) -> Event:
+def event(body: EventBody) -> Event:
     """An event with that body."""
     return Event("0102-0304-x-abcd", "gpu1", 1, 17, 1700000000.25, 12.5, body)
 
 
 def test_every_kind_is_tried_here() -> None:
     """The list above is complete."""
-    assert {type(body) for body in BODIES} == set(KINDS.values())
+    assert {type(body) for body in BODIES} == set(EVENT_TYPES.values())
 
 
 @pytest.mark.parametrize("body", BODIES, ids=lambda body: type(body).__name__)
-def test_event_survives_its_line(body: Body) -> None:
+def test_event_survives_its_line(body: EventBody) -> None:
     """One line of text holds an event, and gives it back."""
-    line = event(body).line()
+    line = event(body).to_line()
 
     assert line.count("\n") == 1
     assert line.endswith("\n")
@@ -84,9 +84,9 @@ def test_line_is_flat_and_names_version_and_kind() -> None:
     envelope = {"v": 1, "kind": "rank_exited", "run_id": "0102-0304-x-abcd", "node": "gpu1"}
     moment = {"attempt": 1, "seq": 17, "wall": 1700000000.25, "mono": 12.5}
     body = {"rank": 3, "code": 0, "signal": None, "max_rss": 0, "error": "", "traceback": ""}
-    body |= {"start": 1, "raised": ""}
+    body |= {"start": 1, "exception": ""}
 
-    line = event(RankExited(3, code=0)).line()
+    line = event(RankExited(3, code=0)).to_line()
 
     assert json.loads(line) == {**envelope, **moment, **body}
 

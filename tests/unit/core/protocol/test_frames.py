@@ -9,7 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runner.core.protocol.frames import LENGTHS, MAX_HEADER, MAX_PAYLOAD, Frame, Unpacker, WireError
+from runner.core.protocol.frames import (
+    LENGTHS,
+    MAX_HEADER,
+    MAX_PAYLOAD,
+    Frame,
+    FrameDecoder,
+    FrameError,
+)
 
 TEXT = st.text("".join(map(chr, range(128))) + "ß🙂", max_size=5)
 SCALARS = st.none() | st.booleans() | st.integers() | TEXT
@@ -24,7 +31,7 @@ def test_frames_arrive_however_they_are_cut(frames: list[Frame], cuts: list[int]
     """The same frames come out in order, each when it is complete, wherever the stream is cut."""
     stream = b"".join(frame.pack() for frame in frames)
     edges = [0, *sorted(min(cut, len(stream)) for cut in cuts), len(stream)]
-    unpacker = Unpacker()
+    unpacker = FrameDecoder()
 
     arrived = [
         frame for start, end in pairwise(edges) for frame in unpacker.feed(stream[start:end])
@@ -36,7 +43,7 @@ def test_frames_arrive_however_they_are_cut(frames: list[Frame], cuts: list[int]
 def test_frame_is_out_as_soon_as_its_last_byte_is_in() -> None:
     """A frame never waits for the one after it."""
     stream = Frame("ping", {"id": 1}, b"xy").pack()
-    unpacker = Unpacker()
+    unpacker = FrameDecoder()
 
     assert list(unpacker.feed(stream[:-1])) == []
     assert list(unpacker.feed(stream[-1:])) == [Frame("ping", {"id": 1}, b"xy")]
@@ -44,7 +51,7 @@ def test_frame_is_out_as_soon_as_its_last_byte_is_in() -> None:
 
 def test_data_cannot_change_the_kind() -> None:
     """A field called "kind" never passes for the kind of the frame."""
-    (frame,) = Unpacker().feed(Frame("read", {"kind": "go"}).pack())
+    (frame,) = FrameDecoder().feed(Frame("read", {"kind": "go"}).pack())
 
     assert frame.kind == "read"
 
@@ -56,8 +63,8 @@ def test_data_cannot_change_the_kind() -> None:
 )
 def test_impossible_size_is_refused(sizes: tuple[int, int]) -> None:
     """What cannot be a frame is refused at once, not waited for."""
-    with pytest.raises(WireError, match="^a frame of impossible size$"):
-        list(Unpacker().feed(LENGTHS.pack(*sizes)))
+    with pytest.raises(FrameError, match="^a frame of impossible size$"):
+        list(FrameDecoder().feed(LENGTHS.pack(*sizes)))
 
 
 @pytest.mark.parametrize(
@@ -73,8 +80,8 @@ def test_impossible_size_is_refused(sizes: tuple[int, int]) -> None:
 )
 def test_unreadable_header_is_refused(header: bytes) -> None:
     """A header that does not name a kind is no header."""
-    with pytest.raises(WireError, match="^a frame without a readable header$"):
-        list(Unpacker().feed(LENGTHS.pack(len(header), 0) + header))
+    with pytest.raises(FrameError, match="^a frame without a readable header$"):
+        list(FrameDecoder().feed(LENGTHS.pack(len(header), 0) + header))
 
 
 def test_header_is_json_that_others_could_read() -> None:

@@ -9,9 +9,9 @@ from runner.core.protocol import globs
 
 def matches(pattern: str, path: str) -> bool:
     """Whether a file at that path is one of the outputs."""
-    matching = globs.begin([pattern])
+    matching = globs.compile_globs([pattern])
     for name in path.split("/"):
-        matching = globs.descend(matching, name)
+        matching = globs.step(matching, name)
     return () in matching
 
 
@@ -67,9 +67,9 @@ def test_matches_not(pattern: str, path: str) -> None:
 
 def test_where_nothing_is_asked_for_nobody_looks() -> None:
     """A folder no pattern leads into is not entered."""
-    matching = globs.begin(["results/*.pt", "x/y"])
-    assert globs.descend(matching, "data") == frozenset()
-    assert globs.named_below(globs.descend(matching, "results"))
+    matching = globs.compile_globs(["results/*.pt", "x/y"])
+    assert globs.step(matching, "data") == frozenset()
+    assert globs.matches_below(globs.step(matching, "results"))
 
 
 @pytest.mark.parametrize(
@@ -87,4 +87,4 @@ def test_where_nothing_is_asked_for_nobody_looks() -> None:
 )
 def test_what_is_wrong_with_a_pattern(pattern: str, problem: str) -> None:
     """It has to stay in the working folder."""
-    assert globs.problem_of(pattern) == problem
+    assert globs.glob_problem(pattern) == problem

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from runner.core.protocol.paths import PROGRAM, RunFolder, rank_source, tasks_folder
+from runner.core.protocol.paths import PROGRAM_LOG, RunPaths, rank_source, tasks_folder
 
 
 def test_run_folder_is_as_documented() -> None:
     """Run and node name the folder: several hosts may share one home."""
-    folder = RunFolder("/home/ada/.runner", "0102-0304-x-abcd", "gpu1")
+    folder = RunPaths("/home/ada/.runner", "0102-0304-x-abcd", "gpu1")
     root = "/home/ada/.runner/runs/0102-0304-x-abcd/gpu1"
 
     assert vars(folder) == {
@@ -18,11 +18,11 @@ def test_run_folder_is_as_documented() -> None:
         "plan": f"{root}/plan.json",
         "config": f"{root}/config.yaml",
         "state": f"{root}/state.json",
-        "keeper": f"{root}/keeper.json",
+        "owner_file": f"{root}/owner.json",
         "events": f"{root}/events.jsonl",
-        "log": f"{root}/supervisor.log",
-        "stopped": f"{root}/stopped",
-        "waiting": f"{root}/waiting",
+        "supervisor_log": f"{root}/supervisor.log",
+        "stop_marker": f"{root}/stop_requested",
+        "relaunch_marker": f"{root}/relaunch_pending",
         "ballast": f"{root}/ballast",
         "last_ballast": f"{root}/ballast.last",
         "work": f"{root}/work",
@@ -30,8 +30,8 @@ def test_run_folder_is_as_documented() -> None:
         "shim_code": f"{root}/rank.py",
         "site": f"{root}/site",
     }
-    assert folder.stream(1, rank_source(3), "err") == f"{root}/attempt_1/rank_3.err"
-    assert folder.stream(0, PROGRAM, "out") == f"{root}/attempt_0/program.out"
+    assert folder.stream_log(1, rank_source(3), "err") == f"{root}/attempt_1/rank_3.err"
+    assert folder.stream_log(0, PROGRAM_LOG, "out") == f"{root}/attempt_0/program.out"
 
 
 def test_shipped_tasks_lie_by_content() -> None:

@@ -6,7 +6,7 @@ from itertools import product
 
 import pytest
 
-from runner.core.protocol.states import LEGAL, State
+from runner.core.protocol.states import TRANSITIONS, State
 
 FOLLOWERS = {
     "starting": {"running", "stopping", "failed", "stuck"},
@@ -24,10 +24,10 @@ FOLLOWERS = {
 )
 def test_only_these_moves_are_legal(before: State, after: State) -> None:
     """Each state may be followed by those of the table, and by no other, itself included."""
-    assert (after in LEGAL[before]) == (after.value in FOLLOWERS[before.value])
+    assert (after in TRANSITIONS[before]) == (after.value in FOLLOWERS[before.value])
 
 
 @pytest.mark.parametrize("state", list(State), ids=lambda state: state.value)
 def test_terminal_states_are_the_ends(state: State) -> None:
     """A state is terminal exactly if nothing may follow."""
-    assert state.terminal == (state.value in {"succeeded", "failed", "stopped", "stuck"})
+    assert state.is_terminal == (state.value in {"succeeded", "failed", "stopped", "stuck"})

@@ -10,19 +10,19 @@ import pytest
 from runner.core.codec import decode, encode
 from runner.core.errors import NotReady
 from runner.core.model.facts import Facts
-from runner.core.model.past import Past
-from runner.core.model.release import Code
+from runner.core.model.past import PastAttempt
+from runner.core.model.release import CodeRef
 from runner.core.model.spec import Node, Relaunch, Spec
 from runner.core.planning.build_plan import build_plan
 from runner.core.relaunch.handover import (
-    Handover,
-    Roster,
+    AttemptOrders,
+    RelaunchContext,
     Voter,
-    handover,
-    info_of,
-    majority,
-    next_attempt,
-    roster,
+    assign_voters,
+    has_quorum,
+    plan_next_attempt,
+    relaunch_context,
+    run_info,
 )
 from runner.core.secret import Secret
 from tests.golden.builders import facts, spec
@@ -50,9 +50,9 @@ def asked(used: str, spares: str = "", **others: object) -> Spec:
     return replace(spec(*nodes, relaunch=Relaunch(2, 1.0)), spares=more, **others)  # type: ignore[arg-type]
 
 
-def enrolled(wanted: Spec, known: dict[str, Facts], left: int = 2) -> Roster:
+def enrolled(wanted: Spec, known: dict[str, Facts], left: int = 2) -> AttemptOrders:
     """Its first attempt."""
-    return roster(wanted, build_plan(wanted, known), known, left)
+    return assign_voters(wanted, build_plan(wanted, known), known, left)
 
 
 def test_spares_stand_by_and_are_voters() -> None:
@@ -61,12 +61,12 @@ def test_spares_stand_by_and_are_voters() -> None:
     assert made.voters[0] == Voter("a", "10.0.0.1", 40001)
     assert [voter.node for voter in made.voters] == ["a", "b", "c", "d"]
     assert list(made.standby) == ["d"]
-    assert made.standby["d"].stands_by
-    assert not made.orders["a"].stands_by
+    assert made.standby["d"].is_standby
+    assert not made.orders["a"].is_standby
     for order in made.orders.values():
         assert order.hub is not None
-        assert (order.hub.members, order.hub.spares) == (2, ("d",))
-        assert (order.relaunches, order.voters) == (2, 4)
+        assert (order.hub.member_count, order.hub.spares) == (2, ("d",))
+        assert (order.relaunches_left, order.voter_count) == (2, 4)
 
 
 def test_a_lone_node_has_a_hub_for_its_spare() -> None:
@@ -85,59 +85,59 @@ def test_without_a_port_nobody_votes(lacking: str) -> None:
     made = enrolled(asked("ab", "c"), known)
     assert not made.voters
     assert not made.standby
-    assert (made.orders["a"].relaunches, made.orders["a"].voters) == (2, 0)
+    assert (made.orders["a"].relaunches_left, made.orders["a"].voter_count) == (2, 0)
 
 
 def test_nothing_of_it_where_no_relaunch_is_left() -> None:
     """The plan is as it was."""
     wanted, known = asked("ab", "c"), told("abc")
     plan = build_plan(wanted, known)
-    assert roster(wanted, plan, known, 0) == Roster(plan, {}, ())
+    assert assign_voters(wanted, plan, known, 0) == AttemptOrders(plan, {}, ())
 
 
-def begun(wanted: Spec, known: dict[str, Facts]) -> Handover:
+def begun(wanted: Spec, known: dict[str, Facts]) -> RelaunchContext:
     """What its hosts know, after it crossed the wire."""
     made = enrolled(wanted, known)
-    info = info_of(made.plan, "ada@desk", 1700000000.0, (), 1)
-    sent = json.dumps(encode(handover(wanted, Code(), info, "a: 1\n", made.voters)))
-    return decode(Handover, json.loads(sent))
+    info = run_info(made.plan, "ada@desk", 1700000000.0, (), 1)
+    sent = json.dumps(encode(relaunch_context(wanted, CodeRef(), info, "a: 1\n", made.voters)))
+    return decode(RelaunchContext, json.loads(sent))
 
 
 def test_the_master_is_gone() -> None:
     """The next one leads, the spare takes part, and both attempts are on record."""
     now = begun(asked("abc", "d"), told("abcd"))
-    ended = Past(0, ("a", "b", "c"), "lost a", 9.0, ("a",))
-    made = next_attempt(now, ended, 1, told("bcd"))
-    assert [share.node for share in made.roster.plan.nodes] == ["b", "c", "d"]
-    assert made.roster.plan.attempt == 1
-    assert made.roster.orders["b"].hold_port
-    assert made.roster.orders["d"].hub == made.roster.orders["b"].hub
-    assert {order.disconnect_s for order in made.roster.orders.values()} == {0.0}
-    assert made.handover.info.past == (ended,)
-    assert [voter.node for voter in made.handover.voters] == ["b", "c", "d"]
+    ended = PastAttempt(0, ("a", "b", "c"), "lost a", 9.0, ("a",))
+    made = plan_next_attempt(now, ended, 1, told("bcd"))
+    assert [share.node for share in made.attempt_orders.plan.nodes] == ["b", "c", "d"]
+    assert made.attempt_orders.plan.attempt == 1
+    assert made.attempt_orders.orders["b"].reserve_port
+    assert made.attempt_orders.orders["d"].hub == made.attempt_orders.orders["b"].hub
+    assert {order.disconnect_s for order in made.attempt_orders.orders.values()} == {0.0}
+    assert made.context.info.past_attempts == (ended,)
+    assert [voter.node for voter in made.context.voters] == ["b", "c", "d"]
 
 
 def test_who_failed_stands_by_from_now_on() -> None:
     """A suspect makes room, and is there in case."""
     now = begun(asked("ab", "c"), told("abc"))
-    made = next_attempt(now, Past(0, ("a", "b"), "rank 1"), 1, told("abc"), {"b"})
-    assert [share.node for share in made.roster.plan.nodes] == ["a", "c"]
-    assert list(made.roster.standby) == ["b"]
+    made = plan_next_attempt(now, PastAttempt(0, ("a", "b"), "rank 1"), 1, told("abc"), {"b"})
+    assert [share.node for share in made.attempt_orders.plan.nodes] == ["a", "c"]
+    assert list(made.attempt_orders.standby) == ["b"]
 
 
 def test_who_cannot_is_passed_over() -> None:
     """A spare whose host has no disk left: the node that failed is better."""
     now = begun(asked("ab", "c"), told("abc"))
     known = {**told("ab"), **told("c", workdir_error="No space left on device")}
-    made = next_attempt(now, Past(0, ("a", "b"), "rank 1"), 1, known, {"b"})
-    assert [share.node for share in made.roster.plan.nodes] == ["a", "b"]
+    made = plan_next_attempt(now, PastAttempt(0, ("a", "b"), "rank 1"), 1, known, {"b"})
+    assert [share.node for share in made.attempt_orders.plan.nodes] == ["a", "b"]
 
 
 def test_too_few_are_left() -> None:
     """That is said with numbers."""
     now = begun(asked("abc"), told("abc"))
     with pytest.raises(NotReady, match="2 of 3 nodes are left for 3"):
-        next_attempt(now, Past(0, ("a", "b", "c"), "lost a"), 1, told("bc"))
+        plan_next_attempt(now, PastAttempt(0, ("a", "b", "c"), "lost a"), 1, told("bc"))
 
 
 def test_secrets_have_no_values_there() -> None:
@@ -145,9 +145,9 @@ def test_secrets_have_no_values_there() -> None:
     now = begun(asked("ab", secrets={"TOKEN": Secret("hunter2")}), told("ab"))
     assert now.secrets == ("TOKEN",)
     assert "hunter2" not in json.dumps(encode(now))
-    made = next_attempt(now, Past(0, ("a", "b"), "rank 1"), 1, told("ab"))
-    assert made.roster.plan.secrets == ("TOKEN",)
-    assert made.handover.secrets == ("TOKEN",)
+    made = plan_next_attempt(now, PastAttempt(0, ("a", "b"), "rank 1"), 1, told("ab"))
+    assert made.attempt_orders.plan.secrets == ("TOKEN",)
+    assert made.context.secrets == ("TOKEN",)
 
 
 @pytest.mark.parametrize(
@@ -156,4 +156,4 @@ def test_secrets_have_no_values_there() -> None:
 )
 def test_more_than_half(voters: str, present: str, *, enough: bool) -> None:
     """Half of them is not enough: the other half may think the same."""
-    assert majority([Voter(name) for name in voters], present) is enough
+    assert has_quorum([Voter(name) for name in voters], present) is enough

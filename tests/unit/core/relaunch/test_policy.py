@@ -6,46 +6,46 @@ from dataclasses import replace
 
 import pytest
 
-from runner.core.model.past import Past
+from runner.core.model.past import PastAttempt
 from runner.core.model.spec import Node, Relaunch, Rendezvous, Spec, Task
-from runner.core.outcome.stacks import STALLED
-from runner.core.outcome.verdict import Observed, fold
+from runner.core.outcome.stacks import STALL_REASON
+from runner.core.outcome.verdict import TimedEvent, fold_events
 from runner.core.protocol.events import (
-    Body,
-    Cause,
     Ended,
+    EndUnverified,
     Event,
+    EventBody,
     HostLost,
-    HostSilent,
-    PeerLeft,
+    PeerDeparted,
     PeerLost,
     PortTaken,
     ProgramStarted,
     RankExited,
-    StopAsked,
+    StopCause,
     Stopping,
+    StopRequested,
 )
 from runner.core.protocol.states import State
 from runner.core.relaunch.policy import (
-    LONGEST_S,
-    Casualties,
-    casualties,
-    curable,
+    MAX_BACKOFF_S,
+    Losses,
+    classify_losses,
+    failure_reason,
+    may_relaunch,
     next_spec,
-    past,
-    pause_s,
-    reason,
+    past_attempt,
+    relaunch_delay_s,
 )
 from tests.golden.builders import plan
 
 FAILED, STOPPED = Ended(State.FAILED), Ended(State.STOPPED)
-TOLD = Stopping("it failed elsewhere", Cause.PEER)
+TOLD = Stopping("it failed elsewhere", StopCause.PEER)
 
 
 def spec(used: str, spares: str = "", least: int | None = None) -> Spec:
     """A spec of nodes a, b, c, …, of which some are spare."""
     nodes, more = (tuple(Node(name, name) for name in names) for names in (used, spares))
-    return Spec("r", "c", nodes, Task("t", "script", "t.py"), spares=more, least=least)
+    return Spec("r", "c", nodes, Task("t", "script", "t.py"), spares=more, min_nodes=least)
 
 
 def served(used: str, spares: str) -> Spec:
@@ -82,15 +82,15 @@ def test_each_pause_is_twice_as_long() -> None:
     """Up to a bound."""
     asked = Spec("r", "c", (), Task("t", "script", "t.py"), relaunch=Relaunch(50, 5.0))
 
-    assert [pause_s(asked, attempt) for attempt in (1, 2, 3)] == [5.0, 10.0, 20.0]
-    assert pause_s(asked, 40) == LONGEST_S
+    assert [relaunch_delay_s(asked, attempt) for attempt in (1, 2, 3)] == [5.0, 10.0, 20.0]
+    assert relaunch_delay_s(asked, 40) == MAX_BACKOFF_S
 
 
-def story(*told: tuple[str, Body]) -> list[Observed]:
+def story(*told: tuple[str, EventBody]) -> list[TimedEvent]:
     """What happened on nodes a, b and c, of which all began, in this order."""
-    began: list[tuple[str, Body]] = [(name, ProgramStarted(7)) for name in "abc"]
+    began: list[tuple[str, EventBody]] = [(name, ProgramStarted(7)) for name in "abc"]
     return [
-        Observed(float(at), Event("r", name, 0, at, 0.0, float(at), body))
+        TimedEvent(float(at), Event("r", name, 0, at, 0.0, float(at), body))
         for at, (name, body) in enumerate((*began, *told))
     ]
 
@@ -99,7 +99,7 @@ def story(*told: tuple[str, Body]) -> list[Observed]:
     ("told", "gone", "suspect"),
     [
         pytest.param(
-            [("b", RankExited(1, 3)), ("", StopAsked("x")), *((n, FAILED) for n in "abc")],
+            [("b", RankExited(1, 3)), ("", StopRequested("x")), *((n, FAILED) for n in "abc")],
             {},
             {"b"},
             id="a rank failed",
@@ -111,7 +111,7 @@ def story(*told: tuple[str, Body]) -> list[Observed]:
             id="a host was lost",
         ),
         pytest.param(
-            [("", StopAsked("x")), ("b", HostLost("silent")), ("a", STOPPED), ("c", STOPPED)],
+            [("", StopRequested("x")), ("b", HostLost("silent")), ("a", STOPPED), ("c", STOPPED)],
             {"b": "silent"},
             set(),
             id="the controller lost a host",
@@ -135,7 +135,7 @@ def story(*told: tuple[str, Body]) -> list[Observed]:
             id="who lost the hub, which is well, was cut off",
         ),
         pytest.param(
-            [("a", Stopping(f"{STALLED} 9 s")), *((n, STOPPED) for n in "abc")],
+            [("a", Stopping(f"{STALL_REASON} 9 s")), *((n, STOPPED) for n in "abc")],
             {},
             set(),
             id="a watchdog saw no progress: nobody is to blame",
@@ -147,7 +147,7 @@ def story(*told: tuple[str, Body]) -> list[Observed]:
             id="a port was taken",
         ),
         pytest.param(
-            [("b", RankExited(1, 3)), ("b", FAILED), ("a", STOPPED), ("c", HostSilent("late"))],
+            [("b", RankExited(1, 3)), ("b", FAILED), ("a", STOPPED), ("c", EndUnverified("late"))],
             {"c": "late"},
             {"b"},
             id="a host did not say that nothing is left",
@@ -164,19 +164,19 @@ def story(*told: tuple[str, Body]) -> list[Observed]:
     ],
 )
 def test_what_an_attempt_cost(
-    told: list[tuple[str, Body]], gone: dict[str, str], suspect: set[str]
+    told: list[tuple[str, EventBody]], gone: dict[str, str], suspect: set[str]
 ) -> None:
     """Who cannot take part any more, and who had better not."""
-    assert casualties(plan(1, 1, 1), story(*told)) == Casualties(gone, frozenset(suspect))
+    assert classify_losses(plan(1, 1, 1), story(*told)) == Losses(gone, frozenset(suspect))
 
 
 def test_a_node_without_which_a_run_went_on_is_gone() -> None:
     """Unless it came back, or showed that nothing is left there."""
-    left = ("a", PeerLeft("c", "no power", 2))
+    left = ("a", PeerDeparted("c", "no power", 2))
 
-    assert casualties(plan(1, 1, 1), story(left)).gone == {"c": "no power"}
-    assert casualties(plan(1, 1, 1), story(left, ("c", STOPPED))).gone == {}
-    assert casualties(plan(1, 1, 1), story(left, ("c", ProgramStarted(8)))).gone == {}
+    assert classify_losses(plan(1, 1, 1), story(left)).excluded == {"c": "no power"}
+    assert classify_losses(plan(1, 1, 1), story(left, ("c", STOPPED))).excluded == {}
+    assert classify_losses(plan(1, 1, 1), story(left, ("c", ProgramStarted(8)))).excluded == {}
 
 
 def test_a_node_that_could_not_begin_is_gone() -> None:
@@ -185,11 +185,11 @@ def test_a_node_that_could_not_begin_is_gone() -> None:
     refused = Ended(State.FAILED, "could not start: no space left")
     end = story(("b", refused), ("a", STOPPED), ("c", STOPPED))[3:]
 
-    assert casualties(plan(1, 1, 1), began + end) == Casualties({"b": refused.reason})
+    assert classify_losses(plan(1, 1, 1), began + end) == Losses({"b": refused.reason})
 
 
 LOST = story(("a", PeerLost("b", "silent")), ("a", STOPPED), ("c", STOPPED))
-STILL = story(("a", Stopping(f"{STALLED} 9 s")), *((n, STOPPED) for n in "abc"))
+STILL = story(("a", Stopping(f"{STALL_REASON} 9 s")), *((n, STOPPED) for n in "abc"))
 
 
 @pytest.mark.parametrize(
@@ -197,7 +197,7 @@ STILL = story(("a", Stopping(f"{STALLED} 9 s")), *((n, STOPPED) for n in "abc"))
     [
         (story(("b", RankExited(1, 3)), *((n, FAILED) for n in "abc")), "rank 1 on b exited", True),
         (LOST, "lost b (silent)", True),
-        (story(("", StopAsked("x", 2)), *((n, STOPPED) for n in "abc")), "stopped", False),
+        (story(("", StopRequested("x", 2)), *((n, STOPPED) for n in "abc")), "stopped", False),
         (
             story(
                 *((n, RankExited(r, 0)) for r, n in enumerate("abc")),
@@ -207,28 +207,28 @@ STILL = story(("a", Stopping(f"{STALLED} 9 s")), *((n, STOPPED) for n in "abc"))
             False,
         ),
         (story(("b", RankExited(1, 3)), ("b", Ended(State.STUCK, survivors=(4,)))), "rank", False),
-        (STILL, STALLED, False),
+        (STILL, STALL_REASON, False),
     ],
     ids=["failed", "lost", "stopped", "succeeded", "stuck", "still"],
 )
-def test_what_may_be_followed_by_another(observed: list[Observed], why: str, again: bool) -> None:
+def test_what_may_be_followed_by_another(observed: list[TimedEvent], why: str, again: bool) -> None:
     """A failure may; not what the user ended, what cannot be killed, or what only stands still."""
-    verdict = fold(plan(1, 1, 1), observed, 1.0)
+    verdict = fold_events(plan(1, 1, 1), observed, 1.0)
 
-    assert reason(verdict).startswith(why)
-    assert curable(spec("abc"), verdict) is again
+    assert failure_reason(verdict).startswith(why)
+    assert may_relaunch(spec("abc"), verdict) is again
 
 
 def test_a_standstill_may_where_that_is_wanted() -> None:
     """`watch.action=restart`."""
-    verdict = fold(plan(1, 1, 1), STILL, 1.0)
+    verdict = fold_events(plan(1, 1, 1), STILL, 1.0)
 
-    assert curable(replace(spec("abc"), stall_restarts=True), verdict)
+    assert may_relaunch(replace(spec("abc"), relaunch_on_stall=True), verdict)
 
 
 def test_what_stays_on_record() -> None:
     """Where it ran, why it ended, and who did not show that nothing is left."""
     there = plan(1, 1, 1)
 
-    found = past(there, fold(there, LOST, 7.5))
-    assert found == Past(0, ("a", "b", "c"), "lost b (silent)", 7.5, ("b",))
+    found = past_attempt(there, fold_events(there, LOST, 7.5))
+    assert found == PastAttempt(0, ("a", "b", "c"), "lost b (silent)", 7.5, ("b",))

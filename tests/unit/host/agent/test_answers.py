@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from runner.core.model.facts import Gpu, GpuProcess, Python
+from runner.core.model.facts import Gpu, GpuProcess, Interpreter
 from runner.host.facts import interpreter, setup
 from runner.host.gpu import query
 from runner.host.process import bounded_child
@@ -15,16 +15,16 @@ MARK = "\x02runner-python\x03"
 LINES = ("module load cuda", "source ~/venv/bin/activate", "export A=1")
 
 
-class Ended(bounded_child.Child):
+class Ended(bounded_child.BoundedChild):
     """A child that never ran."""
 
     def __init__(
         self, report: bytes = b"", output: str = "", code: int = 0, *, late: bool = False
     ) -> None:
-        self.report = report
+        self.raw_report = report
         self.output = output.encode()
         self.code = code
-        self.late = late
+        self.timed_out = late
         self.limit_s = 15.0
 
 
@@ -43,7 +43,7 @@ def test_the_environment_after_setup_is_what_the_lines_made_of_it() -> None:
 
     ended, environ = setup.result(Ended(report, "loaded cuda\n"), LINES, before)
 
-    assert (ended.code, ended.output) == (0, "loaded cuda")
+    assert (ended.exit_code, ended.output) == (0, "loaded cuda")
     assert environ == {
         "PATH": "/venv/bin:/bin",
         "PWD": "/root",
@@ -79,7 +79,7 @@ def test_a_failed_setup_says_how(child: Ended, code: int, note: str) -> None:
     """Its code is never 0, its last line says what happened, and our environment stays."""
     ended, environ = setup.result(child, LINES, {"A": "0"})
 
-    assert (code, note, {"A": "0"}) == (ended.code, ended.output, environ)
+    assert (code, note, {"A": "0"}) == (ended.exit_code, ended.output, environ)
 
 
 VERSION_FILES = [
@@ -108,7 +108,7 @@ def test_torch_is_known_by_its_version_file(text: str, version: str, cuda: str) 
     """Wheels of all ages and builds from source say which CUDA they were made for."""
     answer = {"executable": "/v/bin/python", "version": [3, 11, 7], "torch": text}
 
-    assert Python("/v/bin/python", "3.11.7", version, cuda) == interpreter.parse(answer)
+    assert Interpreter("/v/bin/python", "3.11.7", version, cuda) == interpreter.parse_answer(answer)
 
 
 def test_banners_are_no_answer() -> None:
@@ -116,7 +116,7 @@ def test_banners_are_no_answer() -> None:
     answer = json.dumps({"executable": "/p", "version": [3, 9, 1], "torch": ""})
     child = Ended(output=f"Welcome!\n{MARK}{answer}{MARK}bye {{\n")
 
-    assert Python("/p", "3.9.1") == interpreter.result(child, "python3")
+    assert Interpreter("/p", "3.9.1") == interpreter.result(child, "python3")
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,7 @@ def test_banners_are_no_answer() -> None:
 )
 def test_an_interpreter_that_cannot_be_used_says_why(child: Ended, error: str) -> None:
     """Nothing but the reason is filled."""
-    assert Python(error=error) == interpreter.result(child, "python3")
+    assert Interpreter(error=error) == interpreter.result(child, "python3")
 
 
 def test_without_a_driver_there_is_nobody_to_ask() -> None:

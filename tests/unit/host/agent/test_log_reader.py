@@ -10,26 +10,26 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from runner.core.protocol.paths import RunFolder
+from runner.core.protocol.paths import RunPaths
 from runner.host.agent import log_reader
-from runner.host.agent.log_reader import Reader
-from runner.host.storage.run_folder import record_sizes
+from runner.host.agent.log_reader import LogReader
+from runner.host.storage.run_folder import sample_log_sizes
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> RunFolder:
+def folder(tmp_path: Path) -> RunPaths:
     """A run folder with one attempt."""
-    made = RunFolder(str(tmp_path), "run", "a")
-    Path(made.attempt(0)).mkdir(parents=True)
+    made = RunPaths(str(tmp_path), "run", "a")
+    Path(made.attempt_folder(0)).mkdir(parents=True)
     return made
 
 
-def read(folder: RunFolder, **words: Any) -> tuple[int, bytes]:
+def read(folder: RunPaths, **words: Any) -> tuple[int, bytes]:
     """Ask for the log of rank 0; return where the answer begins, and what it is."""
-    reader = Reader(folder)
+    reader = LogReader(folder)
     where = {"source": "rank_0", "stream": "out", "attempt": 0, "offset": 0, "n": 1 << 20}
-    reader.ask({"id": 1, "wait": False, **where, **words})
-    ((told, payload),) = reader.answers(over=False)
+    reader.submit({"id": 1, "wait": False, **where, **words})
+    ((told, payload),) = reader.poll(ended=False)
     return told["offset"], payload
 
 
@@ -42,45 +42,49 @@ def test_the_last_lines(tmp_path: Path, lines: list[bytes], count: int) -> None:
         path = tmp_path / "log"
         path.write_bytes(text)
         with path.open("rb") as file:
-            tail = text[log_reader._start_of_tail(file.fileno(), count) :]
+            tail = text[log_reader._tail_offset(file.fileno(), count) :]
         whole = [part + b"\n" for part in text.split(b"\n")]
         whole[-1:] = [whole[-1][:-1]] if whole[-1] != b"\n" else []
         assert tail == b"".join(whole[len(whole) - min(count, len(whole)) :])
 
 
-def test_tails_across_blocks(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tails_across_blocks(folder: RunPaths, monkeypatch: pytest.MonkeyPatch) -> None:
     """A long file is read from its end, block by block."""
     monkeypatch.setattr(log_reader, "MAX_READ", 7)
-    Path(folder.stream(0, "rank_0", "out")).write_bytes(b"".join(b"%d\n" % n for n in range(100)))
+    Path(folder.stream_log(0, "rank_0", "out")).write_bytes(
+        b"".join(b"%d\n" % n for n in range(100))
+    )
     assert read(folder, tail=3)[0] == 290 - 9
     assert read(folder, tail=1000)[0] == 0
     assert read(folder, tail=0) == (290, b"")
 
 
-def test_what_came_since_a_moment(folder: RunFolder) -> None:
+def test_what_came_since_a_moment(folder: RunPaths) -> None:
     """To within the pause between two looks at the lengths, and never half a line."""
-    path = Path(folder.stream(0, "rank_0", "out"))
+    path = Path(folder.stream_log(0, "rank_0", "out"))
     path.write_bytes(b"old\nhalf")
-    sizes = record_sizes(folder, 0, {})
-    assert record_sizes(folder, 0, sizes) == sizes
-    text = Path(folder.sizes(0)).read_text()
+    sizes = sample_log_sizes(folder, 0, {})
+    assert sample_log_sizes(folder, 0, sizes) == sizes
+    text = Path(folder.log_sizes(0)).read_text()
     (sample,) = [json.loads(line) for line in text.splitlines()]
     assert sample["sizes"] == {"rank_0.out": 8}
-    Path(folder.sizes(0)).write_text(text.replace(str(sample["wall"]), str(sample["wall"] - 60)))
+    Path(folder.log_sizes(0)).write_text(
+        text.replace(str(sample["wall"]), str(sample["wall"] - 60))
+    )
     with path.open("ab") as file:
         file.write(b" a line\nnew\n")
     assert read(folder, since=30)[1] == b"new\n"
     assert read(folder, since=90)[1] == b"old\nhalf a line\nnew\n"
-    Path(folder.sizes(0)).write_text('{"wall": 1, "siz')
+    Path(folder.log_sizes(0)).write_text('{"wall": 1, "siz')
     assert read(folder, since=30)[1] == b"old\nhalf a line\nnew\n"
 
 
-def test_a_disk_that_fails_is_not_the_end_of_a_log(folder: RunFolder) -> None:
+def test_a_disk_that_fails_is_not_the_end_of_a_log(folder: RunPaths) -> None:
     """It may come back; if the run is over, what is missing is said."""
-    Path(folder.stream(0, "rank_0", "out")).mkdir()  # reading it is an error
-    reader = Reader(folder)
+    Path(folder.stream_log(0, "rank_0", "out")).mkdir()  # reading it is an error
+    reader = LogReader(folder)
     where = {"source": "rank_0", "stream": "out", "attempt": 0, "offset": 5, "n": 9}
-    reader.ask({"id": 1, **where})
-    assert list(reader.answers(over=False)) == []
-    ((told, payload),) = reader.answers(over=True)
+    reader.submit({"id": 1, **where})
+    assert list(reader.poll(ended=False)) == []
+    ((told, payload),) = reader.poll(ended=True)
     assert (told["eof"], told["error"], payload) == (True, "Is a directory", b"")

@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 
-from runner.core.model.network_probe import Contact, Outcome, Questions, Target
+from runner.core.model.network_probe import NameLookups, Outcome, ProbeResult, Target
 from runner.host.netcheck import dialer, name_lookup, responder
 
 TOKEN = b"of this check"
@@ -18,7 +18,7 @@ TOKEN = b"of this check"
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """A greeter that is told to end notices at once."""
-    monkeypatch.setattr(responder, "TICK_MS", 5)
+    monkeypatch.setattr(responder, "POLL_MS", 5)
 
 
 def listener(address: str = "127.0.0.1") -> socket.socket:
@@ -49,8 +49,8 @@ def greeting(name: str, token: bytes = TOKEN) -> Iterator[Target]:
     """A node that listens as in a check."""
     at = listener()
     port = at.getsockname()[1]
-    answers = responder.Greeter([at], name, token)
-    with serving(answers.turn):
+    answers = responder.EchoServer([at], name, token)
+    with serving(answers.poll_once):
         yield Target(name, "127.0.0.1", port)
     answers.close()
 
@@ -77,10 +77,10 @@ def stranger(words: bytes, *, leaves: bool = False) -> Iterator[Target]:
             yield Target("b", "127.0.0.1", at.getsockname()[1])
 
 
-def tried(*targets: Target) -> list[Contact]:
+def tried(*targets: Target) -> list[ProbeResult]:
     """How the tries of node a ended."""
-    found: dict[int, Contact] = {}
-    dialer.reach("a", targets, TOKEN, found.__setitem__)
+    found: dict[int, ProbeResult] = {}
+    dialer.test_all("a", targets, TOKEN, found.__setitem__)
     return [found[at] for at in sorted(found)]
 
 
@@ -94,12 +94,12 @@ def test_nodes_that_know_the_token_reach_each_other() -> None:
         ("c", Outcome.REACHED),
         ("b", Outcome.REACHED),
     ]
-    assert all(0 < each.trip_s < 1 for each in found)
+    assert all(0 < each.rtt_s < 1 for each in found)
 
 
 def test_more_targets_than_connections_are_tried_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     """The next begins when one is done."""
-    monkeypatch.setattr(dialer, "AT_ONCE", 2)
+    monkeypatch.setattr(dialer, "MAX_CONCURRENT", 2)
     with greeting("b") as target:
         assert [each.outcome for each in tried(*[target] * 7)] == [Outcome.REACHED] * 7
 
@@ -108,7 +108,7 @@ def test_another_token_or_another_node_is_a_stranger() -> None:
     """Whoever answers has to prove who it is."""
     with greeting("b", b"of another check") as other, greeting("c") as moved:
         found = tried(other, Target("d", moved.address, moved.port))
-    assert [each.outcome for each in found] == [Outcome.STRANGER, Outcome.STRANGER]
+    assert [each.outcome for each in found] == [Outcome.WRONG_PEER, Outcome.WRONG_PEER]
     assert found[1].detail == "c"
 
 
@@ -119,14 +119,14 @@ def test_another_program_is_a_stranger(words: bytes, *, leaves: bool) -> None:
     """Garbage, or a closed door."""
     with stranger(words, leaves=leaves) as target:
         (found,) = tried(target)
-    assert found.outcome is Outcome.STRANGER
+    assert found.outcome is Outcome.WRONG_PEER
 
 
 def test_a_program_that_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is waited for, but not for long."""
-    monkeypatch.setattr(dialer, "GREET_S", 0.1)
+    monkeypatch.setattr(dialer, "HANDSHAKE_TIMEOUT_S", 0.1)
     with stranger(b"") as target:
-        assert tried(target)[0].outcome is Outcome.MUTE
+        assert tried(target)[0].outcome is Outcome.NO_GREETING
 
 
 def test_a_port_at_which_nobody_listens() -> None:
@@ -134,12 +134,12 @@ def test_a_port_at_which_nobody_listens() -> None:
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         (found,) = tried(Target("b", "127.0.0.1", bound.getsockname()[1]))
-    assert (found.outcome, found.trip_s) == (Outcome.REFUSED, 0.0)
+    assert (found.outcome, found.rtt_s) == (Outcome.REFUSED, 0.0)
 
 
 def test_an_address_without_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     """A full queue of connections takes no other, and says nothing."""
-    monkeypatch.setattr(dialer, "CONNECT_S", 0.1)
+    monkeypatch.setattr(dialer, "CONNECT_TIMEOUT_S", 0.1)
     with socket.create_server(("127.0.0.1", 0), backlog=0) as at, ExitStack() as stack:
         for _ in range(3):
             waits = stack.enter_context(socket.socket())
@@ -151,7 +151,7 @@ def test_an_address_without_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_strangers_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who proves nothing does not stay, and keeps nobody else away."""
-    monkeypatch.setattr(responder, "PROVE_S", 0.1)
+    monkeypatch.setattr(responder, "AUTH_TIMEOUT_S", 0.1)
     with greeting("b") as target:
         at = (target.address, target.port)
         with socket.create_connection(at) as silent, socket.create_connection(at) as rude:
@@ -170,9 +170,9 @@ def test_names_are_looked_up_side_by_side() -> None:
     """Each answer is told when it comes."""
     told: dict[str, object] = {}
     name_lookup.look_up(
-        Questions({"a": "127.0.0.1"}, "localhost"), lambda **more: told.update(more)
+        NameLookups({"a": "127.0.0.1"}, "localhost"), lambda **more: told.update(more)
     )
-    found = name_lookup.gathered(told)
-    assert (found.asked, list(found.seconds), found.own_known) == (("a",), ["a"], True)
-    assert "127.0.0.1" in found.master
+    found = name_lookup.parse_results(told)
+    assert (found.queried, list(found.seconds), found.own_name_answered) == (("a",), ["a"], True)
+    assert "127.0.0.1" in found.master_addresses
     assert not found.master_error

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from runner.core.planning.etcd import Answer, Etcd
+from runner.core.planning.etcd import EndpointReply, EtcdFacts
 from runner.host.facts import etcd
 
 PRINTED = """\
@@ -25,8 +25,8 @@ NO_V2 = "404 page not found\n"
 
 def test_the_version_that_etcd_prints() -> None:
     """As Debian's does; another program's is none."""
-    assert etcd.version_in(PRINTED) == "3.4.23"
-    assert etcd.version_in("usage: etcd [flags]") == ""
+    assert etcd.parse_version(PRINTED) == "3.4.23"
+    assert etcd.parse_version("usage: etcd [flags]") == ""
 
 
 @pytest.mark.parametrize(
@@ -35,7 +35,7 @@ def test_the_version_that_etcd_prints() -> None:
 )
 def test_which_have_the_v2_api(version: str, speaks: bool) -> None:
     """Up to 3.5; who does not tell its version may."""
-    assert Etcd("/usr/bin/etcd", version).speaks_v2 is speaks
+    assert EtcdFacts("/usr/bin/etcd", version).supports_v2 is speaks
 
 
 @contextlib.contextmanager
@@ -69,32 +69,36 @@ def answering(*answers: tuple[int, str]) -> Iterator[str]:
     [
         (
             ((200, VERSION), (200, '{"action":"get","node":{"dir":true}}')),
-            Answer(version="3.4.23", v2=True),
+            EndpointReply(version="3.4.23", has_v2=True),
         ),
-        (((200, VERSION), (401, "{}")), Answer(version="3.4.23", v2=True)),
-        (((200, VERSION), (404, NO_V2)), Answer(version="3.4.23", v2=False)),
-        (((404, "nope"),), Answer("what answers there is no etcd (GET /version: 404)")),
-        (((200, "[1]"),), Answer("what answers there is no etcd (GET /version: 200)")),
+        (((200, VERSION), (401, "{}")), EndpointReply(version="3.4.23", has_v2=True)),
+        (((200, VERSION), (404, NO_V2)), EndpointReply(version="3.4.23", has_v2=False)),
+        (((404, "nope"),), EndpointReply("what answers there is no etcd (GET /version: 404)")),
+        (((200, "[1]"),), EndpointReply("what answers there is no etcd (GET /version: 200)")),
     ],
 )
-def test_how_an_endpoint_answers(answers: tuple[tuple[int, str], ...], found: Answer) -> None:
+def test_how_an_endpoint_answers(
+    answers: tuple[tuple[int, str], ...], found: EndpointReply
+) -> None:
     """The v2 API is there unless nobody knows its path; it may want a password."""
     with answering(*answers) as endpoint:
-        assert etcd.ask(endpoint) == found
+        assert etcd.query_endpoint(endpoint) == found
 
 
 def test_an_endpoint_where_nobody_listens() -> None:
     """The kernel's own words."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-    assert etcd.ask(f"127.0.0.1:{port}") == Answer("Connection refused")
+    assert etcd.query_endpoint(f"127.0.0.1:{port}") == EndpointReply("Connection refused")
 
 
 def test_an_endpoint_that_says_nothing() -> None:
     """The connection is taken, and that is all."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-        assert etcd.ask(f"127.0.0.1:{port}", 0.05) == Answer("no answer within 0.05 s")
+        assert etcd.query_endpoint(f"127.0.0.1:{port}", 0.05) == EndpointReply(
+            "no answer within 0.05 s"
+        )
 
 
 def test_an_endpoint_that_speaks_something_else() -> None:
@@ -108,6 +112,6 @@ def test_an_endpoint_that_speaks_something_else() -> None:
 
         thread = threading.Thread(target=greet)
         thread.start()
-        found = etcd.ask(f"127.0.0.1:{server.getsockname()[1]}")
+        found = etcd.query_endpoint(f"127.0.0.1:{server.getsockname()[1]}")
         thread.join()
-    assert found == Answer("what answers there speaks no HTTP")
+    assert found == EndpointReply("what answers there speaks no HTTP")

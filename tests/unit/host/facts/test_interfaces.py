@@ -128,12 +128,12 @@ def test_routes_come_from_the_main_table(tmp_path: Path) -> None:
         Route("fd00::/64", "eth0", 256),
         Route("fe80::/64", "eth0", 256),
         Route("::/0", "eth0", 1024),
-    ) == interfaces.routes(str(tmp_path))
+    ) == interfaces.list_routes(str(tmp_path))
 
 
 def test_a_kernel_without_a_protocol_has_no_routes_of_it(tmp_path: Path) -> None:
     """Neither file needs to be there."""
-    assert interfaces.routes(str(tmp_path)) == ()
+    assert interfaces.list_routes(str(tmp_path)) == ()
 
 
 @pytest.mark.parametrize(
@@ -147,4 +147,4 @@ def test_a_kernel_without_a_protocol_has_no_routes_of_it(tmp_path: Path) -> None
 )
 def test_the_address_we_came_to_is_the_third_word(connection: str, expected: str) -> None:
     """Sshd says which of its addresses was called."""
-    assert expected == interfaces.reached_at({"SSH_CONNECTION": connection})
+    assert expected == interfaces.ssh_server_address({"SSH_CONNECTION": connection})

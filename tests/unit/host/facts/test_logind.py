@@ -37,7 +37,9 @@ def test_only_sessions_end_at_logout(tmp_path: Path, own: str, *, expected: bool
     """Services and containers live on."""
     root = host(tmp_path, {MAIN: YES}, own)
 
-    assert logind.kills("ann", root) == (f"KillUserProcesses=yes in /{MAIN}" if expected else "")
+    assert logind.kill_setting("ann", root) == (
+        f"KillUserProcesses=yes in /{MAIN}" if expected else ""
+    )
 
 
 @pytest.mark.parametrize(
@@ -62,16 +64,16 @@ def test_only_sessions_end_at_logout(tmp_path: Path, own: str, *, expected: bool
 )
 def test_settings_count_as_logind_counts_them(tmp_path: Path, text: str, expected: str) -> None:
     """Exclusions first, then the list of victims, then the switch."""
-    assert logind.kills("ann", host(tmp_path, {MAIN: text})) == (
+    assert logind.kill_setting("ann", host(tmp_path, {MAIN: text})) == (
         f"{expected} in /{MAIN}" if expected else ""
     )
 
 
 def test_root_is_spared_unless_others_are_named(tmp_path: Path) -> None:
     """That is the default of the list of exclusions."""
-    assert logind.kills("root", host(tmp_path / "a", {MAIN: YES})) == ""
+    assert logind.kill_setting("root", host(tmp_path / "a", {MAIN: YES})) == ""
     text = f"{YES}KillExcludeUsers=ann\n"
-    assert logind.kills("root", host(tmp_path / "b", {MAIN: text})) != ""
+    assert logind.kill_setting("root", host(tmp_path / "b", {MAIN: text})) != ""
 
 
 @pytest.mark.parametrize(
@@ -110,6 +112,6 @@ def test_files_count_as_systemd_counts_them(
     tmp_path: Path, files: dict[str, str], expected: str
 ) -> None:
     """Main file, then what is dropped in, by name; the file that has the last word is named."""
-    found = logind.kills("ann", host(tmp_path, files))
+    found = logind.kill_setting("ann", host(tmp_path, files))
 
     assert Path(found).stem == expected

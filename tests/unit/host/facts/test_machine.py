@@ -26,7 +26,7 @@ def tree(root: Path, files: dict[str, str]) -> str:
 
 def test_without_quotas_affinity_counts(tmp_path: Path) -> None:
     """A host without cgroups gives what the scheduler allows."""
-    assert machine.cores(12, tree(tmp_path, {})) == 12
+    assert machine.usable_cores(12, tree(tmp_path, {})) == 12
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def test_a_quota_counts_in_whole_cores(tmp_path: Path, quota: str, expected: int
         "sys/fs/cgroup/user.slice/cpu.max": quota + "\n",
     }
 
-    assert expected == machine.cores(16, tree(tmp_path, files))
+    assert expected == machine.usable_cores(16, tree(tmp_path, files))
 
 
 def test_the_smallest_quota_up_the_tree_counts(tmp_path: Path) -> None:
@@ -62,7 +62,7 @@ def test_the_smallest_quota_up_the_tree_counts(tmp_path: Path) -> None:
         "sys/fs/cgroup/user.slice/user-1001.slice/cpu.max": "100000 100000\n",
     }
 
-    assert machine.cores(64, tree(tmp_path, files)) == 6
+    assert machine.usable_cores(64, tree(tmp_path, files)) == 6
 
 
 def test_a_container_with_its_own_namespace_is_at_the_top(tmp_path: Path) -> None:
@@ -73,7 +73,7 @@ def test_a_container_with_its_own_namespace_is_at_the_top(tmp_path: Path) -> Non
         "sys/fs/cgroup/cpu.max": "150000 50000\n",
     }
 
-    assert machine.cores(8, tree(tmp_path, files)) == 3
+    assert machine.usable_cores(8, tree(tmp_path, files)) == 3
 
 
 @pytest.mark.parametrize("path", ["/docker/abc", "/docker/abc/job", "/../elsewhere", "/system"])
@@ -88,7 +88,7 @@ def test_an_old_container_sees_only_its_own_part(tmp_path: Path, path: str) -> N
         "sys/fs/cgroup/cpu,cpuacct/job/cpu.cfs_period_us": "100000\n",
     }
 
-    assert machine.cores(8, tree(tmp_path, files)) == 2
+    assert machine.usable_cores(8, tree(tmp_path, files)) == 2
 
 
 def test_both_hierarchies_may_be_mounted(tmp_path: Path) -> None:
@@ -100,7 +100,7 @@ def test_both_hierarchies_may_be_mounted(tmp_path: Path) -> None:
         "sys/fs/cgroup/cpu,cpuacct/slurm/job_7/cpu.cfs_period_us": "100000\n",
     }
 
-    assert machine.cores(8, tree(tmp_path, files)) == 5
+    assert machine.usable_cores(8, tree(tmp_path, files)) == 5
 
 
 @pytest.mark.parametrize(
@@ -116,19 +116,19 @@ def test_a_command_is_shown_without_its_arguments(tmp_path: Path, line: str, sho
     """Program and script say who it is; what follows may be a secret."""
     root = tree(tmp_path, {"proc/5/cmdline": line})
 
-    assert machine.command(5, root) == shown
+    assert machine.process_command(5, root) == shown
 
 
 def test_a_hidden_process_has_no_command(tmp_path: Path) -> None:
     """Where /proc hides other users' processes, nothing is known of them."""
-    assert machine.command(5, str(tmp_path)) == ""
+    assert machine.process_command(5, str(tmp_path)) == ""
 
 
 def test_a_kernel_thread_is_shown_by_its_name(tmp_path: Path) -> None:
     """A process without a command line has at least a name."""
     root = tree(tmp_path, {"proc/5/cmdline": "", "proc/5/comm": "nv_queue\n"})
 
-    assert machine.command(5, root) == "nv_queue"
+    assert machine.process_command(5, root) == "nv_queue"
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ def test_only_our_own_home_is_expanded(path: str, expected: str) -> None:
 
 def test_a_folder_that_can_be_made_is_writable(tmp_path: Path) -> None:
     """The nearest folder that is there decides, and nothing is made."""
-    assert machine.writable(str(tmp_path / "a" / "b")) == ""
+    assert machine.unwritable_reason(str(tmp_path / "a" / "b")) == ""
     assert list(tmp_path.iterdir()) == []
 
 
@@ -155,19 +155,23 @@ def test_a_file_in_the_way_is_named(tmp_path: Path) -> None:
     """A file is no place for a run, nor is anything below it."""
     (tmp_path / "notes").write_text("")
 
-    assert f"{tmp_path}/notes is a file, not a folder" == machine.writable(f"{tmp_path}/notes/runs")
+    assert f"{tmp_path}/notes is a file, not a folder" == machine.unwritable_reason(
+        f"{tmp_path}/notes/runs"
+    )
 
 
 def test_a_dangling_link_is_named(tmp_path: Path) -> None:
     """A link to a disk that is not mounted is told apart from a folder yet to be made."""
     (tmp_path / "scratch").symlink_to(tmp_path / "gone")
 
-    assert f"{tmp_path}/scratch is a link to nothing" == machine.writable(f"{tmp_path}/scratch/x")
+    assert f"{tmp_path}/scratch is a link to nothing" == machine.unwritable_reason(
+        f"{tmp_path}/scratch/x"
+    )
 
 
 def test_limits_are_named() -> None:
     """Three soft limits are reported, unlimited as -1."""
-    limits = machine.limits()
+    limits = machine.soft_limits()
 
     assert sorted(limits) == ["memlock", "nofile", "nproc"]
     assert all(value >= -1 for value in limits.values())

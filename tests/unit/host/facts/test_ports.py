@@ -38,46 +38,46 @@ def proc(root: Path) -> str:
 
 def test_listeners_of_both_families_are_found(tmp_path: Path) -> None:
     """Connections on the port and listeners on others do not count."""
-    assert {501, 601} == ports.listening(29500, proc(tmp_path))
+    assert {501, 601} == ports.listening_inodes(29500, proc(tmp_path))
 
 
 def test_who_is_connected_to_a_port(tmp_path: Path) -> None:
     """Both addresses, as the kernel writes them; neither listeners nor what only lingers."""
     root = proc(tmp_path)
 
-    assert ports.peers(29500, root) == [("0700000A", "0800000A")]
-    assert ports.peers(29501, root) == []
+    assert ports.connection_addresses(29500, root) == [("0700000A", "0800000A")]
+    assert ports.connection_addresses(29501, root) == []
 
 
 def test_nobody_listens_on_a_free_port(tmp_path: Path) -> None:
     """No socket, no inode; also where a kernel has no such table."""
-    assert set() == ports.listening(29501, proc(tmp_path))
-    assert set() == ports.listening(29501, "/nonexistent")
+    assert set() == ports.listening_inodes(29501, proc(tmp_path))
+    assert set() == ports.listening_inodes(29501, "/nonexistent")
 
 
 def test_owners_are_told_among_the_processes_asked_about(tmp_path: Path) -> None:
     """A process is an owner if one of its descriptors is the socket; hidden ones never are."""
     root = proc(tmp_path)
 
-    assert {10, 12} == ports.owners({501, 601}, [10, 11, 12, 13], root)
-    assert {12} == ports.owners({501, 601}, [11, 12], root)
-    assert set() == ports.owners(set(), [10, 11, 12], root)
+    assert {10, 12} == ports.socket_owners({501, 601}, [10, 11, 12, 13], root)
+    assert {12} == ports.socket_owners({501, 601}, [11, 12], root)
+    assert set() == ports.socket_owners(set(), [10, 11, 12], root)
 
 
 def test_a_listener_without_an_owner_counts_when_it_stays(tmp_path: Path) -> None:
     """It may belong to a process that is just ending: its descriptors go before its sockets."""
     root = proc(tmp_path)
-    lookout = ports.Lookout(29500, root)
-    assert lookout.owners([11]) is None
-    assert lookout.owners([11]) == set()
-    assert ports.Lookout(29500, root).owners([10, 11]) == {10}
+    lookout = ports.ListenerDetector(29500, root)
+    assert lookout.listener_pids([11]) is None
+    assert lookout.listener_pids([11]) == set()
+    assert ports.ListenerDetector(29500, root).listener_pids([10, 11]) == {10}
 
 
 def test_a_listener_that_passes_by_is_nobody(tmp_path: Path) -> None:
     """What is gone at the second look took nothing."""
     root = proc(tmp_path)
-    lookout = ports.Lookout(29500, root)
-    assert lookout.owners([11]) is None
+    lookout = ports.ListenerDetector(29500, root)
+    assert lookout.listener_pids([11]) is None
     for name in ("tcp", "tcp6"):
         (tmp_path / "proc" / "net" / name).write_text(HEAD)
-    assert lookout.owners([11]) is None
+    assert lookout.listener_pids([11]) is None

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.core.model.hardware import Busy, System
+from runner.core.model.hardware import System, TopProcess
 from runner.host.facts import machine, system
 from tests.unit.host.facts.test_machine import V1, V2, tree
 
@@ -33,21 +33,21 @@ def test_all_is_read_at_one_look(tmp_path: Path) -> None:
         "sys/devices/system/node/online": "0-1\n",
         "sys/class/infiniband/mlx5_0/node_type": "1: CA\n",
     }
-    assert system.look(tree(tmp_path, files)) == System(
+    assert system.read_system(tree(tmp_path, files)) == System(
         cpus=5,
         load=3.25,
         memory=24684096 << 10,
         memory_free=24208060 << 10,
         memory_limit=None,
         swapped=102400 << 10,
-        numa=(1,),
+        numa_nodes=(1,),
         infiniband=("mlx5_0",),
     )
 
 
 def test_a_host_that_tells_nothing_is_not_known(tmp_path: Path) -> None:
     """No file of it is needed."""
-    assert system.look(str(tmp_path)) == System()
+    assert system.read_system(str(tmp_path)) == System()
 
 
 @pytest.mark.parametrize(
@@ -101,10 +101,10 @@ def test_who_keeps_the_cores_busy_is_named(tmp_path: Path) -> None:
             f"proc/{os.getpid()}/stat": stat("R", 900 * second, 900 * second),
         },
     )
-    assert machine.busiest(root) == Busy(999999998, 2.0, "", "python train.py")
+    assert machine.top_process(root) == TopProcess(999999998, 2.0, "", "python train.py")
 
 
 def test_an_idle_machine_has_nobody(tmp_path: Path) -> None:
     """Somebody always runs a little."""
     files = {"proc/uptime": "1000.00 1.0\n", "proc/5/stat": stat("R", 10, 0), "proc/net/x": ""}
-    assert machine.busiest(tree(tmp_path, files)) is None
+    assert machine.top_process(tree(tmp_path, files)) is None

@@ -20,7 +20,7 @@ def answer(name: str) -> str:
 
 def read(name: str) -> list[GpuHealth]:
     """The health it tells, in the order of the GPUs."""
-    found = health.parse(answer(name), "/none")
+    found = health.parse_health(answer(name), "/none")
     return [found[index] for index in sorted(found)]
 
 
@@ -41,13 +41,28 @@ WELL = GpuHealth("0000:00:09", 0, 0, False, False, IDLE, True, False, None, 16, 
         ),
         (
             "rtx_4080",
-            GpuHealth("0000:01:00", clocks=IDLE, persistent=False, width=16, width_max=16),
+            GpuHealth(
+                "0000:01:00",
+                throttle_reasons=IDLE,
+                persistent=False,
+                pcie_width=16,
+                pcie_width_max=16,
+            ),
         ),
         (
             "rtx_2080",
-            GpuHealth("0000:0c:00", clocks=IDLE, persistent=False, width=16, width_max=16),
+            GpuHealth(
+                "0000:0c:00",
+                throttle_reasons=IDLE,
+                persistent=False,
+                pcie_width=16,
+                pcie_width_max=16,
+            ),
         ),
-        ("rtx_2080_windows", GpuHealth("0000:0c:00", clocks=IDLE, width=16, width_max=16)),
+        (
+            "rtx_2080_windows",
+            GpuHealth("0000:0c:00", throttle_reasons=IDLE, pcie_width=16, pcie_width_max=16),
+        ),
         (
             "t4_old",
             GpuHealth("0000:00:1e", 0, 0, False, None, IDLE, False, None, None, 8, 16),
@@ -65,35 +80,39 @@ def test_bad_memory_is_told_by_pages_or_rows() -> None:
     first, second = read("v100")
     assert (first.volatile, first.aggregate, first.repair_pending) == (0, 2, False)
     assert (second.volatile, second.repair_pending, second.repair_failed) == (3, True, None)
-    assert (second.width, second.width_max, second.clocks) == (8, 16, 0x48)
+    assert (second.pcie_width, second.pcie_width_max, second.throttle_reasons) == (8, 16, 0x48)
     well, pending, failed = read("a100_repair")
-    assert (well.clocks, well.repair_pending, well.repair_failed) == (POWER_CAP, False, False)
+    assert (well.throttle_reasons, well.repair_pending, well.repair_failed) == (
+        POWER_CAP,
+        False,
+        False,
+    )
     assert (pending.volatile, pending.repair_pending, pending.repair_failed) == (2, True, False)
     assert (failed.bus, failed.repair_failed, failed.mig) == ("000a:56:00", True, True)
 
 
 def test_a_lost_gpu_tells_nothing_and_costs_the_others_nothing() -> None:
     """A sentence between the rows is skipped."""
-    found = health.parse(answer("lost"), "/none")
+    found = health.parse_health(answer("lost"), "/none")
     assert found[0].bus == "0000:3b:00"
-    assert found[1] == GpuHealth(trouble="GPU is lost")
-    assert found[3] == GpuHealth("0000:da:00", mig=False, trouble="GPU requires reset")
+    assert found[1] == GpuHealth(error="GPU is lost")
+    assert found[3] == GpuHealth("0000:da:00", mig=False, error="GPU requires reset")
     assert sorted(found) == [0, 1, 3]
 
 
 @pytest.mark.parametrize("text", ["", "No devices were found\n", 'Field "x" is not a valid field'])
 def test_what_is_no_answer_tells_of_nobody(text: str) -> None:
     """No sentence is taken for a header or a row."""
-    assert health.parse(text) == {}
+    assert health.parse_health(text) == {}
 
 
 def test_instances_are_counted_below_their_gpu() -> None:
     """As `nvidia-smi -L` lists them; a divided GPU that it lists none of has none."""
-    found = health.parse(answer("h100_mig"), "/none")
-    assert health.with_instances(found, answer("h100_mig_list"))[0].instances == 4
+    found = health.parse_health(answer("h100_mig"), "/none")
+    assert health.with_mig_counts(found, answer("h100_mig_list"))[0].instances == 4
     alone = answer("h100_mig_list").splitlines()[0]
-    assert health.with_instances(found, alone)[0].instances == 0
-    assert health.with_instances(health.parse(answer("h100")), alone)[0].instances == 0
+    assert health.with_mig_counts(found, alone)[0].instances == 0
+    assert health.with_mig_counts(health.parse_health(answer("h100")), alone)[0].instances == 0
 
 
 def test_only_fields_that_are_known_are_asked_for(
@@ -106,15 +125,17 @@ def test_only_fields_that_are_known_are_asked_for(
         asked.append(argv[1])
         return 0, answer("help_465" if argv[1] == "--help-query-gpu" else "rtx_2080")
 
-    monkeypatch.setattr(nvidia_smi, "output", output)
-    assert health.by_smi("nvidia-smi", str(tmp_path))[0].clocks == IDLE
+    monkeypatch.setattr(nvidia_smi, "run_nvidia_smi", output)
+    assert health.by_smi("nvidia-smi", str(tmp_path))[0].throttle_reasons == IDLE
     fields = "index,pci.bus_id,persistence_mode,pcie.link.width.current,pcie.link.width.max"
     assert asked[1:] == [f"--query-gpu={fields},clocks_throttle_reasons.active"]
 
 
 def test_an_nvidia_smi_without_help_is_not_asked_further(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its health is not known."""
-    monkeypatch.setattr(nvidia_smi, "output", lambda _: (1, "ERROR: Option is not recognized"))
+    monkeypatch.setattr(
+        nvidia_smi, "run_nvidia_smi", lambda _: (1, "ERROR: Option is not recognized")
+    )
     assert health.by_smi("nvidia-smi") == {}
 
 
@@ -122,7 +143,7 @@ def test_the_daemon_keeps_the_driver_too(tmp_path: Path) -> None:
     """Its own mode is off, but nvidia-persistenced runs."""
     (tmp_path / "run/nvidia-persistenced").mkdir(parents=True)
     (tmp_path / "run/nvidia-persistenced/socket").touch()
-    found = health.parse(answer("l40s"), str(tmp_path))
+    found = health.parse_health(answer("l40s"), str(tmp_path))
     assert found[0].persistent is True
 
 
@@ -132,7 +153,7 @@ def test_the_numa_node_is_the_kernels(tmp_path: Path, text: str, node: int | Non
     place = tmp_path / "sys/bus/pci/devices/0000:01:00.0"
     place.mkdir(parents=True)
     (place / "numa_node").write_text(text)
-    assert health.parse(answer("l40s"), str(tmp_path))[0].numa == node
+    assert health.parse_health(answer("l40s"), str(tmp_path))[0].numa_node == node
 
 
 @pytest.mark.parametrize(

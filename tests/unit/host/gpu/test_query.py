@@ -24,7 +24,7 @@ def test_an_old_server_has_its_gpus_and_their_users() -> None:
         GPU-6f7d1b0e-5f1e-0d4c-3a52-19d0e2b0d6d1, 10121, 6219
         """)
 
-    first, second = nvidia_smi.parse(devices, apps)
+    first, second = nvidia_smi.parse_gpus(devices, apps)
 
     assert (
         first.name,
@@ -43,7 +43,7 @@ def test_a_mig_device_is_listed_with_what_it_tells() -> None:
     )
     apps = "GPU-5d5ba0d6-d33d-2b2c-524d-9e3d8d2b8a77, 41244, [Insufficient Permissions]\n"
 
-    (gpu,) = nvidia_smi.parse(devices, apps)
+    (gpu,) = nvidia_smi.parse_gpus(devices, apps)
 
     assert (81920 * MIB, 0, (GpuProcess(41244),)) == (
         gpu.memory_total,
@@ -63,12 +63,12 @@ def test_a_mig_device_is_listed_with_what_it_tells() -> None:
 )
 def test_what_a_driver_does_not_tell_is_empty(gap: str, error: str) -> None:
     """A broken device answers with a word in brackets; where that says why, it is kept."""
-    assert [Gpu(3, error=error)] == nvidia_smi.parse(f"3, {gap}, {gap}, {gap}, {gap}\n", "")
+    assert [Gpu(3, error=error)] == nvidia_smi.parse_gpus(f"3, {gap}, {gap}, {gap}, {gap}\n", "")
 
 
 def test_a_gpu_without_memory_of_its_own_is_well() -> None:
     """Unified memory (GB10) has no total."""
-    (gpu,) = nvidia_smi.parse("0, NVIDIA GB10, GPU-1, [N/A], [N/A]\n", "")
+    (gpu,) = nvidia_smi.parse_gpus("0, NVIDIA GB10, GPU-1, [N/A], [N/A]\n", "")
     assert (gpu.name, gpu.memory_total, gpu.error) == ("NVIDIA GB10", 0, "")
 
 
@@ -80,7 +80,9 @@ def test_complaints_between_the_rows_are_skipped() -> None:
         2, NVIDIA H100 80GB HBM3, GPU-77b1cc4b-6f21-e0b2-8a2e-0e5c4b1e9d11, 81559, 4
         """)
 
-    assert [gpu.index for gpu in nvidia_smi.parse(devices, "No running processes found\n")] == [
+    assert [
+        gpu.index for gpu in nvidia_smi.parse_gpus(devices, "No running processes found\n")
+    ] == [
         0,
         2,
     ]
@@ -99,7 +101,7 @@ NVML library version: 550.127
 @pytest.mark.parametrize("text", ["", "No devices were found\n", NO_DRIVER, MISMATCH])
 def test_an_answer_without_rows_is_no_gpu(text: str) -> None:
     """No sentence of nvidia-smi is taken for a GPU."""
-    assert nvidia_smi.parse(text, text) == []
+    assert nvidia_smi.parse_gpus(text, text) == []
 
 
 def _buffer(layout: str, *records: tuple[int, ...]) -> bytes:

@@ -12,7 +12,7 @@ LOG = Path(__file__).parents[3] / "fixtures" / "kmsg" / "xids.txt"
 
 def test_every_form_of_a_line_is_read() -> None:
     """With or without "PCI:", an instance of MIG, a domain of its own; others are skipped."""
-    found = xids.seen(str(LOG), now=2700.0)
+    found = xids.read_xids(str(LOG), now=2700.0)
     assert [(xid.bus, xid.code, xid.count) for xid in found] == [
         ("0000:55:00", 48, 2),
         ("0000:55:00", 171, 1),
@@ -33,7 +33,7 @@ def test_every_form_of_a_line_is_read() -> None:
 
 def test_a_log_that_may_not_be_read_has_none(tmp_path: Path) -> None:
     """Most users may not."""
-    assert xids.seen(str(tmp_path / "none")) == ()
+    assert xids.read_xids(str(tmp_path / "none")) == ()
 
 
 def test_a_flood_is_cut(tmp_path: Path) -> None:
@@ -41,13 +41,13 @@ def test_a_flood_is_cut(tmp_path: Path) -> None:
     log = tmp_path / "kmsg"
     lines = (f"4,1,{n},-;NVRM: Xid (PCI:0000:01:00): {n}, x\n" for n in (*range(1, 99), 1, 1))
     log.write_text("".join(lines))
-    found = xids.seen(str(log), now=1.0)
-    assert (len(found), found[0].count) == (xids.MOST, 3)
+    found = xids.read_xids(str(log), now=1.0)
+    assert (len(found), found[0].count) == (xids.MAX_XIDS, 3)
 
 
 def test_the_well_known_ones_have_a_meaning_and_a_cure() -> None:
     """A program's fault needs none."""
     wanted = {13, 31, 43, 45, 48, 61, 62, 63, 64, 74, 79, 92, 94, 95, 119, 120}
-    assert wanted == set(catalogue.KNOWN)
-    assert all(known.means for known in catalogue.KNOWN.values())
-    assert all(bool(known.cure) != known.of_program for known in catalogue.KNOWN.values())
+    assert wanted == set(catalogue.XIDS)
+    assert all(known.meaning for known in catalogue.XIDS.values())
+    assert all(bool(known.remedy) != known.caused_by_program for known in catalogue.XIDS.values())

@@ -63,19 +63,19 @@ def test_no_hosts_file_system_is_taken_for_cgroups(tmp_path: Path) -> None:
     root = tree(tmp_path, "0::/\n", at())
     (tmp_path / "sys/fs/cgroup").mkdir(parents=True)
 
-    assert cgroup.make("run", "a", 0, root).path == ""
+    assert cgroup.create("run", "a", 0, root).path == ""
     assert list((tmp_path / "sys/fs/cgroup").iterdir()) == []
 
 
 def test_none_is_made_where_none_can_be(tmp_path: Path) -> None:
     """Nothing there, nothing made, nothing asked of it."""
-    none = cgroup.make("run", "a", 0, tree(tmp_path, "0::/\n", at()))
+    none = cgroup.create("run", "a", 0, tree(tmp_path, "0::/\n", at()))
 
     none.enter()
     none.kill()
     none.remove()
 
-    assert (none.path, none.pids(), none.empty, none.holds(1)) == ("", [], False, False)
+    assert (none.path, none.pids(), none.empty, none.contains(1)) == ("", [], False, False)
 
 
 def test_processes_below_count_and_those_out_of_sight_do_not(tmp_path: Path) -> None:
@@ -94,7 +94,7 @@ def test_empty_one_has_no_processes(tmp_path: Path) -> None:
     (tmp_path / "cgroup.procs").write_text("7\n")
     found = cgroup.Cgroup(str(tmp_path))
 
-    assert (found.pids(), found.empty, found.emptied()) == ([], True, True)
+    assert (found.pids(), found.empty, found.wait_empty()) == ([], True, True)
 
 
 def test_full_one_is_not_removed(tmp_path: Path) -> None:
@@ -109,7 +109,7 @@ def test_full_one_is_not_removed(tmp_path: Path) -> None:
 
 def test_record_cannot_name_another_folder() -> None:
     """A damaged record must not make us kill or remove what is not the run's."""
-    name = cgroup.recorded("/sys/fs/cgroup/runner-51fd67977bcb3226", "run", "a", 0).path
+    name = cgroup.from_record("/sys/fs/cgroup/runner-51fd67977bcb3226", "run", "a", 0).path
 
     assert name == ""
-    assert cgroup.recorded("", "run", "a", 0).path == ""
+    assert cgroup.from_record("", "run", "a", 0).path == ""

@@ -36,13 +36,24 @@ def test_the_kernel_tells_whom_it_killed(tmp_path: Path, pid: int, mono: float, 
     """By pid; or by time, where its pids are not those that we see."""
     log = tmp_path / "kmsg"
     log.write_text(LOG)
-    assert exit_cause.seen(pid, {"signal": signal.SIGKILL, "mono": mono}, str(log)) == said
+    assert (
+        exit_cause.kernel_kill_reason(pid, {"signal": signal.SIGKILL, "mono": mono}, str(log))
+        == said
+    )
 
 
 def test_other_ends_are_not_the_kernels(tmp_path: Path) -> None:
     """And where its log may not be read, it says nothing."""
     log = tmp_path / "kmsg"
     log.write_text(LOG)
-    assert exit_cause.seen(4711, {"signal": signal.SIGTERM, "mono": 2500.0}, str(log)) == ""
-    assert exit_cause.seen(4711, {"signal": None, "mono": 2500.0}, str(log)) == ""
-    assert exit_cause.seen(4711, {"signal": signal.SIGKILL, "mono": 2500.0}, str(tmp_path)) == ""
+    assert (
+        exit_cause.kernel_kill_reason(4711, {"signal": signal.SIGTERM, "mono": 2500.0}, str(log))
+        == ""
+    )
+    assert exit_cause.kernel_kill_reason(4711, {"signal": None, "mono": 2500.0}, str(log)) == ""
+    assert (
+        exit_cause.kernel_kill_reason(
+            4711, {"signal": signal.SIGKILL, "mono": 2500.0}, str(tmp_path)
+        )
+        == ""
+    )

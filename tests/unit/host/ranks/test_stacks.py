@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from runner.core.outcome.stacks import DUMP, PROCESS, Frame, parse
-from runner.core.protocol.events import Moving, Stalled
-from runner.core.protocol.paths import RunFolder
+from runner.core.outcome.stacks import DUMP_HEADER, PROCESS_HEADER, Frame, parse_dumps
+from runner.core.protocol.events import ProgressResumed, Stalled
+from runner.core.protocol.paths import RunPaths
 from runner.host.gpu import activity
-from runner.host.gpu.activity import Doing
+from runner.host.gpu.activity import GpuActivity
 from runner.host.process import procfs
 from runner.host.ranks import stacks, watchdog
 from runner.host.ranks.watchdog import Watchdog
 from tests.golden.builders import plan
 
 if TYPE_CHECKING:
-    from runner.host.storage.run_folder import Journal
+    from runner.host.storage.run_folder import EventLog
 
 
 def test_what_py_spy_tells_reads_the_same() -> None:
@@ -31,28 +31,34 @@ def test_what_py_spy_tells_reads_the_same() -> None:
         {"pid": 5, "os_thread_id": 5, "thread_name": "MainThread", "frames": [frame]},
         {"pid": 5, "os_thread_id": 7, "thread_name": None, "frames": []},
     ]
-    head = DUMP.format(when="now", why="")
-    head += PROCESS.format(rank=0, pid=5, program="python", how="py-spy")
-    (dump,) = parse(head + stacks.as_faulthandler(threads))
+    head = DUMP_HEADER.format(when="now", why="")
+    head += PROCESS_HEADER.format(rank=0, pid=5, program="python", how="py-spy")
+    (dump,) = parse_dumps(head + stacks.as_faulthandler(threads))
     assert dump.stacks[0].frames == (Frame("/a/data.py", 7, "next"),)
 
 
 @pytest.mark.parametrize(
     ("samples", "doing"),
     [
-        pytest.param([[(100, 0)], [(99, 0)]], Doing.WAIT, id="one that polls"),
-        pytest.param([[(100, 0), (0, 0)], [(100, 0), (2, 0)]], Doing.NOTHING, id="one is idle"),
-        pytest.param([[(100, 0), (80, 9)], [(100, 0), (90, 3)]], Doing.WORK, id="beside work"),
-        pytest.param([[(100, 0)], [(100, 12)]], Doing.WORK, id="work now and then"),
-        pytest.param([[(0, 0)], [(0, 0)]], Doing.NOTHING, id="none is busy"),
-        pytest.param([[(100, 0), None], [(100, 0), None]], Doing.WAIT, id="beside a lost one"),
-        pytest.param([[], []], Doing.NOTHING, id="there is none"),
-        pytest.param([], Doing.NOTHING, id="the driver tells nothing"),
+        pytest.param([[(100, 0)], [(99, 0)]], GpuActivity.WAITING, id="one that polls"),
+        pytest.param(
+            [[(100, 0), (0, 0)], [(100, 0), (2, 0)]], GpuActivity.IDLE_OR_UNKNOWN, id="one is idle"
+        ),
+        pytest.param(
+            [[(100, 0), (80, 9)], [(100, 0), (90, 3)]], GpuActivity.WORKING, id="beside work"
+        ),
+        pytest.param([[(100, 0)], [(100, 12)]], GpuActivity.WORKING, id="work now and then"),
+        pytest.param([[(0, 0)], [(0, 0)]], GpuActivity.IDLE_OR_UNKNOWN, id="none is busy"),
+        pytest.param(
+            [[(100, 0), None], [(100, 0), None]], GpuActivity.WAITING, id="beside a lost one"
+        ),
+        pytest.param([[], []], GpuActivity.IDLE_OR_UNKNOWN, id="there is none"),
+        pytest.param([], GpuActivity.IDLE_OR_UNKNOWN, id="the driver tells nothing"),
     ],
 )
-def test_what_gpus_do(samples: list[list[tuple[int, int] | None]], doing: Doing) -> None:
+def test_what_gpus_do(samples: list[list[tuple[int, int] | None]], doing: GpuActivity) -> None:
     """Work touches memory; a kernel that polls for others does not."""
-    assert activity.judged(samples) is doing
+    assert activity.classify(samples) is doing
 
 
 class Noted:
@@ -86,8 +92,8 @@ def noted(monkeypatch: pytest.MonkeyPatch) -> Noted:
     """A watchdog's surroundings: nothing of them takes time."""
     noted = Noted()
     monkeypatch.setattr(time, "monotonic", noted.monotonic)
-    monkeypatch.setattr(stacks, "child", lambda *_, **__: Dump())
-    monkeypatch.setattr(stacks, "outcome", lambda _: ({"when": "then"}, ""))
+    monkeypatch.setattr(stacks, "start_dump", lambda *_, **__: Dump())
+    monkeypatch.setattr(stacks, "result", lambda _: ({"when": "then"}, ""))
     monkeypatch.setattr(activity, "start", lambda _: None)
     monkeypatch.setattr(procfs, "table", dict)
     return noted
@@ -95,49 +101,49 @@ def noted(monkeypatch: pytest.MonkeyPatch) -> Noted:
 
 def dog(noted: Noted, *, stops: bool = False) -> Watchdog:
     """A watchdog that waits 40 s."""
-    order = replace(plan(1).of("a").order, stall_s=40.0, stall_stops=stops)
-    return Watchdog(RunFolder("/w", "r", "a"), order, cast("Journal", noted))
+    order = replace(plan(1).node("a").order, stall_s=40.0, stop_on_stall=stops)
+    return Watchdog(RunPaths("/w", "r", "a"), order, cast("EventLog", noted))
 
 
 def test_a_standstill_is_on_record_once_and_ends_when_something_moves(noted: Noted) -> None:
     """And when nobody can tell, nothing is judged."""
     watching = dog(noted)
     for still in (39.0, 40.0, 41.0, None, 80.0, 1.0, None, 2.0):
-        assert not watching.judge(still)
-    assert noted.bodies == [Stalled(41.0, dump="then"), Moving()]
+        assert not watching.check(still)
+    assert noted.bodies == [Stalled(41.0, dump_time="then"), ProgressResumed()]
 
 
 def test_a_run_is_stopped_after_the_others_had_their_time(noted: Noted) -> None:
     """And only if nothing moves here at that moment."""
     watching = dog(noted, stops=True)
-    watching.look({"rank_0.out": 1}, 1)
+    watching.sample({"rank_0.out": 1}, 1)
     noted.now += 41
-    assert not watching.judge(41.0)
-    assert not watching.judge(41.0)
-    noted.now += watchdog.SETTLE_S
-    assert watching.judge(45.0)
+    assert not watching.check(41.0)
+    assert not watching.check(41.0)
+    noted.now += watchdog.STOP_DELAY_S
+    assert watching.check(45.0)
     assert watching.reason == "no rank made progress for 45 s (watch.stall_s is 40)"
-    watching.look({"rank_0.out": 2}, 1)
+    watching.sample({"rank_0.out": 2}, 1)
     assert watching.reason == ""
 
 
 def test_a_freeze_of_the_machine_is_no_standstill(noted: Noted) -> None:
     """Looks that are far apart: we stood still ourselves."""
     watching = dog(noted)
-    watching.look({}, 1)
+    watching.sample({}, 1)
     noted.now += 100
-    assert watching.still_s == 100
-    watching.look({}, 1)
-    assert watching.still_s == 0
+    assert watching.stalled_s == 100
+    watching.sample({}, 1)
+    assert watching.stalled_s == 0
 
 
 def test_its_own_log_is_no_progress(noted: Noted) -> None:
     """To ask for the stacks moves nothing."""
     watching = dog(noted)
-    watching.look({"rank_0.out": 1}, 1)
+    watching.sample({"rank_0.out": 1}, 1)
     noted.now += 9
-    watching.look({"rank_0.out": 1, "stacks.out": 5000}, 1)
-    assert watching.still_s == 9
+    watching.sample({"rank_0.out": 1, "stacks.out": 5000}, 1)
+    assert watching.stalled_s == 9
 
 
 @pytest.mark.parametrize(("stops", "still_s"), [(False, 30.0), (True, 5.0)])
@@ -147,26 +153,26 @@ def test_that_gpus_only_wait_is_reported_and_stops_nothing(
     """Who uses the CPU beside such GPUs may wait; it is a guess from outside."""
     watching = dog(noted, stops=stops)
     monkeypatch.setattr(activity, "start", lambda _: Dump())
-    monkeypatch.setattr(activity, "result", lambda _: Doing.WAIT)
-    watching.look({"rank_0.out": 1}, 1)
+    monkeypatch.setattr(activity, "result", lambda _: GpuActivity.WAITING)
+    watching.sample({"rank_0.out": 1}, 1)
     for _ in range(5):
         noted.now += 5
-        watching._progress.since = noted.now
-        watching.look({"rank_0.out": 1}, 1)
-        watching.judge(0.0)
+        watching._progress.last_activity = noted.now
+        watching.sample({"rank_0.out": 1}, 1)
+        watching.check(0.0)
     noted.now += 5
-    assert watching.still_s == still_s
+    assert watching.stalled_s == still_s
 
 
 def test_where_steps_are_written_down_only_they_count(noted: Noted, tmp_path: Path) -> None:
     """A rank that prints and computes for ever makes none."""
-    order = replace(plan(1).of("a").order, stall_s=40.0, metrics=("*.jsonl",), cwd=str(tmp_path))
-    watching = Watchdog(RunFolder("/w", "r", "a"), order, cast("Journal", noted))
+    order = replace(plan(1).node("a").order, stall_s=40.0, metrics=("*.jsonl",), cwd=str(tmp_path))
+    watching = Watchdog(RunPaths("/w", "r", "a"), order, cast("EventLog", noted))
     (tmp_path / "metrics.jsonl").write_text("1\n")
-    watching.look({"rank_0.out": 1}, 1)
+    watching.sample({"rank_0.out": 1}, 1)
     noted.now += 9
-    watching.look({"rank_0.out": 2}, 1)
-    assert watching.still_s == 9
+    watching.sample({"rank_0.out": 2}, 1)
+    assert watching.stalled_s == 9
     (tmp_path / "metrics.jsonl").write_text("1\n2\n")
-    watching.look({"rank_0.out": 2}, 1)
-    assert watching.still_s == 0
+    watching.sample({"rank_0.out": 2}, 1)
+    assert watching.stalled_s == 0

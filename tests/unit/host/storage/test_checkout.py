@@ -10,7 +10,7 @@ import pytest
 
 from runner.host.storage import reflink
 from runner.host.storage.checkout import check_out
-from runner.host.storage.release_store import MANIFEST, held
+from runner.host.storage.release_store import MANIFEST, is_intact
 from tests.unit.release_builders import Made, release, store, write_into
 
 TREE = release(
@@ -72,13 +72,13 @@ def test_writing_into_the_copy_changes_no_release(
     tmp_path: Path, work: Path, monkeypatch: pytest.MonkeyPatch, cloning: bool
 ) -> None:
     """A program that writes beside itself writes into its own run, on any disk."""
-    monkeypatch.setattr(reflink, "_CLONES", {} if cloning else AlwaysFalse())
+    monkeypatch.setattr(reflink, "_CAN_REFLINK", {} if cloning else AlwaysFalse())
     store(tmp_path, TREE)
     copy(tmp_path, TREE, work)
 
     (work / "train.py").write_bytes(b"broken")
 
-    assert held(str(tmp_path), TREE.name)
+    assert is_intact(str(tmp_path), TREE.name)
     assert (TREE.code(tmp_path) / "train.py").read_bytes() == b"print()\n"
 
 
@@ -95,8 +95,8 @@ def test_big_release_is_copied_in_steps(
 ) -> None:
     """A link answers pings and hears a stop while it copies."""
     monkeypatch.setattr(reflink, "CHUNK", 1000)
-    monkeypatch.setattr("runner.host.storage.checkout.STEP", 1000)
-    monkeypatch.setattr(reflink, "_CLONES", AlwaysFalse())
+    monkeypatch.setattr("runner.host.storage.checkout.BYTES_PER_STEP", 1000)
+    monkeypatch.setattr(reflink, "_CAN_REFLINK", AlwaysFalse())
     made = release({str(number): bytes([number]) * 3000 for number in range(3)})
     store(tmp_path, made)
 

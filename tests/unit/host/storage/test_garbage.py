@@ -19,7 +19,7 @@ DAY = 86400.0
 @pytest.fixture
 def workdir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A work folder, and a folder for locks of its own."""
-    monkeypatch.setattr(run_lock, "PLACE", str(tmp_path / "locks"))
+    monkeypatch.setattr(run_lock, "BASE_DIR", str(tmp_path / "locks"))
     (tmp_path / "locks").mkdir()
     return tmp_path / "work"
 
@@ -42,7 +42,7 @@ def test_what_is_no_run_is_not_ours_to_remove(workdir: Path) -> None:
     run(workdir, "exp-1").joinpath("format").unlink()
     run(workdir, "Experiment_2")
 
-    assert done(garbage.clean(str(workdir), "a", 7 * DAY, dry_run=False))["runs"] == []
+    assert done(garbage.collect_garbage(str(workdir), "a", 7 * DAY, dry_run=False))["runs"] == []
     assert (workdir / "runs/exp-1/a/order.json").exists()
 
 
@@ -52,9 +52,9 @@ def test_old_ended_runs_go_whole(workdir: Path) -> None:
     run(workdir, "young", days=1)
     run(workdir, "shared").joinpath("../b").mkdir()
 
-    gone = done(garbage.clean(str(workdir), "a", 7 * DAY, dry_run=False))
+    gone = done(garbage.collect_garbage(str(workdir), "a", 7 * DAY, dry_run=False))
 
-    assert (gone["runs"], gone["kept"]) == (["old", "shared"], [])
+    assert (gone["runs"], gone["in_use"]) == (["old", "shared"], [])
     assert gone["bytes"] >= 2 * 5000
     assert sorted(path.name for path in (workdir / "runs").iterdir()) == ["shared", "young"]
     assert [path.name for path in (workdir / "runs" / "shared").iterdir()] == ["b"]
@@ -68,25 +68,25 @@ def test_dry_run_says_the_same_and_removes_nothing(workdir: Path) -> None:
     manifest = workdir / "releases" / name / "manifest"
     os.utime(manifest, (0, 0))
 
-    shown = done(garbage.clean(str(workdir), "a", DAY, dry_run=True))
+    shown = done(garbage.collect_garbage(str(workdir), "a", DAY, dry_run=True))
 
     assert (shown["runs"], shown["releases"]) == (["old"], [name])
     assert (workdir / "runs" / "old" / "a" / "work").is_dir()
     assert name in left_in(workdir)
-    assert done(garbage.clean(str(workdir), "a", DAY, dry_run=False)) == shown
+    assert done(garbage.collect_garbage(str(workdir), "a", DAY, dry_run=False)) == shown
 
 
 def test_run_whose_supervisor_lives_stays(workdir: Path) -> None:
     """Its lock says so, whatever its record says."""
     run(workdir, "old")
-    lock = run_lock.Doorway("old", "a").lock()
+    lock = run_lock.RunLock("old", "a").try_lock()
     assert lock is not None
 
-    gone = done(garbage.clean(str(workdir), "a", 0, dry_run=False))
+    gone = done(garbage.collect_garbage(str(workdir), "a", 0, dry_run=False))
     os.close(lock)
 
-    assert (gone["runs"], gone["kept"]) == ([], ["old"])
-    assert done(garbage.clean(str(workdir), "a", 0, dry_run=False))["runs"] == ["old"]
+    assert (gone["runs"], gone["in_use"]) == ([], ["old"])
+    assert done(garbage.collect_garbage(str(workdir), "a", 0, dry_run=False))["runs"] == ["old"]
 
 
 def test_run_without_an_end_goes_only_when_it_cannot_begin_any_more(workdir: Path) -> None:
@@ -94,9 +94,9 @@ def test_run_without_an_end_goes_only_when_it_cannot_begin_any_more(workdir: Pat
     run(workdir, "young", "starting", days=0.01)
     run(workdir, "dead", "running", days=0.1)
 
-    gone = done(garbage.clean(str(workdir), "a", 0, dry_run=False))
+    gone = done(garbage.collect_garbage(str(workdir), "a", 0, dry_run=False))
 
-    assert (gone["runs"], gone["kept"]) == (["dead"], ["young"])
+    assert (gone["runs"], gone["in_use"]) == (["dead"], ["young"])
 
 
 def test_releases_in_use_stay(workdir: Path) -> None:
@@ -110,7 +110,7 @@ def test_releases_in_use_stay(workdir: Path) -> None:
     lock = os.open(workdir / "releases" / held.name, os.O_RDONLY)
     fcntl.flock(lock, fcntl.LOCK_SH)
 
-    gone = done(garbage.clean(str(workdir), "a", DAY, dry_run=False))
+    gone = done(garbage.collect_garbage(str(workdir), "a", DAY, dry_run=False))
     os.close(lock)
 
     assert gone["releases"] == [unused.name]
@@ -119,6 +119,6 @@ def test_releases_in_use_stay(workdir: Path) -> None:
 
 def test_nothing_to_clean_is_fine(workdir: Path) -> None:
     """A host that never ran anything."""
-    gone = done(garbage.clean(str(workdir), "a", 0, dry_run=False))
+    gone = done(garbage.collect_garbage(str(workdir), "a", 0, dry_run=False))
 
-    assert gone == {"runs": [], "releases": [], "kept": [], "bytes": 0}
+    assert gone == {"runs": [], "releases": [], "in_use": [], "bytes": 0}

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.core.protocol.paths import RunFolder
+from runner.core.protocol.paths import RunPaths
 from runner.core.protocol.states import State
 from runner.host.storage import release_store
 from tests.unit.release_builders import Made, done, left_in, release, store, write_into
@@ -38,7 +38,7 @@ def gone() -> str:
 
 def run_with(workdir: Path, made: Made, state: str) -> Path:
     """The record of a run of that release."""
-    folder = RunFolder(str(workdir), "0314-x", "gpu1")
+    folder = RunPaths(str(workdir), "0314-x", "gpu1")
     Path(folder.root).mkdir(parents=True)
     Path(folder.order).write_text(json.dumps({"release": made.name}))
     Path(folder.state).write_text(json.dumps({"state": state}))
@@ -49,8 +49,8 @@ def test_stored_release_is_held(tmp_path: Path) -> None:
     """What is there is not pushed again."""
     store(tmp_path, TREE)
 
-    assert release_store.held(str(tmp_path), TREE.name)
-    assert not release_store.held(str(tmp_path), release({}).name)
+    assert release_store.is_intact(str(tmp_path), TREE.name)
+    assert not release_store.is_intact(str(tmp_path), release({}).name)
 
 
 def damage(code: Path, what: str) -> None:
@@ -63,7 +63,7 @@ def damage(code: Path, what: str) -> None:
         (code / "a").chmod(0o644)
     elif what == "another length":
         write_into(code / "a", b"longer")
-        os.utime(code / "a", (release_store.SEAL, release_store.SEAL))
+        os.utime(code / "a", (release_store.SEAL_MTIME, release_store.SEAL_MTIME))
     elif what == "a link for a file":
         (code / "a").rename(code / "moved")
         (code / "a").symlink_to("moved")
@@ -84,7 +84,7 @@ def test_what_was_changed_is_not_held(tmp_path: Path, what: str) -> None:
 
     damage(TREE.code(tmp_path), what)
 
-    assert not release_store.held(str(tmp_path), TREE.name)
+    assert not release_store.is_intact(str(tmp_path), TREE.name)
 
 
 def test_empty_folder_belongs_to_it(tmp_path: Path) -> None:
@@ -92,7 +92,7 @@ def test_empty_folder_belongs_to_it(tmp_path: Path) -> None:
     store(tmp_path, TREE)
     (TREE.code(tmp_path) / "empty").rmdir()
 
-    assert not release_store.held(str(tmp_path), TREE.name)
+    assert not release_store.is_intact(str(tmp_path), TREE.name)
 
 
 @pytest.mark.parametrize("data", [b"", b"no zlib", None], ids=["empty", "damaged", "missing"])
@@ -104,7 +104,7 @@ def test_release_without_its_manifest_is_not_held(tmp_path: Path, data: bytes | 
     if data is not None:
         manifest.write_bytes(data)
 
-    assert not release_store.held(str(tmp_path), TREE.name)
+    assert not release_store.is_intact(str(tmp_path), TREE.name)
 
 
 def test_manifest_of_another_release_is_not_taken(tmp_path: Path) -> None:
@@ -113,7 +113,7 @@ def test_manifest_of_another_release_is_not_taken(tmp_path: Path) -> None:
     other = release({"a": b"else"})
     TREE.code(tmp_path).parent.rename(other.code(tmp_path).parent)
 
-    assert not release_store.held(str(tmp_path), other.name)
+    assert not release_store.is_intact(str(tmp_path), other.name)
 
 
 def test_oldest_go(tmp_path: Path, kept: list[Made]) -> None:
@@ -141,7 +141,7 @@ def test_release_of_a_run_stays_until_its_end(
 
     removed = done(release_store.prune(str(tmp_path), 0, kept[2].name))
 
-    assert (kept[0].name not in removed) is not state.terminal
+    assert (kept[0].name not in removed) is not state.is_terminal
 
 
 def test_unreadable_record_keeps_nothing(tmp_path: Path, kept: list[Made]) -> None:
@@ -154,7 +154,7 @@ def test_unreadable_record_keeps_nothing(tmp_path: Path, kept: list[Made]) -> No
 def test_held_release_is_not_removed(tmp_path: Path, kept: list[Made]) -> None:
     """Between a deploy and the start of its ranks, another deploy takes nothing away."""
     first = kept[0].name
-    descriptor = release_store.hold(str(tmp_path), first)
+    descriptor = release_store.pin(str(tmp_path), first)
     assert descriptor is not None
 
     assert done(release_store.prune(str(tmp_path), 0, kept[2].name)) == [kept[1].name]
@@ -164,7 +164,7 @@ def test_held_release_is_not_removed(tmp_path: Path, kept: list[Made]) -> None:
 
 def test_two_may_hold_one_release(tmp_path: Path, kept: list[Made]) -> None:
     """Two launches of the same code do not get in each other's way."""
-    both = [release_store.hold(str(tmp_path), kept[0].name) for _ in range(2)]
+    both = [release_store.pin(str(tmp_path), kept[0].name) for _ in range(2)]
 
     assert None not in both
     for descriptor in both:
@@ -183,8 +183,8 @@ def test_what_is_gone_cannot_be_held(
         real(descriptor, how)
 
     monkeypatch.setattr(fcntl, "flock", removed_before)
-    assert release_store.hold(str(tmp_path), name) is None
-    assert release_store.hold(str(tmp_path), name) is None
+    assert release_store.pin(str(tmp_path), name) is None
+    assert release_store.pin(str(tmp_path), name) is None
 
 
 def test_disk_without_locks_is_no_obstacle(
@@ -197,7 +197,7 @@ def test_disk_without_locks_is_no_obstacle(
 
     monkeypatch.setattr(fcntl, "flock", refuse)
 
-    descriptor = release_store.hold(str(tmp_path), kept[0].name)
+    descriptor = release_store.pin(str(tmp_path), kept[0].name)
     assert descriptor is not None
     os.close(descriptor)
     assert len(done(release_store.prune(str(tmp_path), 0, kept[2].name))) == 2
@@ -205,11 +205,11 @@ def test_disk_without_locks_is_no_obstacle(
 
 def test_store_has_one_name(tmp_path: Path) -> None:
     """Hosts that share a disk know it by that; other disks have others."""
-    name = release_store.store_name(str(tmp_path / "a"))
+    name = release_store.store_id(str(tmp_path / "a"))
 
     assert len(name) == 16
-    assert release_store.store_name(str(tmp_path / "a")) == name
-    assert release_store.store_name(str(tmp_path / "b")) != name
+    assert release_store.store_id(str(tmp_path / "a")) == name
+    assert release_store.store_id(str(tmp_path / "b")) != name
 
 
 def test_who_names_the_store_first_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -222,8 +222,8 @@ def test_who_names_the_store_first_wins(tmp_path: Path, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(os, "link", after_another)
 
-    assert release_store.store_name(str(tmp_path)) == "theirs"
-    assert left_in(tmp_path) == [release_store.STORE]
+    assert release_store.store_id(str(tmp_path)) == "theirs"
+    assert left_in(tmp_path) == [release_store.STORE_ID]
 
 
 def test_disk_without_hard_links_has_a_name_too(
@@ -236,9 +236,9 @@ def test_disk_without_hard_links_has_a_name_too(
 
     monkeypatch.setattr(os, "link", refuse)
 
-    name = release_store.store_name(str(tmp_path))
-    assert release_store.store_name(str(tmp_path)) == name
-    assert left_in(tmp_path) == [release_store.STORE]
+    name = release_store.store_id(str(tmp_path))
+    assert release_store.store_id(str(tmp_path)) == name
+    assert left_in(tmp_path) == [release_store.STORE_ID]
 
 
 @pytest.fixture
@@ -261,7 +261,7 @@ def test_leftovers_of_the_dead_are_removed(tmp_path: Path, host: str, gone: str,
         f".0123456789abcdef.{host}.1{mark}.new",  # alive
         f".0123456789abcdef.other.{gone}{mark}.new",  # of a host whose processes we do not see
         "0123456789abcdef",
-        release_store.STORE,
+        release_store.STORE_ID,
     ]
     for name in (ours, dead, *others):
         (tmp_path / name / "code").mkdir(parents=True)

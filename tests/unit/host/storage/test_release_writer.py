@@ -14,10 +14,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from runner.core.protocol.frames import Frame
-from runner.host.agent.push import Receiving
+from runner.host.agent.push import PushReceiver
 from runner.host.storage import release_store
-from runner.host.storage.release_store import STORE, held
-from runner.host.storage.release_writer import Assembly
+from runner.host.storage.release_store import STORE_ID, is_intact
+from runner.host.storage.release_writer import ReleaseWriter
 from tests.unit.release_builders import (
     Made,
     begun,
@@ -37,7 +37,7 @@ TREE = release(
 )
 
 
-def finish(assembly: Assembly) -> None:
+def finish(assembly: ReleaseWriter) -> None:
     """Complete it."""
     for _ in assembly.finish():
         pass
@@ -52,11 +52,11 @@ def test_stream_may_be_cut_anywhere(tmp_path: Path, sizes: list[int]) -> None:
     rest = stream(assembly, TREE)
     while rest:
         for size in sizes:
-            done(assembly.feed(rest[:size]))
+            done(assembly.write(rest[:size]))
             rest = rest[size:]
     finish(assembly)
 
-    assert held(str(tmp_path), TREE.name)
+    assert is_intact(str(tmp_path), TREE.name)
     code = TREE.code(tmp_path)
     assert {
         str(path.relative_to(code)): path.read_bytes()
@@ -76,7 +76,7 @@ def test_empty_release_is_one(tmp_path: Path) -> None:
     bare = release({}, folders={"a": 0o755})
 
     assert store(tmp_path, bare) == []
-    assert held(str(tmp_path), bare.name)
+    assert is_intact(str(tmp_path), bare.name)
 
 
 @pytest.mark.parametrize("steps", range(6))
@@ -84,7 +84,7 @@ def test_nothing_is_left_of_what_was_given_up(tmp_path: Path, steps: int) -> Non
     """Whenever the controller leaves, the store is as it was before."""
     before = release({"a": b"one"})
     store(tmp_path, before)
-    assembly = Assembly(str(tmp_path), TREE.manifest.encode())
+    assembly = ReleaseWriter(str(tmp_path), TREE.manifest.encode())
     begin, end = assembly.begin(), assembly.finish()
     for number in range(steps):
         if number == 0:
@@ -92,26 +92,26 @@ def test_nothing_is_left_of_what_was_given_up(tmp_path: Path, steps: int) -> Non
         elif number == 1:
             list(begin)
         elif number == 2:
-            done(assembly.feed(stream(assembly, TREE)[:5]))
+            done(assembly.write(stream(assembly, TREE)[:5]))
         elif number == 3:
-            done(assembly.feed(stream(assembly, TREE)[5:]))
+            done(assembly.write(stream(assembly, TREE)[5:]))
         else:
             done(end)
 
     begin.close()
     end.close()
-    assembly.abandon()
-    assembly.abandon()
+    assembly.abort()
+    assembly.abort()
 
-    assert held(str(tmp_path), TREE.name) is (steps == 5)
+    assert is_intact(str(tmp_path), TREE.name) is (steps == 5)
     assert [name for name in left_in(tmp_path) if name != TREE.name] == [before.name]
-    assert held(str(tmp_path), before.name)
+    assert is_intact(str(tmp_path), before.name)
 
 
 def test_unfinished_release_is_never_seen(tmp_path: Path) -> None:
     """Until its last byte is verified there is no release of that name."""
     assembly = begun(tmp_path, TREE)
-    done(assembly.feed(stream(assembly, TREE)))
+    done(assembly.write(stream(assembly, TREE)))
 
     assert not TREE.code(tmp_path).exists()
     finish(assembly)
@@ -125,8 +125,8 @@ def test_wrong_bytes_are_refused(tmp_path: Path) -> None:
     wrong[-1] ^= 1
 
     with pytest.raises(ValueError, match="d/b arrived as something else"):
-        done(assembly.feed(bytes(wrong)))
-    assembly.abandon()
+        done(assembly.write(bytes(wrong)))
+    assembly.abort()
 
     assert left_in(tmp_path) == []
 
@@ -134,7 +134,7 @@ def test_wrong_bytes_are_refused(tmp_path: Path) -> None:
 def test_file_that_is_touched_while_stored_is_told(tmp_path: Path) -> None:
     """Somebody who writes into an unfinished release ends it."""
     assembly = begun(tmp_path, TREE)
-    done(assembly.feed(stream(assembly, TREE)))
+    done(assembly.write(stream(assembly, TREE)))
     (path,) = tmp_path.glob("releases/.*/code/a")
     write_into(path, b"ONE")
 
@@ -147,13 +147,13 @@ def test_too_much_is_refused(tmp_path: Path) -> None:
     assembly = begun(tmp_path, TREE)
 
     with pytest.raises(ValueError, match="more came than was missing"):
-        done(assembly.feed(stream(assembly, TREE) + b"!"))
+        done(assembly.write(stream(assembly, TREE) + b"!"))
 
 
 def test_too_little_is_refused(tmp_path: Path) -> None:
     """A stream that ended early is no release."""
     assembly = begun(tmp_path, TREE)
-    done(assembly.feed(stream(assembly, TREE)[:-1]))
+    done(assembly.write(stream(assembly, TREE)[:-1]))
 
     with pytest.raises(ValueError, match="the stream ended within d/b"):
         finish(assembly)
@@ -172,7 +172,7 @@ def test_full_disk_is_told_before_anything_is_sent(
 
     assembly = begun(tmp_path, TREE)
 
-    assert "No space left on device: 0.0 MB are needed, 0.0 MB are free" in assembly.lacks_room
+    assert "No space left on device: 0.0 MB are needed, 0.0 MB are free" in assembly.space_error
 
 
 def test_known_contents_are_another_name_of_the_same_file(tmp_path: Path) -> None:
@@ -200,7 +200,7 @@ def test_disk_without_hard_links_copies(
     monkeypatch.setattr(os, "link", refuse)
 
     assert store(tmp_path, second) == []
-    assert held(str(tmp_path), second.name)
+    assert is_intact(str(tmp_path), second.name)
     assert not (second.code(tmp_path) / "x").samefile(TREE.code(tmp_path) / "a")
 
 
@@ -218,7 +218,7 @@ def test_content_that_was_removed_meanwhile_is_asked_for(
     monkeypatch.setattr(os, "link", gone)
 
     assert store(tmp_path, second) == ["x"]
-    assert held(str(tmp_path), second.name)
+    assert is_intact(str(tmp_path), second.name)
 
 
 def test_content_that_was_forged_is_refused(tmp_path: Path) -> None:
@@ -240,7 +240,7 @@ def test_broken_release_is_replaced(tmp_path: Path) -> None:
     write_into(TREE.code(tmp_path) / "a", b"broken")
 
     assert store(tmp_path, TREE) == ["a"]
-    assert held(str(tmp_path), TREE.name)
+    assert is_intact(str(tmp_path), TREE.name)
     assert left_in(tmp_path) == [TREE.name]
 
 
@@ -252,20 +252,20 @@ def test_two_at_once_make_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert len(left_in(tmp_path)) == 2
 
     for assembly in (first, second):
-        done(assembly.feed(stream(assembly, TREE)))
+        done(assembly.write(stream(assembly, TREE)))
     finish(second)
     inode = TREE.code(tmp_path).stat().st_ino
     finish(first)
 
     assert TREE.code(tmp_path).stat().st_ino == inode
-    assert held(str(tmp_path), TREE.name)
+    assert is_intact(str(tmp_path), TREE.name)
     assert left_in(tmp_path) == [TREE.name]
 
 
 def test_leftover_of_our_own_number_is_no_obstacle(tmp_path: Path) -> None:
     """After a power cut the same pid may come again."""
     first = begun(tmp_path, TREE)
-    done(first.feed(stream(first, TREE)[:5]))
+    done(first.write(stream(first, TREE)[:5]))
     first._unlock()  # as the kernel does
 
     store(tmp_path, TREE)
@@ -275,7 +275,7 @@ def test_leftover_of_our_own_number_is_no_obstacle(tmp_path: Path) -> None:
 
 def test_verifying_answers_in_between(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A link that reads back gigabytes is not taken for dead."""
-    monkeypatch.setattr(release_store, "STEP", 100)
+    monkeypatch.setattr(release_store, "BYTES_PER_STEP", 100)
     store(tmp_path, release({"a": b"x" * 1000}))
 
     assert sum(1 for _ in begun(tmp_path, release({"b": b"x" * 1000})).finish()) >= 5
@@ -286,7 +286,7 @@ class Talk:
 
     def __init__(self, workdir: Path) -> None:
         self.told: list[tuple[str, dict[str, Any]]] = []
-        self.end = Receiving(str(workdir), self._reply)
+        self.end = PushReceiver(str(workdir), self._reply)
         self._number = 0
 
     def _reply(self, kind: str, data: dict[str, Any]) -> None:
@@ -300,9 +300,9 @@ class Talk:
 
     def offer(self, made: Made) -> list[str]:
         """Offer a release; return the paths of what it lacks."""
-        self.ask(self.end.offered, zlib.compress(made.manifest.encode()))
+        self.ask(self.end.on_manifest, zlib.compress(made.manifest.encode()))
         kind, data = self.told[-1]
-        assert (kind, data["id"]) == ("lacks", self._number)
+        assert (kind, data["id"]) == ("missing", self._number)
         return [made.manifest.files[index].path for index in data["missing"]]
 
 
@@ -316,13 +316,17 @@ def test_receiving_stores_what_was_lacking(tmp_path: Path) -> None:
 
     for number, path in enumerate(lacks):
         data = files[path]
-        talk.ask(talk.end.piece, zlib.compress(data) if number % 2 else data, z=bool(number % 2))
-    talk.ask(talk.end.finished, keep=0)
+        talk.ask(
+            talk.end.on_chunk,
+            zlib.compress(data) if number % 2 else data,
+            compressed=bool(number % 2),
+        )
+    talk.ask(talk.end.on_finish, keep=0)
 
     assert talk.told[-1] == ("stored", {"id": 2 + len(lacks), "new": True})
-    assert left_in(tmp_path) == [STORE, TREE.name]
-    talk.end.drop()
-    assert held(str(tmp_path), TREE.name)
+    assert left_in(tmp_path) == [STORE_ID, TREE.name]
+    talk.end.abort()
+    assert is_intact(str(tmp_path), TREE.name)
 
 
 def test_receiving_knows_what_it_has(tmp_path: Path) -> None:
@@ -330,13 +334,13 @@ def test_receiving_knows_what_it_has(tmp_path: Path) -> None:
     store(tmp_path, TREE)
     talk = Talk(tmp_path)
 
-    talk.ask(talk.end.offered, zlib.compress(TREE.manifest.encode()))
+    talk.ask(talk.end.on_manifest, zlib.compress(TREE.manifest.encode()))
 
     assert talk.told == [("stored", {"id": 1, "new": False})]
     other = Talk(tmp_path)
     assert other.offer(release({})) == []
-    other.ask(other.end.finished, keep=0)
-    assert held(str(tmp_path), TREE.name)
+    other.ask(other.end.on_finish, keep=0)
+    assert is_intact(str(tmp_path), TREE.name)
 
 
 def test_receiving_leaves_nothing_of_a_failure(tmp_path: Path) -> None:
@@ -345,26 +349,26 @@ def test_receiving_leaves_nothing_of_a_failure(tmp_path: Path) -> None:
     talk.offer(TREE)
 
     with pytest.raises(ValueError, match="arrived as something else"):
-        talk.ask(talk.end.piece, b"wrong" * 100)
-    talk.ask(talk.end.piece, b"more")
+        talk.ask(talk.end.on_chunk, b"wrong" * 100)
+    talk.ask(talk.end.on_chunk, b"more")
 
-    assert left_in(tmp_path) == [STORE]
+    assert left_in(tmp_path) == [STORE_ID]
     with pytest.raises(RuntimeError, match="no release is being pushed"):
-        talk.ask(talk.end.finished, keep=3)
+        talk.ask(talk.end.on_finish, keep=3)
 
 
 def test_receiving_begins_anew_when_asked(tmp_path: Path) -> None:
     """An offer ends whatever was being pushed over the same link."""
     talk = Talk(tmp_path)
     talk.offer(TREE)
-    talk.ask(talk.end.piece, b"x")
+    talk.ask(talk.end.on_chunk, b"x")
     second = release({"other": b"2"})
 
     assert talk.offer(second) == ["other"]
     assert len(left_in(tmp_path)) == 2  # with the name of the store
 
-    talk.end.drop()
-    assert left_in(tmp_path) == [STORE]
+    talk.end.abort()
+    assert left_in(tmp_path) == [STORE_ID]
 
 
 def test_release_that_another_deploy_removed_is_told(
@@ -373,8 +377,8 @@ def test_release_that_another_deploy_removed_is_told(
     """No launch goes on to a release that is gone."""
     talk = Talk(tmp_path)
     talk.offer(release({}))
-    monkeypatch.setattr("runner.host.storage.release_store.hold", lambda *_: None)
+    monkeypatch.setattr("runner.host.storage.release_store.pin", lambda *_: None)
 
     with pytest.raises(ValueError, match=r"raise deploy\.keep"):
-        talk.ask(talk.end.finished, keep=0)
+        talk.ask(talk.end.on_finish, keep=0)
     assert all(kind != "stored" for kind, _ in talk.told)

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from runner.host.storage import run_lock
-from runner.host.storage.run_lock import Doorway
+from runner.host.storage.run_lock import RunLock
 
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A /tmp of its own."""
-    monkeypatch.setattr(run_lock, "PLACE", str(tmp_path))
+    monkeypatch.setattr(run_lock, "BASE_DIR", str(tmp_path))
     return tmp_path
 
 
@@ -27,10 +27,10 @@ def taken(place: Path, name: str) -> None:
 def test_a_folder_of_somebody_elses_is_left_alone(place: Path) -> None:
     """The next name is taken, by all who look for the run, also once the other folder is gone."""
     taken(place, "runner-7")
-    mine = Doorway("run", "a", 7)
-    assert not Doorway("run", "a", 7).held
+    mine = RunLock("run", "a", 7)
+    assert not RunLock("run", "a", 7).is_held
     (place / "runner-7-a").symlink_to(place)
-    assert Doorway("run", "a", 7).socket_path.startswith(f"{place}/runner-7-b/")
+    assert RunLock("run", "a", 7).socket_path.startswith(f"{place}/runner-7-b/")
     (place / "runner-7-a").unlink()
     assert mine.lock_path.startswith(f"{place}/runner-7-a/")
 
@@ -38,20 +38,20 @@ def test_a_folder_of_somebody_elses_is_left_alone(place: Path) -> None:
 def test_all_of_a_run_meet_in_one_folder(place: Path) -> None:
     """Whatever is made or removed beside it later."""
     taken(place, f"runner-{os.getuid()}")
-    lock = Doorway("run", "a").lock_for_life()
+    lock = RunLock("run", "a").acquire()
     assert lock is not None
     assert [each.name for each in place.iterdir() if each.stat().st_mode & 0o777 == 0o700] == [
         f"runner-{os.getuid()}-a"
     ]
-    assert Doorway("run", "a").held
+    assert RunLock("run", "a").is_held
     (place / f"runner-{os.getuid()}").rmdir()
-    assert Doorway("run", "a").held
-    assert Doorway("run", "a").lock() is None
+    assert RunLock("run", "a").is_held
+    assert RunLock("run", "a").try_lock() is None
 
 
 def test_who_takes_all_names_is_named(place: Path) -> None:
     """Then nothing can be started here, and that is said."""
-    for name in run_lock.NAMES:
+    for name in run_lock.FOLDER_NAMES:
         taken(place, name.format(os.getuid()))
     with pytest.raises(PermissionError, match="is not a private folder of ours"):
-        Doorway("run", "a").lock_for_life()
+        RunLock("run", "a").acquire()

@@ -14,13 +14,13 @@ from runner.core.codec import encode
 from runner.core.model.order import Order
 from runner.core.protocol.events import Ended, ProgramStarted
 from runner.core.protocol.frames import Frame
-from runner.core.protocol.paths import RunFolder
+from runner.core.protocol.paths import RunPaths
 from runner.core.protocol.states import State
-from runner.host.agent.handler import Wire
-from runner.host.agent.runs import Keeping
+from runner.host.agent.handler import AgentContext
+from runner.host.agent.runs import RunsHandler
 from runner.host.storage import run_folder, run_owner
-from runner.host.storage.run_list import see
-from runner.host.storage.run_owner import Keeper
+from runner.host.storage.run_list import read_run
+from runner.host.storage.run_owner import RunOwner
 
 PROGRAMS = {"shim": "#", "sitecustomize": "#"}
 
@@ -31,31 +31,33 @@ class Host:
     def __init__(self, workdir: Path) -> None:
         self.workdir = str(workdir)
         self.order = Order("r1", "n1", 0, self.workdir, ("x",), {}, "/", (0,), "", "")
-        self.folder = RunFolder(self.workdir, "r1", "n1")
+        self.folder = RunPaths(self.workdir, "r1", "n1")
         self.told: list[dict[str, object]] = []
-        wire = Wire(lambda _, data, __=b"": self.told.append(data), 60.0, lambda: True)
-        wire.place = self.workdir
-        self.keeping = Keeping(wire)
+        wire = AgentContext(lambda _, data, __=b"": self.told.append(data), 60.0, lambda: True)
+        wire.followed_workdir = self.workdir
+        self.keeping = RunsHandler(wire)
 
     def begin(self) -> None:
         """Have the run begin."""
-        run_folder.prepare(self.folder, self.order, PROGRAMS, {})
-        run_owner.note(self.folder, [os.getpid()])
-        journal = run_folder.Journal(self.folder, self.order)
+        run_folder.create_run_folder(self.folder, self.order, PROGRAMS, {})
+        run_owner.record(self.folder, [os.getpid()])
+        journal = run_folder.EventLog(self.folder, self.order)
         journal.append(ProgramStarted(1))
-        journal.enter(State.RUNNING)
+        journal.set_state(State.RUNNING)
 
-    def kept_by(self, **changes: object) -> Keeper:
+    def kept_by(self, **changes: object) -> RunOwner:
         """Have somebody else keep it."""
         known = run_owner.read(self.folder)
         assert known is not None
         other = replace(known, **changes)  # type: ignore[arg-type]
-        Path(self.folder.keeper).write_text(json.dumps(encode(other)))
+        Path(self.folder.owner_file).write_text(json.dumps(encode(other)))
         return other
 
     def prove(self) -> dict[str, object]:
         """Look for what is left of it."""
-        self.keeping.handlers()["prove"](Frame("prove", {"id": 1, "run_id": "r1", "node": "n1"}))
+        self.keeping.handlers()["kill_leftovers"](
+            Frame("kill_leftovers", {"id": 1, "run_id": "r1", "node": "n1"})
+        )
         return self.told.pop()
 
 
@@ -68,58 +70,58 @@ def host(tmp_path: Path) -> Host:
 def test_a_machine_stays_the_same_under_another_name(host: Host) -> None:
     """Of the same boot and the same processes; in another boot its name and its id decide."""
     host.begin()
-    assert host.kept_by(host="renamed").elsewhere == ""
-    assert run_owner.keepers(host.folder) == [os.getpid()]
-    assert host.kept_by(host="renamed", boot="another").elsewhere == "renamed"
-    assert host.kept_by(host=os.uname().nodename, boot="another").elsewhere == ""
-    assert run_owner.keepers(host.folder) == []
+    assert host.kept_by(hostname="renamed").other_host == ""
+    assert run_owner.live_owner_pids(host.folder) == [os.getpid()]
+    assert host.kept_by(hostname="renamed", boot_id="another").other_host == "renamed"
+    assert host.kept_by(hostname=os.uname().nodename, boot_id="another").other_host == ""
+    assert run_owner.live_owner_pids(host.folder) == []
 
 
 def test_containers_share_all_but_their_processes(host: Host) -> None:
     """Of one boot and machine: the name tells, or a sign of life; else it was restarted."""
     host.begin()
-    assert host.kept_by(host="other", pids="pid:[1]").elsewhere == "other"
-    host.kept_by(host=os.uname().nodename, pids="pid:[1]")
-    assert run_owner.elsewhere(host.folder) == f"another container of {os.uname().nodename}"
-    assert run_owner.keepers(host.folder) == []
-    long_ago = time.time() - run_owner.RESTARTED_S - 1
-    os.utime(host.folder.keeper, (long_ago, long_ago))
-    assert run_owner.elsewhere(host.folder) == ""
+    assert host.kept_by(hostname="other", pid_namespace="pid:[1]").other_host == "other"
+    host.kept_by(hostname=os.uname().nodename, pid_namespace="pid:[1]")
+    assert run_owner.other_host(host.folder) == f"another container of {os.uname().nodename}"
+    assert run_owner.live_owner_pids(host.folder) == []
+    long_ago = time.time() - run_owner.CONTAINER_TIMEOUT_S - 1
+    os.utime(host.folder.owner_file, (long_ago, long_ago))
+    assert run_owner.other_host(host.folder) == ""
 
 
 def test_who_was_gone_when_it_was_noted_is_nobody(host: Host) -> None:
     """Not whoever else is gone by now."""
     host.begin()
-    host.kept_by(starts={"999999999": -1})
-    assert run_owner.keepers(host.folder) == []
+    host.kept_by(start_ticks={"999999999": -1})
+    assert run_owner.live_owner_pids(host.folder) == []
 
 
 def test_a_run_of_another_machine_is_not_ours_to_prove(host: Host) -> None:
     """Nothing is found of it here, and that says nothing."""
     host.begin()
-    host.kept_by(host="oldbox", boot="another")
+    host.kept_by(hostname="oldbox", boot_id="another")
     with pytest.raises(ValueError, match="run r1 is on oldbox, and this is "):
         host.prove()
-    seen = see(host.folder)
+    seen = read_run(host.folder)
     assert seen is not None
     assert seen.alive
-    long_ago = time.time() - run_owner.FRESH_S - 60
-    os.utime(host.folder.keeper, (long_ago, long_ago))
-    seen = see(host.folder)
+    long_ago = time.time() - run_owner.OWNER_TIMEOUT_S - 60
+    os.utime(host.folder.owner_file, (long_ago, long_ago))
+    seen = read_run(host.folder)
     assert seen is not None
     assert not seen.alive
     with pytest.raises(ValueError, match=r"oldbox \(its last sign is 6\d\d s old\)"):
         host.prove()
-    journal = run_folder.Journal(host.folder, host.order)
-    journal.enter(State.STOPPING)
-    journal.end(Ended(State.STOPPED))
+    journal = run_folder.EventLog(host.folder, host.order)
+    journal.set_state(State.STOPPING)
+    journal.finalise(Ended(State.STOPPED))
     assert host.prove()["survivors"] == []
 
 
 def test_a_run_that_never_began_here_has_left_nothing(host: Host) -> None:
     """Its folder was taken, or its order never arrived whole."""
-    assert run_folder.claim(host.folder, 0)
-    assert not run_folder.claim(host.folder, 0)
+    assert run_folder.reserve_attempt(host.folder, 0)
+    assert not run_folder.reserve_attempt(host.folder, 0)
     assert host.prove() == {"id": 1, "killed": 0, "survivors": []}
     Path(host.folder.order).write_text("")
     assert host.prove()["survivors"] == []
@@ -128,14 +130,14 @@ def test_a_run_that_never_began_here_has_left_nothing(host: Host) -> None:
 def test_an_attempt_can_be_claimed(host: Host) -> None:
     """So that its order, should it arrive late, finds its place taken."""
     host.begin()
-    assert run_folder.claim(host.folder, 1)
+    assert run_folder.reserve_attempt(host.folder, 1)
     with pytest.raises(FileExistsError):
-        run_folder.prepare(host.folder, replace(host.order, attempt=1), PROGRAMS, {})
+        run_folder.create_run_folder(host.folder, replace(host.order, attempt=1), PROGRAMS, {})
 
 
 def test_names_of_runs_lead_nowhere_else(host: Host) -> None:
     """Whatever somebody asks for."""
     for name in ("../r1", "/etc", "", "r1/../r1"):
-        frame = Frame("prove", {"id": 1, "run_id": name, "node": "n1"})
+        frame = Frame("kill_leftovers", {"id": 1, "run_id": name, "node": "n1"})
         with pytest.raises(ValueError, match="is no run"):
-            host.keeping.handlers()["prove"](frame)
+            host.keeping.handlers()["kill_leftovers"](frame)

@@ -8,30 +8,30 @@ from typing import cast
 import pytest
 
 from runner.core.model.order import Hub, Order
-from runner.core.protocol.events import Body, Kept
-from runner.host.peers.group import Circle
-from runner.host.storage.run_folder import Journal
-from runner.host.supervisor.controller_lease import Attendance
+from runner.core.protocol.events import Detached, EventBody
+from runner.host.peers.group import PeerGroup
+from runner.host.storage.run_folder import EventLog
+from runner.host.supervisor.controller_lease import ControllerLease
 
 
 class Paper:
     """A journal that nobody reads later."""
 
     def __init__(self) -> None:
-        self.events: list[Body] = []
+        self.events: list[EventBody] = []
 
-    def append(self, body: Body) -> None:
+    def append(self, body: EventBody) -> None:
         """Write it down."""
         self.events.append(body)
 
 
-class InTouch(Circle):
+class InTouch(PeerGroup):
     """A member that reaches its hub."""
 
     def __init__(self) -> None:
         self.asked = 0
 
-    def pass_on_keep(self) -> bool:
+    def forward_detach(self) -> bool:
         """Ask the hub."""
         self.asked += 1
         return True
@@ -47,17 +47,17 @@ class Scene:
             disconnect_s=disconnect_s,
         )
         self.paper = Paper()
-        self.attendance = Attendance(order, cast("Journal", self.paper))
+        self.attendance = ControllerLease(order, cast("EventLog", self.paper))
 
     @property
     def state(self) -> tuple[bool, bool, int]:
         """Whether nobody is needed, whether the hosts agree in that, how often it is on record."""
-        assert all(isinstance(event, Kept) for event in self.paper.events)
-        return self.attendance.needless, self.attendance.agreed, len(self.paper.events)
+        assert all(isinstance(event, Detached) for event in self.paper.events)
+        return self.attendance.detached, self.attendance.detach_agreed, len(self.paper.events)
 
     def missing(self) -> str:
         """Why it is to end."""
-        return self.attendance.missing
+        return self.attendance.expiry_reason
 
 
 NEEDED, OURS, AGREED = (False, False, 0), (True, False, 1), (True, True, 1)
@@ -66,12 +66,12 @@ NEEDED, OURS, AGREED = (False, False, 0), (True, False, 1), (True, True, 1)
 def test_in_touch_with_the_hub_its_word_counts() -> None:
     """A controller's is passed on; the hub's holds also for who stops already."""
     scene, circle = Scene(), InTouch()
-    scene.attendance.asked_to_keep(circle, met=True, stopping=False)
+    scene.attendance.request_detach(circle, joined_hub=True, stopping=False)
     assert (scene.state, circle.asked) == (NEEDED, 1)
-    scene.attendance.asked_to_keep(circle, met=True, stopping=True)
+    scene.attendance.request_detach(circle, joined_hub=True, stopping=True)
     assert (scene.state, circle.asked) == (NEEDED, 1)
-    scene.attendance.told_to_keep(stopping=True)
-    scene.attendance.told_to_keep(stopping=True)
+    scene.attendance.confirm_detach(stopping=True)
+    scene.attendance.confirm_detach(stopping=True)
     assert scene.state == AGREED
 
 
@@ -90,21 +90,21 @@ def test_without_a_hub_to_ask(
 ) -> None:
     """Each keeps what is its own; who never met the hub has no part in what follows."""
     scene = Scene(node, hub=hub)
-    scene.attendance.asked_to_keep(Circle(), met=met, stopping=True)
+    scene.attendance.request_detach(PeerGroup(), joined_hub=met, stopping=True)
     assert scene.state == NEEDED
-    scene.attendance.asked_to_keep(Circle(), met=met, stopping=False)
+    scene.attendance.request_detach(PeerGroup(), joined_hub=met, stopping=False)
     assert scene.state == state
     if state is OURS:
-        scene.attendance.told_to_keep(stopping=True)
+        scene.attendance.confirm_detach(stopping=True)
         assert scene.state == AGREED
 
 
 def test_the_hub_hears_it_from_a_member_only_before_the_end() -> None:
     """What it said to all holds."""
     scene = Scene("a")
-    scene.attendance.told_to_keep(stopping=True)
+    scene.attendance.confirm_detach(stopping=True)
     assert scene.state == NEEDED
-    scene.attendance.told_to_keep(stopping=False)
+    scene.attendance.confirm_detach(stopping=False)
     assert scene.state == AGREED
 
 
@@ -124,11 +124,11 @@ def test_a_controller_is_missing_after_its_time(monkeypatch: pytest.MonkeyPatch)
     assert scene.missing() == ""
     now = began + 11
     assert scene.missing() == "no controller was heard for 10 s"
-    scene.attendance.hear_of(began + 5)
+    scene.attendance.renew_from_peer(began + 5)
     assert scene.missing() == ""
     now = began + 20
-    scene.attendance.hear()
+    scene.attendance.renew()
     assert scene.missing() == ""
     now = began + 31
-    scene.attendance.told_to_keep(stopping=False)
+    scene.attendance.confirm_detach(stopping=False)
     assert scene.missing() == ""

@@ -11,8 +11,15 @@ import pytest
 
 from runner.core.model.spec import Node, Ssh
 from runner.transport.ssh import config as ssh_config
-from runner.transport.ssh.config import Endpoint, Hop, Resolver, expand, parse_answer, parse_jump
-from runner.transport.ssh.deadline import Failure
+from runner.transport.ssh.config import (
+    Endpoint,
+    Hop,
+    Resolver,
+    expand_tokens,
+    parse_jump,
+    parse_ssh_output,
+)
+from runner.transport.ssh.deadline import LoginFailure
 
 Resolve = Callable[..., tuple[Endpoint, ...]]
 
@@ -58,7 +65,7 @@ def resolve(request: pytest.FixtureRequest, tmp_path: Path) -> Resolve:
         config = tmp_path / "config"
         config.write_text(text)
         made = Ssh(config=str(config), **ssh)  # type: ignore[arg-type]
-        return Resolver(made, notes=pytest.fail, client=client).route(Node("n", host))
+        return Resolver(made, on_note=pytest.fail, client=client).route(Node("n", host))
 
     return run
 
@@ -67,24 +74,24 @@ def test_answer_of_the_client_is_read(fake_client: Callable[[str], str], tmp_pat
     """Every setting we honour, with the tokens that ssh leaves to us."""
     (tmp_path / "key-gpu1.lab").touch()
     client = fake_client(ANSWER.format(here=tmp_path))
-    (found,) = Resolver(Ssh(), notes=pytest.fail, client=client).route(Node("n", "gpu1"))
+    (found,) = Resolver(Ssh(), on_note=pytest.fail, client=client).route(Node("n", "gpu1"))
     assert found == Endpoint(
         name="gpu1",
         host="gpu1.lab",
         port=2222,
         user="train",
-        keys=(f"{tmp_path}/key-gpu1.lab",),
-        only_these_keys=True,
-        agent="",
+        key_files=(f"{tmp_path}/key-gpu1.lab",),
+        identities_only=True,
+        agent_socket="",
         proxy_command="nc -x %h gpu1.lab 2222",
-        key_alias="cluster",
-        known_hosts=(
+        host_key_alias="cluster",
+        known_hosts_files=(
             str(Path("~/.ssh/known_hosts").expanduser()),
             f"{tmp_path}/mine",
             "/etc/known",
             "/etc/known2",
         ),
-        by_hand="ssh -v gpu1",
+        manual_command="ssh -v gpu1",
     )
 
 
@@ -94,7 +101,7 @@ def test_client_is_told_what_the_yaml_says(
     """So that `Match user` and `%r` see it; and each host is asked about once."""
     client = fake_client("hostname 10.0.0.1\nuser alice\nport 77\n")
     ssh = Ssh(user="bob", port=77, config=str(tmp_path / "c"))
-    resolver = Resolver(ssh, notes=pytest.fail, client=client)
+    resolver = Resolver(ssh, on_note=pytest.fail, client=client)
     for _ in range(2):
         resolver.route(Node("n", "gpu1", user="alice"))
     (found,) = resolver.route(Node("m", "gpu2"))
@@ -111,7 +118,7 @@ def test_default_config_leaves_the_system_file_in(
 ) -> None:
     """`-F` would make ssh skip /etc/ssh/ssh_config."""
     client = fake_client("")
-    Resolver(Ssh(), notes=pytest.fail, client=client).route(Node("n", "gpu1"))
+    Resolver(Ssh(), on_note=pytest.fail, client=client).route(Node("n", "gpu1"))
     assert (tmp_path / "calls").read_text() == "-G -- gpu1\n"
 
 
@@ -122,8 +129,8 @@ def test_slow_client_is_ended(
     monkeypatch.setattr(ssh_config, "QUERY_TIMEOUT_S", 0.2)
     client = fake_client("", "sleep 60 & sleep 60")
     start = time.monotonic()
-    with pytest.raises(Failure, match=r"did not answer within 0.2 s") as caught:
-        Resolver(Ssh(), notes=pytest.fail, client=client).route(Node("n", "gpu1"))
+    with pytest.raises(LoginFailure, match=r"did not answer within 0.2 s") as caught:
+        Resolver(Ssh(), on_note=pytest.fail, client=client).route(Node("n", "gpu1"))
     assert "Match exec" in caught.value.hint
     assert time.monotonic() - start < 2
 
@@ -131,8 +138,8 @@ def test_slow_client_is_ended(
 def test_broken_config_is_told_in_the_client_s_words(fake_client: Callable[..., str]) -> None:
     """The first line that ssh prints names the file and the line."""
     client = fake_client("", "echo 'config line 3: Bad configuration option: hots' >&2; exit 255")
-    with pytest.raises(Failure, match="config line 3: Bad configuration option: hots"):
-        Resolver(Ssh(), notes=pytest.fail, client=client).route(Node("n", "gpu1"))
+    with pytest.raises(LoginFailure, match="config line 3: Bad configuration option: hots"):
+        Resolver(Ssh(), on_note=pytest.fail, client=client).route(Node("n", "gpu1"))
 
 
 def test_yaml_wins_over_the_config(resolve: Resolve, tmp_path: Path) -> None:
@@ -147,9 +154,9 @@ def test_yaml_wins_over_the_config(resolve: Resolve, tmp_path: Path) -> None:
     )
     assert (hop.host, hop.user, hop.port) == ("gate", "c", 3)
     assert (found.user, found.port, found.chosen_key) == ("b", 2, "/k")
-    assert found.known_hosts[0] == str(tmp_path / "kh")
-    assert "/x" not in found.known_hosts
-    assert found.by_hand == (
+    assert found.known_hosts_files[0] == str(tmp_path / "kh")
+    assert "/x" not in found.known_hosts_files
+    assert found.manual_command == (
         f"ssh -v -F {tmp_path}/config -i /k -o UserKnownHostsFile={tmp_path}/kh"
         " -J c@gate:3 -p 2 b@gpu1"
     )
@@ -165,9 +172,9 @@ def test_config_settles_what_the_yaml_leaves_open(resolve: Resolve, tmp_path: Pa
         f" IdentityAgent {tmp_path}/agent\n UserKnownHostsFile {tmp_path}/kh\n",
     )
     assert (found.host, found.user, found.port) == ("gpu1.lab", "train", 22022)
-    assert (found.keys, found.only_these_keys) == ((str(key),), True)
-    assert (found.key_alias, found.agent) == ("cluster", f"{tmp_path}/agent")
-    assert f"{tmp_path}/kh" in found.known_hosts
+    assert (found.key_files, found.identities_only) == ((str(key),), True)
+    assert (found.host_key_alias, found.agent_socket) == ("cluster", f"{tmp_path}/agent")
+    assert f"{tmp_path}/kh" in found.known_hosts_files
 
 
 def test_proxy_jump_of_the_config_is_followed(resolve: Resolve) -> None:
@@ -200,7 +207,7 @@ def test_node_that_is_the_jump_host_is_reached_directly(resolve: Resolve) -> Non
 
 def test_circle_of_jump_hosts_is_an_error(resolve: Resolve) -> None:
     """Two hosts that each wait behind the other are named, not followed for ever."""
-    with pytest.raises(Failure, match="lead in a circle"):
+    with pytest.raises(LoginFailure, match="lead in a circle"):
         resolve("Host gpu1\n ProxyJump b\nHost b\n ProxyJump c\nHost c\n ProxyJump b\n")
 
 
@@ -215,8 +222,8 @@ def test_proxy_command_counts_where_no_jump_is_given(resolve: Resolve) -> None:
 def test_agent_can_be_switched_off(resolve: Resolve, monkeypatch: pytest.MonkeyPatch) -> None:
     """`IdentityAgent none` leaves the agent out; else SSH_AUTH_SOCK says where it is."""
     monkeypatch.setenv("SSH_AUTH_SOCK", "/agent")
-    assert resolve("Host *\n IdentityAgent none\n")[0].agent == ""
-    assert resolve("")[0].agent == "/agent"
+    assert resolve("Host *\n IdentityAgent none\n")[0].agent_socket == ""
+    assert resolve("")[0].agent_socket == "/agent"
 
 
 def test_include_and_match_exec_are_followed_by_the_client(tmp_path: Path) -> None:
@@ -227,7 +234,7 @@ def test_include_and_match_exec_are_followed_by_the_client(tmp_path: Path) -> No
     (tmp_path / "more").write_text("Host gpu1\n HostName 10.0.0.1\n")
     config = tmp_path / "config"
     config.write_text(f'Include {tmp_path}/more\nMatch exec "true"\n Port 2222\n')
-    resolver = Resolver(Ssh(config=str(config)), notes=pytest.fail, client=client)
+    resolver = Resolver(Ssh(config=str(config)), on_note=pytest.fail, client=client)
     (found,) = resolver.route(Node("n", "gpu1"))
     assert (found.host, found.port) == ("10.0.0.1", 2222)
 
@@ -241,7 +248,7 @@ def test_without_a_client_one_note_names_what_is_ignored(tmp_path: Path) -> None
         "Match host gpu1 tagged x\n User wrong\nMatch host gpu1\n User right\n"
     )
     notes: list[str] = []
-    resolver = Resolver(Ssh(config=str(config)), notes=notes.append, client="")
+    resolver = Resolver(Ssh(config=str(config)), on_note=notes.append, client="")
     (found,) = resolver.route(Node("n", "gpu1"))
     resolver.route(Node("m", "gpu2"))
     assert (found.port, found.user) == (1, "right")
@@ -255,10 +262,10 @@ def test_without_a_client_one_note_names_what_is_ignored(tmp_path: Path) -> None
 
 def test_without_a_client_and_a_config_the_defaults_hold(tmp_path: Path) -> None:
     """A missing file settles nothing."""
-    resolver = Resolver(Ssh(config=str(tmp_path / "gone")), notes=pytest.fail, client="")
+    resolver = Resolver(Ssh(config=str(tmp_path / "gone")), on_note=pytest.fail, client="")
     (found,) = resolver.route(Node("n", "10.0.0.1"))
     assert (found.host, found.port, found.proxy_command) == ("10.0.0.1", 22, "")
-    assert found.known_hosts[-1] == "/etc/ssh/ssh_known_hosts"
+    assert found.known_hosts_files[-1] == "/etc/ssh/ssh_known_hosts"
 
 
 @pytest.mark.parametrize(
@@ -284,14 +291,14 @@ def test_jump_hosts_are_read(text: str, hops: tuple[Hop, ...]) -> None:
 @pytest.mark.parametrize("text", ["a,,b", "gate:ssh", "[gate", "me@"])
 def test_bad_jump_host_names_the_key(text: str) -> None:
     """What cannot be read is quoted, with the form it should have."""
-    with pytest.raises(Failure, match=r"\[user@\]host\[:port\]") as caught:
+    with pytest.raises(LoginFailure, match=r"\[user@\]host\[:port\]") as caught:
         parse_jump(text)
     assert "cluster.ssh.jump" in caught.value.hint
 
 
 def test_answer_keeps_repeated_keywords() -> None:
     """IdentityFile comes once per key."""
-    answer = parse_answer("identityfile a\nidentityfile b c\nuser\n")
+    answer = parse_ssh_output("identityfile a\nidentityfile b c\nuser\n")
     assert answer == {"identityfile": ["a", "b c"], "user": [""]}
 
 
@@ -300,5 +307,8 @@ def test_tokens_and_variables_are_expanded(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setenv("KEYS", "/keys")
     monkeypatch.setenv("HOME", "/home/me")
     tokens = {"h": "gpu1", "%": "%"}
-    assert expand("~/${KEYS}/%h-%%h-%Z-${GONE_X}", tokens) == "/home/me/keys/gpu1-%h-%Z-${GONE_X}"
-    assert expand("~/nc ${KEYS} %h", tokens, home=False) == "~/nc ${KEYS} gpu1"
+    assert (
+        expand_tokens("~/${KEYS}/%h-%%h-%Z-${GONE_X}", tokens)
+        == "/home/me/keys/gpu1-%h-%Z-${GONE_X}"
+    )
+    assert expand_tokens("~/nc ${KEYS} %h", tokens, home=False) == "~/nc ${KEYS} gpu1"

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from runner.transport.ssh.known_hosts import (
     HostKey,
-    Judgement,
+    KeyCheck,
+    KeyStatus,
     KnownHosts,
-    Standing,
-    line,
+    format_line,
     lookup_names,
 )
 
@@ -45,15 +45,15 @@ class Files:
         self.notes: list[str] = []
         if lines:
             path.write_text("\n".join(lines) + "\n")
-        self.known = KnownHosts(notes=self.notes.append)
+        self.known = KnownHosts(on_note=self.notes.append)
 
-    def judge(self, host: str, key: HostKey, port: int = 22, alias: str = "") -> Judgement:
+    def judge(self, host: str, key: HostKey, port: int = 22, alias: str = "") -> KeyCheck:
         """Judge a key by this one file."""
-        return self.known.judge(lookup_names(host, port, alias), key, [str(self.path)])
+        return self.known.check(lookup_names(host, port, alias), key, [str(self.path)])
 
     def standing(self, host: str, key: HostKey = OLD, port: int = 22, alias: str = "") -> str:
         """Return the name of the standing."""
-        return self.judge(host, key, port, alias).standing.name
+        return self.judge(host, key, port, alias).status.name
 
 
 @pytest.fixture
@@ -95,60 +95,67 @@ def test_hosts_are_matched_as_openssh_does(
     path: Path, hosts: str, host: str, port: int, standing: str
 ) -> None:
     """Plain, listed, wildcard, negated, with a port, hashed; case does not matter."""
-    assert standing == Files(path, line(hosts, OLD)).standing(host, OLD, port)
+    assert standing == Files(path, format_line(hosts, OLD)).standing(host, OLD, port)
 
 
 def test_openssh_hash_is_understood(path: Path) -> None:
     """A name hashed by `ssh-keygen -H` is recognised."""
     name = "|1|F1E1KeoE/eEWhi10WpGv4OdiO6Y=|3988QV0VE8wmZL7suNrYQLITLCg="  # sshd(8)
-    assert Files(path, line(name, OLD)).standing("192.168.1.61") == "KNOWN"
+    assert Files(path, format_line(name, OLD)).standing("192.168.1.61") == "KNOWN"
 
 
 def test_any_of_several_keys_will_do(path: Path) -> None:
     """A host may have a line per key; one that matches is enough."""
-    files = Files(path, line("gpu1", OLD), line("gpu1", RSA), line("gpu1", NEW))
+    files = Files(
+        path, format_line("gpu1", OLD), format_line("gpu1", RSA), format_line("gpu1", NEW)
+    )
     assert {"KNOWN"} == {files.standing("gpu1", key) for key in (OLD, NEW, RSA)}
 
 
 def test_another_key_of_a_known_host_is_a_change(path: Path) -> None:
     """A key that no line of a known host has is a change, and the lines are named."""
-    files = Files(path, "# mine", line("other", NEW), line("gpu1", OLD))
+    files = Files(path, "# mine", format_line("other", NEW), format_line("gpu1", OLD))
     judgement = files.judge("gpu1", NEW)
-    assert judgement.standing is Standing.CHANGED
-    assert [entry.where for entry in judgement.entries] == [f"{path}:3"]
+    assert judgement.status is KeyStatus.CHANGED
+    assert [entry.location for entry in judgement.entries] == [f"{path}:3"]
 
 
 def test_another_type_of_a_known_host_is_a_change(path: Path) -> None:
     """Someone in between cannot pass by offering a type of key that was never seen."""
-    assert Files(path, line("gpu1", RSA)).standing("gpu1", OLD) == "CHANGED"
+    assert Files(path, format_line("gpu1", RSA)).standing("gpu1", OLD) == "CHANGED"
 
 
 def test_plain_name_vouches_for_another_port_but_does_not_accuse_it(path: Path) -> None:
     """As in OpenSSH: "gpu1" may say yes to [gpu1]:2222, its silence means unknown."""
-    files = Files(path, line("gpu1", OLD))
+    files = Files(path, format_line("gpu1", OLD))
     assert files.standing("gpu1", OLD, 2222) == "KNOWN"
     assert files.standing("gpu1", NEW, 2222) == "UNKNOWN"
 
 
 def test_alias_replaces_the_name(path: Path) -> None:
     """With a HostKeyAlias neither the host's own name nor its port count."""
-    files = Files(path, line("cluster", OLD), line("gpu1", NEW))
+    files = Files(path, format_line("cluster", OLD), format_line("gpu1", NEW))
     assert files.standing("gpu1", OLD, 2222, alias="cluster") == "KNOWN"
     assert files.standing("gpu1", NEW, 2222, alias="cluster") == "CHANGED"
 
 
 def test_revoked_key_is_refused_even_if_also_known(path: Path) -> None:
     """@revoked wins over every other line, and forbids that key only."""
-    files = Files(path, line("gpu1", OLD), line("gpu1", NEW), f"@revoked {line('*', OLD)}")
+    files = Files(
+        path,
+        format_line("gpu1", OLD),
+        format_line("gpu1", NEW),
+        f"@revoked {format_line('*', OLD)}",
+    )
     judgement = files.judge("gpu1", OLD)
-    assert judgement.standing is Standing.REVOKED
-    assert judgement.entries[0].where == f"{path}:3"
+    assert judgement.status is KeyStatus.REVOKED
+    assert judgement.entries[0].location == f"{path}:3"
     assert files.standing("gpu1", NEW) == "KNOWN"
 
 
 def test_certificate_authority_is_skipped_with_one_note(path: Path) -> None:
     """It is no key of the host; the user hears about it when it would have mattered, once."""
-    files = Files(path, f"@cert-authority {line('*.lab', OLD)}")
+    files = Files(path, f"@cert-authority {format_line('*.lab', OLD)}")
     assert files.standing("gpu1.com") == "UNKNOWN"
     assert files.notes == []
     assert files.standing("gpu1.lab") == "UNKNOWN"
@@ -165,14 +172,14 @@ def test_certificate_authority_is_skipped_with_one_note(path: Path) -> None:
         "gpu1 ssh-ed25519 AAAA",
         "gpu1 ssh-ed25519 " + base64.b64encode(RSA.blob).decode(),
         "@revoked",
-        "@new " + line("gpu1", OLD),
-        "|1|zzz " + line("", OLD),
+        "@new " + format_line("gpu1", OLD),
+        "|1|zzz " + format_line("", OLD),
         "gpu1 1024 35 123456789",
     ],
 )
 def test_unreadable_line_costs_that_line_only(path: Path, bad: str) -> None:
     """The others still count, and one note names the file and the line."""
-    files = Files(path, "# first", bad, "", line("gpu1", OLD))
+    files = Files(path, "# first", bad, "", format_line("gpu1", OLD))
     assert files.standing("gpu1") == "KNOWN"
     assert files.standing("gpu1") == "KNOWN"
     assert files.notes == [f"{path}:2: not a line of a known-hosts file; skipped"]
@@ -180,7 +187,7 @@ def test_unreadable_line_costs_that_line_only(path: Path, bad: str) -> None:
 
 def test_bytes_that_are_no_text_do_no_harm(path: Path) -> None:
     """A comment in an old encoding, a comment behind the key, Windows line ends."""
-    path.write_bytes(b"# \xe4\xff\r\n" + line("gpu1", OLD).encode() + b" ro\xf6t@x\r\n")
+    path.write_bytes(b"# \xe4\xff\r\n" + format_line("gpu1", OLD).encode() + b" ro\xf6t@x\r\n")
     assert Files(path).standing("gpu1") == "KNOWN"
 
 
@@ -203,13 +210,13 @@ def test_known_types_come_in_the_order_of_the_files(path: Path) -> None:
     """They are what the host is asked for first; revoked keys and authorities do not count."""
     files = Files(
         path,
-        line("gpu1", RSA),
-        line("gpu1", OLD),
-        line("gpu1", make_key("2", "ssh-rsa")),
-        f"@revoked {line('gpu1', make_key('3', 'ecdsa-sha2-nistp256'))}",
-        f"@cert-authority {line('gpu1', make_key('4', 'ecdsa-sha2-nistp384'))}",
+        format_line("gpu1", RSA),
+        format_line("gpu1", OLD),
+        format_line("gpu1", make_key("2", "ssh-rsa")),
+        f"@revoked {format_line('gpu1', make_key('3', 'ecdsa-sha2-nistp256'))}",
+        f"@cert-authority {format_line('gpu1', make_key('4', 'ecdsa-sha2-nistp384'))}",
     )
-    assert files.known.types(("gpu1",), [str(path)]) == ("ssh-rsa", "ssh-ed25519")
+    assert files.known.key_types(("gpu1",), [str(path)]) == ("ssh-rsa", "ssh-ed25519")
 
 
 def test_learned_key_is_known_at_once_and_later(tmp_path: Path) -> None:
@@ -217,10 +224,10 @@ def test_learned_key_is_known_at_once_and_later(tmp_path: Path) -> None:
     path = tmp_path / "new" / "known_hosts"
     files = Files(path)
     assert files.standing("gpu1", OLD, 2222) == "UNKNOWN"
-    files.known.learn("[gpu1]:2222", OLD, str(path))
+    files.known.add("[gpu1]:2222", OLD, str(path))
     assert files.standing("gpu1", OLD, 2222) == "KNOWN"
     assert files.standing("gpu1", NEW, 2222) == "CHANGED"
-    assert path.read_text() == line("[gpu1]:2222", OLD) + "\n"
+    assert path.read_text() == format_line("[gpu1]:2222", OLD) + "\n"
     assert Files(path).standing("gpu1", OLD, 2222) == "KNOWN"
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
@@ -228,18 +235,18 @@ def test_learned_key_is_known_at_once_and_later(tmp_path: Path) -> None:
 
 def test_learning_keeps_a_last_line_without_its_end(path: Path) -> None:
     """The new line does not run into one that an editor left open."""
-    path.write_text(line("gpu1", OLD))
-    Files(path).known.learn("gpu2", NEW, str(path))
-    assert path.read_text().splitlines() == [line("gpu1", OLD), line("gpu2", NEW)]
+    path.write_text(format_line("gpu1", OLD))
+    Files(path).known.add("gpu2", NEW, str(path))
+    assert path.read_text().splitlines() == [format_line("gpu1", OLD), format_line("gpu2", NEW)]
 
 
 def test_two_processes_learn_a_key_once(path: Path) -> None:
     """Who comes second finds it in the file."""
     first, second = Files(path), Files(path)
     assert {"UNKNOWN"} == {files.standing("gpu1") for files in (first, second)}
-    first.known.learn("gpu1", OLD, str(path))
-    second.known.learn("gpu1", OLD, str(path))
-    assert path.read_text() == line("gpu1", OLD) + "\n"
+    first.known.add("gpu1", OLD, str(path))
+    second.known.add("gpu1", OLD, str(path))
+    assert path.read_text() == format_line("gpu1", OLD) + "\n"
 
 
 def test_key_that_cannot_be_written_still_counts(tmp_path: Path) -> None:
@@ -248,7 +255,7 @@ def test_key_that_cannot_be_written_still_counts(tmp_path: Path) -> None:
     path = tmp_path / "file" / "known_hosts"
     files = Files(path)
     with pytest.raises(OSError, match="file"):
-        files.known.learn("gpu1", OLD, str(path))
+        files.known.add("gpu1", OLD, str(path))
     assert files.standing("gpu1") == "KNOWN"
 
 
@@ -275,8 +282,8 @@ def test_hashed_and_plain_names_say_the_same(
     """Whatever the name, the port and the salt, both forms know the same hosts."""
     path = tmp_path_factory.mktemp("known") / "known_hosts"
     name = lookup_names(host, port)[0]
-    plain = Files(path.with_name("plain"), line(name, OLD))
-    hidden = Files(path.with_name("hidden"), line(hashed(name, salt), OLD))
+    plain = Files(path.with_name("plain"), format_line(name, OLD))
+    hidden = Files(path.with_name("hidden"), format_line(hashed(name, salt), OLD))
     assert hidden.standing(host, OLD, port) == "KNOWN"
     for each, key in ((host, OLD), (host, NEW), (other, OLD)):
         assert plain.standing(each, key, port) == hidden.standing(each, key, port)

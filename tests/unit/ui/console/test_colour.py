@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from runner.ui.console.colour import Paint, bare
+from runner.ui.console.colour import LineStyler, strip_controls
 from runner.ui.console.dedup import Source
 
-GREY = Paint(["gpu1", "gpu2"], {"NO_COLOR": "1", "TERM": "xterm-256color"})
-BASIC = Paint(["gpu1", "gpu2"], {"TERM": "xterm"})
-DEEP = Paint(["gpu1", "gpu2"], {"TERM": "tmux-256color", "NO_COLOR": ""})
+GREY = LineStyler(["gpu1", "gpu2"], {"NO_COLOR": "1", "TERM": "xterm-256color"})
+BASIC = LineStyler(["gpu1", "gpu2"], {"TERM": "xterm"})
+DEEP = LineStyler(["gpu1", "gpu2"], {"TERM": "tmux-256color", "NO_COLOR": ""})
 
 
 def sources(*ranks: int) -> list[Source]:
@@ -19,20 +19,20 @@ def sources(*ranks: int) -> list[Source]:
 
 def test_prefix_names_node_and_rank() -> None:
     """Standard error has a mark, with and without colour."""
-    assert GREY.prefix(Source("gpu2", 1), error=False) == b"[gpu2:1] "
-    assert GREY.prefix(Source("gpu2", 1), error=True) == b"[gpu2:1]! "
-    assert BASIC.prefix(Source("gpu1", 0), error=False) == b"\x1b[36m[gpu1:0]\x1b[0m "
-    assert BASIC.prefix(Source("gpu2", 1), error=True) == (
+    assert GREY.prefix(Source("gpu2", 1), is_error=False) == b"[gpu2:1] "
+    assert GREY.prefix(Source("gpu2", 1), is_error=True) == b"[gpu2:1]! "
+    assert BASIC.prefix(Source("gpu1", 0), is_error=False) == b"\x1b[36m[gpu1:0]\x1b[0m "
+    assert BASIC.prefix(Source("gpu2", 1), is_error=True) == (
         b"\x1b[35m[gpu2:1]\x1b[0m\x1b[31m!\x1b[0m "
     )
-    assert BASIC.prefix(Source("gpu2", 1), error=True, hurry=True) == b"[gpu2:1]! "
+    assert BASIC.prefix(Source("gpu2", 1), is_error=True, is_plain=True) == b"[gpu2:1]! "
 
 
 def test_colour_is_the_nodes() -> None:
     """Every rank of a node has it, and so has a node that was never announced."""
-    assert DEEP.prefix(Source("gpu1", 0), error=False).startswith(b"\x1b[38;5;37m[gpu1:0]")
-    assert DEEP.prefix(Source("gpu1", 1), error=False).startswith(b"\x1b[38;5;37m[gpu1:1]")
-    assert DEEP.prefix(Source("new", 9), error=False).startswith(b"\x1b[38;5;71m[new:9]")
+    assert DEEP.prefix(Source("gpu1", 0), is_error=False).startswith(b"\x1b[38;5;37m[gpu1:0]")
+    assert DEEP.prefix(Source("gpu1", 1), is_error=False).startswith(b"\x1b[38;5;37m[gpu1:1]")
+    assert DEEP.prefix(Source("new", 9), is_error=False).startswith(b"\x1b[38;5;71m[new:9]")
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def test_colour_is_the_nodes() -> None:
 )
 def test_prefix_of_many(ranks: tuple[int, ...], prefix: str) -> None:
     """How many, and where if that is short."""
-    assert GREY.prefix_of_many(sources(*ranks), error=False) == prefix.encode()
+    assert GREY.prefix_for_many(sources(*ranks), is_error=False) == prefix.encode()
 
 
 @pytest.mark.parametrize(
@@ -71,21 +71,21 @@ def test_ranks_colour_their_own_line_at_most(wrote: bytes, shown: bytes) -> None
 def test_no_colour_at_all_where_it_is_not_wanted() -> None:
     """Neither ours nor theirs."""
     assert GREY.clean(b"\x1b[31mred") == b"red"
-    assert GREY.report("run a failed after 1 s") == "run a failed after 1 s"
+    assert GREY.style_report("run a failed after 1 s") == "run a failed after 1 s"
 
 
 def test_report_has_its_news_in_colour() -> None:
     """How it ended, and what failed first; the words are the same."""
     text = "first failure: a: x\n  b  rank 1 succeeded\nrun 1-t-a failed after 1 s\n  logs: x"
 
-    assert BASIC.report(text) == (
+    assert BASIC.style_report(text) == (
         "\x1b[1;31mfirst failure: a: x\x1b[0m\n  b  rank 1 succeeded\n"
         "\x1b[1;31mrun 1-t-a failed after 1 s\x1b[0m\n  logs: x"
     )
-    assert BASIC.report("run a succeeded after").startswith("\x1b[1;32m")
-    assert BASIC.report("run a stopped after").startswith("\x1b[1;33m")
+    assert BASIC.style_report("run a succeeded after").startswith("\x1b[1;32m")
+    assert BASIC.style_report("run a stopped after").startswith("\x1b[1;33m")
 
 
 def test_bare_text_has_no_controls() -> None:
     """For the area, where every cell is counted."""
-    assert bare(b"\x1b[31m 10%\x1b[0m|\xe2\x96\x88\tx\x00\xff") == " 10%|█  x�"
+    assert strip_controls(b"\x1b[31m 10%\x1b[0m|\xe2\x96\x88\tx\x00\xff") == " 10%|█  x�"

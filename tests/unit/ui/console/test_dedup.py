@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from runner.ui.console import dedup
-from runner.ui.console.dedup import HOLD_S, Folding, Held, Source
+from runner.ui.console.dedup import HOLD_S, LineDeduplicator, PendingLine, Source
 
 OUT, ERR = 1, 2
 LATER = HOLD_S + 0.001
 
 
-def told(held: list[Held]) -> list[str]:
+def told(held: list[PendingLine]) -> list[str]:
     """Say each line with its ranks."""
     return [
         f"{','.join(str(source.rank) for source in each.sources)} {each.line.decode()}"
@@ -19,72 +19,74 @@ def told(held: list[Held]) -> list[str]:
     ]
 
 
-def add(lines: Folding, rank: int, text: bytes, now: float = 0.0, stream: int = OUT) -> None:
+def add(
+    lines: LineDeduplicator, rank: int, text: bytes, now: float = 0.0, stream: int = OUT
+) -> None:
     """Have a rank write."""
     lines.add(Source(f"n{rank}", rank), stream, text, now)
 
 
 def test_equal_lines_are_one() -> None:
     """Of the same stream, in the time that they wait."""
-    lines = Folding()
+    lines = LineDeduplicator()
     for rank in range(3):
         add(lines, rank, b"start\nready")
     add(lines, 3, b"start", stream=ERR)
 
-    assert told(lines.due(LATER)) == ["0,1,2 start", "0,1,2 ready", "3 start"]
+    assert told(lines.pop_due(LATER)) == ["0,1,2 start", "0,1,2 ready", "3 start"]
 
 
 def test_lines_wait_no_longer_than_their_time() -> None:
     """From when the first of them came."""
-    lines = Folding()
+    lines = LineDeduplicator()
     add(lines, 0, b"x", 1.0)
     add(lines, 1, b"x", 1.1)
     add(lines, 2, b"y", 1.1)
 
-    assert told(lines.due(1.1)) == []
-    assert told(lines.due(1.0 + LATER)) == ["0,1 x"]
+    assert told(lines.pop_due(1.1)) == []
+    assert told(lines.pop_due(1.0 + LATER)) == ["0,1 x"]
     add(lines, 3, b"x", 1.2)
-    assert told(lines.due(1.2 + LATER)) == ["2 y", "3 x"]
+    assert told(lines.pop_due(1.2 + LATER)) == ["2 y", "3 x"]
 
 
 def test_line_never_overtakes_an_earlier_one_of_its_rank() -> None:
     """Rank 1 said y before x, so its x cannot join the x that waits before y."""
-    lines = Folding()
+    lines = LineDeduplicator()
     add(lines, 0, b"x\ny")
     add(lines, 1, b"y\nx")
 
-    assert told(lines.flush()) == ["0 x", "0,1 y", "1 x"]
+    assert told(lines.pop_all()) == ["0 x", "0,1 y", "1 x"]
 
 
 def test_repeated_lines_of_each_rank_pair_up() -> None:
     """A rank's second is never its first again."""
-    lines = Folding()
+    lines = LineDeduplicator()
     for rank in range(3):
         add(lines, rank, b"a\na\nb")
 
-    assert told(lines.flush()) == ["0,1,2 a", "0,1,2 a", "0,1,2 b"]
+    assert told(lines.pop_all()) == ["0,1,2 a", "0,1,2 a", "0,1,2 b"]
 
 
 def test_nothing_is_remembered_of_what_left() -> None:
     """After a flush all begins anew."""
-    lines = Folding()
+    lines = LineDeduplicator()
     add(lines, 0, b"x")
-    lines.flush()
+    lines.pop_all()
     add(lines, 0, b"x")
     add(lines, 1, b"x")
 
-    assert told(lines.flush()) == ["0,1 x"]
-    assert lines.flush() == []
+    assert told(lines.pop_all()) == ["0,1 x"]
+    assert lines.pop_all() == []
 
 
 def test_flood_is_not_held(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither a big piece nor many small ones; a moment later it is no flood any more."""
-    monkeypatch.setattr(dedup, "MANY_LINES", 100)
-    lines = Folding()
+    monkeypatch.setattr(dedup, "FLOOD_LINES", 100)
+    lines = LineDeduplicator()
 
-    assert not lines.takes(b"x\n" * dedup.CHUNK_LINES, 1.0)
-    assert lines.takes(b"x", 1.0 + LATER)
-    assert all(lines.takes(b"x", 2.0) for _ in range(100))
-    assert not lines.takes(b"x", 2.0)
-    assert lines.takes(b"x", 2.0 + LATER)
-    assert not lines.takes(b"x" * (dedup.MANY_BYTES + 1), 3.0)
+    assert not lines.accepts(b"x\n" * dedup.FLOOD_CHUNK_LINES, 1.0)
+    assert lines.accepts(b"x", 1.0 + LATER)
+    assert all(lines.accepts(b"x", 2.0) for _ in range(100))
+    assert not lines.accepts(b"x", 2.0)
+    assert lines.accepts(b"x", 2.0 + LATER)
+    assert not lines.accepts(b"x" * (dedup.FLOOD_BYTES + 1), 3.0)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from runner.ui.console.line_buffer import Assembly
+from runner.ui.console.line_buffer import LineAssembler
 
 ME = ("a", 0)
 
 
 def fed(*pieces: bytes) -> list[bytes | None]:
     """What each piece gives at once."""
-    lines = Assembly(1000)
+    lines = LineAssembler(1000)
     return [lines.feed(ME, piece, 0.0) for piece in pieces]
 
 
@@ -37,7 +37,7 @@ def test_pieces_become_lines(pieces: list[bytes], shown: list[bytes | None]) -> 
 
 def test_sources_do_not_mix() -> None:
     """Each has its own unfinished line."""
-    lines = Assembly(1000)
+    lines = LineAssembler(1000)
     lines.feed(("a", 0), b"one", 0.0)
     lines.feed(("a", 1), b"two", 0.0)
 
@@ -47,54 +47,54 @@ def test_sources_do_not_mix() -> None:
 
 def test_unfinished_line_is_handed_out_after_a_second_and_its_rest_later() -> None:
     """No byte is doubled, none is lost, and no empty line is made up."""
-    lines = Assembly(1000)
+    lines = LineAssembler(1000)
     lines.feed(ME, b"before\nLoading", 5.0)
 
-    assert lines.overdue(5.9) == []
-    assert lines.overdue(6.0) == [(ME, b"Loading")]
-    assert lines.overdue(9.0) == []
+    assert lines.pop_overdue(5.9) == []
+    assert lines.pop_overdue(6.0) == [(ME, b"Loading")]
+    assert lines.pop_overdue(9.0) == []
     assert lines.feed(ME, b" still", 9.0) is None
-    assert lines.overdue(9.9) == []
-    assert lines.overdue(10.0) == [(ME, b" still")]
+    assert lines.pop_overdue(9.9) == []
+    assert lines.pop_overdue(10.0) == [(ME, b" still")]
     assert lines.feed(ME, b"\n", 11.0) is None
     assert lines.feed(ME, b"\n", 11.0) == b""
 
 
 def test_rest_of_an_unfinished_line_comes_with_what_follows() -> None:
     """Its end alone is nothing to show."""
-    lines = Assembly(1000)
+    lines = LineAssembler(1000)
     lines.feed(ME, b"Loading", 0.0)
-    lines.overdue(1.0)
+    lines.pop_overdue(1.0)
 
     assert lines.feed(ME, b"\nnext\n", 2.0) == b"next"
     lines.feed(ME, b"Loading", 3.0)
-    lines.overdue(4.0)
+    lines.pop_overdue(4.0)
     assert lines.feed(ME, b" done\n\nnext\n", 5.0) == b" done\n\nnext"
 
 
 def test_line_that_grows_for_long_is_as_old_as_its_beginning() -> None:
     """Dots that come one by one are seen too."""
-    lines = Assembly(1000)
+    lines = LineAssembler(1000)
     for moment in (0.0, 0.4, 0.8):
         lines.feed(ME, b".", moment)
 
-    assert lines.overdue(1.0) == [(ME, b"...")]
+    assert lines.pop_overdue(1.0) == [(ME, b"...")]
 
 
 def test_redrawn_line_is_never_overdue() -> None:
     """In a pipe only its last form counts."""
-    lines = Assembly(1000)
+    lines = LineAssembler(1000)
     lines.feed(ME, b"\r 10%", 0.0)
     lines.feed(ME, b"\r 20%", 5.0)
 
-    assert lines.overdue(100.0) == []
-    assert lines.finish() == [(ME, b" 20%")]
-    assert lines.finish() == []
+    assert lines.pop_overdue(100.0) == []
+    assert lines.pop_all() == [(ME, b" 20%")]
+    assert lines.pop_all() == []
 
 
 def test_pending_lines_are_the_redrawn_and_the_old() -> None:
     """What a live area shows; blanks are nothing to show."""
-    lines = Assembly(1000)
+    lines = LineAssembler(1000)
     lines.feed(("a", 0), b"\r 10%\r 20%", 0.0)
     lines.feed(("a", 1), b"Loading", 0.0)
     lines.feed(("a", 2), b"\r 10%\r    \r", 0.0)
@@ -105,16 +105,16 @@ def test_pending_lines_are_the_redrawn_and_the_old() -> None:
 
 def test_bar_that_wiped_itself_away_is_nothing() -> None:
     """As on a terminal; blanks that somebody printed are theirs."""
-    lines = Assembly(1000)
+    lines = LineAssembler(1000)
     lines.feed(("a", 0), b"\r 10%\r    \r", 0.0)
     lines.feed(("a", 1), b"  ", 0.0)
 
-    assert lines.finish() == [(("a", 1), b"  ")]
+    assert lines.pop_all() == [(("a", 1), b"  ")]
 
 
 def test_endless_line_comes_in_pieces() -> None:
     """And the end of the last piece is no line."""
-    lines = Assembly(8)
+    lines = LineAssembler(8)
 
     assert lines.feed(ME, b"12345678", 0.0) is None
     assert lines.feed(ME, b"9abc", 0.0) == b"123456789abc"
@@ -123,7 +123,7 @@ def test_endless_line_comes_in_pieces() -> None:
 
 def test_endless_redrawing_takes_no_memory() -> None:
     """Only the newest form is kept."""
-    lines = Assembly(100)
+    lines = LineAssembler(100)
     for number in range(1000):
         assert lines.feed(ME, b"\rstep %d" % number, 0.0) is None
 

@@ -19,7 +19,7 @@ import pytest
 from runner.ui.console import line_buffer, live, plain, status_area, status_render, writer
 from runner.ui.console.live import LiveConsole, Screen
 from runner.ui.console.plain import Console, open_console
-from runner.ui.console.status_area import Area, Row
+from runner.ui.console.status_area import Row, StatusArea
 
 NODES = ["gpu1", "gpu2"]
 PATIENCE_S = 5.0
@@ -90,7 +90,7 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[Terminal]:
     monkeypatch.setattr(plain, "OUT", made.other)
     monkeypatch.setattr(plain, "ERR", made.theirs)
     monkeypatch.setattr(status_area, "SHOW_AFTER_S", -1.0)
-    monkeypatch.setattr(status_render, "_elapsed", lambda _: "0 s")
+    monkeypatch.setattr(status_render, "_format_elapsed", lambda _: "0 s")
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.delenv("NO_COLOR", raising=False)
     yield made
@@ -116,13 +116,13 @@ def test_area_is_below_the_lines_and_gone_at_the_end(terminal: Terminal) -> None
     """The verdict is the last on the screen; nothing of the area stays."""
     shown = opened()
     shown.phase("running")
-    shown.state("gpu1", "running")
-    shown.state("gpu2", "2 of 4 ranks")
-    shown.say("opening")
-    shown.show("gpu1", 0, "out", b"one\n")
+    shown.node_status("gpu1", "running")
+    shown.node_status("gpu2", "2 of 4 ranks")
+    shown.message("opening")
+    shown.rank_output("gpu1", 0, "out", b"one\n")
     wait_until(lambda: "[gpu1:0] one" in terminal.screen() and len(terminal.screen()) == 5)
     meanwhile = terminal.screen()
-    shown.finish_ranks(PATIENCE_S)
+    shown.flush_ranks(PATIENCE_S)
     shown.verdict("run 1-a succeeded after 1 s\n  logs: here")
     shown.close()
     terminal.hang_up()
@@ -147,7 +147,7 @@ def test_area_is_below_the_lines_and_gone_at_the_end(terminal: Terminal) -> None
 def test_what_we_quote_of_hosts_moves_no_cursor(terminal: Terminal) -> None:
     """The last lines of a log, or a banner, may hold anything."""
     shown = opened()
-    shown.say("banner\r\n\x1b[2Jwelcome")
+    shown.message("banner\r\n\x1b[2Jwelcome")
     shown.verdict("  | \x1b[31mred\x1b[5A\nrun 1-a failed after 1 s")
     shown.close()
     terminal.hang_up()
@@ -160,9 +160,9 @@ def test_same_line_of_many_ranks_is_one(terminal: Terminal) -> None:
     """In order of arrival, before our own words that came later; errors are marked."""
     shown = opened()
     for rank in range(4):
-        shown.show(NODES[rank // 2], rank, "out", b"start\n")
-    shown.show("gpu2", 3, "err", b"warning\n")
-    shown.say("every rank started")
+        shown.rank_output(NODES[rank // 2], rank, "out", b"start\n")
+    shown.rank_output("gpu2", 3, "err", b"warning\n")
+    shown.message("every rank started")
     shown.close()
     terminal.hang_up()
 
@@ -176,7 +176,7 @@ def test_same_line_of_many_ranks_is_one(terminal: Terminal) -> None:
 def test_held_lines_come_by_themselves(terminal: Terminal) -> None:
     """A fifth of a second later, at most."""
     shown = opened()
-    shown.show("gpu1", 0, "out", b"start\n")
+    shown.rank_output("gpu1", 0, "out", b"start\n")
     wait_until(lambda: terminal.screen() == ["[gpu1:0] start"])
     shown.close()
 
@@ -188,8 +188,8 @@ def test_flood_is_shown_to_the_last_line(terminal: Terminal) -> None:
     for chunk in range(10):
         for rank in range(2):
             text = b"".join(b"%d\n" % (100 * chunk + line) for line in range(100))
-            shown.show(NODES[rank], rank, "out", text)
-    shown.finish_ranks(PATIENCE_S)
+            shown.rank_output(NODES[rank], rank, "out", text)
+    shown.flush_ranks(PATIENCE_S)
     shown.close()
     terminal.hang_up()
 
@@ -203,14 +203,14 @@ def test_progress_bar_stands_in_the_area_until_it_ends(
     terminal: Terminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its last form is a line."""
-    monkeypatch.setattr(live, "LIVE_S", 0.0)
+    monkeypatch.setattr(live, "PROGRESS_INTERVAL_S", 0.0)
     shown = opened()
     shown.phase("running")
-    shown.show("gpu1", 0, "err", b"\r 10%")
+    shown.rank_output("gpu1", 0, "err", b"\r 10%")
     wait_until(lambda: terminal.screen() == ["running  0 s", "[gpu1:0]  10%"])
-    shown.show("gpu1", 0, "err", b"\r 20%\r 30%")
+    shown.rank_output("gpu1", 0, "err", b"\r 20%\r 30%")
     wait_until(lambda: terminal.screen() == ["running  0 s", "[gpu1:0]  30%"])
-    shown.show("gpu1", 0, "err", b"\r100%\n")
+    shown.rank_output("gpu1", 0, "err", b"\r100%\n")
     wait_until(lambda: terminal.screen() == ["[gpu1:0]! 100%", "running  0 s"])
     shown.close()
 
@@ -219,12 +219,12 @@ def test_unfinished_line_stands_in_the_area(
     terminal: Terminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It becomes a line when it ends, or when all does."""
-    monkeypatch.setattr(line_buffer, "UNFINISHED_S", 0.0)
+    monkeypatch.setattr(line_buffer, "SHOW_PARTIAL_AFTER_S", 0.0)
     shown = opened()
-    shown.show("gpu1", 0, "out", b"Loading...")
+    shown.rank_output("gpu1", 0, "out", b"Loading...")
     wait_until(lambda: terminal.screen()[1:] == ["[gpu1:0] Loading..."])
-    shown.show("gpu1", 0, "out", b" done\nand")
-    shown.finish_ranks()
+    shown.rank_output("gpu1", 0, "out", b" done\nand")
+    shown.flush_ranks()
     shown.close()
     terminal.hang_up()
 
@@ -234,8 +234,8 @@ def test_unfinished_line_stands_in_the_area(
 def test_single_rank_is_not_held(terminal: Terminal) -> None:
     """There is nothing to fold it with."""
     shown = opened(frozenset({0}))
-    shown.show("gpu1", 0, "out", b"same\n")
-    shown.show("gpu2", 1, "out", b"same\n")
+    shown.rank_output("gpu1", 0, "out", b"same\n")
+    shown.rank_output("gpu2", 1, "out", b"same\n")
     shown.close()
     terminal.hang_up()
 
@@ -249,9 +249,9 @@ def test_output_that_goes_elsewhere_is_plain(
     descriptor = os.open(tmp_path / "out", os.O_WRONLY | os.O_CREAT)
     monkeypatch.setattr(plain, "OUT", descriptor)
     shown = open_console("auto", None, NODES)
-    shown.show("gpu1", 0, "out", b"\x1b[31msame\n")
-    shown.show("gpu1", 1, "out", b"\x1b[31msame\nbar\r 10%\r 20%")
-    shown.show("gpu1", 1, "err", b"error\n")
+    shown.rank_output("gpu1", 0, "out", b"\x1b[31msame\n")
+    shown.rank_output("gpu1", 1, "out", b"\x1b[31msame\nbar\r 10%\r 20%")
+    shown.rank_output("gpu1", 1, "err", b"error\n")
     shown.close()
     os.close(descriptor)
     terminal.hang_up()
@@ -272,8 +272,8 @@ def test_terminal_that_knows_nothing_gets_plain_lines(
     second = open_console("auto", None, NODES)
     for each in (first, second):
         each.phase("running")
-        each.state("gpu1", "running")
-        each.show("gpu1", 0, "err", b"x\n")
+        each.node_status("gpu1", "running")
+        each.rank_output("gpu1", 0, "err", b"x\n")
         each.verdict("run 1-a succeeded after 1 s")
         each.close()
     terminal.hang_up()
@@ -297,14 +297,14 @@ def test_pipe_gets_plain_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     assert type(made) is Console
 
 
-class Painted(Area):
+class Painted(StatusArea):
     """An area that looks as it is told."""
 
     def __init__(self, *texts: str) -> None:
         super().__init__([], colour=False)
         self.rows = [Row(text.encode(), len(text)) for text in texts]
 
-    def picture(self, columns: int, rows: int) -> list[Row]:
+    def render(self, columns: int, rows: int) -> list[Row]:
         """Return what was told."""
         del columns, rows
         if self.rows == [Row(b"broken", 6)]:
@@ -330,7 +330,7 @@ def size(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     """Set how many columns there are."""
 
     def set_columns(columns: int) -> None:
-        monkeypatch.setattr(live, "_size", lambda _: (columns, 24))
+        monkeypatch.setattr(live, "_terminal_size", lambda _: (columns, 24))
 
     set_columns(80)
     return set_columns
@@ -378,7 +378,7 @@ def test_after_a_stop_nothing_of_others_is_wiped() -> None:
     """After Ctrl-Z and fg the area is drawn anew, below what the shell wrote."""
     screen = Screen(-1, Painted("one"), Clock())
     screen.frame(b"")
-    screen.forget()
+    screen.forget_drawn()
 
     assert screen.frame(b"") == b"one\n"
 
@@ -388,7 +388,7 @@ def test_stop_is_seen_by_a_wait_that_took_too_long(
     monkeypatch: pytest.MonkeyPatch, longer: float, seen: bool
 ) -> None:
     """Whoever waits for a moment and wakes much later was stopped."""
-    monkeypatch.setattr(writer, "STOPPED_S", longer)
+    monkeypatch.setattr(writer, "SUSPENDED_S", longer)
     ticks: list[None] = []
     stops: list[None] = []
     made = writer.Writer(
@@ -396,12 +396,12 @@ def test_stop_is_seen_by_a_wait_that_took_too_long(
         0.001,
         lambda: ticks.append(None),
         lambda _: None,
-        stopped=lambda: stops.append(None),
+        on_suspended=lambda: stops.append(None),
     )
     made.start()
     wait_until(lambda: len(ticks) > 1)
-    made.end()
-    wait_until(lambda: not made.alive)
+    made.finish()
+    wait_until(lambda: not made.is_alive)
 
     assert bool(stops) == seen
 
@@ -412,4 +412,4 @@ def test_broken_area_costs_no_line() -> None:
     painted = Painted("broken")
 
     assert Screen(-1, painted, Clock()).frame(b"line\n") == b"line\n"
-    assert painted.over
+    assert painted.has_ended

@@ -67,8 +67,8 @@ def wait_until(true: Callable[[], bool]) -> None:
 def test_lines_carry_node_and_global_rank(out: Pipe, err: Pipe) -> None:
     """Each stream goes to ours of the same name, each line with its prefix."""
     shown = Console()
-    shown.show("gpu1", 0, "out", b"one\ntwo\n")
-    shown.show("gpu2", 11, "err", b"three\n")
+    shown.rank_output("gpu1", 0, "out", b"one\ntwo\n")
+    shown.rank_output("gpu2", 11, "err", b"three\n")
     shown.close()
 
     assert out.text() == "[gpu1:0] one\n[gpu1:0] two\n"
@@ -79,9 +79,9 @@ def test_lines_of_ranks_do_not_mix(out: Pipe, err: Pipe) -> None:
     """However output is cut, a line is whole when it is shown, and in order per stream."""
     shown = Console()
     for chunk in (b"he", b"llo\nwor", b"ld\n"):
-        shown.show("a", 0, "out", chunk)
-        shown.show("b", 1, "out", chunk)
-        shown.show("a", 0, "err", chunk)
+        shown.rank_output("a", 0, "out", chunk)
+        shown.rank_output("b", 1, "out", chunk)
+        shown.rank_output("a", 0, "err", chunk)
     shown.close()
 
     assert out.text() == "[a:0] hello\n[b:1] hello\n[a:0] world\n[b:1] world\n"
@@ -91,7 +91,7 @@ def test_lines_of_ranks_do_not_mix(out: Pipe, err: Pipe) -> None:
 def test_empty_lines_are_lines(out: Pipe, err: Pipe) -> None:
     """Nothing a rank wrote is swallowed."""
     shown = Console()
-    shown.show("a", 0, "out", b"\n\nx\n")
+    shown.rank_output("a", 0, "out", b"\n\nx\n")
     shown.close()
 
     assert out.text() == "[a:0] \n[a:0] \n[a:0] x\n"
@@ -101,10 +101,10 @@ def test_empty_lines_are_lines(out: Pipe, err: Pipe) -> None:
 def test_last_line_without_an_end_is_shown_at_the_end(out: Pipe, err: Pipe) -> None:
     """A rank may die in the middle of a line; before our own last words it is completed."""
     shown = Console()
-    shown.show("a", 0, "out", b"done\nhalf a li")
-    shown.show("a", 0, "err", b"Killed")
-    shown.finish_ranks()
-    shown.say("run failed")
+    shown.rank_output("a", 0, "out", b"done\nhalf a li")
+    shown.rank_output("a", 0, "err", b"Killed")
+    shown.flush_ranks()
+    shown.message("run failed")
     shown.close()
 
     assert out.text() == "[a:0] done\n[a:0] half a li\n"
@@ -114,9 +114,9 @@ def test_last_line_without_an_end_is_shown_at_the_end(out: Pipe, err: Pipe) -> N
 def test_only_chosen_ranks_are_shown(out: Pipe, err: Pipe) -> None:
     """`logs.ranks` chooses; our own lines are always there."""
     shown = Console(frozenset({1}))
-    shown.show("a", 0, "out", b"zero\nmore")
-    shown.show("a", 1, "out", b"one\n")
-    shown.say("started\nall")
+    shown.rank_output("a", 0, "out", b"zero\nmore")
+    shown.rank_output("a", 1, "out", b"one\n")
+    shown.message("started\nall")
     shown.close()
 
     assert out.text() == "[a:1] one\n"
@@ -127,11 +127,11 @@ def test_line_without_an_end_comes_in_pieces(
     out: Pipe, err: Pipe, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A rank that never ends its line fills no memory."""
-    monkeypatch.setattr(plain, "LONG_LINE", 8)
+    monkeypatch.setattr(plain, "MAX_LINE_BYTES", 8)
     shown = Console()
-    shown.show("a", 0, "out", b"12345678")
-    shown.show("a", 0, "out", b"9abc")
-    shown.show("a", 0, "out", b"def\n")
+    shown.rank_output("a", 0, "out", b"12345678")
+    shown.rank_output("a", 0, "out", b"9abc")
+    shown.rank_output("a", 0, "out", b"def\n")
     shown.close()
 
     assert out.text() == "[a:0] 123456789abc\n[a:0] def\n"
@@ -141,9 +141,9 @@ def test_line_without_an_end_comes_in_pieces(
 def test_what_is_no_text_is_passed_on(out: Pipe, err: Pipe) -> None:
     """Bytes of ranks are theirs; in our own lines nothing can fail to be written."""
     shown = Console()
-    shown.show("a", 0, "out", b"\xc3\xbc")
-    shown.show("a", 0, "out", b"\n")
-    shown.say("host said \udcff")
+    shown.rank_output("a", 0, "out", b"\xc3\xbc")
+    shown.rank_output("a", 0, "out", b"\n")
+    shown.message("host said \udcff")
     shown.close()
 
     assert out.text() == "[a:0] ü\n"
@@ -154,16 +154,16 @@ def test_console_that_nobody_reads_is_full(
     out: Pipe, err: Pipe, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`show` never waits; who asks `full` knows when to fetch no more, and when to go on."""
-    monkeypatch.setattr(plain, "LIMIT", 1000)
+    monkeypatch.setattr(plain, "MAX_WAITING_BYTES", 1000)
     line = b"x" * 99 + b"\n"
     shown = Console()
-    shown.show("a", 0, "out", line * 2000)
-    full = shown.full
+    shown.rank_output("a", 0, "out", line * 2000)
+    full = shown.is_full
     text: list[str] = []
     reader = threading.Thread(target=lambda: text.append(_drain(out, 2000 * 106)))
     reader.start()
     reader.join(PATIENCE_S)
-    wait_until(lambda: not shown.full)
+    wait_until(lambda: not shown.is_full)
     shown.close()
 
     assert full
@@ -180,13 +180,13 @@ def _drain(pipe: Pipe, size: int) -> str:
 
 def test_muted_console_is_never_full(out: Pipe, err: Pipe, monkeypatch: pytest.MonkeyPatch) -> None:
     """While a run is being stopped, output that would have to wait is dropped, our words not."""
-    monkeypatch.setattr(plain, "LIMIT", 1000)
+    monkeypatch.setattr(plain, "MAX_WAITING_BYTES", 1000)
     shown = Console()
-    shown.show("a", 0, "out", b"x" * 99999 + b"\n")  # more than the pipe takes
+    shown.rank_output("a", 0, "out", b"x" * 99999 + b"\n")  # more than the pipe takes
     shown.mute()
-    shown.show("a", 0, "out", b"dropped\n")
-    shown.say("stopping")
-    full = shown.full
+    shown.rank_output("a", 0, "out", b"dropped\n")
+    shown.message("stopping")
+    full = shown.is_full
     text = _drain(out, 6 + 99999 + 1)
     shown.close()
 
@@ -199,7 +199,7 @@ def test_muted_console_that_keeps_up_shows_all(out: Pipe, err: Pipe) -> None:
     """The last words of ranks are worth seeing where they cost nothing."""
     shown = Console()
     shown.mute()
-    shown.show("a", 0, "out", b"saved a checkpoint\n")
+    shown.rank_output("a", 0, "out", b"saved a checkpoint\n")
     shown.close()
 
     assert out.text() == "[a:0] saved a checkpoint\n"
@@ -210,9 +210,9 @@ def test_reader_that_left_is_told_once_and_not_missed(out: Pipe, err: Pipe) -> N
     """After `| head` has seen enough, the run goes on without it."""
     os.close(out.reading)
     shown = Console()
-    shown.show("a", 0, "out", b"one\n")
-    shown.show("a", 0, "out", b"two\n")
-    shown.say("run succeeded")
+    shown.rank_output("a", 0, "out", b"one\n")
+    shown.rank_output("a", 0, "out", b"two\n")
+    shown.message("run succeeded")
     shown.close()
 
     assert sorted(err.text().splitlines()) == [
@@ -225,7 +225,7 @@ def test_terminal_in_nonblocking_mode_loses_nothing(out: Pipe, err: Pipe) -> Non
     """Other programs may have set that on a terminal we share."""
     os.set_blocking(out.writing, False)
     shown = Console()
-    shown.show("a", 0, "out", b"x" * 199999 + b"\n")
+    shown.rank_output("a", 0, "out", b"x" * 199999 + b"\n")
 
     text = _drain(out, 6 + 199999 + 1)
     shown.close()
@@ -237,7 +237,7 @@ def test_terminal_in_nonblocking_mode_loses_nothing(out: Pipe, err: Pipe) -> Non
 def test_closing_waits_no_longer_than_told(out: Pipe, err: Pipe) -> None:
     """A terminal that is stopped does not keep us from ending."""
     shown = Console()
-    shown.show("a", 0, "out", b"x" * 99999 + b"\n")
+    shown.rank_output("a", 0, "out", b"x" * 99999 + b"\n")
     began = time.monotonic()
 
     shown.close(give_up=lambda: time.monotonic() > began + 0.02)

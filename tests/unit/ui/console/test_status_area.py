@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from runner.ui.console.dedup import Source
-from runner.ui.console.status_area import Area
+from runner.ui.console.status_area import StatusArea
 
 NODES = [f"gpu{number}" for number in range(1, 9)]
 
@@ -27,19 +27,19 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def area(clock: Clock) -> Area:
+def area(clock: Clock) -> StatusArea:
     """Of eight nodes, without colour."""
-    return Area(NODES, colour=False, clock=clock)
+    return StatusArea(NODES, colour=False, clock=clock)
 
 
-def look(area: Area, columns: int = 80, rows: int = 24) -> list[str]:
+def look(area: StatusArea, columns: int = 80, rows: int = 24) -> list[str]:
     """Return the picture as text; each row fits, with a cell to spare."""
-    picture = area.picture(columns, rows)
+    picture = area.render(columns, rows)
     assert all(row.cells < max(columns, 2) for row in picture)
     return [row.text.decode() for row in picture]
 
 
-def test_what_is_over_soon_is_never_shown(area: Area, clock: Clock) -> None:
+def test_what_is_over_soon_is_never_shown(area: StatusArea, clock: Clock) -> None:
     """A quick run has no area."""
     area.phase("connecting")
     clock.now += 0.9
@@ -50,7 +50,7 @@ def test_what_is_over_soon_is_never_shown(area: Area, clock: Clock) -> None:
     assert first == look(area) == []
 
 
-def test_area_stays_once_it_was_shown(area: Area, clock: Clock) -> None:
+def test_area_stays_once_it_was_shown(area: StatusArea, clock: Clock) -> None:
     """A new phase begins at 0 s, without a flicker."""
     area.phase("connecting")
     clock.now += 3.2
@@ -62,12 +62,12 @@ def test_area_stays_once_it_was_shown(area: Area, clock: Clock) -> None:
     assert look(area) == ["starting  0 s"]
 
 
-def test_equal_states_are_one_row(area: Area, clock: Clock) -> None:
+def test_equal_states_are_one_row(area: StatusArea, clock: Clock) -> None:
     """Nodes by range, in order of the first."""
     area.phase("connecting")
     for node in NODES:
-        area.state(node, "ready")
-    area.state("gpu3", "asking DNS")
+        area.node_status(node, "ready")
+    area.node_status("gpu3", "asking DNS")
     clock.now += 65
 
     assert look(area) == [
@@ -77,33 +77,33 @@ def test_equal_states_are_one_row(area: Area, clock: Clock) -> None:
     ]
 
 
-def test_single_state_stands_beside_the_phase(area: Area, clock: Clock) -> None:
+def test_single_state_stands_beside_the_phase(area: StatusArea, clock: Clock) -> None:
     """And is not said twice."""
     area.phase("running")
     for node in NODES:
-        area.state(node, "running")
+        area.node_status(node, "running")
     clock.now += 3723
 
     assert look(area) == ["running  1 h 02 m  gpu[1-8]"]
     for node in NODES:
-        area.state(node, "ended")
+        area.node_status(node, "ended")
     assert look(area) == ["running  1 h 02 m  gpu[1-8] ended"]
 
 
-def test_what_others_say_stays_in_its_row(area: Area, clock: Clock) -> None:
+def test_what_others_say_stays_in_its_row(area: StatusArea, clock: Clock) -> None:
     """A message may have more lines than one."""
     area.phase("connecting")
-    area.state("gpu1", "no route\n  to\x1b host ")
+    area.node_status("gpu1", "no route\n  to\x1b host ")
     clock.now += 2
 
     assert look(area) == ["connecting  2 s  gpu1 no route to host"]
 
 
-def test_area_takes_a_third_at_most(area: Area, clock: Clock) -> None:
+def test_area_takes_a_third_at_most(area: StatusArea, clock: Clock) -> None:
     """What has no room is counted."""
     area.phase("pushing the code")
     for number, node in enumerate(NODES):
-        area.state(node, f"{number} %")
+        area.node_status(node, f"{number} %")
     clock.now += 2
 
     assert look(area, rows=12) == [
@@ -116,40 +116,40 @@ def test_area_takes_a_third_at_most(area: Area, clock: Clock) -> None:
 
 
 @pytest.mark.parametrize("columns", [1, 2, 7, 20, 39])
-def test_area_fits_a_narrow_terminal(area: Area, clock: Clock, columns: int) -> None:
+def test_area_fits_a_narrow_terminal(area: StatusArea, clock: Clock, columns: int) -> None:
     """A row never breaks."""
     area.phase("connecting")
     for number, node in enumerate(NODES):
-        area.state(node, f"asking DNS {number % 3}")
-    area.live([(Source("gpu1", 0), "漢字 100%|██████████| 50/50")])
+        area.node_status(node, f"asking DNS {number % 3}")
+    area.progress_lines([(Source("gpu1", 0), "漢字 100%|██████████| 50/50")])
     clock.now += 2
 
     assert look(area, columns)
 
 
-def test_unfinished_lines_stand_below(area: Area, clock: Clock) -> None:
+def test_unfinished_lines_stand_below(area: StatusArea, clock: Clock) -> None:
     """One for each rank while there is room, in their order."""
     area.phase("running")
-    area.live([(Source("gpu2", 10), "10%"), (Source("gpu1", 2), "12%")])
+    area.progress_lines([(Source("gpu2", 10), "10%"), (Source("gpu1", 2), "12%")])
     clock.now += 2
 
     assert look(area) == ["running  2 s", "[gpu1:2]  12%", "[gpu2:10] 10%"]
 
 
-def test_too_many_unfinished_lines_are_folded(area: Area, clock: Clock) -> None:
+def test_too_many_unfinished_lines_are_folded(area: StatusArea, clock: Clock) -> None:
     """By what they say; if that is too much, a node's first rank speaks for it."""
     area.phase("running")
     clock.now += 2
     ranks = [Source(f"gpu{number // 4 + 1}", number) for number in range(16)]
-    area.live([(source, "Loading" if source.rank % 2 else "Waiting") for source in ranks])
+    area.progress_lines([(source, "Loading" if source.rank % 2 else "Waiting") for source in ranks])
     assert look(area)[1:] == ["[×8 gpu[1-4]] Waiting", "[×8 gpu[1-4]] Loading"]
 
-    area.live([(source, f"{source.rank} %") for source in ranks])
+    area.progress_lines([(source, f"{source.rank} %") for source in ranks])
     assert look(area)[1:] == [f"[×4 gpu{n + 1}] {4 * n} %" for n in range(4)]
     assert look(area, rows=12)[1:] == ["[×4 gpu1] 0 %", "[×4 gpu2] 4 %", "… and 8 more ranks"]
 
 
-def test_ended_area_is_gone(area: Area, clock: Clock) -> None:
+def test_ended_area_is_gone(area: StatusArea, clock: Clock) -> None:
     """Whatever is said to it then."""
     area.phase("running")
     clock.now += 2
@@ -162,12 +162,12 @@ def test_ended_area_is_gone(area: Area, clock: Clock) -> None:
 
 def test_colour_is_used_where_it_is_wanted(clock: Clock) -> None:
     """Bad news is red; cells are counted without colours."""
-    area = Area(["a", "b"], colour=True, clock=clock)
+    area = StatusArea(["a", "b"], colour=True, clock=clock)
     area.phase("running")
-    area.state("a", "running")
-    area.state("b", "lost")
+    area.node_status("a", "running")
+    area.node_status("b", "lost")
     clock.now += 2
-    rows = area.picture(80, 24)
+    rows = area.render(80, 24)
 
     assert [row.cells for row in rows] == [12, 12, 9]
     assert b"\x1b[31mlost" in rows[2].text

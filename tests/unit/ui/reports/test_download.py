@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from runner.control.record.download import Pulled
+from runner.control.record.download import PullResult
 from runner.core.errors import Problem
 from runner.ui.reports import download
 
@@ -10,9 +10,15 @@ from runner.ui.reports import download
 def test_a_few_lines_say_what_came() -> None:
     """Nodes with as many files as one."""
     pulled = {
-        "gpu1": Pulled(new=5, size=3_000_000, whole=True, notes=["pipe: is neither"]),
-        "gpu2": Pulled(new=5, size=400_000, whole=True, left_out=1200),
-        "gpu3": Pulled(new=2, there=1, failed=23, problems=[Problem("gpu3", "x")] * 20),
+        "gpu1": PullResult(
+            new_count=5, fetched_bytes=3_000_000, is_finished=True, notes=["pipe: is neither"]
+        ),
+        "gpu2": PullResult(
+            new_count=5, fetched_bytes=400_000, is_finished=True, omitted_count=1200
+        ),
+        "gpu3": PullResult(
+            new_count=2, existing_count=1, failed_count=23, problems=[Problem("gpu3", "x")] * 20
+        ),
     }
     assert download.summary(pulled, "runs/x") == (
         "pulled 12 files, 3.4 MB, into runs/x (gpu[1-2] 5 each, gpu3 2)\n"
@@ -24,18 +30,22 @@ def test_a_few_lines_say_what_came() -> None:
 
 def test_nothing_new_and_nothing_at_all() -> None:
     """Both are said in words."""
-    there = {"gpu1": Pulled(there=3, whole=True), "gpu2": Pulled(there=1, whole=True)}
+    there = {
+        "gpu1": PullResult(existing_count=3, is_finished=True),
+        "gpu2": PullResult(existing_count=1, is_finished=True),
+    }
     assert download.summary(there, "runs/x") == "nothing new; 4 files in runs/x"
-    assert download.summary({"gpu1": Pulled()}, "runs/x") == "nothing was pulled"
-    one = {"gpu1": Pulled(new=1, size=5, whole=True)}
+    assert download.summary({"gpu1": PullResult()}, "runs/x") == "nothing was pulled"
+    one = {"gpu1": PullResult(new_count=1, fetched_bytes=5, is_finished=True)}
     assert download.summary(one, "runs/x") == "pulled 1 file, 5 B, into runs/x (gpu1)"
 
 
 def test_the_advice_is_given_once() -> None:
     """With the last problem of each node."""
     problems = [Problem("gpu1", "a", "again"), Problem("gpu1", "b", "again")]
-    told = download.problems({"gpu1": Pulled(problems=problems), "gpu2": Pulled()})
+    told = download.problems({"gpu1": PullResult(problems=problems), "gpu2": PullResult()})
     assert told == [Problem("gpu1", "a"), Problem("gpu1", "b", "again")]
     assert (
-        download.as_data({"gpu1": Pulled(problems=problems)})["gpu1"]["problems"][0]["what"] == "a"
+        download.as_data({"gpu1": PullResult(problems=problems)})["gpu1"]["problems"][0]["message"]
+        == "a"
     )

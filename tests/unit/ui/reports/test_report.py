@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from runner.core.model.past import Past
+from runner.core.model.past import PastAttempt
 from runner.core.model.spec import Node, Spec, Task
 from runner.core.outcome.verdict import Failure, NodeResult, RankResult, Verdict
 from runner.core.planning.build_plan import Plan, build_plan
 from runner.ui.reports import report
-from runner.ui.reports.report import ending, opening
+from runner.ui.reports.report import final_report, launch_header
 from tests.golden.builders import RUN_ID, facts, plan, spec
 
 FOLDER = Path("runs/0314")
-DONE = NodeResult(0, ended=True)
+DONE = NodeResult(0, end_verified=True)
 TERM, KILL = 15, 9
 
 
@@ -33,7 +33,9 @@ def told(verdict: Verdict, made: Plan | None = None, **tails: list[str]) -> str:
         assert lines >= 12
         return tails.get(f"{node}_{name.replace('.', '_')}", [])
 
-    return ending(made or plan(2, 2), verdict, FOLDER, tail, disconnect_s=15.0, where="-c lab")
+    return final_report(
+        made or plan(2, 2), verdict, FOLDER, tail, disconnect_s=15.0, cluster_selector="-c lab"
+    )
 
 
 def ranks(*ends: int | None, signals: dict[int, int] | None = None) -> dict[str, RankResult]:
@@ -111,7 +113,7 @@ def test_many_lost_hosts_are_one_line() -> None:
     )
     ends = {str(rank): RankResult(f"n{rank}", None, None, started=True) for rank in range(9)}
     nodes = dict.fromkeys(names, NodeResult())
-    verdict = Verdict("lost", 4, 65.0, unproven=tuple(names), nodes=nodes, ranks=ends)
+    verdict = Verdict("lost", 4, 65.0, unverified=tuple(names), nodes=nodes, ranks=ends)
 
     assert told(verdict, made).startswith(
         "  n[0-8]  ranks 0-8 ended unseen\n"
@@ -204,7 +206,7 @@ def test_lost_host_is_named_with_what_becomes_of_it() -> None:
         30.0,
         Failure("b", None, "nothing was heard from it for 15 s"),
         consequences=2,
-        unproven=("b",),
+        unverified=("b",),
         nodes={"a": replace(DONE, code=1), "b": NodeResult()},
         ranks=ranks(None, None, None, None, signals={0: TERM, 1: TERM}),
     )
@@ -246,8 +248,11 @@ def test_stuck_run_names_hosts_and_processes() -> None:
         "stuck",
         5,
         40.0,
-        unproven=("b",),
-        nodes={"a": NodeResult(0, ended=True, killed=1, survivors=(41, 42)), "b": NodeResult()},
+        unverified=("b",),
+        nodes={
+            "a": NodeResult(0, end_verified=True, killed=1, survivors=(41, 42)),
+            "b": NodeResult(),
+        },
         ranks=ranks(0, 0, None, None),
     )
 
@@ -264,7 +269,7 @@ def test_stuck_run_names_hosts_and_processes() -> None:
 
 def test_single_process_that_stays_is_named() -> None:
     """By its number, ready to be looked up."""
-    node = NodeResult(0, ended=True, survivors=(41,))
+    node = NodeResult(0, end_verified=True, survivors=(41,))
     verdict = Verdict("stuck", 5, 40.0, nodes={"a": node, "b": DONE}, ranks=ranks(0, 0, 0, 0))
 
     assert "  a: cannot be killed: process 41\n" in told(verdict)
@@ -280,7 +285,7 @@ def test_opening_aligns_nodes_and_folds_ranks() -> None:
         },
     )
 
-    assert opening(made) == (
+    assert launch_header(made) == (
         f"run {RUN_ID}: train on lab, 2 nodes, 4 ranks, gloo\n"
         "  meeting at 10.0.0.1:29512 (the master's host)\n"
         "  a     rank 0, on CPU, via eth0\n"
@@ -297,7 +302,7 @@ def test_opening_of_many_nodes_folds_those_alike() -> None:
         {name: facts(name, gpu_count=2 if name in names[-2:] else 8) for name in names},
     )
 
-    assert opening(made).splitlines()[2:] == [
+    assert launch_header(made).splitlines()[2:] == [
         "  gpu[1-10]   ranks 0-79, 8 each, on GPUs 0-7",
         "  gpu[11-12]  ranks 80-83, 2 each, on GPUs 0-1",
     ]
@@ -305,7 +310,7 @@ def test_opening_of_many_nodes_folds_those_alike() -> None:
 
 def test_opening_of_eight_nodes_names_each() -> None:
     """A few lines more are easier to read than ranges."""
-    nodes = opening(plan(*[1] * 8)).splitlines()[2:]
+    nodes = launch_header(plan(*[1] * 8)).splitlines()[2:]
 
     assert [line.split()[0] for line in nodes] == list("abcdefgh")
 
@@ -325,8 +330,8 @@ def test_duration_is_told_in_its_own_units(seconds: float, words: str) -> None:
     """Tenths below a minute, whole seconds above; nothing reads as "60 s"."""
     verdict = Verdict("succeeded", 0, seconds, nodes={"a": DONE}, ranks=ranks(0, 0))
 
-    assert f"succeeded after {words}\n" in ending(
-        plan(1), verdict, FOLDER, no_tail, disconnect_s=15, where=""
+    assert f"succeeded after {words}\n" in final_report(
+        plan(1), verdict, FOLDER, no_tail, disconnect_s=15, cluster_selector=""
     )
 
 
@@ -334,7 +339,7 @@ def test_a_run_that_hung_when_it_was_stopped_says_so() -> None:
     """Who stops it by hand finds where its ranks were."""
     ends = ranks(None, None, None, None, signals=dict.fromkeys(range(4), TERM))
     nodes = {"a": DONE, "b": DONE}
-    text = told(Verdict("stopped", 130, 400.0, still_s=300.4, nodes=nodes, ranks=ends))
+    text = told(Verdict("stopped", 130, 400.0, stalled_s=300.4, nodes=nodes, ranks=ends))
     assert "nothing of it had moved for 300 s; where each rank was: " in text
     assert "/logs/NODE/stacks.out" in text
 
@@ -342,11 +347,13 @@ def test_a_run_that_hung_when_it_was_stopped_says_so() -> None:
 def test_the_attempts_before_the_last_are_told() -> None:
     """Each with where, how long, and why; who did not answer is named, whatever the end was."""
     past = (
-        Past(0, ("a", "b"), "lost b (silent)", 20.0, ("b",)),
-        Past(1, ("a", "c"), "rank 1 on c exited with 3", 4.0),
+        PastAttempt(0, ("a", "b"), "lost b (silent)", 20.0, ("b",)),
+        PastAttempt(1, ("a", "c"), "rank 1 on c exited with 3", 4.0),
     )
     nodes = {"a": DONE, "b": DONE}
-    verdict = Verdict("succeeded", 0, 65.0, nodes=nodes, ranks=ranks(0, 0, 0, 0), past=past)
+    verdict = Verdict(
+        "succeeded", 0, 65.0, nodes=nodes, ranks=ranks(0, 0, 0, 0), past_attempts=past
+    )
 
     assert (
         "after 2 relaunches:\n"
@@ -374,5 +381,5 @@ def test_where_the_next_attempt_runs(after: str, where: str) -> None:
         for names in ("ab", after)
     )
 
-    told = report.again(2, 3, "lost b (silent)", before, then, 5.0)
+    told = report.relaunch_notice(2, 3, "lost b (silent)", before, then, 5.0)
     assert told == f"attempt 2 of 3: lost b (silent); {where}; starting in 5 s"

@@ -8,17 +8,17 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from runner.control.remote_exec import Answer
+from runner.control.remote_exec import CommandResult
 from runner.ui.reports import tables
 from runner.ui.reports.report import code_name
-from runner.ui.reports.tables import Deployed
+from runner.ui.reports.tables import PushResult
 
 
 def answer(
     node: str, code: int | None = 0, out: bytes = b"", err: bytes = b"", problem: str = ""
-) -> Answer:
+) -> CommandResult:
     """What a host said."""
-    return Answer(node, code, bytearray(out), bytearray(err), problem)
+    return CommandResult(node, code, bytearray(out), bytearray(err), problem)
 
 
 @pytest.mark.parametrize(
@@ -33,12 +33,12 @@ def answer(
 )
 def test_sizes_are_read_at_a_glance(size: int, text: str) -> None:
     """In powers of ten, as disks are sold."""
-    assert tables.megabytes(size) == text
+    assert tables.format_size(size) == text
 
 
 def test_deploy_says_which_release_is_where() -> None:
     """Hosts that were sent the same are one line."""
-    result = Deployed(
+    result = PushResult(
         release="0123456789abcdef",
         commit="abcdef0123456789abcdef0123456789abcdef01+",
         files=1234,
@@ -47,7 +47,7 @@ def test_deploy_says_which_release_is_where() -> None:
         sent={"gpu1": 800_000, "gpu2": None, "gpu3": 800_000, "gpu4": 0},
     )
 
-    assert tables.deployed(result).split("\n") == [
+    assert tables.render_push(result).split("\n") == [
         code_name(result.release, result.commit),
         "  1,234 files, 2.5 MB",
         "  gpu[1,3]  stored, 800.0 kB sent",
@@ -58,9 +58,9 @@ def test_deploy_says_which_release_is_where() -> None:
 
 def test_deploy_without_git_names_no_commit() -> None:
     """One file is no plural either."""
-    result = Deployed(release="0" * 16, commit="", files=1, size=1, seconds=0.0, sent={"a": None})
+    result = PushResult(release="0" * 16, commit="", files=1, size=1, seconds=0.0, sent={"a": None})
 
-    assert tables.deployed(result) == f"release {'0' * 16}\n  1 file, 1 B\n  a  had it"
+    assert tables.render_push(result) == f"release {'0' * 16}\n  1 file, 1 B\n  a  had it"
 
 
 def test_equal_answers_are_one() -> None:
@@ -73,7 +73,7 @@ def test_equal_answers_are_one() -> None:
         answer("gpu5"),
     ]
 
-    assert tables.answers(given).split("\n") == [
+    assert tables.render_answers(given).split("\n") == [
         "── gpu[1,3] (2) ──",
         "535.1",
         "── gpu2 ──",
@@ -95,9 +95,9 @@ def test_equal_answers_are_one() -> None:
         (answer("a", -9, problem="did not end in time"), "a: did not end in time"),
     ],
 )
-def test_end_is_told_in_words(given: Answer, title: str) -> None:
+def test_end_is_told_in_words(given: CommandResult, title: str) -> None:
     """Whatever kind of end it was, real-time signals too."""
-    assert tables.answers([given]) == f"── {title} ──"
+    assert tables.render_answers([given]) == f"── {title} ──"
 
 
 @pytest.mark.parametrize(
@@ -111,21 +111,21 @@ def test_end_is_told_in_words(given: Answer, title: str) -> None:
         ([answer("a", 7), answer("b", None, problem="lost: x")], 4),
         (
             [
-                replace(answer("a", -9, problem="cannot be killed: process 7"), unproven=True),
+                replace(answer("a", -9, problem="cannot be killed: process 7"), unverified=True),
                 answer("b", 0, problem="lost"),
             ],
             5,
         ),
     ],
 )
-def test_worst_host_decides_the_exit_code(given: list[Answer], code: int) -> None:
+def test_worst_host_decides_the_exit_code(given: list[CommandResult], code: int) -> None:
     """A script sees whether it may go on."""
     assert tables.exit_code(given) == code
 
 
 def test_interrupted_command_is_130_if_nothing_is_left() -> None:
     """What may be left somewhere is 5, and beats all."""
-    lost = replace(answer("b", None, problem="lost: x"), unproven=True)
+    lost = replace(answer("b", None, problem="lost: x"), unverified=True)
 
     assert tables.exit_code([answer("a", -9)], signal.SIGINT) == 130
     assert tables.exit_code([answer("a", -9), lost], signal.SIGINT) == 5
@@ -177,7 +177,7 @@ def test_origin_names_winner_and_losers() -> None:
         Origin("cluster.user", "", problem="it refers to nothing"),
     ]
 
-    assert tables.origins(given).split("\n") == [
+    assert tables.render_origins(given).split("\n") == [
         "task.args.lr: 0.1",
         "  written as ${base}",
         "  command line",
