@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from runner.control.attempt.monitor import AttemptMonitor
-from runner.control.attempt.stop import RunObserver
+from runner.control.attempt.observer import RunObserver
 from runner.control.code.push import CodePush, PushTarget
 from runner.control.code.snapshot import Snapshot
 from runner.control.rpc.connector import PING_S, CollectedFacts, Connector, FactsCollector

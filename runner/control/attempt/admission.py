@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
-from runner.control.attempt.node import Backoff
+from runner.control.attempt.reconnect import Backoff
 from runner.control.code.push import CodePush
 from runner.control.code.snapshot import Snapshot
 from runner.control.rpc.connector import Connector, FactsCollector

@@ -6,9 +6,11 @@ import signal
 from collections.abc import Callable, Mapping, Sequence
 
 from runner.control.attempt.admission import NodeAdmission
+from runner.control.attempt.event_log import EventLog
 from runner.control.attempt.failure_detector import FailureDetector
 from runner.control.attempt.node import NodeState
-from runner.control.attempt.stop import EventLog, RunObserver, StopSequence
+from runner.control.attempt.observer import RunObserver
+from runner.control.attempt.stop import StopSequence
 from runner.control.rpc.session import HostSession
 from runner.core.codec import encode
 from runner.core.errors import NotReady

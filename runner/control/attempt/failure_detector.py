@@ -9,8 +9,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 
-from runner.control.attempt.node import NodeState, Reconnector
-from runner.control.attempt.stop import STOP_TIMEOUT_S, EventLog, RunObserver, StopSequence
+from runner.control.attempt.event_log import EventLog
+from runner.control.attempt.node import NodeState
+from runner.control.attempt.observer import RunObserver
+from runner.control.attempt.reconnect import Reconnector
+from runner.control.attempt.stop import STOP_TIMEOUT_S, StopSequence
 from runner.control.rpc.connector import BOOT_TIMEOUT_S
 from runner.core.local_pause import LocalPauseDetector
 from runner.core.model.spec import Spec
@@ -106,7 +109,7 @@ class FailureDetector:
         ):
             self.declare_lost(node, f"its supervisor did not start within {START_TIMEOUT_S:.0f} s")
         if not node.finished and not self.awaits_rejoin(node):
-            self._reconnector.reconnect_if_due(node, now)
+            self._reconnector.reconnect_if_due(node.node, node.backoff, now)
 
     def _others(self, node: NodeState) -> list[NodeState]:
         return [other for other in self._nodes.values() if other is not node]

@@ -17,12 +17,15 @@ from typing import Any
 
 from runner.control.attempt.admission import AdmissionHooks, NodeAdmission
 from runner.control.attempt.elastic import ElasticMembership
+from runner.control.attempt.event_log import EventLog
 from runner.control.attempt.failure_detector import FailureDetector
 from runner.control.attempt.log_tail import LogTailer
-from runner.control.attempt.node import Backoff, NodeState, Reconnector
+from runner.control.attempt.node import NodeState
+from runner.control.attempt.observer import RunObserver
 from runner.control.attempt.peer_status import PeerStatus
+from runner.control.attempt.reconnect import Backoff, Reconnector
 from runner.control.attempt.start import OrderSender
-from runner.control.attempt.stop import EventLog, RunObserver, StopSequence
+from runner.control.attempt.stop import StopSequence
 from runner.control.rpc.connector import Connector
 from runner.control.rpc.session import HostSession, Inbox
 from runner.core.codec import encode

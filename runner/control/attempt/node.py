@@ -2,46 +2,17 @@
 
 from __future__ import annotations
 
-import functools
-import random
-import threading
 import time
 from dataclasses import dataclass, field
 
 from runner.control.attempt.log_tail import LogTailer
-from runner.control.rpc.connector import MAX_CONCURRENT_LOGINS, Connector
-from runner.control.rpc.session import HostSession, Inbox
-from runner.core.errors import NotReady
+from runner.control.attempt.reconnect import Backoff
+from runner.control.rpc.session import HostSession
 from runner.core.model.spec import Node
 from runner.core.planning.build_plan import NodePlan
-from runner.core.protocol.frames import Frame
-
-MIN_BACKOFF_S, MAX_BACKOFF_S = 0.3, 15.0
-"""The pause before the first try to reach a host again, and the longest one."""
-
 
 STABLE_AFTER_S = 10.0
 """A new wire that breaks within this time is one more failed try."""
-
-
-@dataclass
-class Backoff:
-    """A broken wire, and the tries for a new one."""
-
-    reason: str
-    since: float
-    tries: int = 0
-    in_progress: bool = False
-    next_try_at: float = field(default_factory=time.monotonic)
-    delay_s: float = MIN_BACKOFF_S
-
-    def on_failure(self, reason: str) -> None:
-        """Wait for longer before the next try."""
-        self.reason = reason
-        self.next_try_at = time.monotonic() + self.delay_s * random.uniform(0.5, 1.0)  # noqa: S311
-        self.delay_s = min(MAX_BACKOFF_S, 2 * self.delay_s)
-        self.tries += 1
-        self.in_progress = False
 
 
 @dataclass
@@ -163,30 +134,3 @@ class NodeState:
         """How many of its ranks run, in words."""
         running, total = len(self.started_ranks), self.node_plan.rank_count
         return "running" if running == total else f"{running} of {total} ranks"
-
-
-class Reconnector:
-    """Opens new wires, each in a thread of its own; the inbox hears "reconnected" of it."""
-
-    def __init__(self, connector: Connector, inbox: Inbox) -> None:
-        self._connector, self._inbox = connector, inbox
-        self._login_slots = threading.BoundedSemaphore(MAX_CONCURRENT_LOGINS)
-
-    def reconnect_if_due(self, node: NodeState, now: float) -> None:
-        """Try once more, if it is time."""
-        backoff = node.backoff
-        if backoff is not None and not backoff.in_progress and now >= backoff.next_try_at:
-            backoff.in_progress = True
-            work = functools.partial(self._reconnect, node.node, backoff)
-            threading.Thread(target=work, daemon=True, name="reopen").start()
-
-    def _reconnect(self, node: Node, backoff: Backoff) -> None:
-        try:
-            with self._login_slots:
-                session = self._connector.open(node, self._inbox)
-        except NotReady as error:
-            backoff.on_failure(error.problems[0].message)
-        except Exception as error:  # noqa: BLE001 (whatever it is, the next try may do better)
-            backoff.on_failure(f"{type(error).__name__}: {error}")
-        else:
-            self._inbox.put((session, Frame("reconnected")))

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from runner.control.attempt.node import NodeState
-from runner.control.attempt.stop import RunObserver, StopSequence
+from runner.control.attempt.observer import RunObserver
+from runner.control.attempt.stop import StopSequence
 from runner.control.rpc.session import HostSession
 from runner.core.planning.build_plan import Plan
 from runner.core.protocol.events import (

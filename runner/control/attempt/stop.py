@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Mapping
 
+from runner.control.attempt.event_log import EventLog
 from runner.control.attempt.node import NodeState
+from runner.control.attempt.observer import RunObserver
 from runner.control.rpc.session import HostSession
 from runner.core.model.spec import Spec
-from runner.core.outcome.verdict import TimedEvent
-from runner.core.protocol.events import Event, EventBody, StopCause, Stopping, StopRequested
+from runner.core.protocol.events import StopCause, Stopping, StopRequested
 from runner.core.relaunch.policy import MAX_BACKOFF_S
 
 SKIP_LOGS_AFTER = 2
@@ -22,48 +21,6 @@ STOP_TIMEOUT_S = 16.0
 
 DECISION_TIMEOUT_S = 90.0
 """How long hosts may look at themselves before the next attempt (see `host.election`)."""
-
-
-class Phase(Protocol):
-    """Where it is said what is going on."""
-
-    def __call__(self, text: str, elapsed_s: float = 0.0) -> None:
-        """Take what it is, and for how many seconds it has been so."""
-
-
-@dataclass(frozen=True)
-class RunObserver:
-    """Where a watch reports to: the record, the logs, and the person."""
-
-    record: Callable[[Event], None]
-    log: Callable[[str, str, str, int, bytes], None]
-    message: Callable[[str], None]
-    phase: Phase
-    node_status: Callable[[str, str], None]
-    console_full: Callable[[], bool]
-    mute: Callable[[], None]
-
-
-class EventLog:
-    """What happened in an attempt, on our clock, as hosts told it and as we saw it."""
-
-    def __init__(self, run_id: str, attempt: int, record: Callable[[Event], None]) -> None:
-        self.timed_events: list[TimedEvent] = []
-        self._run_id, self._attempt, self._record = run_id, attempt, record
-        self._seq = 0
-
-    def append(self, at: float, event: Event) -> None:
-        """Take an event of a host's, which happened `at` on our clock."""
-        self.timed_events.append(TimedEvent(at, event))
-        self._record(event)
-
-    def record_own(self, name: str, body: EventBody, at: float | None = None) -> None:
-        """Record what we saw or did ourselves, about the node `name`, now or `at`."""
-        now = time.monotonic()
-        mono = now if at is None else at
-        wall = time.time() - (now - mono)
-        self._seq += 1
-        self.append(mono, Event(self._run_id, name, self._attempt, self._seq, wall, mono, body))
 
 
 class StopSequence:

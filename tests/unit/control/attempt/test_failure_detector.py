@@ -11,9 +11,12 @@ from typing import Any, cast
 import pytest
 
 from runner.control.attempt import failure_detector as vigils
+from runner.control.attempt.event_log import EventLog
 from runner.control.attempt.failure_detector import FailureDetector
-from runner.control.attempt.node import Backoff, NodeState, Reconnector
-from runner.control.attempt.stop import EventLog, RunObserver, StopSequence
+from runner.control.attempt.node import NodeState
+from runner.control.attempt.observer import RunObserver
+from runner.control.attempt.reconnect import Backoff, Reconnector
+from runner.control.attempt.stop import StopSequence
 from runner.core.model.spec import Node, Spec, Task
 from runner.core.protocol.events import EndUnverified, Event, HostLost
 

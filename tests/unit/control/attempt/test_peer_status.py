@@ -10,8 +10,9 @@ import pytest
 
 from runner.control.attempt.log_tail import LogTailer
 from runner.control.attempt.node import NodeState
+from runner.control.attempt.observer import RunObserver
 from runner.control.attempt.peer_status import PeerStatus
-from runner.control.attempt.stop import RunObserver, StopSequence
+from runner.control.attempt.stop import StopSequence
 from runner.core.protocol.events import Detached, HubJoined, HubUnreachable
 from tests.unit.core.relaunch.test_handover import asked, enrolled, told
 
