@@ -80,9 +80,9 @@ from runner.core.protocol.paths import RunPaths
 from runner.core.model.order import Order
 from runner.host.process.kill import kill_until_gone
 from runner.host.process.orphans import RunProcesses
-from runner.host.supervisor import guardian
+from runner.host.supervisor import recovery
 order = decode(Order, json.loads(sys.argv[3]))
-guardian.recover_orphaned(RunPaths(sys.argv[2], order.run_id, order.node), order)
+recovery.recover_orphaned(RunPaths(sys.argv[2], order.run_id, order.node), order)
 """
 
 SEND_CODE = """

@@ -27,6 +27,7 @@ from runner.host.storage.run_folder import (
     reserve_attempt,
 )
 from runner.host.storage.run_lock import RunLock
+from runner.host.supervisor.recovery import recover_orphaned
 
 FORMAT_1_COMMANDS = {"renew_lease": b"h", "stop": b"s", "kill": b"k"}
 """What supervisors of format 1 understand, a byte each."""
@@ -130,11 +131,7 @@ class FollowedRun:
             self.try_connect()
             return
         if not self.read_only and not has_ended(self._folder, self._order):
-            from runner.host.supervisor import (
-                guardian,  # no look at a host shall wait for this code
-            )
-
-            guardian.recover_orphaned(self._folder, self._order)
+            recover_orphaned(self._folder, self._order)
         self._run_lock.remove_files()
         os.close(lock)
         self.ended = True

@@ -30,6 +30,7 @@ from runner.host.storage import shipped_tasks
 from runner.host.storage.checkout import check_out
 from runner.host.storage.run_folder import create_run_folder
 from runner.host.storage.run_lock import RunLock
+from runner.host.supervisor.recovery import recover_unfinished
 
 HANGUP_POLL_S = 0.25
 STARTUP_TIMEOUT_S, STARTUP_POLL_S = 20.0, 0.02
@@ -144,11 +145,7 @@ class LaunchHandler(RequestHandler):
         if not (order.attempt or order.rejoin_count) and os.path.lexists(folder.root):
             raise ValueError(f"there is a run {order.run_id} in {order.workdir} already")
         if order.attempt or order.rejoin_count:
-            from runner.host.supervisor import (
-                guardian,  # no look at a host shall wait for this code
-            )
-
-            guardian.recover_unfinished(folder)
+            recover_unfinished(folder)
         if os.path.lexists(folder.stop_marker):
             raise ValueError("somebody told the run to stop")
         with contextlib.suppress(FileNotFoundError):

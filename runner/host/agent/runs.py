@@ -17,7 +17,7 @@ from runner.host.storage import run_owner
 from runner.host.storage.garbage import collect_garbage
 from runner.host.storage.run_list import list_runs
 from runner.host.storage.run_lock import RunLock
-from runner.host.supervisor.guardian import find_leftovers, recover_unfinished
+from runner.host.supervisor.recovery import find_leftovers, recover_unfinished
 
 
 class RunsHandler(RequestHandler):

@@ -6,6 +6,7 @@ import contextlib
 import errno
 import json
 import os
+import shutil
 import time
 from typing import Any, Dict, List, Mapping, Optional, Set, Tuple
 
@@ -313,6 +314,12 @@ def read_rank_records(
         rank, _, start = stem[len("rank_") :].partition(".")
         records.append((kind, int(rank), {**data, "start": int(start or 1)}))
     return sorted(records, key=lambda record: float(record[2]["mono"]))
+
+
+def remove_sidecar_data(folder: RunPaths, order: Order) -> None:
+    """Remove the data folder of the order's sidecar, if the sidecar ran on this node."""
+    if order.sidecar is not None and order.sidecar.node == order.node:
+        shutil.rmtree(folder.sidecar_folder(order.sidecar.name), ignore_errors=True)
 
 
 def sample_log_sizes(folder: RunPaths, attempt: int, previous: Mapping[str, int]) -> Dict[str, int]:

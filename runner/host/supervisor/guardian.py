@@ -7,28 +7,14 @@ import functools
 import os
 import signal
 import sys
-import time
 import traceback
-from typing import Callable, List, NoReturn, Optional, Set, Tuple
+from typing import NoReturn, Optional, Set
 
-from runner.core.model.order import Order
-from runner.core.protocol.events import Ended, ProgramStarted, RankExited, Stopping
-from runner.core.protocol.paths import RunPaths
-from runner.core.protocol.states import State
-from runner.host.process import cgroup, procfs
-from runner.host.process.kill import cgroup_empty, kill_until_gone, reap_all
-from runner.host.process.orphans import RunProcesses
+from runner.host.process import procfs
 from runner.host.storage import run_owner
-from runner.host.storage.run_folder import (
-    EventLog,
-    has_ended,
-    read_events,
-    read_order,
-    read_rank_records,
-    sample_log_sizes,
-)
+from runner.host.storage.run_folder import has_ended, read_order
 from runner.host.storage.run_lock import RunLock
-from runner.host.supervisor.sidecar import remove_sidecar_data
+from runner.host.supervisor.recovery import finalise_record
 from runner.host.supervisor.supervisor import Supervisor, SupervisorArgs
 
 READY = b"ready"
@@ -108,126 +94,6 @@ def _guard(args: SupervisorArgs, startup_pipe: StartupPipe) -> NoReturn:
         finalise_record(folder, order, reason, list_alive, all_gone=procfs.no_children_left)
     run_lock.remove_files()
     os._exit(0)
-
-
-def finalise_record(
-    folder: RunPaths,
-    order: Order,
-    reason: str,
-    list_alive: Callable[[], List[int]],
-    *,
-    verified: bool = True,
-    all_gone: Callable[[], bool] = lambda: True,
-) -> None:
-    """End what a dead supervisor left, and write its last lines in its stead.
-
-    `verified` is whether an empty `list_alive` means that nothing of the run is left; an empty
-    cgroup, where the program had one, means it as well. `all_gone` is that of `ending.kill_all`.
-    """
-    stop_time = {"mono": time.monotonic(), "wall": time.time()}
-    program_start = _last_program_start(folder, order)
-    program_cgroup = cgroup.from_record(
-        program_start.cgroup, order.run_id, order.node, order.attempt
-    )
-    killed, survivors = kill_until_gone(
-        list_alive, reap_all, cgroup=program_cgroup, all_gone=all_gone
-    )
-    sample_log_sizes(folder, order.attempt, {})
-    journal = EventLog(folder, order)
-    journal.reopen()
-    journal.append(Stopping(reason), **stop_time)
-    recorded_exits = {
-        (event.body.rank, event.body.start)
-        for event in read_events(folder)
-        if isinstance(event.body, RankExited) and event.attempt == order.attempt
-    }
-    for kind, rank, data in read_rank_records(folder.attempt_folder(order.attempt), set()):
-        if kind == "exit" and (rank, data["start"]) not in recorded_exits:
-            journal.append_exit(rank, data)
-    state = State.STUCK if survivors else State.FAILED
-    verified = (verified or bool(program_cgroup.path)) and cgroup_empty(program_cgroup, survivors)
-    remove_sidecar_data(folder, order)
-    journal.finalise(Ended(state, reason, len(killed), survivors, verified))
-    program_cgroup.remove()
-
-
-def recover_unfinished(folder: RunPaths) -> None:
-    """Write down the end of what nobody keeps here any more, where a power cut left none."""
-    order = read_order(folder)
-    if order is not None and not has_ended(folder, order):
-        recover_orphaned(folder, order)
-
-
-def recover_orphaned(folder: RunPaths, order: Order) -> None:
-    """End what is left when supervisor and guardian are both gone.
-
-    Without a cgroup only its mark in the environment tells what belonged to the run, and a process
-    can clear that and leave its family.
-    """
-    processes = run_processes(folder, order)
-    processes.freeze()
-    reason = "its supervisor and its guardian died; what was left of it was killed"
-    if not read_events(folder):
-        reason = "its start was cut off"
-    finalise_record(folder, order, reason, processes.scan, verified=False)
-
-
-def run_processes(folder: RunPaths, order: Order) -> RunProcesses:
-    """Return the processes of a run that nobody keeps any more."""
-    env_tags = _env_tags(order.run_id, order.node)
-    records = read_rank_records(folder.attempt_folder(order.attempt), set())
-    session_leaders = {int(data["shim"]) for kind, _, data in records if kind == "start"}
-    return RunProcesses(env_tags, session_leaders | {_last_program_start(folder, order).pid})
-
-
-def _env_tags(run_id: str, node: str) -> Set[str]:
-    return {f"RUNNER_RUN_ID={run_id}", f"RUNNER_NODE={node}"}
-
-
-def find_leftovers(
-    folder: RunPaths, run_id: str, node: str
-) -> Tuple[Callable[[], List[int]], cgroup.Cgroup]:
-    """Return what finds the processes of a run that nobody keeps any more, and its last cgroup.
-
-    Also those that outlived SIGKILL before, and of a run whose order never arrived.
-    """
-    order = read_order(folder)
-    if order is None:
-        return RunProcesses(_env_tags(run_id, node), set()).scan, cgroup.Cgroup()
-    processes = run_processes(folder, order)
-    last_cgroup = cgroup.from_record(
-        _last_program_start(folder, order).cgroup, run_id, node, order.attempt
-    )
-    stuck = _unkillable(folder) if run_owner.is_from_this_boot(folder) else []
-
-    def list_pids() -> List[int]:
-        return [
-            *processes.scan(),
-            *(pid for pid, start in stuck if procfs.start_ticks_of(pid) == start),
-        ]
-
-    return list_pids, last_cgroup
-
-
-def _unkillable(folder: RunPaths) -> List[Tuple[int, int]]:
-    """Return those that an end has on record as not to be killed, and when each began."""
-    suspended_s = time.clock_gettime(time.CLOCK_BOOTTIME) - time.monotonic()
-    processes = []
-    for event in read_events(folder):
-        if isinstance(event.body, Ended):
-            for pid in event.body.survivors:
-                start = procfs.start_ticks_of(pid)
-                if 0 <= start / os.sysconf("SC_CLK_TCK") <= event.mono + suspended_s:
-                    processes.append((pid, start))
-    return processes
-
-
-def _last_program_start(folder: RunPaths, order: Order) -> ProgramStarted:
-    """Return what is on record of the program's last start."""
-    for event in reversed(read_events(folder)):
-        if isinstance(event.body, ProgramStarted) and event.attempt == order.attempt:
-            return event.body
-    return ProgramStarted(0)
 
 
 def _wait_for(child_pid: int) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import select
-import shutil
 import signal
 import socket
 import subprocess
@@ -17,6 +16,7 @@ from runner.core.outcome.exits import describe_exit
 from runner.core.protocol.paths import RunPaths
 from runner.host.facts import ports
 from runner.host.process import procfs
+from runner.host.storage.run_folder import remove_sidecar_data
 
 READY_TIMEOUT_S = 60.0
 """How long it may take until it listens: its host may start much later than others."""
@@ -172,9 +172,3 @@ class SidecarProcess:
     def _log_path(self, stream: str) -> str:
         name = self._sidecar.name if self._sidecar is not None else ""
         return self._folder.stream_log(self._order.attempt, name, stream)
-
-
-def remove_sidecar_data(folder: RunPaths, order: Order) -> None:
-    """Remove what the service of an order kept on the disk of its node."""
-    if order.sidecar is not None and order.sidecar.node == order.node:
-        shutil.rmtree(folder.sidecar_folder(order.sidecar.name), ignore_errors=True)

@@ -1,0 +1,42 @@
+"""The modules that the agent imports for each kind of request: compiling them costs every host time."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[4]
+
+LIST_IMPORTS = """
+import importlib, sys
+importlib.import_module("runner.host.agent.server")
+before = set(sys.modules)
+importlib.import_module(sys.argv[1])
+print(*(name for name in before if name.startswith("runner.")))
+print(*sorted({name for name in sys.modules if name.startswith("runner.")} - before))
+"""
+
+
+SUPERVISION = ("host.supervisor.supervisor", "host.peers", "core.relaunch", "core.planning.build")
+
+
+def imported_with(module: str) -> tuple[set[str], set[str]]:
+    """Return our modules that the agent's server imports, and those that `module` adds to them."""
+    argv = [sys.executable, "-c", LIST_IMPORTS, module]
+    result = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=True, timeout=20)
+    server, added = result.stdout.splitlines()
+    return set(server.split()), set(added.split())
+
+
+def test_listing_runs_loads_neither_supervisor_nor_election_nor_planner() -> None:
+    """`ps`, `stop` and `clean` stay cheap on hosts: they load what lists and recovers runs."""
+    server, added = imported_with("runner.host.agent.runs")
+    assert not [name for name in server | added for part in SUPERVISION if part in name]
+    assert added == {
+        "runner.core.model.past",
+        "runner.core.model.run_info",
+        "runner.host.agent.runs",
+        "runner.host.storage.garbage",
+        "runner.host.storage.run_list",
+    }
