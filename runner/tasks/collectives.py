@@ -1,19 +1,18 @@
-"""Is torch.distributed right on this cluster, how fast is it, and which node holds it back?
+"""Benchmark of torch.distributed on a cluster: bandwidth, slow nodes, and a test under load.
 
-By hand, two ranks on this machine; one on each of two nodes, the first being 10.0.0.1:
+By hand, two ranks on this machine; then one rank on each of two nodes, the first being 10.0.0.1:
 
     torchrun --standalone --nproc_per_node=2 collectives.py
     torchrun --nnodes=2 --node_rank=0 --master_addr=10.0.0.1 collectives.py --mode pairs
     torchrun --nnodes=2 --node_rank=1 --master_addr=10.0.0.1 collectives.py --mode pairs
 
-check      every operation, with exact results, on every rank
-bandwidth  per operation and message size: time, algorithm and bus bandwidth, as nccl-tests has them
+bandwidth  per operation and message size: time, algorithm and bus bandwidth as in nccl-tests
 pairs      between every two nodes: latency and bandwidth, and which node is slow
-smoke      all_reduce with exact results for some time
+smoke      repeated all_reduce with exact results
 all        all of these
 
-gloo works on CPUs here, nccl on GPUs. Exit code 1 if a result was wrong. The files
-collectives_checks.py and collectives_report.py have to lie next to this one.
+gloo runs on CPUs, nccl on GPUs. Exit code 1 if a result was wrong. collectives_report.py must be
+in the same folder.
 """
 
 from __future__ import annotations
@@ -21,6 +20,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import socket
 import sys
 import time
@@ -35,22 +35,19 @@ import torch
 import torch.distributed as dist
 
 if TYPE_CHECKING:
-    from runner.tasks import collectives_checks as checks
     from runner.tasks import collectives_report as report
 else:
-    sys.path.insert(0, str(Path(__file__).parent))  # on a host there is no package of this name
-    import collectives_checks as checks
+    sys.path.insert(0, str(Path(__file__).parent))  # the package is not installed on hosts
     import collectives_report as report
 
 RANK = int(os.environ.get("RANK", "0"))
 LOCAL_RANK = int(os.environ.get("LOCAL_RANK", "0"))
 WORLD_SIZE = int(os.environ.get("WORLD_SIZE", "1"))
 
-MODES = ("check", "bandwidth", "pairs", "smoke")
+MODES = ("bandwidth", "pairs", "smoke")
 OPS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce")
 ELEMENT = 4  # bytes of a float32
-SHOWN = 20  # wrong results that rank 0 tells of; each rank tells its own
-SMOKE_TILES = 1000  # times 1009 elements: 4 MB
+SMOKE_ELEMENTS = 1_009_000  # 4 MB
 
 
 def parse_args() -> argparse.Namespace:
@@ -98,96 +95,72 @@ def size(text: str) -> int:
 
 
 def say(*lines: str) -> None:
-    """Rank 0 speaks for all."""
+    """Print on rank 0 only."""
     if RANK == 0:
         print(*lines, sep="\n", flush=True)
 
 
-def complain(line: str) -> None:
-    """Any rank tells of a wrong result at once, in one write."""
-    sys.stderr.write(line + "\n")
-    sys.stderr.flush()
+def wait_for_all(device: torch.device) -> None:
+    """Wait for all ranks and for this rank's device."""
+    if device.type == "cuda":
+        dist.barrier(device_ids=[device.index])
+    else:
+        dist.barrier()
+    synchronize(device)
 
 
-# check
-
-
-def check(here: checks.Here) -> tuple[bool, list[dict[str, Any]]]:
-    """Carry out every check; return whether all went well on all ranks, and each one's result."""
-    done = []
-    for item in checks.all_checks():
-        wrong, skipped = checks.perform(here, item)
-        done.append((item, wrong, skipped))
-        if wrong:
-            complain(wrong)
-    # By the store: an operation that is broken could not tell of it.
-    here.store.set(f"checked/{RANK}", json.dumps([wrong for _, wrong, _ in done]))
-    if RANK != 0:
-        return not any(wrong for _, wrong, _ in done), []
-    of_ranks = [json.loads(here.store.get(f"checked/{rank}")) for rank in range(WORLD_SIZE)]
-    results = [
-        {
-            "operation": item.operation,
-            "dtype": item.dtype,
-            "skipped": skipped,
-            "wrong": [wrong[index] for wrong in of_ranks if wrong[index]],
-        }
-        for index, (item, _, skipped) in enumerate(done)
-    ]
-    told = [wrong for result in results for wrong in result["wrong"]]
-    say(*report.check_table(results, WORLD_SIZE), "")
-    failed = sum(bool(result["wrong"]) for result in results)
-    left_out = sum(bool(result["skipped"]) for result in results)
-    say(
-        f"check: {len(results) - failed - left_out} exact on all {WORLD_SIZE} ranks, "
-        f"{left_out} skipped, {failed} wrong",
-        *told[:SHOWN],
-        *([f"and {len(told) - SHOWN} more"] if len(told) > SHOWN else []),
-        "",
-    )
-    return failed == 0, results
+def synchronize(device: torch.device) -> None:
+    """Wait until the device has finished its queued work."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
 
 
 # bandwidth
 
 
 def call_of(op: str, elements: int, device: torch.device) -> Callable[[], object]:
-    """Return the operation on float32 buffers of which the larger has so many elements."""
+    """Return the operation on float32 buffers, the largest of which has `elements` elements."""
+    # Newer torch warns of the older names.
+    gather = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
+    scatter = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
     whole = torch.zeros(elements, device=device)
     part = torch.zeros(elements // WORLD_SIZE, device=device)
     other = torch.zeros_like(whole) if op == "all_to_all" else part
     return {
         "all_reduce": lambda: dist.all_reduce(whole),
-        "all_gather": lambda: checks.gather_single(whole, part),
-        "reduce_scatter": lambda: checks.scatter_single(part, whole),
+        "all_gather": lambda: gather(whole, part),
+        "reduce_scatter": lambda: scatter(part, whole),
         "all_to_all": lambda: dist.all_to_all_single(other, whole),
         "broadcast": lambda: dist.broadcast(whole, src=0),
         "reduce": lambda: dist.reduce(whole, dst=0),
     }[op]
 
 
-def seconds_of(here: checks.Here, call: Callable[[], object], iters: int, warmup: int) -> float:
+def seconds_of(device: torch.device, call: Callable[[], object], iters: int, warmup: int) -> float:
     """Return the seconds of one call, on average over all calls, on the slowest rank."""
     for _ in range(warmup):
         call()
-    checks.wait_for_all(here)
+    wait_for_all(device)
     began = time.perf_counter()
     for _ in range(iters):
         call()
-    synchronize(here)  # calls of nccl only queue work; as nccl-tests, wait once for all of them
-    taken = torch.tensor([(time.perf_counter() - began) / iters], device=here.device)
+    synchronize(device)  # calls of nccl only queue work; as nccl-tests, wait once for all of them
+    taken = torch.tensor([(time.perf_counter() - began) / iters], device=device)
     dist.all_reduce(taken, op=dist.ReduceOp.MAX)
     slowest: list[float] = taken.tolist()
     return slowest[0]
 
 
-def synchronize(here: checks.Here) -> None:
-    """Wait until the device has done what it was given."""
-    if here.device.type == "cuda":
-        torch.cuda.synchronize(here.device)
+def unavailable(error: Exception) -> str:
+    """Return the first line of an error if it says that the backend lacks the operation, or ""."""
+    line = (str(error).splitlines() or [""])[0]
+    if isinstance(error, torch.AcceleratorError if hasattr(torch, "AcceleratorError") else ()):
+        return ""  # CUDA's own "operation not supported" is a failure
+    lacks = r"(?i)not (yet )?(support|implement)|unsupported|only implemented|Cannot use ReduceOp"
+    return line if re.search(lacks, line) else ""
 
 
-def bandwidth(here: checks.Here, args: argparse.Namespace) -> list[dict[str, Any]]:
+def bandwidth(device: torch.device, args: argparse.Namespace) -> list[dict[str, Any]]:
     """Time every operation with every size, rounded down to equal parts of whole elements."""
     results = []
     header = ("operation", "size", "time us", "algbw GB/s", "busbw GB/s")
@@ -196,12 +169,12 @@ def bandwidth(here: checks.Here, args: argparse.Namespace) -> list[dict[str, Any
         for wanted in report.message_sizes(args.min_bytes, args.max_bytes, args.factor):
             elements = max(wanted // ELEMENT // WORLD_SIZE, 1) * WORLD_SIZE
             try:
-                call = call_of(op, elements, here.device)
-                seconds = seconds_of(here, call, args.iters, args.warmup)
+                call = call_of(op, elements, device)
+                seconds = seconds_of(device, call, args.iters, args.warmup)
             except (RuntimeError, ValueError, NotImplementedError) as error:
-                if not checks.unavailable(error):
+                if not unavailable(error):
                     raise
-                say(f"bandwidth: {op} skipped: {args.backend}: {checks.unavailable(error)}")
+                say(f"bandwidth: {op} skipped: {args.backend}: {unavailable(error)}")
                 break
             algbw = elements * ELEMENT / seconds
             busbw = algbw * report.bus_factor(op, WORLD_SIZE)
@@ -232,15 +205,15 @@ def find_nodes() -> list[dict[str, Any]]:
     ]
 
 
-def measure_pair(here: checks.Here, peer: int, args: argparse.Namespace) -> dict[str, float]:
+def measure_pair(device: torch.device, peer: int, args: argparse.Namespace) -> dict[str, float]:
     """Measure with another rank, which does the same: latency, and what this rank sends at.
 
     The latency is half a round trip of one element. The bandwidth is that of messages one way,
     each of which the other side answers with one element.
     """
     iters: int = args.iters
-    token = torch.zeros(1, device=here.device)
-    message = torch.zeros(max(args.pair_bytes // ELEMENT, 1), device=here.device)
+    token = torch.zeros(1, device=device)
+    message = torch.zeros(max(args.pair_bytes // ELEMENT, 1), device=device)
 
     def pass_on(how: Any, what: torch.Tensor) -> None:
         # As a batch: NCCL makes a communicator for each pair otherwise, and keeps them all.
@@ -258,31 +231,31 @@ def measure_pair(here: checks.Here, peer: int, args: argparse.Namespace) -> dict
     def measure(first: bool, what: torch.Tensor) -> float:
         for _ in range(args.warmup):
             exchange(first, what)
-        synchronize(here)
+        synchronize(device)
         began = time.perf_counter()
         for _ in range(iters):
             exchange(first, what)
-        synchronize(here)
+        synchronize(device)
         return (time.perf_counter() - began) / iters
 
-    low = here.rank < peer
+    low = peer > RANK
     latency = measure(low, torch.zeros_like(token)) / 2
     of_low, of_high = measure(low, message), measure(not low, message)
     mine = of_low if low else of_high
     return {"latency": latency, "bandwidth": message.numel() * ELEMENT / mine}
 
 
-def pairs(here: checks.Here, args: argparse.Namespace) -> dict[str, Any]:
+def pairs(device: torch.device, args: argparse.Namespace) -> dict[str, Any]:
     """Measure between one rank of each node and one of each other, disjoint pairs at once."""
     nodes = find_nodes()
     names, leaders = [node["name"] for node in nodes], [node["ranks"][0] for node in nodes]
     mine: dict[int, dict[str, float]] = {}
     for round_ in report.tournament(len(nodes)):
         for one, other in round_:
-            if here.rank in (leaders[one], leaders[other]):
-                peer = other if here.rank == leaders[one] else one
-                mine[peer] = measure_pair(here, leaders[peer], args)
-        checks.wait_for_all(here)
+            if RANK in (leaders[one], leaders[other]):
+                peer = other if leaders[one] == RANK else one
+                mine[peer] = measure_pair(device, leaders[peer], args)
+        wait_for_all(device)
     found: list[Any] = [None] * WORLD_SIZE
     dist.all_gather_object(found, mine)
     matrix = {
@@ -290,8 +263,8 @@ def pairs(here: checks.Here, args: argparse.Namespace) -> dict[str, Any]:
         for what in ("bandwidth", "latency")
     }
     elements = max(args.pair_bytes // ELEMENT // WORLD_SIZE, 1) * WORLD_SIZE
-    ring = call_of("all_reduce", elements, here.device)
-    seconds = seconds_of(here, ring, args.iters, args.warmup)
+    ring = call_of("all_reduce", elements, device)
+    seconds = seconds_of(device, ring, args.iters, args.warmup)
     busbw = elements * ELEMENT / seconds * report.bus_factor("all_reduce", WORLD_SIZE)
     say(*report.pairs_tables(names, matrix, report.show_size(args.pair_bytes)))
     say(f"all_reduce of all {WORLD_SIZE} ranks: {seconds * 1e6:.1f} us, {busbw / 1e9:.3f} GB/s", "")
@@ -305,30 +278,50 @@ def pairs(here: checks.Here, args: argparse.Namespace) -> dict[str, Any]:
 # smoke
 
 
-def smoke(here: checks.Here, seconds: float) -> tuple[bool, dict[str, Any]]:
-    """Repeat an all_reduce, with new numbers at every step; return whether all were right."""
-    mine = checks.operands(here, "SUM", [RANK], 0, checks.COUNT)[0].float().repeat(SMOKE_TILES)
-    want = checks.reduced(here, "SUM", list(range(WORLD_SIZE))).float().repeat(SMOKE_TILES)
+def complain(step: int, got: torch.Tensor, expected: torch.Tensor) -> None:
+    """Report the first wrong sum of this rank, in one write."""
+    places = (got != expected).nonzero().flatten().tolist()
+    first = places[0]
+    sys.stderr.write(
+        f"rank {RANK} on {socket.gethostname()}: smoke, step {step}: "
+        f"element {first} is {got[first].item()}, expected {expected[first].item()} "
+        f"({len(places)} of {len(got)} differ)\n"
+    )
+    sys.stderr.flush()
+
+
+def smoke_operand(rank: int, device: torch.device) -> torch.Tensor:
+    """Return what a rank contributes: small whole numbers, which float32 adds exactly."""
+    return (torch.arange(SMOKE_ELEMENTS, device=device) + rank) % 3 + 1.0
+
+
+def smoke(device: torch.device, seconds: float) -> tuple[bool, dict[str, Any]]:
+    """Repeat an all_reduce with new numbers at every step; return whether all sums were right."""
+    mine = smoke_operand(RANK, device)
+    want = torch.zeros_like(mine)
+    for rank in range(WORLD_SIZE):
+        want += smoke_operand(rank, device)
     steps = wrong = 0
     inside, over = 0.0, False
-    checks.wait_for_all(here)
+    wait_for_all(device)
     began = time.perf_counter()
     while not over:
         times = steps % 5 + 1
-        # The last element is rank 0's word that the time is over, so that all stop together.
+        # With the last element rank 0 says that the time is over, so that all stop together.
         late = float(RANK == 0 and time.perf_counter() - began >= seconds)
-        got = torch.cat([mine * times, torch.tensor([late], device=here.device)])
-        synchronize(here)
+        got = torch.cat([mine * times, torch.tensor([late], device=device)])
+        synchronize(device)
         called = time.perf_counter()
         dist.all_reduce(got)
-        synchronize(here)
+        synchronize(device)
         inside += time.perf_counter() - called
         steps += 1
         over = bool(got[-1] != 0)
-        if differs := checks.difference(got[:-1], want * times):
+        expected = want * times
+        if not torch.equal(got[:-1], expected):
             wrong += 1
             if wrong == 1:
-                complain(f"rank {RANK} on {socket.gethostname()}: smoke, step {steps}: {differs}")
+                complain(steps, got[:-1], expected)
     taken = time.perf_counter() - began
     found: list[Any] = [None] * WORLD_SIZE
     dist.all_gather_object(found, (steps / taken, inside / steps, wrong))
@@ -346,25 +339,22 @@ def smoke(here: checks.Here, seconds: float) -> tuple[bool, dict[str, Any]]:
     return not any(node["wrong"] for node in nodes), results
 
 
-# All of it
+# The whole run
 
 
-def run(here: checks.Here, args: argparse.Namespace) -> bool:
-    """Do what --mode says, and write it down; return whether no result was wrong."""
+def run(device: torch.device, args: argparse.Namespace) -> bool:
+    """Run the modes of --mode and write their results; return whether no result was wrong."""
     modes = MODES if args.mode == "all" else (args.mode,)
     results: dict[str, Any] = {"world_size": WORLD_SIZE, "backend": args.backend}
     results["torch"] = torch.__version__
     right = True
     for mode in modes:
-        if mode == "check":
-            right, results[mode] = check(here)
-        elif mode == "bandwidth":
-            results[mode] = bandwidth(here, args)
+        if mode == "bandwidth":
+            results[mode] = bandwidth(device, args)
         elif mode == "pairs":
-            results[mode] = pairs(here, args)
+            results[mode] = pairs(device, args)
         else:
-            steady, results[mode] = smoke(here, args.seconds)
-            right = right and steady
+            right, results[mode] = smoke(device, args.seconds)
     if args.json and RANK == 0:
         args.json.parent.mkdir(parents=True, exist_ok=True)
         args.json.write_text(json.dumps(results, indent=1) + "\n")
@@ -372,26 +362,20 @@ def run(here: checks.Here, args: argparse.Namespace) -> bool:
 
 
 def main() -> int:
-    """Join the other ranks, work with them, and part in good order."""
+    """Join the other ranks, run, and leave in good order."""
     args = parse_args()
     device = torch.device("cuda", LOCAL_RANK) if args.backend == "nccl" else torch.device("cpu")
     if device.type == "cuda":
         torch.cuda.set_device(device)
     timeout = timedelta(seconds=args.timeout)
-    store: Any = dist.HashStore()  # type: ignore[attr-defined]
-    if "RANK" in os.environ:
-        store, _, _ = next(iter(dist.rendezvous("env://", timeout=timeout)))  # type: ignore[attr-defined]
-    dist.init_process_group(
-        args.backend, store=store, rank=RANK, world_size=WORLD_SIZE, timeout=timeout
-    )
+    alone: dict[str, Any] = {}
+    if "RANK" not in os.environ:
+        alone = {"store": dist.HashStore(), "rank": 0, "world_size": 1}  # type: ignore[attr-defined]
+    dist.init_process_group(args.backend, timeout=timeout, **alone)
     say(f"world size {WORLD_SIZE}, backend {args.backend}, device {device}", "")
-    store = dist.PrefixStore("collectives", store)  # type: ignore[attr-defined]
-    here = checks.Here(RANK, WORLD_SIZE, device, store)
-    right = run(here, args)
-    # Whoever fails waits for rank 0 to tell all there is to tell: torchrun ends the others then.
-    if RANK == 0:
-        here.store.set("told", "1")
-    here.store.wait(["told"])
+    right = run(device, args)
+    # A rank that failed waits for rank 0's report: torchrun stops the others at its end.
+    wait_for_all(device)
     dist.destroy_process_group()
     # Gloo's threads let go of their last tensors only now and need the interpreter for it; one
     # that is already shutting down would abort the process (pytorch/pytorch#179291).

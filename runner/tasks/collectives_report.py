@@ -1,4 +1,4 @@
-"""What `collectives.py` needs to know without torch: sizes, factors, schedule, verdict, tables."""
+"""Reports of `collectives.py`, without torch: sizes, bus factors, schedule, verdicts, tables."""
 
 from __future__ import annotations
 
@@ -143,20 +143,6 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1
         ).rstrip()
         for line in lines
     ]
-
-
-def check_table(results: list[dict[str, Any]], ranks: int) -> list[str]:
-    """Write a line for all dtypes of an operation that ended alike."""
-    lines: dict[tuple[str, str], list[str]] = {}
-    for result in results:
-        outcome = "exact"
-        if result["skipped"]:
-            outcome = f"skipped: {result['skipped']}"
-        if result["wrong"]:
-            outcome = f"WRONG on {len(result['wrong'])} of {ranks} ranks"
-        lines.setdefault((result["operation"], outcome), []).append(result["dtype"])
-    rows = [(name, " ".join(dtypes), outcome) for (name, outcome), dtypes in lines.items()]
-    return table(("operation", "dtypes", "result"), rows, left=3)
 
 
 def pairs_tables(names: list[str], matrix: dict[str, list[list[float]]], message: str) -> list[str]:

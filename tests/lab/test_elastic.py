@@ -11,7 +11,7 @@ import pytest
 from tests.lab.causing import etcd_on
 from tests.lab.lab import Lab
 from tests.lab.lab.programs import wait_until
-from tests.lab.launching import Controller, Launcher
+from tests.lab.launching import PROGRAMS, Controller, Launcher
 
 STEPS = 100
 QUICK = [
@@ -21,7 +21,11 @@ QUICK = [
 ]
 THREE = ["cluster=lab", "cluster.only=[node1,node2,node3]", "rendezvous=c10d"]
 ELASTIC = [*THREE, "task.nnodes='2:3'", "torchrun.max_restarts=5", *QUICK]
-TOY = ["task=elastic_toy", f"task.args.steps={STEPS}", "task.args.step_seconds=0.4"]
+TOY = [
+    f"task.script={PROGRAMS}/elastic_toy.py",
+    f"task.args.steps={STEPS}",
+    "task.args.step_seconds=0.4",
+]
 
 
 def test_ranks_are_where_torch_puts_them(lab: Lab, on_lab: Launcher) -> None:

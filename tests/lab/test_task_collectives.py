@@ -21,14 +21,6 @@ pytestmark = pytest.mark.torch
 
 SCRIPT = str(Path(runner.__file__).parent / "tasks" / "collectives.py")
 Everything = tuple[str, dict[str, Any]]
-OPERATIONS = {
-    *(f"all_reduce {op}" for op in ("SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR")),
-    *("broadcast", "reduce", "all_gather", "all_gather_into_tensor", "gather", "scatter"),
-    *("reduce_scatter", "reduce_scatter_tensor SUM", "all_to_all", "all_to_all_single"),
-    *("all_to_all_single_uneven", "send_recv", "isend_irecv", "batch_isend_irecv", "subgroup"),
-    *("barrier", "monitored_barrier", "broadcast_object_list", "all_gather_object"),
-    *("gather_object", "scatter_object_list"),
-}
 
 
 def torchrun(ranks: int, *words: str) -> subprocess.CompletedProcess[str]:
@@ -45,27 +37,6 @@ def everything(tmp_path_factory: pytest.TempPathFactory) -> Everything:
     done = torchrun(3, SCRIPT, "--mode=all", *sizes, "--seconds=1", f"--json={path}")
     assert done.returncode == 0, done
     return done.stdout, json.loads(path.read_text())
-
-
-def test_every_operation_is_exact(everything: Everything) -> None:
-    """With gloo, which lacks none of them in torch's newest."""
-    out, results = everything
-
-    assert (results["world_size"], results["backend"]) == (3, "gloo")
-    checked = results["check"]
-    assert {check["operation"] for check in checked} >= OPERATIONS
-    assert [check for check in checked if check["wrong"] or check["skipped"]] == []
-    for name in OPERATIONS:
-        assert re.search(rf"^{name} .*  exact$", out, re.MULTILINE), out
-    assert f"check: {len(checked)} exact on all 3 ranks, 0 skipped, 0 wrong" in out.splitlines()
-
-
-def test_two_ranks_are_both_neighbours_of_each_other() -> None:
-    """The ring has two ranks at least; each operation is exact there too."""
-    done = torchrun(2, SCRIPT, "--mode=check")
-
-    assert done.returncode == 0, done
-    assert "check: 80 exact on all 2 ranks, 0 skipped, 0 wrong" in done.stdout.splitlines()
 
 
 def test_bandwidth_is_that_of_nccl_tests(everything: Everything) -> None:
@@ -98,24 +69,6 @@ def test_smoke_lasts_as_long_as_told(everything: Everything) -> None:
     assert f"smoke: {smoke['steps']} times all_reduce of 1009001 numbers in " in out
 
 
-def test_a_wrong_result_is_told_with_rank_and_numbers() -> None:
-    """By the rank that has it and by rank 0; all other operations are still exact."""
-    corrupt = str(PROGRAMS / "corrupt.py")
-    done = torchrun(3, corrupt, "1", "recv", SCRIPT, "--mode=check")
-
-    assert done.returncode == 1, done
-    told = re.compile(
-        rf"^rank 1 on {socket.gethostname()}: send_recv float32: "
-        r"element 0 is 18\.0, expected 17\.0 \(1 of 1009 differ\)$",
-        re.MULTILINE,
-    )
-    assert told.search(done.stderr), done
-    assert told.search(done.stdout), done
-    table = done.stdout.split("\n\n")[1].splitlines()[1:]
-    assert [line.split("  ")[0] for line in table if not line.endswith(" exact")] == ["send_recv"]
-    assert "check: 77 exact on all 3 ranks, 0 skipped, 3 wrong" in done.stdout.splitlines()
-
-
 def test_smoke_fails_on_a_wrong_sum() -> None:
     """Once per rank in words, and in the count."""
     corrupt = str(PROGRAMS / "corrupt.py")
@@ -129,11 +82,11 @@ def test_smoke_fails_on_a_wrong_sum() -> None:
 
 
 def test_alone() -> None:
-    """One process without torchrun checks what one rank can."""
-    done = python(SCRIPT, "--mode=check")
+    """One process without torchrun is a world of one rank."""
+    done = python(SCRIPT, "--mode=smoke", "--seconds=0.5")
 
     assert (done.returncode, done.stderr) == (0, ""), done
-    assert "check: 71 exact on all 1 ranks, 9 skipped, 0 wrong" in done.stdout.splitlines()
+    assert "world size 1, backend gloo, device cpu" in done.stdout.splitlines()
 
 
 @pytest.mark.parametrize(

@@ -182,20 +182,3 @@ def test_no_matrix_that_fits_no_screen() -> None:
     assert lines[1] == "200 nodes: only --json has all of them"
     assert max(map(len, lines)) < 80
     assert lines[-1] == "no node is slow"
-
-
-def test_what_ended_alike_is_one_line() -> None:
-    """Dtypes of an operation stand together unless one of them failed."""
-    results = [
-        {"operation": "reduce", "dtype": "int64", "skipped": "", "wrong": []},
-        {"operation": "reduce", "dtype": "bfloat16", "skipped": "", "wrong": ["rank 1"]},
-        {"operation": "reduce", "dtype": "float32", "skipped": "", "wrong": []},
-        {"operation": "barrier", "dtype": "", "skipped": "nccl: no such thing", "wrong": []},
-    ]
-
-    assert report.check_table(results, 4) == [
-        "operation  dtypes         result",
-        "reduce     int64 float32  exact",
-        "reduce     bfloat16       WRONG on 1 of 4 ranks",
-        "barrier                   skipped: nccl: no such thing",
-    ]
