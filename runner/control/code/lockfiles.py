@@ -1,4 +1,4 @@
-"""The lock files of Python's package managers, as far as a check needs them: names and versions."""
+"""Parsers of lock files (uv.lock, pylock.toml): the names and versions of packages."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ class LockedPackage:
     """One entry of a lock file.
 
     Attributes:
-        name: Normalised.
-        version: "" for what has none, such as a folder.
-        marker: Where it is wanted; "" for everywhere.
-        is_main: Whether the project wants it, and not just an extra or a group for development.
+        name: Its normalised name.
+        version: Its version; "" if it has none, such as a folder.
+        marker: The environments it is needed in (PEP 508); "" for all.
+        is_main: Whether the project itself needs it, not only an extra or a development group.
     """
 
     name: str
@@ -30,9 +30,9 @@ LockParser = Callable[[Mapping[str, Any]], Iterator[LockedPackage]]
 
 
 def _uv(lock: Mapping[str, Any]) -> Iterator[LockedPackage]:
-    """https://docs.astral.sh/uv/concepts/projects/layout/#the-lockfile; markers are on its edges.
+    """Yield the packages of a uv.lock (docs.astral.sh/uv/concepts/projects/layout/#the-lockfile).
 
-    So only what the project at the lock's own folder names is known to be wanted.
+    Markers are on the edges of its graph, so only direct dependencies of the project are main.
     """
     packages = lock.get("package", [])
     roots = [package for package in packages if "." in package.get("source", {}).values()]
@@ -48,36 +48,15 @@ def _uv(lock: Mapping[str, Any]) -> Iterator[LockedPackage]:
         )
 
 
-def _poetry(lock: Mapping[str, Any]) -> Iterator[LockedPackage]:
-    """poetry.lock; before Poetry 2 it had no groups, and markers on its edges only."""
-    for package in lock.get("package", []):
-        markers = package.get("markers", "")
-        marker = markers.get("main", "") if isinstance(markers, dict) else markers
-        is_main = "main" in package.get("groups", ()) and not package.get("optional")
-        yield LockedPackage(
-            canonicalize_name(package["name"]), str(package["version"]), str(marker), is_main
-        )
-
-
 def _pylock(lock: Mapping[str, Any]) -> Iterator[LockedPackage]:
-    """https://packaging.python.org/en/latest/specifications/pylock-toml/."""
+    """Yield the packages of a pylock.toml (packaging.python.org/en/latest/specifications/pylock-toml)."""
     for package in lock.get("packages", []):
         name, version = canonicalize_name(package["name"]), str(package.get("version", ""))
         yield LockedPackage(name, version, str(package.get("marker", "")))
 
 
-def _pdm(lock: Mapping[str, Any]) -> Iterator[LockedPackage]:
-    """pdm.lock."""
-    for package in lock.get("package", []):
-        name, version = canonicalize_name(package["name"]), str(package.get("version", ""))
-        is_main = "default" in package.get("groups", ())
-        yield LockedPackage(name, version, str(package.get("marker", "")), is_main)
-
-
 LOCK_PARSERS: dict[str, LockParser] = {
     "uv.lock": _uv,
-    "poetry.lock": _poetry,
     "pylock.toml": _pylock,
-    "pdm.lock": _pdm,
 }
-"""Every kind by its file name, in the order in which they count."""
+"""The parser of each lock file, by file name; the first file found is used."""

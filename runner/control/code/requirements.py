@@ -77,7 +77,7 @@ def _read_folder(folder: Path) -> Requirements:
     project = _load_toml(folder / PYPROJECT)
     if _project_name(project) == OWN_NAME:
         return Requirements()
-    direct = [*_direct_requirements(project), *_poetry_requirements(project)]
+    direct = _direct_requirements(project)
     for name, parse_lock in LOCK_PARSERS.items():
         lock = _load_toml(folder / name)
         if lock:
@@ -100,8 +100,7 @@ def _load_toml(path: Path) -> Toml:
 
 
 def _project_name(project: Toml) -> str:
-    table = project.get("project") or project.get("tool", {}).get("poetry") or {}
-    return canonicalize_name(str(table.get("name", "")))
+    return canonicalize_name(str(project.get("project", {}).get("name", "")))
 
 
 def _direct_requirements(project: Toml) -> list[PackageRequirement]:
@@ -117,20 +116,6 @@ def _direct_requirements(project: Toml) -> list[PackageRequirement]:
         for line in lines
         if isinstance(line, str) and (requirement := parse_requirement(line))
     ]
-
-
-def _poetry_requirements(project: Toml) -> Iterator[PackageRequirement]:
-    """Yield those of Poetry's own table; its version constraints are in a grammar of its own."""
-    table = project.get("tool", {}).get("poetry", {}).get("dependencies", {})
-    for name, value in table.items():
-        details = value if isinstance(value, dict) else {}
-        if canonicalize_name(name) != "python" and not details.get("optional"):
-            uncertain = {"python", "platform", "path", "git", "url"}
-            is_certain = not isinstance(value, list) and not details.keys() & uncertain
-            certainty = Certainty.RUNTIME if is_certain else Certainty.INDIRECT
-            yield PackageRequirement(
-                canonicalize_name(name), "", str(details.get("markers", "")), certainty=certainty
-            )
 
 
 def _with_locked_versions(

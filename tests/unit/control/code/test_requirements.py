@@ -1,7 +1,6 @@
-"""What packages a project names: in files of every kind.
+"""The packages a project names, in each kind of file.
 
-uv.lock, pylock.toml and the compiled requirements are what uv 0.13 wrote for one small project,
-with one file per package; the other two are written after what Poetry 2 and PDM 2 write.
+uv.lock, pylock.toml and the compiled requirements are what uv 0.13 wrote for one small project.
 """
 
 from __future__ import annotations
@@ -35,29 +34,8 @@ def test_uv_lock_gives_versions_to_what_pyproject_names() -> None:
     assert found["pywin32"][1] == 'sys_platform == "win32"'
 
 
-def test_poetry_lock_with_poetrys_own_table(tmp_path: Path) -> None:
-    """Its constraints are left to Poetry; what is optional is not wanted."""
-    assert short(read_requirements(LOCKS / "poetry")) == {
-        "einops": ("", "", ("0.8.1",)),
-        "exceptiongroup": ("", "python_version < '3.11'", ("1.2.2",)),
-        "pyyaml": ("", "", ("6.0.2",)),
-    }
-    shutil.copy(LOCKS / "poetry" / "poetry.lock", tmp_path)
-    alone = read_requirements(tmp_path)
-    assert short(alone) == {
-        "einops": ("", "", ("0.8.1",)),
-        "exceptiongroup": ("", 'python_version < "3.11"', ("1.2.2",)),
-        "pyyaml": ("", "", ("6.0.2",)),
-    }
-    assert {each.certainty for each in alone.packages} == {Certainty.INDIRECT}
-
-
 def test_locks_without_a_pyproject_name_what_they_hold(tmp_path: Path) -> None:
-    """With their markers; groups for development are left out where they are marked."""
-    assert short(read_requirements(LOCKS / "pdm")) == {
-        "colorama": ("", 'platform_system == "Windows"', ("0.4.6",)),
-        "tqdm": ("", "", ("4.66.5",)),
-    }
+    """With their markers; uv.lock says which packages only development groups need."""
     found = short(read_requirements(LOCKS / "pylock"))
     assert found["colorama"][1] == "sys_platform == 'win32'"
     assert {"einops", "numpy", "pyyaml", "tqdm"} <= found.keys()
@@ -121,8 +99,8 @@ def test_the_first_file_counts_in_this_folder_or_above_in_the_work_tree(tmp_path
     assert read_requirements(deep).source == "pyproject.toml"
     (top / "requirements.txt").write_text("einops\n")
     assert read_requirements(deep).source == "requirements.txt"
-    shutil.copy(LOCKS / "pdm" / "pdm.lock", top)
-    assert read_requirements(deep) == Requirements("pdm.lock", (PackageRequirement("einops"),))
+    shutil.copy(LOCKS / "uv" / "uv.lock", top)
+    assert read_requirements(deep).source == "uv.lock"
 
 
 @pytest.mark.parametrize("name", ["uv.lock", "pyproject.toml", "requirements.txt"])
