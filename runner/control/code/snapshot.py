@@ -114,7 +114,8 @@ class Snapshot:
     def _hash(self) -> None:
         source_tree = self._source_tree
         try:
-            self._commit = worktree.head_commit(source_tree.root) if source_tree.git else ""
+            if source_tree.git:
+                self._commit = worktree.head_commit(source_tree.root, source_tree.latest_link)
             self._manifest = Manifest(
                 folders=tuple(
                     Folder(path, source_tree.folders[path].st_mode & 0o777)

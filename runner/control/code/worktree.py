@@ -45,6 +45,7 @@ class WorkTree:
         links: Symbolic links.
         folders: All folders that are to be there, also empty ones.
         notes: What the user should hear, such as a submodule that is not checked out.
+        latest_link: The link to the latest record, which is not part of the tree; "" for none.
     """
 
     root: Path
@@ -53,6 +54,7 @@ class WorkTree:
     links: dict[str, os.stat_result] = field(default_factory=dict)
     folders: dict[str, os.stat_result] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    latest_link: str = ""
 
     @property
     def size(self) -> int:
@@ -65,7 +67,8 @@ def scan(cwd: Path, exclude: Path | None = None) -> WorkTree:
 
     Args:
         cwd: The folder the user stands in.
-        exclude: A folder that is no part of it: the record of the run.
+        exclude: A folder that is no part of it: the record of the run. The link `latest` beside
+            it is left out too; other records ignore themselves.
 
     Raises:
         ConfigError: It cannot be listed.
@@ -80,6 +83,8 @@ def scan(cwd: Path, exclude: Path | None = None) -> WorkTree:
     paths = _list_git_files(tree, "") if tree.git else _walk(tree, "", ())
     own_patterns = _load_patterns(tree.root / IGNORE_FILE)
     excluded_path = _relative_to(exclude, tree.root)
+    if excluded_path:
+        tree.latest_link = str(PurePosixPath(excluded_path).with_name("latest"))
     for count, path in enumerate(paths):
         if count == MAX_ENTRIES:
             message = f"{tree.root} has more than {MAX_ENTRIES:,} files and folders to push"
@@ -88,7 +93,8 @@ def scan(cwd: Path, exclude: Path | None = None) -> WorkTree:
         is_excluded = excluded_path is not None and PurePosixPath(path).is_relative_to(
             excluded_path
         )
-        if not is_excluded:
+        is_latest_link = path == tree.latest_link and (tree.root / path).is_symlink()
+        if not is_excluded and not is_latest_link:
             _add_path(tree, path, own_patterns)
     return tree
 
@@ -104,11 +110,15 @@ def ignore_source(tree: WorkTree, path: str) -> str:
     return f"a {' or '.join(ALL_IGNORE_FILES)} on the way to it leaves it out"
 
 
-def head_commit(root: Path) -> str:
-    """Return the commit checked out at `root`, "+" added when files differ; "" without git."""
+def head_commit(root: Path, latest_link: str = "") -> str:
+    """Return the commit checked out at `root`, "+" added when files differ; "" without git.
+
+    A new `latest_link` is not a difference.
+    """
+    paths = [".", f":(exclude,literal){latest_link}"] if latest_link else ["."]
     try:
         head = _run_git(root, "rev-parse", "--verify", "--quiet", "HEAD").strip()
-        return head + ("+" if _run_git(root, "status", "--porcelain").strip() else "")
+        return head + ("+" if _run_git(root, "status", "--porcelain", "--", *paths).strip() else "")
     except ConfigError:
         return ""
 

@@ -34,7 +34,6 @@ class RunStore:
         self._known_events: set[tuple[Any, ...]] = set()
         self._lock_fd = -1
         self._has_torn_line = False
-        self._ignore = folder.parent / ".gitignore"
 
     @property
     def display_path(self) -> Path:
@@ -53,11 +52,13 @@ class RunStore:
             for path in reversed(missing):
                 path.mkdir(mode=0o700, exist_ok=path != self.folder)  # others may make the parents
                 self._created.append(path)
-            if self.folder.parent in self._created:  # records are nobody's code
-                self._ignore.write_text("*\n", encoding="ascii")
             message = ""
             if any(self.folder.iterdir()):
                 message = f"{self.folder} is there already; a run never writes over another"
+            else:
+                if self.folder.parent in self._created:
+                    self._ignore_contents(self.folder.parent)
+                self._ignore_contents(self.folder)
         except OSError as error:
             self.discard()
             message = f"cannot make {self.folder}: {error.strerror}"
@@ -65,14 +66,17 @@ class RunStore:
             hint = "set run_dir to a new folder, or another run_id"
             raise ConfigError([Problem("run_dir", message, hint)])
 
+    def _ignore_contents(self, folder: Path) -> None:
+        """Keep a folder out of git and of snapshots: records are not code."""
+        ignore_file = folder / ".gitignore"
+        ignore_file.write_text("*\n", encoding="ascii")
+        self._created.append(ignore_file)
+
     def discard(self) -> None:
         """Take the folder away again: nothing was started."""
-        if self.folder.parent in self._created:
-            with contextlib.suppress(OSError):
-                self._ignore.unlink()
         for path in reversed(self._created):
             with contextlib.suppress(OSError):
-                path.rmdir()
+                path.rmdir() if path.is_dir() else path.unlink()
 
     def create(self, config_yaml: str) -> None:
         """Begin the record with the configuration, and point `latest` beside it here.

@@ -258,6 +258,8 @@ def test_commit_says_whether_files_differ(tmp_path: Path) -> None:
     git(tmp_path, "add", ".")
     git(tmp_path, "commit", "-qm", "x")
     clean = head_commit(tmp_path)
+    (tmp_path / "latest").symlink_to("nowhere")
+    assert head_commit(tmp_path, "latest") == clean
 
     make(tmp_path, "b")
 

@@ -13,6 +13,7 @@ from typing import cast
 
 import pytest
 
+from runner.control.code.worktree import scan
 from runner.control.record.run_store import RunStore
 from runner.core.codec import decode, encode
 from runner.core.errors import ConfigError
@@ -46,10 +47,24 @@ def names(folder: Path) -> set[str]:
 
 def test_new_folder_holds_the_configuration(store: RunStore) -> None:
     """It is there with its parents, and `latest` beside it points here."""
-    assert names(store.folder) == {"config.yaml", "logs"}
+    assert names(store.folder) == {".gitignore", "config.yaml", "logs"}
     assert (store.folder / "config.yaml").read_text() == "seed: 1\n"
     assert names(store.folder.parent) == {RUN_ID, "latest", ".gitignore"}
     assert (store.folder.parent / "latest").readlink() == Path(RUN_ID)
+
+
+def test_record_ignores_itself_in_a_folder_that_was_there_before(tmp_path: Path) -> None:
+    """A `runs/` of TensorBoard's or YOLO's is left as it is, and our records in it are no code."""
+    (tmp_path / "runs" / "tensorboard").mkdir(parents=True)
+    created(tmp_path / "runs" / RUN_ID)
+    assert names(tmp_path / "runs") == {RUN_ID, "latest", "tensorboard"}
+    found = scan(tmp_path, tmp_path / "runs" / "another")
+    assert {*found.files, *found.folders, *found.links} == {"runs", "runs/tensorboard"}
+
+    refused = RunStore(tmp_path / "runs" / "refused")
+    refused.reserve()
+    refused.discard()
+    assert names(tmp_path / "runs") == {RUN_ID, "latest", "tensorboard"}
 
 
 def test_record_is_the_users_alone(store: RunStore) -> None:
@@ -79,7 +94,7 @@ def test_a_record_that_was_cut_off_is_made_good(store: RunStore) -> None:
 
     assert RunStore(store.folder).reopen("seed: 2\n", plan(1))
 
-    assert names(store.folder) == {"config.yaml", "logs", "plan.json"}
+    assert names(store.folder) == {".gitignore", "config.yaml", "logs", "plan.json"}
     assert (store.folder.parent / "latest").readlink() == Path("second")
 
 
@@ -164,7 +179,7 @@ def test_record_is_replaced_whole_or_not_at_all(store: RunStore) -> None:
         store.write_plan(replace(plan(1), cluster=secret))
 
     assert decode(Plan, json.loads((store.folder / "plan.json").read_text())) == plan(1)
-    assert names(store.folder) == {"config.yaml", "logs", "plan.json"}
+    assert names(store.folder) == {".gitignore", "config.yaml", "logs", "plan.json"}
 
 
 def test_events_are_appended(store: RunStore) -> None:
