@@ -14,10 +14,9 @@ from runner.core.codec import decode
 from runner.core.errors import NotReady, Problem
 from runner.core.model.facts import Facts, FactsRequest
 from runner.core.model.launch_request import LaunchRequest
-from runner.core.model.order import Order
 from runner.core.model.run_info import HostRunStatus, RunInfo
 from runner.core.model.spec import Node, Spec
-from runner.core.planning.build_plan import NodePlan, Plan
+from runner.core.planning.build_plan import Plan
 from runner.core.protocol.paths import is_run_id
 from runner.ui.console.plain import Console, open_console
 from runner.workflows.host_pool import HostPool, open_host_pool
@@ -123,7 +122,6 @@ class RunFinder:
             NotReady: No host that answers has it, or not so that it can be read.
         """
         all_problems: list[Problem] = []
-        orders: dict[str, Order] = {}
         best: RunRecord | None = None
         for name in sorted(run.by_host, key=lambda name: -run.by_host[name].info.attempt):
             answers, problems = self.broadcast({name}).collect("run", {"run_id": run.run_id}, "run")
@@ -131,7 +129,6 @@ class RunFinder:
             for reply in answers.values():
                 try:
                     raw = json.loads(zlib.decompress(reply["payload"]))
-                    orders[name] = decode(Order, json.loads(raw["order"]))
                     record = _parse_record(raw, run.run_id)
                     if not record.plan.min_nodes:
                         return record
@@ -142,39 +139,7 @@ class RunFinder:
                     )
         if best is not None:
             return best
-        if orders:
-            return self._plan_from_orders(run, orders)
         raise NotReady(all_problems or [self._run_not_found(run.run_id)])
-
-    def _plan_from_orders(self, run: RemoteRun, orders: Mapping[str, Order]) -> RunRecord:
-        """Return the plan of a run of format 1 as far as the orders of its hosts tell."""
-        by_rank = sorted(orders.items(), key=lambda pair: pair[1].ranks)
-        nodes = tuple(
-            NodePlan(
-                node=name,
-                host=next(n.host for n in self.pool.spec.nodes if n.name == name),
-                command=order.argv,
-                env=order.env,
-                cwd=order.cwd,
-                ranks=order.ranks,
-                gpus=(),
-                interface="",
-                order=order,
-            )
-            for name, order in by_rank
-        )
-        plan = Plan(
-            run_id=run.run_id,
-            cluster=self.pool.spec.cluster,
-            task=run.info.task,
-            attempt=max(order.attempt for order in orders.values()),
-            nodes=nodes,
-            world_size=sum(len(order.ranks) for order in orders.values()),
-            backend=by_rank[0][1].env.get("DIST_BACKEND", ""),
-            master_addr="",
-            master_port=by_rank[0][1].reserve_port,
-        )
-        return RunRecord(plan, "", run.info)
 
     def retarget_to_run(self, plan: Plan) -> Spec:
         """Have contact with the nodes of a run from now on, by the limits it was started with."""

@@ -66,7 +66,7 @@ class Cluster:
         root = self.root(node)
         self.work(node).mkdir(parents=True)
         (root / "attempt_0").mkdir()
-        write(root / "format", "2\n")
+        write(root / "format", "1\n")
         write(root / "order.json", json.dumps({"cwd": str(self.work(node))}))
         write(root / "plan.json", json.dumps({"outputs": self.outputs}))
         write(root / "state.json", "{}\n")

@@ -2,73 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 
-import pytest
-
-from runner.core.model.order import Order
 from runner.core.protocol.events import Ended
 from runner.core.protocol.paths import RunPaths
 from runner.core.protocol.states import State
-from runner.host.agent.follow import FollowedRun
 from runner.host.storage.run_folder import EventLog, final_state, read_events
 from runner.host.storage.run_list import read_run
-from runner.host.storage.run_lock import RunLock
-from tests.lab.launching import Launcher
 from tests.lab.supervising import RunStarter
-
-OLD = Path(__file__).parents[1] / "fixtures" / "format_1"
-OLD_RUN = "0101-0101-old-beef"
-
-
-@pytest.fixture
-def old(tmp_path: Path) -> Path:
-    """A workdir with a run of format 1."""
-    workdir = tmp_path / "workdir"
-    shutil.copytree(OLD, workdir / "runs")
-    for path in workdir.rglob("order.json"):
-        path.write_text(path.read_text().replace("@WORKDIR@", str(workdir)))
-    return workdir
-
-
-def test_a_run_of_format_1_is_listed_read_and_cleaned(launcher: Launcher, old: Path) -> None:
-    """By every verb that a run of today knows."""
-
-    def say(*words: str) -> str:
-        done = launcher(*words, f"cluster.workdir={old}")
-        assert done.code == 0, done
-        return done.out + done.err
-
-    (row,) = json.loads(say("ps", "--all", "--json").splitlines()[0])["runs"]
-    assert (row["run_id"], row["state"], row["ended"]) == (OLD_RUN, "succeeded", True)
-    assert "[local:1] hello from rank 1" in say("logs")
-    assert f"run {OLD_RUN} succeeded" in say("attach")
-    assert "0 processes" in say("stop", "--run", OLD_RUN)
-    assert "pulled" in say("pull")
-    assert (launcher.folder / "runs" / OLD_RUN / "logs/local/rank_0.out").exists()
-    assert "1 run" in say("clean", "--older-than", "0s")
-    assert not (old / "runs" / OLD_RUN).exists()
-
-
-def test_a_supervisor_of_format_1_is_spoken_to_in_its_words(old: Path) -> None:
-    """A byte each: what we say today would read as something else."""
-    folder = RunPaths(str(old), OLD_RUN, "local")
-    order = Order(OLD_RUN, "local", 0, str(old), (), {}, "/", (0, 1), "", "")
-    doorway = RunLock(OLD_RUN, "local")
-    doorway.make_folder()
-    listener = doorway.listen()
-    followed = FollowedRun(folder, order)
-    listener.setblocking(True)
-    supervisor, _ = listener.accept()
-    for word in ("renew_lease", "detach", "stop", "kill"):
-        followed.send_command(word, cause="user", reason="stopped by skipper")
-    assert supervisor.recv(4096) == b"hsk"
-    for each in (supervisor, listener):
-        each.close()
-    followed.close()
-    doorway.remove_files()
 
 
 def test_a_power_cut_at_any_byte_leaves_a_readable_record(

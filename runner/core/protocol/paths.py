@@ -5,8 +5,8 @@ from __future__ import annotations
 import posixpath
 import re
 
-FORMAT_VERSION = 2
-"""Version of the run folder on the hosts; 1 had no `run.json`, `plan.json`, `config.yaml`."""
+FORMAT_VERSION = 1
+"""Version of the run folder on the hosts; docs/run-folder.md describes it."""
 
 PROGRAM_LOG = "program"
 """The stem of the files of the program itself (torchrun), beside `rank_R`."""

@@ -22,15 +22,11 @@ from runner.host.storage import run_owner
 from runner.host.storage.run_folder import (
     has_ended,
     is_relaunch_pending,
-    read_format,
     read_order,
     reserve_attempt,
 )
 from runner.host.storage.run_lock import RunLock
 from runner.host.supervisor.recovery import recover_orphaned
-
-FORMAT_1_COMMANDS = {"renew_lease": b"h", "stop": b"s", "kill": b"k"}
-"""What supervisors of format 1 understand, a byte each."""
 
 COMMAND_FIELDS = ("cause", "reason", "peer", "nodes")
 """What may be said with a word."""
@@ -59,7 +55,6 @@ class FollowedRun:
         self._run_lock = RunLock(order.run_id, order.node)
         self._socket = self._run_lock.connect()
         self._next_connect = 0.0
-        self._is_format_1 = read_format(folder) == 1
         self._unresponsive_at: Optional[float] = None
         self._user_stop = False
         self.ended = self._superseded  # whoever is at the door hears of a stop all the same
@@ -75,14 +70,13 @@ class FollowedRun:
             self._unresponsive_at = min(
                 self._unresponsive_at or now + UNRESPONSIVE_S, now + UNRESPONSIVE_S
             )
-        header = {"command": command, "attempt": self._order.attempt}
-        line = json.dumps({**header, **fields}).encode() + b"\n"
-        message = FORMAT_1_COMMANDS.get(command, b"") if self._is_format_1 else line
+        message = json.dumps({"command": command, "attempt": self._order.attempt, **fields})
+        line = message.encode() + b"\n"
         if command != "renew_lease":
-            self._pending.append(message)
+            self._pending.append(line)
             self._next_connect = 0.0
         elif not self._pending:
-            self._send(message)
+            self._send(line)
         self._flush()
 
     def _flush(self) -> None:

@@ -42,7 +42,7 @@ class RunsHandler(RequestHandler):
         self.context.reply("runs", {"id": request["id"], **listing})
 
     def _send_record(self, frame: Frame) -> None:
-        """Send the order, and what is on record of the whole run; format 1 has the order alone."""
+        """Send the order, and what is on record of the whole run."""
         request = frame.data
         folder = validated_paths(self.context.workdir, request["run_id"], request["node"])
         if not os.path.isdir(folder.root):

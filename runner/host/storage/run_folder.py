@@ -270,15 +270,6 @@ def _state_text(state: State) -> str:
     return json.dumps({"state": state.value, "pid": os.getpid(), "wall": time.time()}) + "\n"
 
 
-def read_format(folder: RunPaths) -> int:
-    """Return the version of a run folder, 0 where that cannot be read."""
-    try:
-        with open(folder.format, encoding="ascii") as file:
-            return int(file.read())
-    except (OSError, ValueError):
-        return 0
-
-
 def read_state(folder: RunPaths) -> Optional[State]:
     """Return the state on record, None when there is none that can be read."""
     try:

@@ -74,7 +74,7 @@ def read_run(folder: RunPaths) -> Optional[HostRunStatus]:
 
 
 def _read_run_info(folder: RunPaths) -> Optional[RunInfo]:
-    """Return what is on record of the whole run; format 1 has the order only."""
+    """Return what is on record of the whole run: by `run.json`, or the order if that is damaged."""
     for path in (folder.info, folder.order):
         try:
             with open(path, encoding="utf-8") as file:

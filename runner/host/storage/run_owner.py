@@ -109,7 +109,7 @@ def heartbeat(folder: RunPaths) -> None:
 
 
 def read(folder: RunPaths) -> Optional[RunOwner]:
-    """Return who keeps a run, or kept it; None where that is not on record, as in format 1."""
+    """Return the owner on record of a run, None where there is none that can be read."""
     try:
         with open(folder.owner_file, encoding="utf-8") as file:
             return decode(RunOwner, json.load(file))
