@@ -28,7 +28,7 @@ def gpus(context: CheckContext) -> Iterator[Finding]:
 
 def _gpus_text(used: list[Gpu], facts: Facts) -> str:
     if not used:
-        note = "" if facts.gpu_source in ("none", "nvml", "nvidia-smi") else facts.gpu_source
+        note = "" if facts.gpu_source in ("none", "nvml") else facts.gpu_source
         return f"none{f': {note}' if note else ''}"
     names = {gpu.name or "?" for gpu in used}
     return f"{len(used)} {', '.join(sorted(names))}"

@@ -182,7 +182,7 @@ class Facts:
         setup: How the setup lines ended; with a code other than 0 the rest is not filled.
         python: The task's interpreter.
         gpus: Its GPUs, by index.
-        gpu_source: "nvml", "nvidia-smi", "none", or why neither answered.
+        gpu_source: "nvml", "none", or why NVML did not answer.
         driver: That of the GPUs.
         xids: What it told the kernel's log since the boot, if that was asked for and may be read.
         interfaces: Every interface with its addresses.

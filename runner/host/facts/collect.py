@@ -9,9 +9,18 @@ from dataclasses import dataclass, replace
 from typing import Any, Dict, Iterator, List, Tuple
 
 from runner.core.model.facts import Facts, FactsRequest, Interpreter
-from runner.host.facts import etcd, interfaces, interpreter, logind, machine, ports, setup, system
+from runner.host.facts import (
+    etcd,
+    folders,
+    interfaces,
+    interpreter,
+    logind,
+    machine,
+    ports,
+    setup,
+)
 from runner.host.gpu import query
-from runner.host.process import bounded_child
+from runner.host.process import bounded_child, users
 
 
 @dataclass
@@ -50,7 +59,7 @@ def _collect(request: FactsRequest, children: List[bounded_child.BoundedChild]) 
     seconds: Dict[str, float] = {}
     gpu_children = []
     if request.gpus or not request.skip_launch_facts:
-        gpu_children = query.start(environ, request.tool_timeout_s, health=request.thorough)
+        gpu_children = query.start(request.tool_timeout_s, health=request.thorough)
     children += gpu_children
     if request.setup:
         setup_child = setup.start(request.setup, environ, facts.project, request.setup_timeout_s)
@@ -61,11 +70,11 @@ def _collect(request: FactsRequest, children: List[bounded_child.BoundedChild]) 
         facts = replace(facts, setup=setup_result)
         if setup_result.exit_code != 0:
             return FactsResult(replace(facts, part_seconds=seconds), environ)
-    survey_child = machine.start_survey(request, facts.home)
+    survey_child = folders.start_survey(request, facts.home)
     children.append(survey_child)
     if request.skip_launch_facts:
         bounded_child.wait_all(children)
-        fields = {**machine.survey_result(survey_child, request), **query.result(gpu_children)}
+        fields = {**folders.survey_result(survey_child, request), **query.result(gpu_children)}
         return FactsResult(replace(facts, **fields), environ)
     python = _expand_home(request.python, facts.home)
     path_env = {"PYTHONPATH": request.python_path} if request.python_path else {}
@@ -79,7 +88,7 @@ def _collect(request: FactsRequest, children: List[bounded_child.BoundedChild]) 
         measured["login_python"] = _login_shell_python(request, environ, children)
     bounded_child.wait_all(children)
     measured.update(
-        machine.survey_result(survey_child, request),
+        folders.survey_result(survey_child, request),
         python=interpreter.result(python_child, python),
     )
     measured.update(query.result(gpu_children), etcd=etcd.result(etcd_children))
@@ -96,18 +105,18 @@ def _static_facts(request: FactsRequest) -> Facts:
     return Facts(
         node=request.node,
         hostname=os.uname().nodename,
-        user=machine.login_name(),
+        user=users.login_name(),
         home=home,
         ssh_address=interfaces.ssh_server_address(os.environ),
-        workdir=machine.absolute(request.workdir, home),
-        project=machine.absolute(request.project, home) if request.project else "",
+        workdir=folders.absolute(request.workdir, home),
+        project=folders.absolute(request.project, home) if request.project else "",
         machine=os.uname().machine,
     )
 
 
 def _expand_home(python: str, home: str) -> str:
     """Return the interpreter's path if it starts with `~/`; others are found in their own time."""
-    return machine.absolute(python, home) if python.startswith("~/") else python
+    return folders.absolute(python, home) if python.startswith("~/") else python
 
 
 def _login_shell_python(
@@ -152,9 +161,9 @@ def _kernel_facts(
         fields["cores"] = machine.usable_cores(len(os.sched_getaffinity(0)))
         fields["limits"] = machine.soft_limits()
     with _timed("system", seconds):
-        fields["system"] = system.read_system()
+        fields["system"] = machine.read_system()
     with _timed("logind", seconds):
-        fields["logind_kill_setting"] = logind.kill_setting(machine.login_name())
+        fields["logind_kill_setting"] = logind.kill_setting(users.login_name())
     if request.reserve_port or request.reserve_hub_port:
         with _timed("port", seconds):
             reserved, fields["port_error"] = ports.reserve_ports(

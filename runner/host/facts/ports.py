@@ -13,8 +13,7 @@ import time
 from contextlib import contextmanager
 from typing import Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
 
-from runner.host.facts import machine
-from runner.host.process import procfs
+from runner.host.process import procfs, users
 
 _GUARD_ADDRESS = "127.82.85.78"
 _TCP_LISTEN, _TCP_ESTABLISHED = "0A", "01"
@@ -267,7 +266,7 @@ def _refusal_reason(error: OSError, port: int) -> str:
         return "reserved by another run, or the near end of a connection"
     pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]
     users = [
-        f"{machine.process_command(pid)} (pid {pid})" for pid in sorted(socket_owners(inodes, pids))
+        f"{users.process_command(pid)} (pid {pid})" for pid in sorted(socket_owners(inodes, pids))
     ]
     return f"taken by {' and '.join(users[:_MAX_NAMED]) or 'a process we may not look at'}"
 

@@ -1,4 +1,4 @@
-"""The GPUs of this host and who uses them: NVML, else nvidia-smi, in a child with a deadline."""
+"""GPU query: the GPUs of this host and their users, by NVML, in a child with a deadline."""
 
 from __future__ import annotations
 
@@ -10,24 +10,21 @@ from typing import Any, Dict, List, Optional, Sequence
 from runner.core.codec import decode, encode
 from runner.core.model.facts import Gpu, GpuProcess
 from runner.core.model.hardware import Driver, Xid
-from runner.host.facts import machine
-from runner.host.process import bounded_child
+from runner.host.process import bounded_child, users
 
 DRIVER_PATHS = ("/dev/nvidiactl", "/dev/dxg", "/proc/driver/nvidia/version", "/usr/bin/nvidia-smi")
-"""Where none of these is, there is no driver."""
+"""A host without any of these has no driver."""
 
 
-def start(
-    environ: Dict[str, str], limit_s: float, *, health: bool = False
-) -> List[bounded_child.BoundedChild]:
-    """Ask the driver; no child at all where nothing hints at one."""
+def start(limit_s: float, *, health: bool = False) -> List[bounded_child.BoundedChild]:
+    """Query the driver in a child; return no child where there is no driver."""
     if not any(map(os.path.exists, DRIVER_PATHS)):
         return []
-    return [bounded_child.BoundedChild(functools.partial(_query, environ, health), limit_s)]
+    return [bounded_child.BoundedChild(functools.partial(_query, health), limit_s)]
 
 
 def result(children: Sequence[bounded_child.BoundedChild]) -> Dict[str, Any]:
-    """Return the fields of Facts that tell of GPUs: with who told of them, or why nobody did."""
+    """Return the GPU fields of Facts; `gpu_source` says why there are none, if NVML failed."""
     if not children:
         return {"gpus": (), "gpu_source": "none"}
     (child,) = children
@@ -47,41 +44,33 @@ def result(children: Sequence[bounded_child.BoundedChild]) -> Dict[str, Any]:
     return {**fields, "gpu_source": f"the query of the driver {exit_text}: {child.text}"}
 
 
-def _query(environ: Dict[str, str], with_health: bool) -> None:
-    # Only in this child: ctypes and subprocess are dear, and a driver may hang or crash us.
-    from runner.host.gpu import health, nvidia_smi, nvml, xids  # noqa: PLC0415
+def _query(with_health: bool) -> None:
+    # Imported in the child only: ctypes is slow to load, and a driver may hang or crash us.
+    from runner.host.gpu import health, nvml, xids  # noqa: PLC0415
 
-    if with_health:  # first: of a driver that hangs, the log may know why
+    if with_health:  # before NVML: if the driver hangs, the kernel's log may say why
         bounded_child.report_facts(xids=encode(xids.read_xids()))
-    gpus_found: List[Gpu] = []
+    gpus: List[Gpu] = []
     source = "nvml"
     library: Optional[nvml.Nvml] = None
-    path = ""
     try:
         library = nvml.Nvml()
         for gpu in nvml.list_gpus(library):
-            gpus_found.append(gpu)
-            bounded_child.report_facts(gpus=encode(gpus_found))
+            gpus.append(gpu)
+            bounded_child.report_facts(gpus=encode(gpus))
     except nvml.NvmlError as error:
         source = f"NVML: {error}"
-    if source != "nvml":
-        path = bounded_child.find_program("nvidia-smi", environ)
-        gpus_found, error_text = nvidia_smi.list_gpus(path) if path else (gpus_found, "not on PATH")
-        source = f"{source}; nvidia-smi: {error_text}" if error_text else "nvidia-smi"
     bounded_child.report_facts(
-        gpus=encode(gpus_found), source=source, driver=encode(health.driver(library))
+        gpus=encode(gpus), source=source, driver=encode(health.driver(library))
     )
-    if with_health and gpus_found:
-        health_by_index = (
-            health.by_nvml(library, gpus_found) if library and not path else health.by_smi(path)
-        )
-        gpus_found = [replace(gpu, health=health_by_index.get(gpu.index)) for gpu in gpus_found]
-        bounded_child.report_facts(gpus=encode(gpus_found))
-    # Names come last: a look-up of a user in a directory service may take for ever.
-    named = [replace(gpu, processes=tuple(map(_with_names, gpu.processes))) for gpu in gpus_found]
+    if with_health and library:
+        gpus = [replace(gpu, health=health.gpu_health(library, gpu.index)) for gpu in gpus]
+        bounded_child.report_facts(gpus=encode(gpus))
+    # Names last: looking up a user in a directory service may never return.
+    named = [replace(gpu, processes=tuple(map(_with_names, gpu.processes))) for gpu in gpus]
     bounded_child.report_facts(gpus=encode(named))
 
 
 def _with_names(process: GpuProcess) -> GpuProcess:
-    user, command = machine.process_owner(process.pid), machine.process_command(process.pid)
+    user, command = users.process_owner(process.pid), users.process_command(process.pid)
     return replace(process, user=user, command=command)

@@ -1,4 +1,4 @@
-"""Errors of GPUs, as their driver told the kernel's log."""
+"""Xids: the GPU errors that NVIDIA's driver wrote to the kernel's log."""
 
 from __future__ import annotations
 
@@ -14,22 +14,20 @@ XID_LINE = re.compile(
     r"(?P<code>\d+)\b(?:, )?(?P<text>.*)"
 )
 MAX_XIDS = 50
-"""So many kinds are told of; a machine with more has told enough."""
+"""The most (GPU, number) pairs that are reported."""
 
 _MAX_TEXT = 200
 
 
 def read_xids(log: str = kernel_log.KMSG, now: Optional[float] = None) -> Tuple[Xid, ...]:
-    """Return the errors since the boot, those of one GPU and number as one, in order."""
+    """Return the errors since the boot, one entry per GPU and number, in order."""
     now = time.monotonic() if now is None else now
-    xids_found: Dict[Tuple[str, int], Xid] = {}
+    xids: Dict[Tuple[str, int], Xid] = {}
     for logged_at, line in kernel_log.read_lines(log):
         match = XID_LINE.search(line)
-        if not match:
-            continue
-        bus, code = match["bus"].lower()[-10:], int(match["code"])
-        count = xids_found[bus, code].count + 1 if (bus, code) in xids_found else 1
-        if count > 1 or len(xids_found) < MAX_XIDS:
+        if match:
+            key = bus, code = match["bus"].lower()[-10:], int(match["code"])
+            count = xids[key].count + 1 if key in xids else 1
             ago_s = round(max(0.0, now - logged_at), 1)
-            xids_found[bus, code] = Xid(bus, code, match["text"].strip()[:_MAX_TEXT], count, ago_s)
-    return tuple(xids_found.values())
+            xids[key] = Xid(bus, code, match["text"].strip()[:_MAX_TEXT], count, ago_s)
+    return tuple(xids.values())[:MAX_XIDS]

@@ -12,7 +12,7 @@ from runner.core.codec import decode, encode
 from runner.core.model.run_info import HostRunStatus, RunInfo
 from runner.core.protocol.paths import RunPaths, is_run_id, validated_paths
 from runner.core.protocol.states import State
-from runner.host.facts import machine
+from runner.host.process import users
 from runner.host.storage import release_store, run_owner
 from runner.host.storage.run_folder import final_state, read_state
 from runner.host.storage.run_lock import RunLock
@@ -69,7 +69,7 @@ def read_run(folder: RunPaths) -> Optional[HostRunStatus]:
         state = final_state(folder, info.attempt) or state
     relaunch_pending = not alive and time.time() < _mtime(folder.relaunch_marker)
     return HostRunStatus(
-        info, machine.user_name(owner_uid), state, alive, changed_at, relaunch_pending
+        info, users.user_name(owner_uid), state, alive, changed_at, relaunch_pending
     )
 
 

@@ -123,9 +123,9 @@ def test_problem_says_what_to_do(others: dict[str, Any], expected: str) -> None:
         ),
         pytest.param(
             Node("gpu1", "h", gpu_count=1),
-            {"gpus": (), "gpu_source": "nvidia-smi did not answer within 15 s"},
+            {"gpus": (), "gpu_source": "the driver did not answer within 15 s"},
             "gpu1: cluster.nodes.gpu1.gpus: asked for 1, the host has none "
-            "(nvidia-smi did not answer within 15 s)\n"
+            "(the driver did not answer within 15 s)\n"
             "    legal here: 0",
             id="none at all",
         ),

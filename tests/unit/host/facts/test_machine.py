@@ -1,11 +1,13 @@
-"""Cores, folders and commands, read from trees of files that look like /proc and /sys."""
+"""Cores, memory and load, read from trees of files that look like /proc and /sys."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
+from runner.core.model.hardware import System, TopProcess
 from runner.host.facts import machine
 
 V2 = "31 23 0:26 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n"
@@ -13,6 +15,14 @@ V1 = (
     "32 31 0:29 {top} /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct\n"
     "33 31 0:30 {top} /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n"
 )
+GIB = 1 << 30
+MEMINFO = """\
+MemTotal:       24684096 kB
+MemFree:        23536560 kB
+MemAvailable:   24208060 kB
+SwapTotal:      12582912 kB
+SwapFree:       12480512 kB
+"""
 
 
 def tree(root: Path, files: dict[str, str]) -> str:
@@ -103,75 +113,98 @@ def test_both_hierarchies_may_be_mounted(tmp_path: Path) -> None:
     assert machine.usable_cores(8, tree(tmp_path, files)) == 5
 
 
-@pytest.mark.parametrize(
-    ("line", "shown"),
-    [
-        ("/usr/bin/python3\0-u\0train.py\0--token\0s3cret\0", "python3 -u train.py"),
-        ("python\0-m\0torch.distributed.run\0--nnodes=2\0", "python -m torch.distributed.run"),
-        ("bash\0-c\0export TOKEN=s3cret; sleep 1\0", "bash"),
-        ("/opt/worker\0", "worker"),
-    ],
-)
-def test_a_command_is_shown_without_its_arguments(tmp_path: Path, line: str, shown: str) -> None:
-    """Program and script say who it is; what follows may be a secret."""
-    root = tree(tmp_path, {"proc/5/cmdline": line})
-
-    assert machine.process_command(5, root) == shown
-
-
-def test_a_hidden_process_has_no_command(tmp_path: Path) -> None:
-    """Where /proc hides other users' processes, nothing is known of them."""
-    assert machine.process_command(5, str(tmp_path)) == ""
-
-
-def test_a_kernel_thread_is_shown_by_its_name(tmp_path: Path) -> None:
-    """A process without a command line has at least a name."""
-    root = tree(tmp_path, {"proc/5/cmdline": "", "proc/5/comm": "nv_queue\n"})
-
-    assert machine.process_command(5, root) == "nv_queue"
-
-
-@pytest.mark.parametrize(
-    ("path", "expected"),
-    [
-        ("~", "/home/ann"),
-        ("~/runs", "/home/ann/runs"),
-        ("/data//runs/../x", "/data/x"),
-        ("~ann/x", f"{Path.cwd()}/~ann/x"),
-    ],
-)
-def test_only_our_own_home_is_expanded(path: str, expected: str) -> None:
-    """`~/` is our home; other people's homes would need a look-up that may hang."""
-    assert expected == machine.absolute(path, "/home/ann")
-
-
-def test_a_folder_that_can_be_made_is_writable(tmp_path: Path) -> None:
-    """The nearest folder that is there decides, and nothing is made."""
-    assert machine.unwritable_reason(str(tmp_path / "a" / "b")) == ""
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_file_in_the_way_is_named(tmp_path: Path) -> None:
-    """A file is no place for a run, nor is anything below it."""
-    (tmp_path / "notes").write_text("")
-
-    assert f"{tmp_path}/notes is a file, not a folder" == machine.unwritable_reason(
-        f"{tmp_path}/notes/runs"
-    )
-
-
-def test_a_dangling_link_is_named(tmp_path: Path) -> None:
-    """A link to a disk that is not mounted is told apart from a folder yet to be made."""
-    (tmp_path / "scratch").symlink_to(tmp_path / "gone")
-
-    assert f"{tmp_path}/scratch is a link to nothing" == machine.unwritable_reason(
-        f"{tmp_path}/scratch/x"
-    )
-
-
 def test_limits_are_named() -> None:
     """Three soft limits are reported, unlimited as -1."""
     limits = machine.soft_limits()
 
     assert sorted(limits) == ["memlock", "nofile", "nproc"]
     assert all(value >= -1 for value in limits.values())
+
+
+def test_all_is_read_at_one_look(tmp_path: Path) -> None:
+    """A machine with two NUMA nodes and one InfiniBand device; our cores are at one of them."""
+    ours = min(os.sched_getaffinity(0))
+    files = {
+        "proc/meminfo": MEMINFO,
+        "proc/loadavg": "3.25 2.00 1.00 3/512 4711\n",
+        "sys/devices/system/cpu/online": "0-3,8\n",
+        "sys/devices/system/node/node0/cpulist": "100000-100003\n",
+        "sys/devices/system/node/node1/cpulist": f"{ours}\n",
+        "sys/devices/system/node/online": "0-1\n",
+        "sys/class/infiniband/mlx5_0/node_type": "1: CA\n",
+    }
+    assert machine.read_system(tree(tmp_path, files)) == System(
+        cpus=5,
+        load=3.25,
+        memory=24684096 << 10,
+        memory_free=24208060 << 10,
+        memory_limit=None,
+        swapped=102400 << 10,
+        numa_nodes=(1,),
+        infiniband=("mlx5_0",),
+    )
+
+
+def test_a_host_that_tells_nothing_is_not_known(tmp_path: Path) -> None:
+    """No file of it is needed."""
+    assert machine.read_system(str(tmp_path)) == System()
+
+
+@pytest.mark.parametrize(
+    ("words", "limit"),
+    [(("max", "max"), None), (("34359738368", "max"), 32 * GIB), (("max", "1048576"), 1 << 20)],
+)
+def test_the_smallest_limit_up_the_tree_counts(
+    tmp_path: Path, words: tuple[str, str], limit: int | None
+) -> None:
+    """Version 2: of our session, or of a slice above it."""
+    files = {
+        "proc/self/cgroup": "0::/user.slice/session-3.scope\n",
+        "proc/self/mountinfo": V2,
+        "sys/fs/cgroup/user.slice/memory.max": f"{words[0]}\n",
+        "sys/fs/cgroup/user.slice/session-3.scope/memory.max": f"{words[1]}\n",
+        "sys/fs/cgroup/other.slice/memory.max": "1\n",
+    }
+    assert machine.memory_limit(tree(tmp_path, files)) == limit
+
+
+def test_version_one_writes_a_huge_number_for_no_limit(tmp_path: Path) -> None:
+    """And limits in a file of another name."""
+    files = {
+        "proc/self/cgroup": "5:memory:/slurm/job_7\n4:cpu,cpuacct:/\n",
+        "proc/self/mountinfo": V1.format(top="/"),
+        "sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712\n",
+    }
+    root = tree(tmp_path, files)
+    assert machine.memory_limit(root) is None
+    job = {"sys/fs/cgroup/memory/slurm/job_7/memory.limit_in_bytes": f"{8 * GIB}\n"}
+    assert machine.memory_limit(tree(tmp_path, job)) == 8 * GIB
+
+
+def stat(state: str, ticks: int, start: int) -> str:
+    """A line of /proc/PID/stat."""
+    between = " ".join("0" * 9)
+    return f"9 (a) b) {state} 1 {between} {ticks} {ticks} 0 0 20 0 1 0 {start} 0 0\n"
+
+
+def test_who_keeps_the_cores_busy_is_named(tmp_path: Path) -> None:
+    """By cores over its life: not who is old, nor who sleeps, nor ourselves."""
+    second = os.sysconf("SC_CLK_TCK")
+    root = tree(
+        tmp_path,
+        {
+            "proc/uptime": "1000.00 1.0\n",
+            "proc/999999997/stat": stat("R", 100 * second, 0),
+            "proc/999999998/stat": stat("R", 100 * second, 900 * second),
+            "proc/999999998/cmdline": "python\0train.py\0--token=x\0",
+            "proc/999999999/stat": stat("S", 500 * second, 900 * second),
+            f"proc/{os.getpid()}/stat": stat("R", 900 * second, 900 * second),
+        },
+    )
+    assert machine.top_process(root) == TopProcess(999999998, 2.0, "", "python train.py")
+
+
+def test_an_idle_machine_has_nobody(tmp_path: Path) -> None:
+    """Somebody always runs a little."""
+    files = {"proc/uptime": "1000.00 1.0\n", "proc/5/stat": stat("R", 10, 0), "proc/net/x": ""}
+    assert machine.top_process(tree(tmp_path, files)) is None

@@ -37,7 +37,7 @@ def test_a_log_that_may_not_be_read_has_none(tmp_path: Path) -> None:
 
 
 def test_a_flood_is_cut(tmp_path: Path) -> None:
-    """Kinds, not counts; what is told of goes on to be counted."""
+    """The first kinds stay, and are counted on."""
     log = tmp_path / "kmsg"
     lines = (f"4,1,{n},-;NVRM: Xid (PCI:0000:01:00): {n}, x\n" for n in (*range(1, 99), 1, 1))
     log.write_text("".join(lines))

@@ -1,0 +1,38 @@
+"""Commands of processes, read from trees of files that look like /proc."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from runner.host.process import users
+from tests.unit.host.facts.test_machine import tree
+
+
+@pytest.mark.parametrize(
+    ("line", "shown"),
+    [
+        ("/usr/bin/python3\0-u\0train.py\0--token\0s3cret\0", "python3 -u train.py"),
+        ("python\0-m\0torch.distributed.run\0--nnodes=2\0", "python -m torch.distributed.run"),
+        ("bash\0-c\0export TOKEN=s3cret; sleep 1\0", "bash"),
+        ("/opt/worker\0", "worker"),
+    ],
+)
+def test_a_command_is_shown_without_its_arguments(tmp_path: Path, line: str, shown: str) -> None:
+    """Program and script say who it is; what follows may be a secret."""
+    root = tree(tmp_path, {"proc/5/cmdline": line})
+
+    assert users.process_command(5, root) == shown
+
+
+def test_a_hidden_process_has_no_command(tmp_path: Path) -> None:
+    """Where /proc hides other users' processes, nothing is known of them."""
+    assert users.process_command(5, str(tmp_path)) == ""
+
+
+def test_a_kernel_thread_is_shown_by_its_name(tmp_path: Path) -> None:
+    """A process without a command line has at least a name."""
+    root = tree(tmp_path, {"proc/5/cmdline": "", "proc/5/comm": "nv_queue\n"})
+
+    assert users.process_command(5, root) == "nv_queue"
