@@ -1,4 +1,4 @@
-"""What the user's ssh configuration says about a host, under what the YAML says."""
+"""The user's ssh configuration: a node resolved into the hops that lead to it."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ import contextlib
 import getpass
 import os
 import re
-import shlex
 import shutil
 import signal
 import socket
 import subprocess
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -22,13 +21,11 @@ from runner.transport.ssh.deadline import LoginFailure
 
 QUERY_TIMEOUT_S = 5.0
 MAX_HOPS = 8
-SYSTEM_CONFIG = "/etc/ssh/ssh_config"
 SYSTEM_KNOWN_HOSTS = "/etc/ssh/ssh_known_hosts"
 
 Settings = Mapping[str, Sequence[str]]
 """ssh options by lower-case name; what they are worth, most have one value."""
 
-_KNOWN_MATCH = {"all", "canonical", "final", "host", "originalhost", "user", "localuser"}
 _DEFAULT_KEYS = ("~/.ssh/id_ed25519", "~/.ssh/id_ecdsa", "~/.ssh/id_rsa")
 
 
@@ -108,18 +105,14 @@ def parse_jump(text: str) -> tuple[Hop, ...]:
 class Resolver:
     """Turns a node into the machines to log in to, one after the other; thread-safe.
 
-    OpenSSH's own client is asked where there is one: it alone knows every rule of its files.
+    OpenSSH's own client reads its configuration (`ssh -G`): it alone knows every rule of it.
     """
 
-    def __init__(
-        self, ssh: Ssh, *, on_note: Callable[[str], None], client: str | None = None
-    ) -> None:
+    def __init__(self, ssh: Ssh, *, client: str | None = None) -> None:
         self._ssh = ssh
-        self._on_note = on_note
         self._client = shutil.which("ssh") if client is None else client
         self._lock = threading.Lock()
         self._cache: dict[Hop, Settings] = {}
-        self._has_warned = False
 
     def route(self, node: Node) -> tuple[Endpoint, ...]:
         """Return the hops to a node in order, the node itself last; raise Failure."""
@@ -151,35 +144,26 @@ class Resolver:
         with self._lock:
             settings = self._cache.get(target)
         if settings is None:
-            settings = self._query_ssh(target) if self._client else self._parse_config(target)
+            settings = self._query_ssh(target)
             with self._lock:
                 self._cache[target] = settings
         return settings
 
     def _query_ssh(self, target: Hop) -> Settings:
         """Ask `ssh -G`. Without -F it reads the user's file and the system's, with -F only that."""
-        argv = [self._client or "ssh", "-G", *self._config_option()]
+        if not self._client:
+            raise LoginFailure(
+                "there is no ssh on the PATH of this machine; your ssh config cannot be read",
+                "install OpenSSH's client here (Debian, Ubuntu: apt install openssh-client)",
+            )
+        argv = [self._client, "-G", *self._config_option()]
         argv += ["-l", target.user] if target.user else []
         argv += ["-p", str(target.port)] if target.port else []
         return parse_ssh_output(_run_query([*argv, "--", target.host]))
 
     def _config_option(self) -> list[str]:
-        return [] if self._is_default_config() else ["-F", expand_home(self._ssh.config)]
-
-    def _is_default_config(self) -> bool:
-        return expand_home(self._ssh.config) == expand_home(Ssh().config)
-
-    def _parse_config(self, target: Hop) -> Settings:
-        files = [self._ssh.config]
-        files += [SYSTEM_CONFIG] if self._is_default_config() else []
-        settings, ignored = parse_config_files(files, target.host)
-        with self._lock:
-            is_first, self._has_warned = not self._has_warned, True
-        if is_first and ignored:
-            self._on_note(
-                f"no ssh client here, so parts of your ssh config are ignored: {', '.join(ignored)}"
-            )
-        return settings
+        config = expand_home(self._ssh.config)
+        return [] if config == expand_home(Ssh().config) else ["-F", config]
 
     def _endpoint(self, target: Hop, settings: Settings, jump: Sequence[Hop]) -> Endpoint:
         port = target.port or int(_first_value(settings, "port") or 22)
@@ -233,32 +217,6 @@ def parse_ssh_output(text: str) -> dict[str, list[str]]:
         keyword, _, value = line.strip().partition(" ")
         settings.setdefault(keyword.lower(), []).append(value)
     return settings
-
-
-def parse_config_files(files: Sequence[str], host: str) -> tuple[dict[str, list[str]], list[str]]:
-    """Read ssh configuration with paramiko; return it, and what of it was ignored."""
-    import paramiko
-
-    config, ignored = paramiko.SSHConfig(), []
-    for file in files:
-        try:
-            text = Path(file).expanduser().read_text(encoding="utf-8", errors="replace")
-        except OSError:
-            continue
-        supported = []
-        for number, line in enumerate(text.splitlines(), start=1):
-            unknown = _unsupported_keyword(line)
-            if unknown:
-                ignored.append(f"{unknown} ({file}:{number})")
-            # What follows an unknown Match must apply to nobody.
-            supported.append("Host !*" if unknown.startswith("Match") else "" if unknown else line)
-        try:
-            config.parse(supported)
-        except paramiko.ConfigParseError as error:
-            raise LoginFailure(f"{file} cannot be read: {error}") from None
-    options = config.lookup(host)
-    settings = {k: v if isinstance(v, list) else [v] for k, v in options.items() if v is not None}
-    return settings, ignored
 
 
 def expand_tokens(text: str, tokens: Mapping[str, str], *, home: bool = True) -> str:
@@ -325,25 +283,6 @@ def _run_query(argv: Sequence[str]) -> str:
         cause = messages[0].strip() if messages else f"exit code {process.returncode}"
         raise LoginFailure(f"your ssh config cannot be read: {cause}", "\n".join(messages[1:]))
     return out.decode(errors="replace")
-
-
-def _unsupported_keyword(text: str) -> str:
-    """Name what paramiko does not know, or what would run a command; "" if there is none."""
-    words = text.replace("=", " ", 1).split()
-    keyword = words[0].lower() if words else ""
-    if keyword == "include":
-        return "Include"
-    if keyword != "match":
-        return ""
-    with contextlib.suppress(ValueError):
-        words = shlex.split(text)
-    position = 1
-    while position < len(words):
-        criterion = words[position].lower().lstrip("!")
-        if criterion not in _KNOWN_MATCH:
-            return f"Match {criterion}"
-        position += 1 if criterion in ("all", "canonical", "final") else 2
-    return ""
 
 
 def _is_same_host(hop: Hop, endpoint: Endpoint) -> bool:

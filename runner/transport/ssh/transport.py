@@ -32,7 +32,7 @@ class SshTransport:
     """Opens channels over SSH: one connection per node, one per jump host for all behind it."""
 
     def __init__(self, ssh: Ssh, *, on_note: Callable[[str], None]) -> None:
-        self._resolver = Resolver(ssh, on_note=on_note)
+        self._resolver = Resolver(ssh)
         self._context = SshContext.make(ssh, on_note)
         self._lock = threading.Lock()
         self._node_logins: dict[str, SharedLogin] = {}
