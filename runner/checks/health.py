@@ -9,6 +9,7 @@ from runner.core.model.facts import Facts, Gpu
 from runner.core.model.finding import Finding, Level
 from runner.core.model.hardware import GpuHealth, Xid
 from runner.core.outcome import xids
+from runner.core.text import counted, format_age, format_ranges
 
 THERMAL_BITS, HARDWARE_BIT = 0x20 | 0x40, 0x08
 SLOWDOWNS = {
@@ -33,13 +34,15 @@ def health(context: CheckContext) -> Iterator[Finding]:
             for text in _gpu_findings(gpu, facts.xids, node.name):
                 indices_by_text.setdefault(text, []).append(gpu.index)
         for (level, message, hint), indices in indices_by_text.items():
-            yield Finding(level, node.name, f"{_gpu_list(indices)}: {message}", hint)
+            yield Finding(level, node.name, f"{format_ranges(indices, 'GPU')}: {message}", hint)
         yield from _unplaced_xid_findings(node.name, facts)
         yield from _mixed_mig_findings(node.name, used)
         measured = [gpu for gpu in used if gpu.health]
         if measured and all(level is Level.OK for level, _, _ in indices_by_text):
             yield Finding(
-                Level.OK, node.name, f"{_gpu_list([gpu.index for gpu in measured])}: well"
+                Level.OK,
+                node.name,
+                f"{format_ranges([gpu.index for gpu in measured], 'GPU')}: well",
             )
 
 
@@ -70,20 +73,18 @@ def _driver_finding(error: str, index: int, node: str) -> FindingText:
 def _memory_findings(gpu_health: GpuHealth, index: int) -> Iterator[FindingText]:
     reset = f"nvidia-smi --gpu-reset -i {index} there, as root, nobody using it; or reboot it"
     if gpu_health.volatile:
-        message = f"{_errors(gpu_health.volatile)} since the driver was loaded; a run there may die"
+        errors = counted(gpu_health.volatile, "uncorrected memory error")
+        message = f"{errors} since the driver was loaded; a run there may die"
         yield Level.WARNING, message, reset
     elif gpu_health.aggregate:
-        message = f"{_errors(gpu_health.aggregate)} in its life, none since the driver was loaded"
+        errors = counted(gpu_health.aggregate, "uncorrected memory error")
+        message = f"{errors} in its life, none since the driver was loaded"
         yield Level.WARNING, message, f"nvidia-smi -q -d ECC -i {index}, there; watch it"
     if gpu_health.repair_failed:
         message = "bad memory could not be replaced; the GPU is to be replaced"
         yield Level.WARNING, message, "leave it out, and hand it in (nvidia-smi -q -d ROW_REMAPPER)"
     if gpu_health.repair_pending:
         yield Level.WARNING, "bad memory waits for a reset to be replaced", reset
-
-
-def _errors(count: int) -> str:
-    return f"{count} uncorrected memory error{'' if count == 1 else 's'}"
 
 
 def _speed_findings(gpu_health: GpuHealth) -> Iterator[FindingText]:
@@ -115,26 +116,19 @@ def _mig_findings(gpu_health: GpuHealth, index: int, node: str) -> Iterator[Find
         )
         yield Level.ERROR, "divided (MIG), but without an instance that a program could use", hint
     elif gpu_health.mig and gpu_health.instances:
-        parts = f"{gpu_health.instances} instance{'' if gpu_health.instances == 1 else 's'}"
+        parts = counted(gpu_health.instances, "instance")
         yield Level.OK, f"divided (MIG) into {parts}, and a rank gets one", ""
 
 
 def _xid_finding(xid: Xid, index: str) -> FindingText:
     times = "once" if xid.count == 1 else f"{xid.count} times"
-    when = (
-        f"{times} since the boot, {'' if xid.count == 1 else 'last '}{_format_age(xid.ago_s)} ago"
-    )
+    when = f"{times} since the boot, {'' if xid.count == 1 else 'last '}{format_age(xid.ago_s)} ago"
     info = xids.XIDS.get(xid.code)
     if info and info.caused_by_program:
         return Level.OK, f"Xid {xid.code}, {when}: {info.meaning}", ""
     means = info.meaning if info else xid.text or "no words of it"
     cure = info.remedy if info else f"look it up: {xids.CATALOGUE}"
     return Level.WARNING, f"Xid {xid.code}, {when}: {means}", cure.format(gpu=index)
-
-
-def _format_age(seconds: float) -> str:
-    units = ((86400, "d"), (3600, "h"), (60, "min"))
-    return next((f"{seconds // n:.0f} {unit}" for n, unit in units if seconds >= n), "a moment")
 
 
 def _unplaced_xid_findings(node: str, facts: Facts) -> Iterator[Finding]:
@@ -152,10 +146,7 @@ def _mixed_mig_findings(node: str, used: list[Gpu]) -> Iterator[Finding]:
     divided = [gpu.index for gpu in used if gpu.health and gpu.health.mig]
     undivided = [gpu.index for gpu in used if gpu.health and gpu.health.mig is False]
     if divided and undivided:
-        message = f"{_gpu_list(divided)} divided (MIG), {_gpu_list(undivided)} not: CUDA shows one kind only"
+        with_mig, without = format_ranges(divided, "GPU"), format_ranges(undivided, "GPU")
+        message = f"{with_mig} divided (MIG), {without} not: CUDA shows one kind only"
         hint = f"choose those of one kind: cluster.nodes.{node}.gpus={divided} or {undivided}"
         yield Finding(Level.WARNING, node, message, hint)
-
-
-def _gpu_list(indices: list[int]) -> str:
-    return f"GPU{'' if len(indices) == 1 else 's'} {', '.join(map(str, indices))}"

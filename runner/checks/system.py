@@ -8,6 +8,7 @@ from runner.checks.context import CheckContext, used_gpus
 from runner.core.model.facts import Facts
 from runner.core.model.finding import Finding, Level
 from runner.core.model.spec import Node
+from runner.core.text import counted, format_ranges
 
 LIMITED_SHARE = 0.75
 """A cgroup that leaves less of the machine's memory than this is worth a word."""
@@ -30,7 +31,7 @@ def system(context: CheckContext) -> Iterator[Finding]:
             yield Finding(level, node.name, message, hint)
         if all(level is Level.OK for level, _, _ in findings) and facts.system.memory:
             memory = max(1, round(facts.system.memory / (1 << 30)))
-            message = f"{_count(facts.cores, 'core')}, {memory} GiB of memory"
+            message = f"{counted(facts.cores, 'core')}, {memory} GiB of memory"
             yield Finding(Level.OK, node.name, message)
 
 
@@ -63,7 +64,7 @@ def _memory_findings(facts: Facts, cluster: str) -> Iterator[FindingText]:
 def _core_findings(node: Node, facts: Facts) -> Iterator[FindingText]:
     ranks = node.nproc or len(used_gpus(node, facts)) or 1
     if facts.cores < ranks:
-        message = f"{_count(facts.cores, 'core')} for {ranks} ranks: they wait for each other"
+        message = f"{counted(facts.cores, 'core')} for {ranks} ranks: they wait for each other"
         hint = f"set cluster.nodes.{node.name}.nproc, or have a larger share (affinity, cpu.max)"
         yield Level.WARNING, message, hint
 
@@ -75,13 +76,13 @@ def _numa_findings(node: Node, facts: Facts) -> Iterator[FindingText]:
     far_gpus = [index for index, numa in used if numa is not None and numa not in own_numa]
     if own_numa and far_gpus:
         message = (
-            f"our cores are at NUMA node {_join_numbers(own_numa)}, GPU {_join_numbers(far_gpus)} elsewhere: data for them "
-            "crosses the machine"
+            f"the cores of a run are on {format_ranges(own_numa, 'NUMA node')}, "
+            f"{format_ranges(far_gpus, 'GPU')} elsewhere: their data crosses the machine"
         )
         hint = f"lift the affinity there, or use other GPUs: cluster.nodes.{node.name}.gpus"
         yield Level.WARNING, message, hint
     elif len(gpu_numa) > 1:
-        yield Level.OK, f"its GPUs are at NUMA nodes {_join_numbers(gpu_numa)}", ""
+        yield Level.OK, f"its GPUs are on {format_ranges(gpu_numa, 'NUMA node')}", ""
 
 
 def _load_findings(facts: Facts) -> Iterator[FindingText]:
@@ -94,16 +95,8 @@ def _load_findings(facts: Facts) -> Iterator[FindingText]:
         name = f" {top.command}" if top.command else ""
         top_text = f"; process {top.pid}{name} of {top.user or 'unknown'} takes {top.cores:g} cores"
     load = max(1, round(machine.load))
-    message = f"a load of {load} on {_count(machine.cpus, 'core')}: somebody uses them{top_text}"
+    message = f"a load of {load} on {counted(machine.cpus, 'core')}: somebody uses them{top_text}"
     yield Level.WARNING, message, "wait, ask them, or cluster.exclude leaves it out"
-
-
-def _count(count: int, noun: str) -> str:
-    return f"{count} {noun}{'' if count == 1 else 's'}"
-
-
-def _join_numbers(numbers: tuple[int, ...] | list[int]) -> str:
-    return ", ".join(map(str, numbers))
 
 
 def _size(size: int) -> str:

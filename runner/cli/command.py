@@ -91,7 +91,7 @@ def composer_for_dirs(config_dir: Sequence[str] | None) -> Iterator[Composer]:
 @contextlib.contextmanager
 def open_pool(composed: LaunchRequest) -> Iterator[HostPool]:
     """Offer contact with the hosts of a verb, on a console for it."""
-    from runner.ui.console.plain import open_console
+    from runner.ui.console.factory import open_console
     from runner.workflows.host_pool import open_host_pool
 
     names = [node.name for node in composed.spec.nodes]

@@ -125,7 +125,7 @@ class RemoteCommand:
         result.exit_code = reply.get("code")
         if survivors := reply.get("survivors"):
             result.unverified = True
-            result.problem = f"cannot be killed: process {', '.join(map(str, survivors))}"
+            result.problem = f"cannot be killed: PID {', '.join(map(str, survivors))}"
         elif "error" in reply:
             result.unverified = result.exit_code is None and "cannot start" not in reply["error"]
             result.problem = str(reply["error"])

@@ -1,4 +1,4 @@
-"""Text that somebody else wrote, as it can be printed; and numbers in words."""
+"""Text for people: counts, lists, ranges and sizes in words, and untrusted text made printable."""
 
 from __future__ import annotations
 
@@ -6,10 +6,46 @@ from typing import List, Sequence
 
 
 def printable(text: str) -> str:
-    """Return it on one line and without a terminal's commands, whatever bytes it has."""
+    """Return text on one line, with everything escaped that a terminal might act upon."""
     return "".join(
         char if char.isprintable() else char.encode("unicode_escape").decode() for char in text
     )
+
+
+def counted(number: int, noun: str, plural: str = "") -> str:
+    """Return "1 rank", "2 ranks" or "1,000 ranks"."""
+    return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
+
+
+def join_some(names: Sequence[str], limit: int = 8) -> str:
+    """Return the first of many names: "gpu1, gpu2 and 6 more"."""
+    more = f" and {len(names) - limit} more" if len(names) > limit else ""
+    return ", ".join(names[:limit]) + more
+
+
+def format_size(size: int) -> str:
+    """Return a number of bytes in its largest unit: "1.5 GB"."""
+    for unit, name in ((10**9, "GB"), (10**6, "MB"), (10**3, "kB")):
+        if size >= unit:
+            return f"{size / unit:.1f} {name}"
+    return f"{size} B"
+
+
+def format_age(seconds: float) -> str:
+    """Return a time span in its largest unit: "42 s", "7 min", "3 h", "12 d"."""
+    for size, name in ((86400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {name}"
+    return f"{seconds:.0f} s"
+
+
+def format_duration(seconds: float) -> str:
+    """Return how long something took: "4.2 s", "1 m 05 s", "2 h 00 m 09 s"."""
+    if round(seconds, 1) < 60:  # noqa: PLR2004 (a minute)
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02} m {rest:02} s" if hours else f"{minutes} m {rest:02} s"
 
 
 def format_ranges(numbers: Sequence[int], noun: str = "rank") -> str:
@@ -25,5 +61,5 @@ def format_ranges(numbers: Sequence[int], noun: str = "rank") -> str:
 
 
 def bracket_ipv6(addr: str) -> str:
-    """Return an address as it is written before a port."""
+    """Return an address in the form that a port can follow."""
     return f"[{addr}]" if ":" in addr else addr

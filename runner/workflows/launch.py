@@ -40,7 +40,7 @@ from runner.core.protocol.events import Event
 from runner.core.protocol.paths import is_rank_source, local_log_name, source_rank
 from runner.core.protocol.remote_files import OUTPUT
 from runner.core.relaunch.handover import assign_voters, relaunch_context, run_info
-from runner.ui.console.plain import open_console
+from runner.ui.console.factory import open_console
 from runner.ui.reports import report
 from runner.ui.reports.findings import errors, warnings
 from runner.ui.reports.stacks import StallReporter

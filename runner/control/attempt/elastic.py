@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 from runner.control.attempt.admission import NodeAdmission
 from runner.control.attempt.event_log import EventLog
@@ -29,9 +29,7 @@ from runner.core.protocol.events import (
     RankStarted,
     StopCause,
 )
-
-MAX_NAMED = 8
-"""So many nodes are named one by one."""
+from runner.core.text import counted, join_some
 
 
 class ElasticMembership:
@@ -222,11 +220,7 @@ class ElasticMembership:
     def _mark_departed(self, node: NodeState, reason: str, at: float, remaining: int) -> None:
         node.lost, node.departed_at = True, at
         self._observer.node_status(node.name, "lost")
-        with_rest = (
-            f"with {remaining} node{'' if remaining == 1 else 's'}"
-            if remaining
-            else "with the others"
-        )
+        with_rest = f"with {counted(remaining, 'node') if remaining else 'the others'}"
         self._observer.message(f"{node.name} was lost ({reason}); the run goes on {with_rest}")
         self._schedule_rejoin(node, reason)
 
@@ -288,15 +282,10 @@ def describe_membership(membership: Membership) -> str:
     """Return who takes part from now on, and what that changes."""
     nodes, ranks = len(membership.nodes), len(membership.ranks)
     changes = [
-        f"{_join_names(names)} {word}"
+        f"{join_some(names)} {word}"
         for names, word in ((membership.departed, "left"), (membership.joined, "joined"))
         if names
     ]
     suffix = f" ({', '.join(changes) or 'the same nodes'})" if membership.diff_known else ""
-    size = f"{nodes} node{'' if nodes == 1 else 's'}, {ranks} rank{'' if ranks == 1 else 's'}"
+    size = f"{counted(nodes, 'node')}, {counted(ranks, 'rank')}"
     return f"membership {membership.number}: {size}{suffix}"
-
-
-def _join_names(names: Sequence[str]) -> str:
-    more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
-    return ", ".join(names[:MAX_NAMED]) + more

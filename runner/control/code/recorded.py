@@ -12,10 +12,9 @@ from runner.core.model.facts import Facts
 from runner.core.model.launch_request import RecordedCode
 from runner.core.model.release import CodeRef
 from runner.core.model.spec import Spec
+from runner.core.text import join_some
 
 CURRENT_CODE_HINT = "or start it without rerun, with the code there is now"
-MAX_NAMED = 8
-"""So many nodes are named in a message; the others are counted."""
 
 
 class RerunCode:
@@ -63,10 +62,9 @@ class RerunCode:
             return None
         if self._snapshot and self._snapshot.code.release == self.code.release:
             return self._snapshot
-        more = f" and {len(lacking) - MAX_NAMED} more" if len(lacking) > MAX_NAMED else ""
         message = (
             f"run {self._recorded.run_id} ran release {self.code.release}, which is not on "
-            f"{', '.join(lacking[:MAX_NAMED])}{more} (any more), and the code here is not the same"
+            f"{join_some(lacking)} (any more), and the code here is not the same"
         )
         hint = "\n".join(
             [*map(str, self._snapshot_problems), self._restore_hint(), CURRENT_CODE_HINT]

@@ -19,6 +19,7 @@ from runner.core.planning.notes import plan_notes
 from runner.core.planning.readiness import problems_of, visible_gpus
 from runner.core.planning.rendezvous_flags import NO_SHARED_STORE, NodePosition
 from runner.core.protocol.paths import RunPaths, tasks_folder
+from runner.core.text import counted
 
 NO_CODE = CodeRef()
 
@@ -237,7 +238,7 @@ def _choose_backend(
         return "", Problem(
             subject="cluster.backend",
             message=f"nccl needs a GPU per rank, and {lacking_gpus[0]} has {len(gpus[lacking_gpus[0]])} "
-            f"for {nproc[lacking_gpus[0]]} rank{'' if nproc[lacking_gpus[0]] == 1 else 's'}",
+            f"for {counted(nproc[lacking_gpus[0]], 'rank')}",
             hint="set cluster.backend=gloo"
             + (
                 f", or fewer ranks with cluster.nodes.{lacking_gpus[0]}.nproc_per_node"

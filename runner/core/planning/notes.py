@@ -7,6 +7,7 @@ from typing import Dict, Iterator, List, Mapping, Sequence, Tuple
 from runner.core.model.facts import ASSUMED, Facts
 from runner.core.model.release import CodeRef
 from runner.core.model.spec import Spec
+from runner.core.text import join_some
 
 MAX_NAMED = 3
 """So many nodes a note names one by one."""
@@ -32,7 +33,7 @@ def plan_notes(
     if cpu_nodes:
         yield _cpu_note(spec, facts, cpu_nodes)
     if without_cuda:
-        yield f"GPUs, but a torch built without CUDA, on {_join_names(without_cuda)}: gloo is used"
+        yield f"GPUs, but a torch built without CUDA, on {join_some(without_cuda, MAX_NAMED)}: gloo is used"
     restarts = spec.torchrun.max_restarts
     if spec.min_nodes and spec.min_nodes < (spec.max_nodes or len(spec.nodes)) and not restarts:
         yield (
@@ -48,16 +49,16 @@ def plan_notes(
 def _cpu_note(spec: Spec, facts: Mapping[str, Facts], names: Sequence[str]) -> str:
     ranks_text = "1 rank" if len(names) == 1 else "1 rank each"
     if facts[names[0]].gpu_source == ASSUMED:
-        return f"the GPUs of {_join_names(names)} are found at launch: {ranks_text} is shown here"
+        return f"the GPUs of {join_some(names, MAX_NAMED)} are found at launch: {ranks_text} is shown here"
     how_to_add = "" if spec.task.is_plain else " (cluster.nproc_per_node sets more)"
-    return f"no GPU on {_join_names(names)}: {ranks_text} on the CPU{how_to_add}"
+    return f"no GPU on {join_some(names, MAX_NAMED)}: {ranks_text} on the CPU{how_to_add}"
 
 
 def _relaunch_note(spec: Spec) -> str:
     max_relaunches = spec.relaunch.max
     times = "once" if max_relaunches == 1 else f"up to {max_relaunches} times in all"
     spares = [node.name for node in spec.spares]
-    spares_text = f"spare: {_join_names(spares)}" if spares else "no spare"
+    spares_text = f"spare: {join_some(spares, MAX_NAMED)}" if spares else "no spare"
     return f"if it fails it starts again, {times}; {spares_text}"
 
 
@@ -73,7 +74,7 @@ def _logind_notes(spec: Spec, facts: Mapping[str, Facts]) -> Iterator[str]:
     for (setting, user), names in nodes_by_setting.items():
         there = "there" if len(names) == 1 else "on them"
         yield (
-            f"logind on {_join_names(names)} kills what you leave running when you log out ({setting}): "
+            f"logind on {join_some(names, MAX_NAMED)} kills what you leave running when you log out ({setting}): "
             f"a run that outlives its connection would die {there}; an administrator can set "
             f"KillUserProcesses=no, or KillExcludeUsers={user}"
         )
@@ -83,9 +84,4 @@ def _unpushed_note(spec: Spec, facts: Mapping[str, Facts], code: CodeRef) -> Ite
     names = [node.name for node in spec.nodes]
     missing = [name for name in names if code.release and not facts[name].has_release]
     if missing:
-        yield f"release {code.release} is not on {_join_names(missing)} yet: a launch pushes it first"
-
-
-def _join_names(names: Sequence[str]) -> str:
-    more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
-    return ", ".join(names[:MAX_NAMED]) + more
+        yield f"release {code.release} is not on {join_some(missing, MAX_NAMED)} yet: a launch pushes it first"

@@ -10,13 +10,17 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from runner.ui.console import plain
 from runner.ui.console.colour import LineStyler, strip_controls
 from runner.ui.console.dedup import LineDeduplicator, PendingLine, Source
 from runner.ui.console.plain import Console, encode_lines
-from runner.ui.console.status_area import Row, StatusArea
+from runner.ui.console.status_area import StatusArea
 from runner.ui.console.writer import Writer
+
+if TYPE_CHECKING:
+    from runner.ui.console.status_render import Row
 
 WRITE_INTERVAL_S = 0.05
 REDRAW_INTERVAL_S = 0.125

@@ -1,8 +1,7 @@
-"""The console: whole lines, each with its node and rank, written by threads of their own.
+"""The plain console, for pipes and files: whole lines, each with its node and rank.
 
-A console that nobody reads (a full pipe, a stopped terminal) holds up nothing but itself: what
-waits is counted, and whoever feeds it asks `full` before fetching more. This module has the plain
-console, for pipes and files; `runner.ui.live` has the one for a terminal.
+Threads write them. A console whose output is not read (a full pipe, a stopped terminal) holds up
+nothing else: the bytes that wait are counted, and callers check `is_full` before they fetch more.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from runner.ui.console.line_buffer import LineAssembler
 from runner.ui.console.writer import Writer
@@ -29,25 +28,6 @@ OUT, ERR = 1, 2
 READER_GONE_NOTE = (
     b"note: nobody reads our output any more; the run goes on, its files have all of it\n"
 )
-
-
-def open_console(ui: str, ranks: frozenset[int] | None, nodes: Sequence[str]) -> Console:
-    """Return the console that suits where our words go: `ui` is "auto" or "plain".
-
-    The live one is for a terminal that both standard output and standard error are: a pipe may
-    lead to the same terminal (`| tee`), where our area and its lines would be in each other's way.
-    """
-    if ui == "plain" or not _supports_live():
-        return Console(ranks)
-    from runner.ui.console.live import LiveConsole  # noqa: PLC0415 (it builds on this module)
-
-    return LiveConsole(ranks, nodes)
-
-
-def _supports_live() -> bool:
-    if os.environ.get("TERM", "dumb") in ("dumb", "") or not os.isatty(ERR):
-        return False
-    return os.isatty(OUT) and os.path.samestat(*map(os.fstat, (OUT, ERR)))
 
 
 class Console:

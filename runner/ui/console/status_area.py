@@ -8,22 +8,18 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING
 
 from runner.ui.console.dedup import Source
+
+if TYPE_CHECKING:
+    from runner.ui.console.status_render import Row
 
 SHOW_AFTER_S = 1.0
 """What is over sooner needs no area."""
 
 SCREEN_SHARE = 3
 """The area takes one in so many of the terminal's rows, no more."""
-
-
-class Row(NamedTuple):
-    """A line of the area as it is written, and how many cells it takes."""
-
-    text: bytes
-    cells: int
 
 
 class StatusArea:

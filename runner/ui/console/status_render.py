@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import io
+from typing import NamedTuple
 
 from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
+from runner.core.text import counted
 from runner.ui.console.dedup import Source
-from runner.ui.console.status_area import Row
 from runner.ui.node_names import TIMES_SIGN, fold_names_cached
 
 BAD_STATES = ("lost", "failed", "not reached", "unreachable", "refused")
@@ -17,6 +18,13 @@ BAD_STATES = ("lost", "failed", "not reached", "unreachable", "refused")
 
 MAX_NAMES_CELLS = 24
 """Cells that names of nodes take in a row of the area."""
+
+
+class Row(NamedTuple):
+    """A line of the area as it is written, and how many cells it takes."""
+
+    text: bytes
+    cells: int
 
 
 def compose_rows(
@@ -59,9 +67,7 @@ def _state_rows(states: list[tuple[str, str]], room: int) -> list[Text]:
         is_bad = state.startswith(BAD_STATES)
         rows.append(Text.assemble("  ", row, "  ", (state, "red" if is_bad else "")))
     if hidden_count and room > 0:
-        rows.append(
-            Text(f"  … and {hidden_count} more {'state' if hidden_count == 1 else 'states'}", "dim")
-        )
+        rows.append(Text(f"  … and {counted(hidden_count, 'more state')}", "dim"))
     return rows
 
 
@@ -86,9 +92,7 @@ def _progress_rows(progress: list[tuple[Source, str]], room: int) -> list[Text]:
         for label, (_, text) in zip(labels, groups, strict=True)
     ]
     if hidden_count and len(rows) < room:
-        rows.append(
-            Text(f"… and {hidden_count} more {'rank' if hidden_count == 1 else 'ranks'}", "dim")
-        )
+        rows.append(Text(f"… and {counted(hidden_count, 'more rank')}", "dim"))
     return rows
 
 

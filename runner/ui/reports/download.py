@@ -7,8 +7,8 @@ from typing import Any, Protocol
 
 from runner.core.codec import encode
 from runner.core.errors import Problem
+from runner.core.text import counted, format_size
 from runner.ui.node_names import fold_names
-from runner.ui.reports.tables import format_size
 
 
 class PullResult(Protocol):
@@ -30,11 +30,11 @@ def summary(results: Mapping[str, PullResult], folder: str) -> str:
     size = sum(result.fetched_bytes for result in results.values())
     if total:
         lines = [
-            f"pulled {_count_files(total)}, {format_size(size)}, into {folder} ({_per_node_counts(results)})"
+            f"pulled {counted(total, 'file')}, {format_size(size)}, into {folder} ({_per_node_counts(results)})"
         ]
     elif any(result.existing_count for result in results.values()):
         lines = [
-            f"nothing new; {_count_files(sum(e.existing_count for e in results.values()))} in {folder}"
+            f"nothing new; {counted(sum(e.existing_count for e in results.values()), 'file')} in {folder}"
         ]
     else:
         lines = ["nothing was pulled"]
@@ -45,7 +45,7 @@ def summary(results: Mapping[str, PullResult], folder: str) -> str:
                 f"  {name}: {result.omitted_count:,} more are left out: too many for one pull"
             )
         if (unnamed := result.failed_count - len(result.problems)) > 0:
-            lines.append(f"  {name}: {_count_files(unnamed)} more could not be had")
+            lines.append(f"  {name}: {counted(unnamed, 'file')} more could not be had")
     return "\n".join(lines)
 
 
@@ -75,7 +75,3 @@ def _per_node_counts(results: Mapping[str, PullResult]) -> str:
         for count, names in groups.items()
     )
     return ", ".join(counts)
-
-
-def _count_files(count: int) -> str:
-    return f"{count:,} file{'' if count == 1 else 's'}"

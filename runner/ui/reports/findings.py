@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from runner.core.model.finding import Finding, Level
-from runner.core.text import printable
+from runner.core.text import counted, printable
 from runner.ui.console.colour import BOLD, DIM, GREEN, RED, YELLOW, LineStyler
 from runner.ui.node_names import fold_names
 from runner.ui.problems import group_problems, merge_group
@@ -196,12 +196,12 @@ class _Table:
 
 def _summary_line(rows: Sequence[Row], cluster: str, task: str) -> str:
     counts = {level: sum(row.level is level for row in rows) for level in Level}
-    counted = [
-        f"{counts[level]} {level.value}{'' if counts[level] == 1 else 's'}"
+    parts = [
+        counted(counts[level], level.value)
         for level in (Level.ERROR, Level.WARNING)
         if counts[level]
     ]
-    if not counted:
+    if not parts:
         return f"{cluster}: all is well"
     consequence = f"a launch of {task} would {'refuse or hang' if counts[Level.ERROR] else 'go on'}"
-    return f"{cluster}: {', '.join(counted)}; {consequence}"
+    return f"{cluster}: {', '.join(parts)}; {consequence}"

@@ -17,7 +17,7 @@ from runner.core.outcome.verdict import STUCK, Failure, NodeResult, Verdict
 from runner.core.planning.build_plan import NodePlan, Plan
 from runner.core.planning.launch_command import user_args_index
 from runner.core.protocol.paths import CODE_FOLDER, RunPaths, release_folder
-from runner.core.text import bracket_ipv6, format_ranges
+from runner.core.text import bracket_ipv6, counted, format_duration, format_ranges
 from runner.ui.node_names import fold_names
 
 WIDTH = 79
@@ -83,7 +83,7 @@ def relaunch_notice(
 def too_few_nodes(available: Sequence[str], needed: int) -> str:
     """Return that no attempt follows for want of nodes."""
     names = f" ({fold_names(available)})" if available else ""
-    return f"no attempt follows: {_count(needed, 'node')} needed, {len(available)} left{names}"
+    return f"no attempt follows: {counted(needed, 'node')} needed, {len(available)} left{names}"
 
 
 def _rendezvous_line(plan: Plan) -> list[str]:
@@ -99,7 +99,7 @@ def _rendezvous_line(plan: Plan) -> list[str]:
 
 
 def _size_text(plan: Plan) -> str:
-    ranks, nodes = _count(plan.world_size, "rank"), _count(len(plan.nodes), "node")
+    ranks, nodes = counted(plan.world_size, "rank"), counted(len(plan.nodes), "node")
     if not plan.torch_assigns_ranks:
         return f"{nodes}, {ranks}"
     range_text = (
@@ -194,7 +194,7 @@ def detach_notice(
     lines = [f"run {plan.run_id} {'is being stopped' if is_stopping else 'goes on'}"]
     lines[0] += " without this terminal"
     if not is_detached and not is_stopping:
-        time_left = _duration(plan.nodes[0].order.disconnect_s)
+        time_left = format_duration(plan.nodes[0].order.disconnect_s)
         lines[0] += f", for {time_left} unless somebody attaches"
     if is_detached and not is_stopping and plan.nodes[0].order.relaunches_left:
         lines.append(f"  {_relaunch_note(plan, hub_unreachable=hub_unreachable)}")
@@ -215,7 +215,7 @@ def _relaunch_note(plan: Plan, *, hub_unreachable: bool) -> str:
         )
     if voters == 1:
         return "if it fails, its host starts it once more"
-    spares = _count(voters - nodes, "spare")
+    spares = counted(voters - nodes, "spare")
     where = f"{spares} standing by" if voters > nodes else "no spare stands by"
     needed = voters // 2 + 1
     warning = "" if needed < voters else ": not when one of them is lost"
@@ -254,13 +254,14 @@ def final_report(
     retry_command = f"python -m runner stop --run {plan.run_id} {cluster_selector}"
     lines += _unverified_lines(verdict.unverified, disconnect_s, retry_command)
     lines += [
-        f"  {name}: cannot be killed: process{'es' if len(result.survivors) > 1 else ''} "
-        f"{', '.join(map(str, result.survivors))}"
+        f"  {name}: cannot be killed: PID {', '.join(map(str, result.survivors))}"
         for name, result in verdict.nodes.items()
         if result.survivors
     ]
     lines += _past_attempts(verdict, disconnect_s, retry_command)
-    lines.append(f"run {plan.run_id} {_state_text(verdict)} after {_duration(verdict.seconds)}")
+    lines.append(
+        f"run {plan.run_id} {_state_text(verdict)} after {format_duration(verdict.seconds)}"
+    )
     lines.append(f"  logs: {folder}/logs")
     if plan.release:
         order = plan.nodes[0].order
@@ -273,10 +274,10 @@ def _past_attempts(verdict: Verdict, disconnect_s: float, retry_command: str) ->
     """Return why there was more than one attempt."""
     if not verdict.past_attempts:
         return []
-    lines = [f"after {_count(len(verdict.past_attempts), 'relaunch', 'relaunches')}:"]
+    lines = [f"after {counted(len(verdict.past_attempts), 'relaunch', 'relaunches')}:"]
     for past in verdict.past_attempts:
         attempt_text = f"attempt {past.attempt + 1} on {fold_names(past.nodes)}"
-        lines.append(f"  {attempt_text}, {_duration(past.seconds)}: {past.reason}")
+        lines.append(f"  {attempt_text}, {format_duration(past.seconds)}: {past.reason}")
     names = dict.fromkeys(name for past in verdict.past_attempts for name in past.unverified)
     unverified = [name for name in names if name not in verdict.unverified]
     return lines + _unverified_lines(unverified, disconnect_s, retry_command)
@@ -301,7 +302,7 @@ def _first_failure(verdict: Verdict, failure: Failure, diagnosis: Diagnosis | No
         if diagnosis.meaning:
             lines += _wrap("why", diagnosis.meaning) + _wrap("cure", diagnosis.remedy)
     if verdict.consequences > 0:
-        lines.append(f"  {_count(verdict.consequences, 'rank')} ended badly after it")
+        lines.append(f"  {counted(verdict.consequences, 'rank')} ended badly after it")
     return lines
 
 
@@ -423,18 +424,6 @@ def _node_text(group: Sequence[NodePlan]) -> str:
     ranks_text = (
         format_ranges(ranks)
         if ranks
-        else _count(sum(member.rank_count for member in group), "rank")
+        else counted(sum(member.rank_count for member in group), "rank")
     )
     return f"{ranks_text}{per_node}, on {devices}{via}"
-
-
-def _count(number: int, noun: str, plural: str = "") -> str:
-    return f"{number} {noun if number == 1 else plural or f'{noun}s'}"
-
-
-def _duration(seconds: float) -> str:
-    if round(seconds, 1) < 60:  # noqa: PLR2004 (a minute)
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes:02} m {rest:02} s" if hours else f"{minutes} m {rest:02} s"

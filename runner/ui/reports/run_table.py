@@ -18,7 +18,7 @@ from runner.core.model.run_info import (
     elastic_summary,
 )
 from runner.core.outcome.verdict import NodeResult, Verdict
-from runner.core.text import printable
+from runner.core.text import counted, format_age, printable
 from runner.ui.node_names import fold_names
 
 
@@ -183,14 +183,6 @@ def _align(cells: Sequence[Sequence[str]]) -> list[str]:
     ]
 
 
-def format_age(seconds: float) -> str:
-    """Return a time span in its largest unit: "42 s", "7 min", "3 h", "12 d"."""
-    for size, name in ((86400, "d"), (3600, "h"), (60, "min")):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.0f} {name}"
-    return f"{seconds:.0f} s"
-
-
 @dataclass(frozen=True)
 class StopResult:
     """What a stop came to.
@@ -227,7 +219,7 @@ def render_stop(stop: StopResult) -> str:
         # Both keepers died, and there was no cgroup: who cleared its environment is not found.
         found_by = "" if result.end_verified or remaining else ", by the run's mark"
         text = (
-            f"{remaining} process{'' if remaining == 1 else 'es'}{killed}{found_by}"
+            f"{counted(remaining, 'process', 'processes')}{killed}{found_by}"
             if isinstance(remaining, int)
             else remaining
         )

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
 
 from runner.core.outcome.exits import describe_exit
+from runner.core.text import counted, format_size
 from runner.ui.node_names import fold_names
 from runner.ui.reports.report import code_name
 
@@ -67,7 +68,9 @@ def render_clean(results: Mapping[str, CleanResult], *, dry_run: bool) -> str:
     for result, names in _group_names(
         results.items(), lambda item: replace(item[1], size=0), lambda item: item[0]
     ):
-        removed = f"{_count(result.runs, 'run')} and {_count(result.releases, 'release')}"
+        removed = (
+            f"{counted(len(result.runs), 'run')} and {counted(len(result.releases), 'release')}"
+        )
         verb = "would go" if dry_run else "removed"
         in_use = f"; in use: {', '.join(result.kept)}" if result.kept else ""
         size = format_size(sum(results[name].size for name in names))
@@ -77,10 +80,6 @@ def render_clean(results: Mapping[str, CleanResult], *, dry_run: bool) -> str:
             lines += [f"  run {name}" for name in result.runs]
             lines += [f"  release {name}" for name in result.releases]
     return "\n".join(lines)
-
-
-def _count(names: Sequence[str], noun: str) -> str:
-    return f"{len(names) or 'no'} {noun}{'' if len(names) == 1 else 's'}"
 
 
 class CommandResult(Protocol):
@@ -145,8 +144,7 @@ class Origin(Protocol):
 
 def render_push(result: PushResult) -> str:
     """Return which release is where."""
-    plural = "" if result.files == 1 else "s"
-    contents = f"{result.files:,} file{plural}, {format_size(result.size)}"
+    contents = f"{counted(result.files, 'file')}, {format_size(result.size)}"
     title = f"{code_name(result.release, result.commit)}\n  {contents}"
     rows = [
         (fold_names(names), "had it" if sent is None else f"stored, {format_size(sent)} sent")
@@ -156,14 +154,6 @@ def render_push(result: PushResult) -> str:
     ]
     width = max(len(names) for names, _ in rows)
     return "\n".join([title, *(f"  {names:{width}}  {text}" for names, text in rows)])
-
-
-def format_size(size: int) -> str:
-    """Return a size as text."""
-    for unit, name in ((10**9, "GB"), (10**6, "MB"), (10**3, "kB")):
-        if size >= unit:
-            return f"{size / unit:.1f} {name}"
-    return f"{size} B"
 
 
 def render_answers(results: Iterable[CommandResult]) -> str:

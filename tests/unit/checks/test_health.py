@@ -118,7 +118,7 @@ def ill(*healths: GpuHealth | None, xids: tuple[Xid, ...] = (), **errors: str) -
 
 def test_gpus_that_are_well_are_told_so() -> None:
     """Idle clocks are no finding; where nobody asked, nothing is said."""
-    assert fine("health", ill(WELL, replace(WELL, throttle_reasons=4))) == ["GPUs 0, 1: well"]
+    assert fine("health", ill(WELL, replace(WELL, throttle_reasons=4))) == ["GPUs 0-1: well"]
     assert fine("health", ill(None, None)) == []
 
 
@@ -220,7 +220,7 @@ def test_xids_are_told_with_meaning_and_cure() -> None:
     ]
     assert fine("health", found) == [
         (
-            "GPU 0: Xid 31, 3 times since the boot, last a moment ago: a program read or wrote "
+            "GPU 0: Xid 31, 3 times since the boot, last 30 s ago: a program read or wrote "
             "memory that is not its own"
         )
     ]
@@ -234,7 +234,7 @@ def test_xids_of_a_gpu_that_is_gone_are_told(there: CheckContext) -> None:
     assert (
         WARNING,
         "b",
-        "the GPU at 0000:da:00: Xid 62, once since the boot, 1 d ago: its own controller halted",
+        "the GPU at 0000:da:00: Xid 62, once since the boot, 25 h ago: its own controller halted",
     ) in bad("health", gone)
 
 
@@ -315,10 +315,10 @@ def test_gpus_far_from_our_cores_are_a_warning() -> None:
     """At another NUMA node than any core we may use; at several is only said."""
     there = ill(WELL, replace(WELL, numa_node=1)).facts["b"]
     spread = replace(there, system=ROOMY)
-    assert fine("system", case(ALL, b=spread))[0] == "its GPUs are at NUMA nodes 0, 1"
+    assert fine("system", case(ALL, b=spread))[0] == "its GPUs are on NUMA nodes 0-1"
     bound = replace(there, system=replace(ROOMY, numa_nodes=(0,)))
     ((level, _, what),) = bad("system", case(ALL, b=bound))
     assert (level, what.partition(":")[0]) == (
         WARNING,
-        "our cores are at NUMA node 0, GPU 1 elsewhere",
+        "the cores of a run are on NUMA node 0, GPU 1 elsewhere",
     )

@@ -133,7 +133,7 @@ def test_command_that_had_to_be_killed_is_named(run: Run) -> None:
 
     assert run.told() == {
         "a": (-9, "did not end in time and was killed"),
-        "b": (-9, "cannot be killed: process 7, 8"),
+        "b": (-9, "cannot be killed: PID 7, 8"),
     }
 
 

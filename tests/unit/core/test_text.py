@@ -2,10 +2,43 @@
 
 from __future__ import annotations
 
-from runner.core.text import printable
+import pytest
+
+from runner.core.text import counted, format_size, join_some, printable
 
 
 def test_a_name_can_be_printed() -> None:
     """On one line, in any terminal."""
     assert printable("a/\u00e9 b") == "a/\u00e9 b"
     assert printable("a\nb\x1b[1m\udce9") == r"a\nb\x1b[1m\udce9"
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [
+        (0, "0 B"),
+        (999, "999 B"),
+        (1000, "1.0 kB"),
+        (1_250_000, "1.2 MB"),
+        (3_000_000_000, "3.0 GB"),
+    ],
+)
+def test_sizes_are_read_at_a_glance(size: int, text: str) -> None:
+    """In powers of ten, as disks are sold."""
+    assert format_size(size) == text
+
+
+def test_counts_agree_with_their_nouns() -> None:
+    """One rank, two ranks, and plurals that are not formed with an s."""
+    assert [counted(number, "rank") for number in (0, 1, 1200)] == [
+        "0 ranks",
+        "1 rank",
+        "1,200 ranks",
+    ]
+    assert counted(2, "process", "processes") == "2 processes"
+
+
+def test_long_lists_are_cut() -> None:
+    """The first names, and how many there are besides."""
+    assert join_some(["a", "b"]) == "a, b"
+    assert join_some(["a", "b", "c"], limit=1) == "a and 2 more"

@@ -17,9 +17,11 @@ from pathlib import Path
 import pytest
 
 from runner.ui.console import line_buffer, live, plain, status_area, status_render, writer
+from runner.ui.console.factory import open_console
 from runner.ui.console.live import LiveConsole, Screen
-from runner.ui.console.plain import Console, open_console
-from runner.ui.console.status_area import Row, StatusArea
+from runner.ui.console.plain import Console
+from runner.ui.console.status_area import StatusArea
+from runner.ui.console.status_render import Row
 
 NODES = ["gpu1", "gpu2"]
 PATIENCE_S = 5.0

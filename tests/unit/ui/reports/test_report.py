@@ -261,7 +261,7 @@ def test_stuck_run_names_hosts_and_processes() -> None:
         "  b  ranks 2-3 ended unseen\n"
         "  b: there is no proof that nothing is left; if it is up, its supervisor stops "
         "the run within 15 s of losing us\n"
-        "  a: cannot be killed: processes 41, 42\n"
+        "  a: cannot be killed: PID 41, 42\n"
         f"run {RUN_ID} stuck after 40.0 s\n"
         "  logs: runs/0314/logs"
     )
@@ -272,7 +272,7 @@ def test_single_process_that_stays_is_named() -> None:
     node = NodeResult(0, end_verified=True, survivors=(41,))
     verdict = Verdict("stuck", 5, 40.0, nodes={"a": node, "b": DONE}, ranks=ranks(0, 0, 0, 0))
 
-    assert "  a: cannot be killed: process 41\n" in told(verdict)
+    assert "  a: cannot be killed: PID 41\n" in told(verdict)
 
 
 def test_opening_aligns_nodes_and_folds_ranks() -> None:

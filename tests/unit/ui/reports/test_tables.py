@@ -21,21 +21,6 @@ def answer(
     return CommandResult(node, code, bytearray(out), bytearray(err), problem)
 
 
-@pytest.mark.parametrize(
-    ("size", "text"),
-    [
-        (0, "0 B"),
-        (999, "999 B"),
-        (1000, "1.0 kB"),
-        (1_250_000, "1.2 MB"),
-        (3_000_000_000, "3.0 GB"),
-    ],
-)
-def test_sizes_are_read_at_a_glance(size: int, text: str) -> None:
-    """In powers of ten, as disks are sold."""
-    assert tables.format_size(size) == text
-
-
 def test_deploy_says_which_release_is_where() -> None:
     """Hosts that were sent the same are one line."""
     result = PushResult(
@@ -111,7 +96,7 @@ def test_end_is_told_in_words(given: CommandResult, title: str) -> None:
         ([answer("a", 7), answer("b", None, problem="lost: x")], 4),
         (
             [
-                replace(answer("a", -9, problem="cannot be killed: process 7"), unverified=True),
+                replace(answer("a", -9, problem="cannot be killed: PID 7"), unverified=True),
                 answer("b", 0, problem="lost"),
             ],
             5,
