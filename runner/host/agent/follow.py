@@ -19,12 +19,8 @@ from runner.host.agent.log_reader import LogReader
 from runner.host.process import procfs
 from runner.host.process.kill import KILL_TIMEOUT_S
 from runner.host.storage import run_owner
-from runner.host.storage.run_folder import (
-    has_ended,
-    is_relaunch_pending,
-    read_order,
-    reserve_attempt,
-)
+from runner.host.storage.journal import has_ended, is_relaunch_pending
+from runner.host.storage.run_folder import read_order, reserve_attempt
 from runner.host.storage.run_lock import RunLock
 from runner.host.supervisor.recovery import recover_orphaned
 

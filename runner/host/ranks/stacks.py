@@ -7,7 +7,6 @@ from outside; else by what `sitecustomize` prepared in the process.
 from __future__ import annotations
 
 import contextlib
-import errno
 import json
 import os
 import subprocess
@@ -20,7 +19,8 @@ from runner.core.outcome.stacks import DUMP_END, DUMP_HEADER, PROCESS_HEADER
 from runner.core.protocol.paths import STACKS_LOG, RunPaths
 from runner.host.process import bounded_child, procfs
 from runner.host.ranks.sitecustomize import DUMP_SIGNAL
-from runner.host.storage.run_folder import read_rank_records
+from runner.host.storage.rank_records import read_rank_records
+from runner.host.storage.run_folder import append
 
 DUMP_TIMEOUT_S = 10.0
 """How long all of it may take; whoever calls does it in a child."""
@@ -58,13 +58,7 @@ def dump_stacks(folder: RunPaths, order: Order, reason: str) -> Tuple[str, str]:
     python = order.rank_prefix[0] if order.rank_prefix else order.argv[0]
     stack_text = "".join(_format_stacks(_find_targets(folder, order), python))
     text = (DUMP_HEADER.format(when=timestamp, why=reason) + stack_text + DUMP_END).encode()
-    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-    descriptor = os.open(folder.stream_log(order.attempt, STACKS_LOG, "out"), flags, 0o600)
-    try:
-        if os.write(descriptor, text) < len(text):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-    finally:
-        os.close(descriptor)
+    append(folder.stream_log(order.attempt, STACKS_LOG, "out"), text)
     return timestamp, text.decode()
 
 

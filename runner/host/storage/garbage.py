@@ -13,7 +13,8 @@ from runner.core.protocol.paths import RunPaths, is_run_id, release_folder, rele
 from runner.host.process import cgroup, procfs
 from runner.host.process.job_queue import Steps
 from runner.host.storage import release_store, run_owner
-from runner.host.storage.run_folder import read_events, read_state
+from runner.host.storage.journal import read_events
+from runner.host.storage.run_folder import read_state
 from runner.host.storage.run_lock import RunLock
 
 UNFINISHED_GRACE_S = 3600.0

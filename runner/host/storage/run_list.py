@@ -14,7 +14,8 @@ from runner.core.protocol.paths import RunPaths, is_run_id, validated_paths
 from runner.core.protocol.states import State
 from runner.host.process import users
 from runner.host.storage import release_store, run_owner
-from runner.host.storage.run_folder import final_state, read_state
+from runner.host.storage.journal import final_state
+from runner.host.storage.run_folder import read_state
 from runner.host.storage.run_lock import RunLock
 
 

@@ -16,7 +16,8 @@ from typing import Dict, List, Optional
 from runner.core.codec import decode, encode
 from runner.core.protocol.paths import RunPaths
 from runner.host.process import procfs
-from runner.host.storage.run_folder import has_ended, read_order, write_atomic
+from runner.host.storage.journal import has_ended
+from runner.host.storage.run_folder import read_order, write_atomic
 
 MACHINE_ID_PATH, BOOT_ID_PATH = "/etc/machine-id", "/proc/sys/kernel/random/boot_id"
 PID_NAMESPACE_PATH = "/proc/self/ns/pid"

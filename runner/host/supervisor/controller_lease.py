@@ -7,7 +7,7 @@ import time
 from runner.core.model.order import Order
 from runner.core.protocol.events import Detached
 from runner.host.peers.group import PeerGroup
-from runner.host.storage.run_folder import EventLog
+from runner.host.storage.journal import EventLog
 
 
 class ControllerLease:

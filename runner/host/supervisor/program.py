@@ -13,7 +13,7 @@ from runner.core.protocol.events import ProgramExited, ProgramStarted
 from runner.core.protocol.paths import PROGRAM_LOG, RunPaths
 from runner.host.process import procfs
 from runner.host.process.cgroup import Cgroup
-from runner.host.storage.run_folder import EventLog
+from runner.host.storage.journal import EventLog
 
 ExitStatus = Tuple[Optional[int], Optional[int]]
 """An exit code, or a signal; neither for a program that never began."""

@@ -17,15 +17,10 @@ from runner.host.process import cgroup, procfs
 from runner.host.process.kill import cgroup_empty, kill_until_gone, reap_all
 from runner.host.process.orphans import RunProcesses
 from runner.host.storage import run_owner
-from runner.host.storage.run_folder import (
-    EventLog,
-    has_ended,
-    read_events,
-    read_order,
-    read_rank_records,
-    remove_sidecar_data,
-    sample_log_sizes,
-)
+from runner.host.storage.journal import EventLog, has_ended, read_events
+from runner.host.storage.log_sizes import sample_log_sizes
+from runner.host.storage.rank_records import read_rank_records
+from runner.host.storage.run_folder import read_order, remove_sidecar_data
 
 
 def finalise_record(

@@ -14,7 +14,8 @@ from runner.core.protocol.paths import RunPaths
 from runner.host.facts import ports
 from runner.host.peers.election import ElectionContext, LeaderElection
 from runner.host.peers.election_links import PeerContext
-from runner.host.storage.run_folder import EventLog, create_run_folder
+from runner.host.storage.journal import EventLog
+from runner.host.storage.run_folder import create_run_folder
 
 
 class AttemptEnd(NamedTuple):

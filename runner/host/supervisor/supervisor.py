@@ -38,7 +38,8 @@ from runner.host.process.kill import cgroup_empty, kill_until_gone, reap_all
 from runner.host.ranks.tracker import RankTracker
 from runner.host.ranks.watchdog import Watchdog
 from runner.host.storage import run_owner
-from runner.host.storage.run_folder import EventLog, sample_log_sizes
+from runner.host.storage.journal import EventLog
+from runner.host.storage.log_sizes import sample_log_sizes
 from runner.host.storage.run_lock import RunLock
 from runner.host.supervisor.control_socket import ControlSocket
 from runner.host.supervisor.controller_lease import ControllerLease

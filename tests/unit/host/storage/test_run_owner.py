@@ -19,6 +19,7 @@ from runner.core.protocol.states import State
 from runner.host.agent.handler import AgentContext
 from runner.host.agent.runs import RunsHandler
 from runner.host.storage import run_folder, run_owner
+from runner.host.storage.journal import EventLog
 from runner.host.storage.run_list import read_run
 from runner.host.storage.run_owner import RunOwner
 
@@ -41,7 +42,7 @@ class Host:
         """Have the run begin."""
         run_folder.create_run_folder(self.folder, self.order, PROGRAMS, {})
         run_owner.record(self.folder, [os.getpid()])
-        journal = run_folder.EventLog(self.folder, self.order)
+        journal = EventLog(self.folder, self.order)
         journal.append(ProgramStarted(1))
         journal.set_state(State.RUNNING)
 
@@ -112,7 +113,7 @@ def test_a_run_of_another_machine_is_not_ours_to_prove(host: Host) -> None:
     assert not seen.alive
     with pytest.raises(ValueError, match=r"oldbox \(its last sign is 6\d\d s old\)"):
         host.prove()
-    journal = run_folder.EventLog(host.folder, host.order)
+    journal = EventLog(host.folder, host.order)
     journal.set_state(State.STOPPING)
     journal.finalise(Ended(State.STOPPED))
     assert host.prove()["survivors"] == []

@@ -10,7 +10,7 @@ import pytest
 from runner.core.model.order import Hub, Order
 from runner.core.protocol.events import Detached, EventBody
 from runner.host.peers.group import PeerGroup
-from runner.host.storage.run_folder import EventLog
+from runner.host.storage.journal import EventLog
 from runner.host.supervisor.controller_lease import ControllerLease
 
 
