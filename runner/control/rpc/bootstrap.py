@@ -5,8 +5,11 @@ from __future__ import annotations
 import functools
 import hashlib
 import io
+import marshal
 import zipfile
 from dataclasses import dataclass
+from importlib.machinery import SourceFileLoader
+from importlib.util import MAGIC_NUMBER
 from pathlib import Path
 from typing import Any
 
@@ -59,9 +62,20 @@ def host_code() -> bytes:
         archive.writestr("runner/__init__.py", "")
         for package in ("core", "host"):
             for path in sorted((_PACKAGE / package).rglob("*.py")):
-                archive.write(path, f"runner/{path.relative_to(_PACKAGE)}")
+                name = f"runner/{path.relative_to(_PACKAGE)}"
+                archive.write(path, name)
+                archive.writestr(f"{name}c", _bytecode(path))
     data = buffer.getvalue()
     return f"exec({_BOOT!r})\n{len(data)}\n".encode() + data
+
+
+def _bytecode(path: Path) -> bytes:
+    """Return a module compiled for this Python's version; hosts with another compile the source.
+
+    It is an unchecked hash-based pyc (PEP 552): `zipimport` does not compare it with the source.
+    """
+    code = SourceFileLoader(path.stem, str(path)).get_code(path.stem)
+    return MAGIC_NUMBER + (1).to_bytes(4, "little") + bytes(8) + marshal.dumps(code)
 
 
 def boot_command(host_python: str, run_id: str, node: str) -> str:

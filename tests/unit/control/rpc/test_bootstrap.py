@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import subprocess
 import zipfile
+from importlib.util import MAGIC_NUMBER
 
 import pytest
 
@@ -25,6 +26,14 @@ def test_only_core_and_host_travel() -> None:
     assert rooms == {"__init__.py", "core", "host"}
     assert archive().read("runner/__init__.py") == b""
     assert {"runner/host/agent/server.py", "runner/host/ranks/shim.py"} <= set(archive().namelist())
+
+
+def test_each_module_travels_compiled_beside_its_source() -> None:
+    """A host with this Python's version compiles nothing; any other compiles the source."""
+    with archive() as code:
+        sources = {name for name in code.namelist() if name.endswith(".py") and name.count("/") > 1}
+        assert {f"{name}c" for name in sources} <= set(code.namelist())
+        assert {code.read(f"{name}c")[:4] for name in sources} == {MAGIC_NUMBER}
 
 
 def test_loader_is_one_line() -> None:
