@@ -21,7 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.timing import timed
-from tests.lab.lab import Lab, make_lab, wait_until
+from tests.lab.lab import Lab, make_lab
+from tests.lab.waiting import wait_until
 
 TICKS = os.sysconf("SC_CLK_TCK")
 

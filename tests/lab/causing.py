@@ -10,8 +10,9 @@ import sysconfig
 from collections.abc import Callable, Iterator
 from typing import TypeAlias
 
-from tests.lab.lab import Lab, wait_until
+from tests.lab.lab import Lab
 from tests.lab.launching import Controller, Launcher
+from tests.lab.waiting import wait_until
 
 FaultSetup: TypeAlias = "Callable[[Lab, Launcher], contextlib.AbstractContextManager[object]]"
 MidRunFault: TypeAlias = Callable[[Lab, Controller], None]

@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+from tests.lab.waiting import TimedOut, wait_until
+
 ROOT = Path(__file__).parents[2]
 PROGRAMS = Path(__file__).parent / "programs"
 RANK_SCRIPT = str(PROGRAMS / "rank.py")
@@ -107,11 +109,15 @@ class Controller:
 
     def until(self, condition: Callable[[], object], what: str, seconds: float = 60) -> None:
         """Wait for a condition, with a deadline that shows what was printed."""
-        deadline = time.monotonic() + seconds
-        while not condition():
-            if time.monotonic() > deadline or self.process.poll() not in (None, 0):
-                raise AssertionError(f"waited for {what}:\n{self.out[-4000:]}\n{self.err[-8000:]}")
-            time.sleep(0.02)
+
+        def met() -> bool:
+            ended_badly = self.process.poll() not in (None, 0)
+            if not condition():
+                assert not ended_badly, f"it ended before {what}:\n{self._printed()}"
+                return False
+            return True
+
+        wait_until(met, what, seconds, detail=self._printed)
 
     def until_printed(self, text: str, times: int = 1, seconds: float = 60) -> None:
         """Wait until a text stands in the ranks' output so often."""
@@ -123,10 +129,11 @@ class Controller:
             code = self.process.wait(seconds)
         except subprocess.TimeoutExpired:
             self.kill()
-            raise AssertionError(
-                f"no end in {seconds} s:\n{self.out[-4000:]}\n{self.err}"
-            ) from None
+            raise TimedOut(f"no end in {seconds} s:\n{self._printed()}") from None
         return Result(code, self.out, self.err, time.monotonic() - self.started_at, self.folder)
+
+    def _printed(self) -> str:
+        return f"{self.out[-4000:]}\n{self.err[-8000:]}"
 
     def kill(self) -> None:
         """End it without a word."""

@@ -21,6 +21,7 @@ from runner.core.protocol.events import Ended, Event, RankStarted, parse
 from runner.core.protocol.paths import RunPaths
 from runner.host.process.kill import kill_until_gone
 from runner.host.process.orphans import RunProcesses
+from tests.lab.waiting import wait_until
 
 PROGRAMS = Path(__file__).parent / "programs"
 ROOT = Path(__file__).parents[2]
@@ -112,11 +113,13 @@ class SupervisedRun:
 
     def until(self, condition: Callable[[], object], seconds: float = 20) -> None:
         """Wait for a condition, with a deadline."""
-        deadline = time.monotonic() + seconds
-        while not condition():
-            log = Path(self.folder.supervisor_log)
-            assert time.monotonic() < deadline, (self.events(), log.exists() and log.read_text())
-            time.sleep(0.02)
+        log = Path(self.folder.supervisor_log)
+        wait_until(
+            condition,
+            "the run",
+            seconds,
+            detail=lambda: (self.events(), log.exists() and log.read_text()),
+        )
 
     def wait_started(self) -> None:
         """Wait until every rank runs."""

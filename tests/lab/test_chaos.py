@@ -10,8 +10,9 @@ from tests.lab.chaos import judge
 from tests.lab.chaos.disasters import KINDS
 from tests.lab.chaos.runs import LINE_PADDING
 from tests.lab.chaos.session import Session
-from tests.lab.lab import Lab, LabFactory, wait_until
+from tests.lab.lab import Lab, LabFactory
 from tests.lab.launching import Launcher
+from tests.lab.waiting import wait_until
 
 SLICE = (
     "link killed",

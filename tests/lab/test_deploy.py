@@ -14,8 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.lab.lab import Host, Lab, LabFactory, wait_until
+from tests.lab.lab import Host, Lab, LabFactory
 from tests.lab.launching import PLAIN_ENTRY, PROGRAMS, Controller, Launcher
+from tests.lab.waiting import wait_until
 
 RELEASES = "~/.runner/releases"
 

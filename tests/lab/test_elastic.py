@@ -10,8 +10,8 @@ import pytest
 
 from tests.lab.causing import etcd_on
 from tests.lab.lab import Lab
-from tests.lab.lab.programs import wait_until
 from tests.lab.launching import PROGRAMS, Controller, Launcher
+from tests.lab.waiting import wait_until
 
 STEPS = 100
 QUICK = [

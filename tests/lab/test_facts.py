@@ -29,6 +29,7 @@ from runner.host.facts.collect import FactsResult, collect
 from runner.host.gpu import activity, nvml, query
 from runner.host.gpu.activity import GpuActivity
 from runner.host.process import bounded_child, users
+from tests.lab.waiting import wait_until
 
 REPO = Path(__file__).parents[2]
 PYENV = Path("/root/.pyenv/versions")
@@ -78,19 +79,16 @@ def program(path: Path, text: str) -> Path:
 
 def wait_for_text(path: Path) -> None:
     """Return once somebody has written the file."""
-    deadline = time.monotonic() + 10
-    while not path.exists() or not path.read_text():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_until(lambda: path.exists() and path.read_text(), f"a text in {path}")
 
 
 def wait_for_end_of(pid: int) -> None:
     """Return once the process is gone, or but a zombie that its new parent has yet to reap."""
-    deadline = time.monotonic() + 10
     status = Path(f"/proc/{pid}/stat")
-    while status.exists() and status.read_text().rpartition(")")[2].split()[0] not in "ZX":
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_until(
+        lambda: not status.exists() or status.read_text().rpartition(")")[2].split()[0] in "ZX",
+        f"the end of process {pid}",
+    )
 
 
 @pytest.fixture(params=INTERPRETERS, ids=lambda path: path.parts[-3])

@@ -9,9 +9,10 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.lab.inspecting import events_by_node, guardian_and_supervisor
 from tests.lab.lab import Lab
 from tests.lab.launching import PROGRAMS, Controller, Launcher
-from tests.lab.test_reconnect import gone, keepers_of, records
+from tests.lab.waiting import wait_until, wait_until_idle
 
 
 @pytest.fixture
@@ -46,10 +47,10 @@ def test_a_failed_rank_ends_all_without_a_controller(
     controller.kill()
     began = time.monotonic()
     lab[node].sh("touch /dev/shm/fail")
-    gone(lab, 10)
+    wait_until_idle(lab, 10)
     assert time.monotonic() - began < 5
     rank = int(node[-1]) - 1
-    for name, record in records(lab, controller.run_id):
+    for name, record in events_by_node(lab, controller.run_id):
         stopping = [event for event in record if event["kind"] == "stopping"]
         assert stopping[0]["reason"] == f"rank {rank} on {node} exited with 3", name
         assert stopping[0]["cause"] == ("local" if name == node else "peer"), name
@@ -63,11 +64,11 @@ def test_a_killed_keeper_ends_all_without_a_controller(
 ) -> None:
     """The guardian (0) or the supervisor (1) of the hub's host, or of another."""
     controller = begin("deaf")
-    keeper = keepers_of(lab, node)[who]
+    keeper = guardian_and_supervisor(lab, node)[who]
     controller.kill()
     lab[node].kill(keeper.pid)
-    gone(lab, 10)
-    for name, record in records(lab, controller.run_id):
+    wait_until_idle(lab, 10)
+    for name, record in events_by_node(lab, controller.run_id):
         assert record[-1]["kind"] == "ended", name
 
 
@@ -81,11 +82,9 @@ def test_a_powered_off_host_ends_all_without_a_controller(
     lab[node].power_off()
     began = time.monotonic()
     left = [name for name in lab.hosts if name != node]
-    while any(lab[name].leftovers() for name in left):
-        assert time.monotonic() < began + 15, lab.leftovers()
-        time.sleep(0.05)
+    wait_until(lambda: not any(lab[name].leftovers() for name in left), "the others' end", 15)
     assert time.monotonic() - began > 2
-    for name, record in records(lab, controller.run_id):
+    for name, record in events_by_node(lab, controller.run_id):
         if name != node:
             assert f"lost {node}: nothing was heard" in str(record), name
 
@@ -96,7 +95,7 @@ def test_a_host_that_stalls_for_a_while_is_not_lost(
     """A supervisor that gets no CPU for less than `lost_s` ends nothing."""
     controller = begin(overrides=("lost_s=12",))
     for node in ("node1", "node3"):
-        supervisor = keepers_of(lab, node)[1]
+        supervisor = guardian_and_supervisor(lab, node)[1]
         lab[node].kill(supervisor.pid, signal.SIGSTOP)
         time.sleep(4)
         lab[node].kill(supervisor.pid, signal.SIGCONT)
@@ -128,10 +127,7 @@ def test_a_user_stop_reaches_hosts_out_of_reach(lab: Lab, begin: Callable[..., C
     controller = begin(overrides=("cluster.ssh.connect_timeout=1", "lost_s=4"))
     with lab.cut_off("node3"):
         controller.send()
-        end = time.monotonic() + 15
-        while any("rank.py" in each.cmdline for each in lab["node3"].leftovers()):
-            assert time.monotonic() < end, lab.leftovers()
-            time.sleep(0.1)
+        wait_until(lambda: not lab["node3"].processes("rank.py"), "the ranks' end on node3", 15)
     done = controller.wait(60)
     assert done.code == 130, done
     assert done.err.count("0 processes left") == 4

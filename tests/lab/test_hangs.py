@@ -6,8 +6,9 @@ import json
 import re
 import signal
 
-from tests.lab.lab import Lab, wait_until
+from tests.lab.lab import Lab
 from tests.lab.launching import PROGRAMS, Launcher
+from tests.lab.waiting import wait_until
 
 HANGING = str(PROGRAMS / "hanging.py")
 STALL = ("watch.stall_s=2", "stop.grace_s=1")

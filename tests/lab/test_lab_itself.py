@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING
 import pytest
 import yaml
 
-from tests.lab.lab import Host, Lab, LabError, LabFactory, wait_until
+from tests.lab.lab import Host, Lab, LabError, LabFactory
+from tests.lab.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

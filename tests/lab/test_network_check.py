@@ -7,8 +7,9 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from tests.lab.lab import Host, Lab, wait_until
+from tests.lab.lab import Host, Lab
 from tests.lab.launching import Launcher
+from tests.lab.waiting import wait_until
 
 NOWHERE = "lladdr 02:00:00:00:0b:ad nud permanent dev eth0"
 PORT = 29555

@@ -11,8 +11,9 @@ import time
 
 import pytest
 
-from tests.lab.lab import Lab, wait_until
+from tests.lab.lab import Lab
 from tests.lab.launching import RANK_SCRIPT, Launcher
+from tests.lab.waiting import wait_until
 
 
 def test_a_run_id_is_used_once(plainly: Launcher) -> None:

@@ -15,8 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.lab.lab import Lab, wait_until
+from tests.lab.lab import Lab
 from tests.lab.launching import PLAIN_ENTRY, PROGRAMS, ROOT, Launcher, Result
+from tests.lab.waiting import wait_until
 
 TUTORIALS = PROGRAMS / "tutorials"
 TWO = ("cluster=lab", "cluster.only=[node1,node2]")

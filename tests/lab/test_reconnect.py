@@ -5,18 +5,17 @@ A killed controller, a closed terminal and a pulled cable are the same case, and
 
 from __future__ import annotations
 
-import contextlib
 import json
 import signal
-import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
+from tests.lab.inspecting import agent_of, events_by_node
 from tests.lab.lab import Lab
-from tests.lab.lab.processes import Process
 from tests.lab.launching import Controller, Launcher
+from tests.lab.waiting import wait_until_ended, wait_until_idle
 
 LINES = 3000
 
@@ -44,27 +43,6 @@ def begin(plainly: Launcher) -> Callable[..., Controller]:
     return start
 
 
-def ours(lab: Lab, node: str) -> list[Process]:
-    """Our own processes on a node: links, guardians, supervisors."""
-    start = f"{sys.executable} -I -X utf8 -c"
-    return [each for each in lab[node].processes() if each.cmdline.startswith(start)]
-
-
-def keepers_of(lab: Lab, node: str) -> tuple[Process, Process]:
-    """The guardian and the supervisor of a node's only run."""
-    there = ours(lab, node)  # also the link of a launch that has left, for a moment init's child
-    pairs = [(g, s) for g in there if g.ppid == 1 for s in there if s.ppid == g.pid]
-    (pair,) = pairs
-    return pair
-
-
-def link_of(lab: Lab, node: str) -> Process:
-    """The link of a node's only run."""
-    keepers = {each.pid for each in keepers_of(lab, node)}
-    (link,) = (each for each in ours(lab, node) if each.pid not in keepers)
-    return link
-
-
 def whole(controller: Controller) -> None:
     """Check that every line of every rank came once, in order, on the console and in the files."""
     wanted = [f"line {number}" for number in range(LINES)]
@@ -86,7 +64,7 @@ def test_a_killed_link_is_replaced(lab: Lab, begin: Callable[..., Controller]) -
     controller = begin()
     for number in range(3):
         for node in ("node2", "node4"):
-            lab[node].kill(link_of(lab, node).pid)
+            lab[node].kill(agent_of(lab, node).pid)
         controller.until(
             lambda n=number: controller.err.count("connected again") >= 2 * (n + 1),  # type: ignore[misc]
             "both links again",
@@ -125,11 +103,6 @@ def test_a_host_out_of_reach_of_the_controller_alone(
     whole(controller)
 
 
-def gone(lab: Lab, seconds: float = 20) -> None:
-    """Wait until nothing of the run is on any host."""
-    assert lab.wait_idle(seconds) == {}
-
-
 @pytest.mark.parametrize("how", ["killed", "terminal closed"])
 def test_without_a_controller_a_run_goes_on_for_a_while(
     lab: Lab, begin: Callable[..., Controller], how: str
@@ -143,9 +116,9 @@ def test_without_a_controller_a_run_goes_on_for_a_while(
         assert controller.process.wait(10) == 128 + signal.SIGHUP
     began = time.monotonic()
     assert len(lab.leftovers()) == 4
-    gone(lab)
+    wait_until_idle(lab)
     assert time.monotonic() - began > 2
-    for node, record in records(lab, controller.run_id):
+    for node, record in events_by_node(lab, controller.run_id):
         assert record[-1]["kind"] == "ended", node
         assert "no controller was heard for 4 s" in json.dumps(record), node
 
@@ -156,7 +129,7 @@ def test_a_cut_cable_of_the_controller_is_the_same(
     """The controller cannot be told that they stopped; it is, as soon as the cable is back."""
     controller = begin("lost_s=2", "disconnect_s=4", "cluster.ssh.connect_timeout=1")
     with lab.cut_off():
-        gone(lab, 30)
+        wait_until_idle(lab, 30)
     done = controller.wait(60)
     assert done.code == 1, done
     assert "no controller was heard for 4 s" in done.err
@@ -167,26 +140,5 @@ def test_kept_runs_go_on_without_anybody(lab: Lab, begin: Callable[..., Controll
     """`on_disconnect: keep`, whatever `disconnect_s` is."""
     controller = begin("disconnect_s=1", "on_disconnect=keep")
     controller.kill()
-    for _, record in until_ended(lab, controller.run_id):
+    for _, record in wait_until_ended(lab, controller.run_id):
         assert record[-1]["state"] == "succeeded"
-
-
-def until_ended(lab: Lab, run_id: str) -> Iterator[tuple[str, list[dict[str, object]]]]:
-    """Wait for the last event of every host, then offer their records."""
-    end = time.monotonic() + 40
-    while True:
-        found = list(records(lab, run_id))
-        if all(record and record[-1]["kind"] == "ended" for _, record in found):
-            yield from found
-            return
-        assert time.monotonic() < end, found
-        time.sleep(0.1)
-
-
-def records(lab: Lab, run_id: str) -> Iterator[tuple[str, list[dict[str, object]]]]:
-    """The events of a run on each host."""
-    for name, host in lab.hosts.items():
-        text = ""
-        with contextlib.suppress(Exception):
-            text = host.sh(f"cat ~/.runner/runs/{run_id}/{name}/events.jsonl")
-        yield name, [json.loads(line) for line in text.splitlines()]

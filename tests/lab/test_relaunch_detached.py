@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.lab.inspecting import events_by_node
 from tests.lab.lab import Lab
 from tests.lab.launching import PROGRAMS, Launcher
-from tests.lab.test_reconnect import gone, records
+from tests.lab.waiting import wait_until, wait_until_idle
 
 STEPS = 12
 
@@ -45,17 +46,9 @@ def counted(steps: Path, rank: int) -> list[list[str]]:
     return [line.split() for line in path.read_text().splitlines()] if path.exists() else []
 
 
-def until(condition: Callable[[], object], what: str, seconds: float) -> None:
-    """Wait for a condition."""
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, what
-        time.sleep(0.1)
-
-
 def kinds(lab: Lab, run_id: str, node: str) -> list[str]:
     """What happened on a node."""
-    record = dict(records(lab, run_id))[node]
+    record = dict(events_by_node(lab, run_id))[node]
     return [f"{event['attempt']}:{event['kind']}" for event in record]
 
 
@@ -79,16 +72,16 @@ def test_the_hub_is_powered_off_and_the_run_goes_on_on_the_spare(
     overrides = ("lost_s=4", f"rendezvous={rendezvous}")
     run_id, said = detached(count=40, overrides=overrides, entry="torchrun")
     assert "the hosts start it once more (1 spare standing by)" in said, said
-    until(lambda: len(counted(steps, 2)) > 1, "the first steps", 30)
+    wait_until(lambda: len(counted(steps, 2)) > 1, "the first steps", 30)
     lab["node1"].power_off()
-    until(lambda: counted(steps, 2) and counted(steps, 2)[-1][2] == "node4", "the spare", 60)
+    wait_until(lambda: counted(steps, 2) and counted(steps, 2)[-1][2] == "node4", "the spare", 60)
     listed = on_lab("ps", "--all", "--cluster", "lab")
     assert re.search(rf"^{run_id} .*running", listed.out, re.MULTILINE), listed
     attached = on_lab("attach", "--run", run_id, "--cluster", "lab", seconds=60)
     assert attached.code == 0, attached
     assert "attempt_1" in str([*attached.folder.parent.glob("*/logs/*/*")]), attached
     left = [name for name in lab.hosts if name != "node1"]
-    until(lambda: not any(lab[name].leftovers() for name in left), "the end", 30)
+    wait_until(lambda: not any(lab[name].leftovers() for name in left), "the end", 30)
     whole(steps, 40)
     assert {line[2] for line in counted(steps, 0)} == {"node1", "node2"}
     for node in ("node2", "node3"):
@@ -102,11 +95,13 @@ def test_an_elastic_run_that_lost_its_store_starts_again(
     """torch goes on without other nodes, but not without the store's: that takes a new attempt."""
     elastic = ("rendezvous=c10d", "task.nnodes=2:3", "torchrun.max_restarts=3", "lost_s=4")
     run_id, _ = detached(count=40, overrides=elastic, entry="torchrun")
-    until(lambda: len(counted(steps, 2)) > 1, "the first steps", 30)
+    wait_until(lambda: len(counted(steps, 2)) > 1, "the first steps", 30)
     lab["node1"].power_off()
-    until(lambda: counted(steps, 1) and counted(steps, 1)[-1][1] == "1", "the next attempt", 60)
+    wait_until(
+        lambda: counted(steps, 1) and counted(steps, 1)[-1][1] == "1", "the next attempt", 60
+    )
     left = [lab[name] for name in lab.hosts if name != "node1"]
-    until(lambda: not any(host.leftovers() for host in left), "the end", 60)
+    wait_until(lambda: not any(host.leftovers() for host in left), "the end", 60)
     whole(steps, 40)
     assert "node1" not in {line[2] for rank in range(3) for line in counted(steps, rank)[-5:]}
     assert "0:relaunching" in kinds(lab, run_id, "node2")
@@ -117,11 +112,11 @@ def test_a_rank_that_fails_once(
 ) -> None:
     """Its node is left out for the spare; the attempt after that ends well."""
     run_id, _ = detached("fail=1:8:7")
-    until(lambda: not lab.leftovers() and len(counted(steps, 1)) == STEPS, "the end", 60)
+    wait_until(lambda: not lab.leftovers() and len(counted(steps, 1)) == STEPS, "the end", 60)
     whole(steps)
-    assert counted(steps, 1)[-1][2] == "node3", list(records(lab, run_id))
+    assert counted(steps, 1)[-1][2] == "node3", list(events_by_node(lab, run_id))
     assert "0:relaunching" in kinds(lab, run_id, "node1")
-    record = dict(records(lab, run_id))
+    record = dict(events_by_node(lab, run_id))
     assert record["node4"][-1]["state"] == record["node2"][-1]["state"] == "succeeded"
 
 
@@ -130,14 +125,14 @@ def test_a_run_that_fails_again_needs_nobody_either(
 ) -> None:
     """The hosts' own attempts outlive `disconnect_s`, and are followed by another as the first."""
     run_id, _ = detached("fail=1:6:7", "fail=2:22:9:1", overrides=("disconnect_s=5",), count=36)
-    until(lambda: not lab.leftovers() and len(counted(steps, 1)) == 36, "the end", 90)
+    wait_until(lambda: not lab.leftovers() and len(counted(steps, 1)) == 36, "the end", 90)
     whole(steps, 36)
     attempts = [line[1] for line in counted(steps, 2)]
     first = attempts.count("0")
     assert 0 < first < 12, attempts
     assert attempts == ["0"] * first + ["1"] * (22 - first) + ["2"] * 14
     assert {"0:relaunching", "1:relaunching"} < {*kinds(lab, run_id, "node1")}
-    assert dict(records(lab, run_id))["node1"][-1]["state"] == "succeeded"
+    assert dict(events_by_node(lab, run_id))["node1"][-1]["state"] == "succeeded"
 
 
 def test_a_rank_that_fails_at_once(
@@ -145,12 +140,12 @@ def test_a_rank_that_fails_at_once(
 ) -> None:
     """Whoever decides, the launch mostly: the spare that stood by gives way to its next part."""
     _, said = detached("fail=1:0:7", overrides=("relaunch.backoff_s=0.1",))
-    until(lambda: all(len(counted(steps, rank)) == STEPS for rank in range(3)), "the end", 60)
+    wait_until(lambda: all(len(counted(steps, rank)) == STEPS for rank in range(3)), "the end", 60)
     whole(steps)
     assert [counted(steps, rank)[-1][1:] for rank in range(3)] == [
         *(["1", "node1"], ["1", "node3"], ["1", "node4"])
     ], said
-    gone(lab)
+    wait_until_idle(lab)
 
 
 def test_without_a_majority_nothing_starts_again(
@@ -158,10 +153,10 @@ def test_without_a_majority_nothing_starts_again(
 ) -> None:
     """Two of four are in touch with nobody else: neither half goes on."""
     run_id, _ = detached(count=200, overrides=("lost_s=4",))
-    until(lambda: len(counted(steps, 2)) > 1, "the first steps", 30)
+    wait_until(lambda: len(counted(steps, 2)) > 1, "the first steps", 30)
     for name in ("node3", "node4"):
         lab[name].unplug()
-    gone(lab, 60)
+    wait_until_idle(lab, 60)
     for name in ("node3", "node4"):
         lab[name].plug()
     for node in lab.hosts:
@@ -174,12 +169,12 @@ def test_a_stop_during_the_pause_leaves_nothing(
 ) -> None:
     """The hosts wait before they start it again; a stop ends that, and is proven."""
     run_id, _ = detached("fail=1:1:7", overrides=("relaunch.backoff_s=60",))
-    until(lambda: "0:relaunch_pending" in kinds(lab, run_id, "node3"), "the pause", 30)
+    wait_until(lambda: "0:relaunch_pending" in kinds(lab, run_id, "node3"), "the pause", 30)
     time.sleep(1)
     stopped = on_lab("stop", "--run", run_id, "--cluster", "lab", seconds=40)
     assert stopped.code in (0, 1), stopped
     assert "nothing of it is left" in stopped.out, stopped
-    gone(lab, 15)
+    wait_until_idle(lab, 15)
     assert not any("1:" in str(kinds(lab, run_id, node)) for node in lab.hosts)
     assert len(counted(steps, 1)) == 1
 
@@ -195,7 +190,7 @@ def test_who_attached_before_follows_into_the_next_attempt(
     assert "the hosts start it once more: attempt 2, on node1, node3, node4" in attached.err
     assert attached.out.count("] step 23") == 3, attached
     whole(steps, 24)
-    gone(lab)
+    wait_until_idle(lab)
 
 
 def test_a_node_alone_starts_again(
@@ -205,10 +200,10 @@ def test_a_node_alone_starts_again(
     alone = ("cluster.only=[node2]", "task.nnodes=1")
     run_id, said = detached("fail=0:8:7", overrides=alone)
     assert "if it fails, its host starts it once more" in said, said
-    until(lambda: len(counted(steps, 0)) == STEPS, "the end", 40)
+    wait_until(lambda: len(counted(steps, 0)) == STEPS, "the end", 40)
     assert [line[1] for line in counted(steps, 0)] == ["0"] * 8 + ["1"] * 4
-    gone(lab)
-    assert dict(records(lab, run_id))["node2"][-1]["state"] == "succeeded"
+    wait_until_idle(lab)
+    assert dict(events_by_node(lab, run_id))["node2"][-1]["state"] == "succeeded"
 
 
 def test_without_a_port_for_the_hub_that_is_said(
@@ -218,7 +213,7 @@ def test_without_a_port_for_the_hub_that_is_said(
     blocked = lab["node1"].popen([sys.executable, str(PROGRAMS / "thief.py"), "1"])
     run_id, said = detached("fail=1:50:7", count=60)
     assert "it does not start once more by itself" in said, said
-    until(lambda: len(counted(steps, 0)) == 60, "the end", 60)
+    wait_until(lambda: len(counted(steps, 0)) == 60, "the end", 60)
     assert len(counted(steps, 1)) == 50
     on_lab("stop", "--run", run_id, "--cluster", "lab")
     assert not any("relaunch_pending" in str(kinds(lab, run_id, node)) for node in lab.hosts)

@@ -6,7 +6,6 @@ import json
 import os
 import pty
 import re
-import select
 import signal
 import subprocess
 import sys
@@ -16,9 +15,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.lab.inspecting import guardian_and_supervisor
 from tests.lab.lab import Lab
 from tests.lab.launching import ROOT, Controller, Launcher
-from tests.lab.test_reconnect import gone, keepers_of, until_ended
+from tests.lab.waiting import read_until, wait_until, wait_until_ended, wait_until_idle
 
 Start = Callable[..., str]
 
@@ -54,13 +54,13 @@ def test_a_detached_run_outlives_everything(lab: Lab, on_lab: Launcher) -> None:
     assert f"run {run_id} goes on without this terminal" in done.err
     assert f"python -m runner attach --run {run_id} --cluster lab" in done.err
     for host in lab.hosts.values():
-        wait_for(lambda host=host: "@notty" not in str(host.processes()), "no session")  # type: ignore[misc]
+        wait_until(lambda host=host: "@notty" not in str(host.processes()), "no session")  # type: ignore[misc]
     listed = on_lab("ps", "--cluster", "lab")
     assert re.search(rf"^{run_id} +rank ", listed.out, re.MULTILINE), listed
     assert "running" in listed.out
     for host in lab.hosts.values():
         host.sh("touch /dev/shm/end")
-    for _, record in until_ended(lab, run_id):
+    for _, record in wait_until_ended(lab, run_id):
         assert "detached" in [event["kind"] for event in record]
         assert record[-1]["state"] == "succeeded"
     assert run_id not in on_lab("ps", "--cluster", "lab").out
@@ -76,14 +76,6 @@ def test_a_detached_run_outlives_everything(lab: Lab, on_lab: Launcher) -> None:
     pulled = on_lab("pull", run_id)
     assert pulled.code == 0, pulled
     assert json.loads((done.folder / "result.json").read_text())["state"] == "succeeded"
-
-
-def wait_for(condition: Callable[[], object], what: str, seconds: float = 20) -> None:
-    """Wait for a condition, with a deadline."""
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, f"waited for {what}"
-        time.sleep(0.05)
 
 
 def test_a_detached_run_that_cannot_start_says_why(on_lab: Launcher) -> None:
@@ -103,7 +95,7 @@ def test_a_launch_that_dies_before_it_detaches_leaves_no_run_for_ever(
     runs = lab["node1"].home / ".runner" / "runs"
     launch.until(lambda: [*runs.glob("*/node1/order.json")], "the first order")
     launch.kill()
-    gone(lab, 30)
+    wait_until_idle(lab, 30)
 
 
 def test_logs_are_chosen(on_lab: Launcher, detached: Start, lab: Lab) -> None:
@@ -115,7 +107,7 @@ def test_logs_are_chosen(on_lab: Launcher, detached: Start, lab: Lab) -> None:
         assert done.code == 0, done
         return done.out.splitlines()
 
-    wait_for(lambda: len(logs()) == 4 * 501, "all lines", 60)
+    wait_until(lambda: len(logs()) == 4 * 501, "all lines", 60)
     assert logs() == sorted(logs(), key=lambda line: line.split("]")[0])
     assert [line[:9] for line in logs("--rank", "2", "--tail", "2")] == ["[node3:2]"] * 2
     assert len(logs("--node", "node4", "--grep", "0000049[0-9]")) == 10
@@ -149,7 +141,7 @@ def test_somebody_who_reads_keeps_no_run_alive(lab: Lab, on_lab: Launcher) -> No
     reader = on_lab.start("logs", "--cluster", "lab", "--follow")
     reader.until(lambda: reader.out.count("] up") == 4, "the lines")
     run.kill()
-    gone(lab, 20)
+    wait_until_idle(lab, 20)
     assert reader.wait(20).code == 0
 
 
@@ -157,7 +149,7 @@ def test_somebody_who_reads_keeps_no_run_alive(lab: Lab, on_lab: Launcher) -> No
 def test_stop_works_whoever_is_dead(lab: Lab, on_lab: Launcher, detached: Start, dead: str) -> None:
     """Deaf ranks with deaf daemons: 0 processes on every node, by a look from outside as well."""
     run_id = detached("daemon", "deaf", "sleep=600")
-    guardian, supervisor = keepers_of(lab, "node2")
+    guardian, supervisor = guardian_and_supervisor(lab, "node2")
     chosen = {"supervisor": [supervisor], "guardian": [guardian], "both": [guardian, supervisor]}
     if dead == "both":  # at once, or the one ends the run when it sees the other die
         lab["node2"].sh(f"kill -STOP {supervisor.pid} {guardian.pid}")
@@ -209,7 +201,7 @@ def test_a_terminal_that_closes_hurries_no_stop(
     stop.until(lambda: "told to stop by" in stop.err, "the stop")
     stop.send(signal.SIGHUP)
     assert stop.wait(10).code == 128 + signal.SIGHUP
-    for _, record in until_ended(lab, run_id):
+    for _, record in wait_until_ended(lab, run_id):
         times = {event["kind"]: event["mono"] for event in record}
         assert times["ended"] - times["stopping"] > 3.5  # type: ignore[operator]
     assert lab.wait_idle() == {}
@@ -218,7 +210,7 @@ def test_a_terminal_that_closes_hurries_no_stop(
 def test_whoever_joins_a_run_ends_with_it(lab: Lab, on_lab: Launcher, detached: Start) -> None:
     """Also where a host of it is off by now: that is said, and is exit code 5."""
     run_id = detached("print=over", overrides=("lost_s=3",))
-    until_ended_everywhere = dict(until_ended(lab, run_id))
+    until_ended_everywhere = dict(wait_until_ended(lab, run_id))
     assert len(until_ended_everywhere) == 4
     lab["node3"].unplug()
     limit = "cluster.ssh.connect_timeout=2"
@@ -335,7 +327,7 @@ def test_attach_from_another_host(lab: Lab, on_lab: Launcher) -> None:
     )
     python = f"cd ~/p && PYTHONPATH={ROOT} {sys.executable} -m runner"
     first = lab["node1"].popen(["sh", "-c", f"{python} cluster=lab {words} >out 2>&1"])
-    wait_for(lambda: "attempt_0/rank_2.out" in ranks_files(lab), "its ranks", 30)
+    wait_until(lambda: "attempt_0/rank_2.out" in ranks_files(lab), "its ranks", 30)
     for process in lab["node1"].processes():
         if "-m runner cluster=lab" in process.cmdline:
             lab["node1"].kill(process.pid)
@@ -361,9 +353,9 @@ def test_ctrl_c_while_attached_asks(
     """Detach or stop; Enter alone is the harmless one. Without a terminal it detaches."""
     run_id = detached("sleep=600")
     process, near = attached_on_a_terminal(on_lab)
-    seen = until_shown(near, b"] up", 4)
+    seen = read_until(near, b"] up", 4)
     process.send_signal(signal.SIGINT)
-    seen += until_shown(near, b"Type d or s")
+    seen += read_until(near, b"Type d or s")
     os.write(near, f"{answer}\n".encode())
     code = process.wait(30)
     os.close(near)
@@ -378,13 +370,13 @@ def test_who_said_stop_is_not_asked_again(on_lab: Launcher, detached: Start, lab
     """The next Ctrl-C hurries the stop, as at a launch; nothing abandons it."""
     detached("deaf", "sleep=600", overrides=("stop.grace_s=60",))
     process, near = attached_on_a_terminal(on_lab)
-    until_shown(near, b"] up", 4)
+    read_until(near, b"] up", 4)
     process.send_signal(signal.SIGINT)
-    until_shown(near, b"Type d or s")
+    read_until(near, b"Type d or s")
     os.write(near, b"s\n")
-    until_shown(near, b"told to stop by its user")
+    read_until(near, b"told to stop by its user")
     process.send_signal(signal.SIGINT)
-    until_shown(near, b"killing what is left")
+    read_until(near, b"killing what is left")
     assert process.wait(30) == 130
     os.close(near)
     assert lab.wait_idle() == {}
@@ -403,7 +395,7 @@ def test_who_detaches_an_attached_run_lets_it_go(lab: Lab, on_lab: Launcher) -> 
     left = joined.wait(5)
     assert left.code == 0, left
     assert f"run {launched.run_id} goes on without this terminal\n" in left.err
-    for _, record in until_ended(lab, launched.run_id):
+    for _, record in wait_until_ended(lab, launched.run_id):
         assert "detached" in [event["kind"] for event in record]
         assert record[-1]["state"] == "succeeded"
 
@@ -423,16 +415,6 @@ def attached_on_a_terminal(on_lab: Launcher) -> tuple[subprocess.Popen[bytes], i
     )
     os.close(far)
     return process, near
-
-
-def until_shown(near: int, text: bytes, times: int = 1) -> bytes:
-    """Read a terminal until a text was on it so often."""
-    seen, end = b"", time.monotonic() + 30
-    while seen.count(text) < times:
-        assert time.monotonic() < end, seen
-        if select.select([near], [], [], 0.1)[0]:
-            seen += os.read(near, 65536)
-    return seen
 
 
 def test_outputs_come_home(lab: Lab, on_lab: Launcher) -> None:
@@ -485,7 +467,7 @@ def test_a_run_whose_lock_is_gone_is_not_taken_for_dead(
     assert run_id in listed.out, listed
     assert on_lab("logs", "--cluster", "lab", "--run", run_id).code == 0
     joined = on_lab.start("attach", run_id, "--cluster", "lab")
-    wait_for(lambda: "sock" in lab["node1"].sh("ls /tmp/runner-0", check=False), "a new door")
+    wait_until(lambda: "sock" in lab["node1"].sh("ls /tmp/runner-0", check=False), "a new door")
     joined.kill()
     assert [p for p in lab["node1"].leftovers() if "rank.py" in p.cmdline]
     stopped = on_lab("stop", run_id, "--cluster", "lab", "--json", seconds=60)

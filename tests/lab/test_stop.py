@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -20,6 +19,7 @@ import pytest
 from tests.lab.lab import Lab
 from tests.lab.lab.processes import Process
 from tests.lab.launching import PROGRAMS, RANK_SCRIPT, Controller, Launcher
+from tests.lab.waiting import wait_until
 
 GRACE = "stop.grace_s=2"
 
@@ -214,10 +214,8 @@ def test_a_console_nobody_reads_holds_up_nothing(lab: Lab, plainly: Launcher) ->
     os.close(writing)
     try:
         for rank, host in enumerate(lab.hosts.values()):
-            end = time.monotonic() + 60
-            while not host.sh(f"ls /dev/shm/{rank}.done", check=False):
-                assert time.monotonic() < end
-                time.sleep(0.2)
+            done = f"ls /dev/shm/{rank}.done"
+            wait_until(lambda: host.sh(done, check=False), done, 60)  # noqa: B023
         time.sleep(7)
         assert process.poll() is None
         assert all(host.processes("rank.py") for host in lab.hosts.values())
@@ -249,14 +247,7 @@ def test_a_fixed_master_port_that_is_taken_is_refused_before_the_start(
     """The key, the port and who holds it are named; nothing is started."""
     holder = lab["node1"].popen([sys.executable, "-m", "http.server", "29555"])
     try:
-        end = time.monotonic() + 10
-        while True:
-            with (
-                contextlib.suppress(OSError),
-                socket.create_connection((lab["node1"].address, 29555)),
-            ):
-                break
-            assert time.monotonic() < end
+        wait_until(lambda: ":29555 " in lab["node1"].sh("ss -ltn"), "the listener")
         done = on_lab("cluster=lab", "task=env", "cluster.master_port=29555")
     finally:
         holder.kill()

@@ -13,8 +13,9 @@ import pytest
 import yaml
 
 from runner.cli.templates import FABFILE
-from tests.lab.lab import Lab, wait_until
+from tests.lab.lab import Lab
 from tests.lab.launching import ROOT, VERBS, Controller, Launcher, Result
+from tests.lab.waiting import wait_until
 
 FAB = str(Path(sys.executable).with_name("fab"))
 AWKWARD = ["a b", "$HOME", "it's", '"quoted"', "", "*", "-x", "--cluster", "k=v", "a\nb", "--", "ü"]

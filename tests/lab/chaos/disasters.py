@@ -10,7 +10,7 @@ from tests.lab.chaos.judge import GOES_ON, Expectation, ends
 from tests.lab.chaos.kinds import KINDS, kind
 from tests.lab.chaos.runs import DISCONNECT_S, LOST_S, Run
 from tests.lab.chaos.scene import Scene
-from tests.lab.lab import LabError, wait_until
+from tests.lab.waiting import TimedOut, wait_until
 
 __all__ = ["KINDS"]
 
@@ -117,7 +117,7 @@ def _full(scene: Scene) -> Expectation:
     scene.note(f"the disk of {node} is full")
     host.fill_disk()
     wait_until(lambda: any(_ended(run, node) for run in runs), "a run to end on a full disk", 20)
-    with contextlib.suppress(LabError):
+    with contextlib.suppress(TimedOut):
         wait_until(lambda: all(_ended(run, node) for run in runs), "the other as well", 3)
     if not all("stopping" in run.kinds(node) for run in runs):
         scene.note("the other run has the room that the first had set aside: full again")

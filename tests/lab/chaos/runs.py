@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from runner.host.process.cgroup import Cgroup
-from tests.lab.lab import Host, Lab, LabError, Process, wait_until
+from tests.lab.lab import Host, Lab, LabError, Process
 from tests.lab.launching import PROGRAMS, Controller, Launcher
+from tests.lab.waiting import TimedOut, wait_until
 
 CHATTER_SCRIPT = str(PROGRAMS / "chatter.py")
 TORCHLESS = str(PROGRAMS / "torchless")
@@ -181,7 +182,7 @@ class Run:
             if self.shape.detached:
                 wait_until(lambda: self.controller.process.poll() == 0, "it to detach", START_S)
                 self.is_followed = False
-        except LabError as error:
+        except (LabError, TimedOut) as error:
             raise LabError(f"{self.name}: {error}\n{self.controller_messages}") from None
         if self.shape.detached:
             self.may_miss_bytes.update(self.lab.hosts)

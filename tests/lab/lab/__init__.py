@@ -13,7 +13,7 @@ from tests.lab.lab.lab import Lab
 from tests.lab.lab.make import LabFactory, make_lab
 from tests.lab.lab.plan import OwnName, PerHost
 from tests.lab.lab.processes import Process
-from tests.lab.lab.programs import LabError, missing, wait_until
+from tests.lab.lab.programs import LabError, missing
 
 __all__ = [
     "Host",
@@ -25,5 +25,4 @@ __all__ = [
     "Process",
     "make_lab",
     "missing",
-    "wait_until",
 ]

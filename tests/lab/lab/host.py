@@ -21,9 +21,9 @@ from tests.lab.lab.programs import (
     first_line,
     run,
     sshd_path,
-    wait_until,
 )
 from tests.lab.lab.switch import wait_links_up
+from tests.lab.waiting import TimedOut, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -110,7 +110,7 @@ class Host:
         Raises:
             LabError: It died, or took more than 10 s; the text has its console log.
         """
-        with contextlib.suppress(LabError):
+        with contextlib.suppress(TimedOut):
             wait_until(
                 lambda: not self.is_on or listens(self._init_pid, self.port), "sshd to listen"
             )

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import yaml
 
-from tests.lab.lab.programs import LabError, run, wait_until
+from tests.lab.lab.programs import run
+from tests.lab.waiting import TimedOut, wait_until
 
 if TYPE_CHECKING:
     from contextlib import ExitStack
@@ -142,7 +143,7 @@ class Lab:
         ranks = self._per_host(lambda host: host.processes("RUNNER_RUN_ID"))
         if timeout_s is None and ranks:
             return ranks
-        with contextlib.suppress(LabError):
+        with contextlib.suppress(TimedOut):
             wait_until(lambda: not self.leftovers(), "the hosts to be idle", timeout=timeout_s or 3)
         return self.leftovers()
 

@@ -7,12 +7,13 @@ import os
 import shlex
 import shutil
 import subprocess
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tests.lab.waiting import wait_until
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
 PROGRAMS = ("ip", "mount", "nsenter", "setpriv", "ssh", "ssh-keygen", "ssh-keyscan", "unshare")
 
@@ -82,19 +83,6 @@ def first_line(program: subprocess.Popen[str]) -> str:
     assert program.stdout is not None
     with program.stdout as output:
         return output.readline().rstrip("\n")
-
-
-def wait_until(condition: Callable[[], object], what: str, timeout: float = 10) -> None:
-    """Returns once `condition()` is true.
-
-    Raises:
-        LabError: It was not within `timeout` seconds; the text says "WHAT".
-    """
-    deadline = time.monotonic() + timeout
-    while not condition():
-        if time.monotonic() > deadline:
-            raise LabError(f"waited {timeout:g} s in vain: {what}")
-        time.sleep(0.005)
 
 
 def sshd_path() -> str:

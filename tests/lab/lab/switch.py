@@ -9,7 +9,8 @@ from ipaddress import IPv4Address
 from typing import TYPE_CHECKING
 
 from tests.lab.lab.anchor import INSIDE, LabNamespaces
-from tests.lab.lab.programs import LabError, NamespacedProcess, first_line, wait_until
+from tests.lab.lab.programs import LabError, NamespacedProcess, first_line
+from tests.lab.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

@@ -9,7 +9,6 @@ import re
 import struct
 import termios
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -22,6 +21,7 @@ from runner.ui.console.live import LiveConsole, Screen
 from runner.ui.console.plain import Console
 from runner.ui.console.status_area import StatusArea
 from runner.ui.console.status_render import Row
+from tests.lab.waiting import wait_until
 
 NODES = ["gpu1", "gpu2"]
 PATIENCE_S = 5.0
@@ -99,14 +99,6 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[Terminal]:
     made.close()
 
 
-def wait_until(true: Callable[[], bool]) -> None:
-    """Give a thread its moment."""
-    end = time.monotonic() + PATIENCE_S
-    while not true():
-        assert time.monotonic() < end
-        time.sleep(0.001)
-
-
 def opened(ranks: frozenset[int] | None = None) -> Console:
     """Return what is chosen for the terminal."""
     made = open_console("auto", ranks, NODES)
@@ -122,7 +114,11 @@ def test_area_is_below_the_lines_and_gone_at_the_end(terminal: Terminal) -> None
     shown.node_status("gpu2", "2 of 4 ranks")
     shown.message("opening")
     shown.rank_output("gpu1", 0, "out", b"one\n")
-    wait_until(lambda: "[gpu1:0] one" in terminal.screen() and len(terminal.screen()) == 5)
+    wait_until(
+        lambda: "[gpu1:0] one" in terminal.screen() and len(terminal.screen()) == 5,
+        "the screen",
+        PATIENCE_S,
+    )
     meanwhile = terminal.screen()
     shown.flush_ranks(PATIENCE_S)
     shown.verdict("run 1-a succeeded after 1 s\n  logs: here")
@@ -179,7 +175,7 @@ def test_held_lines_come_by_themselves(terminal: Terminal) -> None:
     """A fifth of a second later, at most."""
     shown = opened()
     shown.rank_output("gpu1", 0, "out", b"start\n")
-    wait_until(lambda: terminal.screen() == ["[gpu1:0] start"])
+    wait_until(lambda: terminal.screen() == ["[gpu1:0] start"], "the screen", PATIENCE_S)
     shown.close()
 
 
@@ -209,11 +205,17 @@ def test_progress_bar_stands_in_the_area_until_it_ends(
     shown = opened()
     shown.phase("running")
     shown.rank_output("gpu1", 0, "err", b"\r 10%")
-    wait_until(lambda: terminal.screen() == ["running  0 s", "[gpu1:0]  10%"])
+    wait_until(
+        lambda: terminal.screen() == ["running  0 s", "[gpu1:0]  10%"], "the screen", PATIENCE_S
+    )
     shown.rank_output("gpu1", 0, "err", b"\r 20%\r 30%")
-    wait_until(lambda: terminal.screen() == ["running  0 s", "[gpu1:0]  30%"])
+    wait_until(
+        lambda: terminal.screen() == ["running  0 s", "[gpu1:0]  30%"], "the screen", PATIENCE_S
+    )
     shown.rank_output("gpu1", 0, "err", b"\r100%\n")
-    wait_until(lambda: terminal.screen() == ["[gpu1:0]! 100%", "running  0 s"])
+    wait_until(
+        lambda: terminal.screen() == ["[gpu1:0]! 100%", "running  0 s"], "the screen", PATIENCE_S
+    )
     shown.close()
 
 
@@ -224,7 +226,7 @@ def test_unfinished_line_stands_in_the_area(
     monkeypatch.setattr(line_buffer, "SHOW_PARTIAL_AFTER_S", 0.0)
     shown = opened()
     shown.rank_output("gpu1", 0, "out", b"Loading...")
-    wait_until(lambda: terminal.screen()[1:] == ["[gpu1:0] Loading..."])
+    wait_until(lambda: terminal.screen()[1:] == ["[gpu1:0] Loading..."], "the screen", PATIENCE_S)
     shown.rank_output("gpu1", 0, "out", b" done\nand")
     shown.flush_ranks()
     shown.close()
@@ -401,9 +403,9 @@ def test_stop_is_seen_by_a_wait_that_took_too_long(
         on_suspended=lambda: stops.append(None),
     )
     made.start()
-    wait_until(lambda: len(ticks) > 1)
+    wait_until(lambda: len(ticks) > 1, "the screen", PATIENCE_S)
     made.finish()
-    wait_until(lambda: not made.is_alive)
+    wait_until(lambda: not made.is_alive, "the screen", PATIENCE_S)
 
     assert bool(stops) == seen
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 
 import pytest
 
 from runner.ui.console import plain
 from runner.ui.console.plain import Console
+from tests.lab.waiting import wait_until
 
 PATIENCE_S = 5.0
 
@@ -54,14 +55,6 @@ def err(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pipe]:
     monkeypatch.setattr(plain, "ERR", pipe.writing)
     yield pipe
     pipe.drop()
-
-
-def wait_until(true: Callable[[], bool]) -> None:
-    """Give a thread its moment."""
-    end = time.monotonic() + PATIENCE_S
-    while not true():
-        assert time.monotonic() < end
-        time.sleep(0.001)
 
 
 def test_lines_carry_node_and_global_rank(out: Pipe, err: Pipe) -> None:
@@ -163,7 +156,7 @@ def test_console_that_nobody_reads_is_full(
     reader = threading.Thread(target=lambda: text.append(_drain(out, 2000 * 106)))
     reader.start()
     reader.join(PATIENCE_S)
-    wait_until(lambda: not shown.is_full)
+    wait_until(lambda: not shown.is_full, "the screen", PATIENCE_S)
     shown.close()
 
     assert full

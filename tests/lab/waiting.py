@@ -1,0 +1,80 @@
+"""Wait helpers of the tests: each ends with the event it waits for, or fails at its deadline."""
+
+from __future__ import annotations
+
+import os
+import select
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from tests.lab.inspecting import events_by_node
+
+if TYPE_CHECKING:
+    from tests.lab.lab import Lab
+
+SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 0.005, 0.1
+
+
+class TimedOut(AssertionError):
+    """A condition did not become true before the deadline."""
+
+
+def wait_until(
+    condition: Callable[[], object],
+    what: str,
+    timeout: float = 20,
+    *,
+    detail: Callable[[], object] | None = None,
+) -> None:
+    """Return once `condition()` is true.
+
+    The pauses between two looks grow, since a look often starts a program.
+
+    Args:
+        condition: What to look at.
+        what: The name of the event, for the error.
+        timeout: In seconds.
+        detail: Returns what the error shows beside the name.
+
+    Raises:
+        TimedOut: It was not true within `timeout` seconds.
+    """
+    deadline, pause = time.monotonic() + timeout, SHORTEST_PAUSE_S
+    while not condition():
+        if time.monotonic() > deadline:
+            shown = f"\n{detail()}" if detail else ""
+            raise TimedOut(f"waited {timeout:g} s for {what}{shown}")
+        time.sleep(pause)
+        pause = min(pause * 1.3, LONGEST_PAUSE_S)
+
+
+def wait_until_idle(lab: Lab, timeout: float = 20) -> None:
+    """Wait until no process of a run is left on any host."""
+    assert lab.wait_idle(timeout) == {}
+
+
+def wait_until_ended(lab: Lab, run_id: str) -> Iterator[tuple[str, list[dict[str, object]]]]:
+    """Wait for the last event of a run on every host; return each host's name and events."""
+    found: list[tuple[str, list[dict[str, object]]]] = []
+
+    def ended() -> bool:
+        found[:] = events_by_node(lab, run_id)
+        return all(events and events[-1]["kind"] == "ended" for _, events in found)
+
+    wait_until(ended, f"the end of {run_id} on every host", 40, detail=lambda: found)
+    return iter(found)
+
+
+def read_until(terminal: int, text: bytes, times: int = 1) -> bytes:
+    """Read from a terminal until a text was on it that often; return all that was read."""
+    seen = b""
+
+    def shown() -> bool:
+        nonlocal seen
+        if select.select([terminal], [], [], 0.1)[0]:
+            seen += os.read(terminal, 65536)
+        return seen.count(text) >= times
+
+    wait_until(shown, f"{times} × {text!r}", 30, detail=lambda: seen)
+    return seen
