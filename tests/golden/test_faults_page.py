@@ -9,7 +9,8 @@ import pytest
 
 from tests.golden.test_failures import cell
 from tests.lab.causing import FAULT_DIR
-from tests.lab.faults import FAULTS, Fault
+from tests.lab.fault_forms import Fault
+from tests.lab.faults import FAULTS
 from tests.lab.launching import ROOT
 
 PAGE = ROOT / "docs" / "faults.md"

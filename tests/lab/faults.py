@@ -5,10 +5,8 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import sys
-from dataclasses import dataclass
 
 from tests.lab.causing import (
     BREAK_DNS,
@@ -21,8 +19,6 @@ from tests.lab.causing import (
     RESTORE_DNS,
     RESTORE_ETCD,
     SETUP_PYTHONPATH,
-    FaultSetup,
-    MidRunFault,
     disk_full,
     endpoint_dropped,
     etcd_client_missing,
@@ -31,7 +27,6 @@ from tests.lab.causing import (
     kill_etcd,
     kill_torchrun,
     misleading_name,
-    no_setup,
     on_hosts,
     on_other_hosts,
     package_missing,
@@ -40,91 +35,16 @@ from tests.lab.causing import (
     release_changed,
     unplugged,
 )
-from tests.lab.launching import PROGRAMS, rank_overrides
+from tests.lab.fault_forms import (
+    Fault,
+    check_fault,
+    hang_fault,
+    program_args,
+    rank_fault,
+    refused_launch,
+)
 
 SERVED_ETCD = ("rendezvous=etcd-v2", "rendezvous.serve=node3")
-STOP_ON_STALL = ("watch.stall_s=2", "watch.action=stop")
-
-
-@dataclass(frozen=True)
-class Fault:
-    """One fault, on node3 of four unless it says otherwise.
-
-    Attributes:
-        name: What happens, in words.
-        args: What is typed after `python -m runner`; `{node3}` and the like become addresses.
-        expected_output: What the last 25 lines of it have to hold, its line breaks left out.
-        code: The exit code.
-        timeout_s: Seconds.
-        cause: Its name in `result.json`.
-        setup: Brings it about, and undoes it.
-        during: Does so once every rank runs.
-    """
-
-    name: str
-    args: tuple[str, ...]
-    expected_output: tuple[str, ...]
-    code: int = 1
-    timeout_s: float = 30.0
-    cause: str = ""
-    setup: FaultSetup = no_setup
-    during: MidRunFault | None = None
-
-
-def program_args(name: str, *args: str) -> tuple[str, ...]:
-    """A launch of one of the tests' programs on the whole lab."""
-    return (
-        *("cluster=lab", "stop.grace_s=1", f"task.script={PROGRAMS / name}"),
-        *("task.args_style=raw", f"task.args={json.dumps(args)}"),
-    )
-
-
-def rank_fault(
-    name: str, args: tuple[str, ...], expected_output: tuple[str, ...], cause: str = ""
-) -> Fault:
-    """A fault of rank 2 while the others sleep."""
-    first = "first failure: rank 2 on node3"
-    return Fault(
-        name, program_args("faulty.py", "2", *args), (first, *expected_output), cause=cause
-    )
-
-
-def hang_fault(
-    name: str, mode: str, expected_output: tuple[str, ...], timeout_s: float = 40.0
-) -> Fault:
-    """A run that stands still because of rank 2."""
-    run_args = (*program_args("hanging.py", mode, "2"), *STOP_ON_STALL)
-    first = "first failure: no rank made progress for"
-    return Fault(name, run_args, (first, *expected_output), timeout_s=timeout_s, cause="standstill")
-
-
-def refused_launch(
-    name: str, args: tuple[str, ...], expected_output: tuple[str, ...], setup: FaultSetup = no_setup
-) -> Fault:
-    """What keeps a launch from starting anything."""
-    ranks = rank_overrides("print=up")
-    return Fault(name, ("cluster=lab", *ranks, *args), expected_output, code=3, setup=setup)
-
-
-def check_fault(
-    name: str,
-    args: tuple[str, ...],
-    expected_output: tuple[str, ...],
-    setup: FaultSetup,
-    code: int = 3,
-    timeout_s: float = 30.0,
-) -> Fault:
-    """What `check` sees."""
-    skip = [word for check in ("limits", "storage", "system") for word in ("--skip", check)]
-    skip = [] if "shared memory" in name else skip
-    return Fault(
-        name,
-        ("check", "--cluster", "lab", *skip, *args),
-        expected_output,
-        code,
-        timeout_s,
-        setup=setup,
-    )
 
 
 FAULTS = (
@@ -137,17 +57,18 @@ FAULTS = (
         "a rank raises from another exception",
         ("chain",),
         ("RuntimeError: the configuration has no lr", "KeyError: 'lr'"),
+        all_only=True,
     ),
     rank_fault(
         "a rank raises, and one that noticed it ends first",
         ("raise_slowly",),
         ("raised ValueError", "ValueError: lr must be positive"),
     ),
-    rank_fault("a rank exits without a word", ("exit", "3"), ("exited with 3",)),
-    rank_fault(
+    rank_fault("a rank exits without a word", ("exit", "3"), ("exited with 3",), all_only=True),
+    Fault(
         "a rank writes its end into torchrun's error file alone",
-        ("error_file",),
-        ("exited with 1", "ValueError: told nobody but torchrun"),
+        program_args("faulty.py", "2", "error_file"),
+        ("first failure: rank 2 on node3", "exited with 1", "ValueError: told nobody but torchrun"),
     ),
     rank_fault(
         "compiled code crashes",
@@ -160,6 +81,7 @@ FAULTS = (
         ("signal", str(int(signal.SIGBUS))),
         ("was killed by SIGBUS", "a full /dev/shm"),
         "sigbus",
+        all_only=True,
     ),
     rank_fault(
         "somebody kills a rank",
@@ -193,11 +115,13 @@ FAULTS = (
         ("arguments",),
         ("exited with 2", "the program does not take --local-rank", "LOCAL_RANK"),
         "local_rank_unknown",
+        all_only=True,
     ),
     hang_fault(
         "a rank hangs before it joins",
         "before",
         ("ranks 0-1, 3 wait in init_process_group for rank 2 on node3, which is in load_batch",),
+        all_only=True,
     ),
     hang_fault(
         "a rank never comes to a collective",
@@ -205,7 +129,10 @@ FAULTS = (
         ("ranks 0-1, 3 wait in all_reduce for rank 2 on node3, which is in load_batch",),
     ),
     hang_fault(
-        "a rank stops reading its data", "pipe", ("rank 2, innermost call first", "read_shard")
+        "a rank stops reading its data",
+        "pipe",
+        ("rank 2, innermost call first", "read_shard"),
+        all_only=True,
     ),
     Fault(
         "a rank returns while the others go on",
@@ -251,12 +178,14 @@ FAULTS = (
             "echo \"__version__ = '2.1.0'\" >version.py",
             f"rm -rf {FAULT_DIR}",
         ),
+        all_only=True,
     ),
     refused_launch(
         "a package that the project names is missing on one host",
         (SETUP_PYTHONPATH,),
         ("node3: some-data-kit is missing", "requirements.txt", "pip install some-data-kit==1.0"),
         package_missing,
+        all_only=True,
     ),
     refused_launch(
         "the setup fails on one host",
@@ -287,6 +216,7 @@ FAULTS = (
         ("cluster.ssh.connect_timeout=2",),
         ("node3: ", "2 s"),
         unplugged,
+        all_only=True,
     ),
     refused_launch(
         "a host refuses the connection",
@@ -309,6 +239,7 @@ FAULTS = (
         (*program_args("faulty.py", "9", "none"), *SERVED_ETCD),
         ("first failure: node3: the etcd of the run was killed by SIGKILL",),
         during=kill_etcd,
+        all_only=True,
     ),
     refused_launch(
         "no etcd on the node that is to run one",
@@ -352,6 +283,7 @@ FAULTS = (
         on_hosts(
             f"ip neigh replace {{node3}} {DEAD_NEIGHBOUR}", "ip neigh del {node3} dev eth0", "node1"
         ),
+        all_only=True,
     ),
     check_fault(
         "the master's port behind a firewall",
@@ -362,6 +294,7 @@ FAULTS = (
             f"ip rule del pref 5 ipproto tcp sport {PORT} blackhole",
             "node1",
         ),
+        all_only=True,
     ),
     check_fault(
         "a resolver that does not answer",
@@ -370,6 +303,7 @@ FAULTS = (
         on_hosts(BREAK_DNS, RESTORE_DNS),
         code=0,
         timeout_s=30.0,
+        all_only=True,
     ),
     check_fault(
         "a name that leads to loopback",
@@ -383,6 +317,7 @@ FAULTS = (
         ("node3", "eth0 has MTU 1400, most have 1500"),
         on_hosts("ip link set dev eth0 mtu 1400", "ip link set dev eth0 mtu 1500"),
         code=0,
+        all_only=True,
     ),
     check_fault(
         "a tiny shared memory",
@@ -397,5 +332,6 @@ FAULTS = (
         ("node3", "with files that are not what was pushed", "python -m runner deploy"),
         release_changed,
         code=0,
+        all_only=True,
     ),
 )

@@ -11,7 +11,7 @@ from unittest import mock
 import pytest
 
 from tests.lab.lab import Lab
-from tests.lab.launching import Launcher, Result
+from tests.lab.launching import ROOT, Launcher, Result
 
 SETUP = "cluster.setup=['if [ -d /dev/shm/other ]; then export PYTHONPATH=/dev/shm/other; fi']"
 
@@ -183,12 +183,18 @@ def test_the_release_that_a_launch_would_push(lab: Lab, on_lab: Launcher) -> Non
 @pytest.mark.torch
 def test_smoke_and_bandwidth_are_real_runs(lab: Lab, on_lab: Launcher) -> None:
     """On the nodes that were chosen, whatever the task; not where something is wrong already."""
+    shipped = (ROOT / "conf" / "task" / "collectives.yaml").read_text()
+    (on_lab.conf / "task").mkdir()
+    (on_lab.conf / "task" / "collectives.yaml").write_text(
+        shipped.replace("seconds: 20 ", "seconds: 1 ").replace("iters: 20 ", "iters: 3 ")
+    )
     words = ("cluster.only=[node1,node2,node3]", "task.script=no_such.py", "task.nnodes=2")
     done = on_lab("check", "--cluster", "lab", "--smoke", "--skip", "code", *words)
     assert done.code == 0, done
     assert "collectives on lab, 2 nodes, 2 ranks, gloo" in done.err
     assert "smoke: " in done.out, done
-    done = on_lab("check", "--cluster", "lab", "--bandwidth", "--skip", "storage")
+    two = "cluster.only=[node1,node2]"
+    done = on_lab("check", "--cluster", "lab", "--bandwidth", "--skip", "storage", two)
     assert done.code == 0, done
     assert "pairs: bandwidth in GB/s" in done.out, done
     refused = on_lab("check", "--cluster", "lab", "--smoke", "cluster.python=/no/such/python")

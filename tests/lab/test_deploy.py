@@ -170,6 +170,7 @@ def test_a_job_and_a_deploy_leave_each_other_alone(lab: Lab, project: Launcher) 
     assert all(len(whole(host)) == 2 for host in lab.hosts.values())
 
 
+@pytest.mark.all
 def test_ranks_stand_where_the_user_stands(project: Launcher) -> None:
     """In the same sub-folder of the copy, also with a script given by its absolute path."""
     below = project.folder / "exp" / "a b"
@@ -257,6 +258,7 @@ def test_a_host_that_is_cut_off_is_named(lab: Lab, project: Launcher) -> None:
         assert len(whole(host)) == 2
 
 
+@pytest.mark.all
 def test_two_people_deploy_at_once(lab: Lab, project: Launcher, tmp_path: Path) -> None:
     """The same code and other code side by side: all ends well, and all is whole."""
     for number in range(300):

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.lab.faults import program_args
+from tests.lab.fault_forms import program_args
 from tests.lab.lab import Lab, LabFactory
-from tests.lab.launching import Launcher
+from tests.lab.launching import PLAIN_ENTRY, Launcher
 from tests.lab.test_faults import last_lines
 
 LATER_S = 8.0
@@ -28,7 +28,10 @@ def eight(lab_factory_for_session: LabFactory) -> Iterator[Lab]:
         pytest.param(
             program_args("hanging.py", "raise", "5"), id="in a collective", marks=pytest.mark.torch
         ),
-        pytest.param(program_args("faulty.py", "5", "raise"), id="asleep, and would never notice"),
+        pytest.param(
+            (*program_args("faulty.py", "5", "raise"), PLAIN_ENTRY),
+            id="asleep, and would never notice",
+        ),
     ],
 )
 def test_one_rank_raises_while_the_others_wait(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -47,6 +48,7 @@ def test_ranks_are_where_torch_puts_them(lab: Lab, on_lab: Launcher) -> None:
     assert lab.wait_idle() == {}
 
 
+@pytest.mark.all
 def test_the_first_failure_is_where_its_rank_was(on_lab: Launcher) -> None:
     """Rank 0 fails, on the first node by address, and the others are stopped."""
     words = on_lab.rank_overrides("print=up", "fail=0:3", "sleep=60")
@@ -90,14 +92,20 @@ def each_step_once(controller: Controller) -> None:
 
 
 @pytest.fixture
-def toy(on_lab: Launcher) -> Controller:
+def hurry(tmp_path: Path) -> Path:
+    """The file that ends the steps, once a test has seen what it waited for."""
+    return tmp_path / "hurry"
+
+
+@pytest.fixture
+def toy(on_lab: Launcher, hurry: Path) -> Controller:
     """Three nodes at their steps; the store is on node2, and rank 0 on node1."""
-    controller = on_lab.start(*ELASTIC, *TOY, "cluster.master=node2")
+    controller = on_lab.start(*ELASTIC, *TOY, f"task.args.hurry={hurry}", "cluster.master=node2")
     controller.until_printed("] step 5 of", 3, seconds=90)
     return controller
 
 
-def test_the_node_of_rank_0_leaves_and_comes_back(lab: Lab, toy: Controller) -> None:
+def test_the_node_of_rank_0_leaves_and_comes_back(lab: Lab, toy: Controller, hurry: Path) -> None:
     """3 -> 2 -> 3 nodes by a power cut; no finished step is repeated or left out."""
     assert "[node1:0]" in toy.out
     lab["node1"].power_off()
@@ -106,6 +114,7 @@ def test_the_node_of_rank_0_leaves_and_comes_back(lab: Lab, toy: Controller) -> 
     assert "membership 2: 2 nodes, 2 ranks (node1 left)" in toy.err, toy.err
     lab["node1"].power_on()
     toy.until(lambda: "membership 3: 3 nodes, 3 ranks (node1 joined)" in toy.err, "its return", 60)
+    hurry.touch()
     done = toy.wait(120)
     assert done.code == 0, done
     each_step_once(toy)
@@ -119,9 +128,12 @@ def test_the_node_of_rank_0_leaves_and_comes_back(lab: Lab, toy: Controller) -> 
     assert lab.wait_idle() == {}
 
 
-def test_a_node_that_leaves_for_good(lab: Lab, toy: Controller) -> None:
+@pytest.mark.all
+def test_a_node_that_leaves_for_good(lab: Lab, toy: Controller, hurry: Path) -> None:
     """The others finish, the run has succeeded, and what is not proven is said."""
     lab["node3"].power_off()
+    toy.until(lambda: 2 in set().union(*finished(toy).values()), "steps by two", 60)
+    hurry.touch()
     done = toy.wait(120)
     assert done.code == 0, done
     assert "node3 was lost" in done.err
@@ -138,14 +150,15 @@ def test_too_few_nodes_are_the_end(lab: Lab, toy: Controller) -> None:
     assert done.code == 4, done
 
 
-def test_a_node_that_was_off_at_launch_joins(lab: Lab, on_lab: Launcher) -> None:
+def test_a_node_that_was_off_at_launch_joins(lab: Lab, on_lab: Launcher, hurry: Path) -> None:
     """It is left out, which is said, and taken in once it is there; it is the first by address."""
     lab["node1"].power_off()
-    toy = on_lab.start(*ELASTIC, *TOY, "cluster.master=node2")
+    toy = on_lab.start(*ELASTIC, *TOY, f"task.args.hurry={hurry}", "cluster.master=node2")
     toy.until_printed("] step 3 of", 2, seconds=90)
     assert "node1 is left out for now" in toy.err
     lab["node1"].power_on()
     toy.until(lambda: "3 nodes, 3 ranks (node1 joined)" in toy.err, "the latecomer", 60)
+    hurry.touch()
     done = toy.wait(120)
     assert done.code == 0, done
     each_step_once(toy)
@@ -159,14 +172,14 @@ def etcd(lab: Lab) -> Iterator[str]:
         yield endpoint
 
 
-@pytest.mark.parametrize("backend", ["etcd-v2", "etcd"])
+@pytest.mark.parametrize("backend", ["etcd-v2", pytest.param("etcd", marks=pytest.mark.all)])
 def test_with_etcd_the_hubs_node_leaves_and_comes_back(
-    lab: Lab, on_lab: Launcher, etcd: str, backend: str
+    lab: Lab, on_lab: Launcher, etcd: str, backend: str, hurry: Path
 ) -> None:
     """The supervisors' hub is lost with it: the others go on by themselves, and stay so."""
     toy = on_lab.start(
         *(*ELASTIC, *TOY, f"rendezvous={backend}", f"rendezvous.endpoint='{etcd}'"),
-        "cluster.master=node1",
+        *(f"task.args.hurry={hurry}", "cluster.master=node1"),
     )
     toy.until_printed("] step 5 of", 3, seconds=90)
     lab["node1"].power_off()
@@ -174,6 +187,7 @@ def test_with_etcd_the_hubs_node_leaves_and_comes_back(
     assert "node1 was lost" in toy.err
     lab["node1"].power_on()
     toy.until(lambda: "3 nodes, 3 ranks (node1 joined)" in toy.err, "its return", 60)
+    hurry.touch()
     done = toy.wait(120)
     assert done.code == 0, done
     each_step_once(toy)

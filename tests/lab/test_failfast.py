@@ -14,6 +14,9 @@ from tests.lab.lab import Lab
 from tests.lab.launching import PROGRAMS, Controller, Launcher
 from tests.lab.waiting import wait_until, wait_until_idle
 
+HUB_OR_MEMBER = ["node1", pytest.param("node3", marks=pytest.mark.all)]
+"""The hub's host, or another; the pure tests of the hub have both sides of everything."""
+
 
 @pytest.fixture
 def begin(plainly: Launcher) -> Callable[..., Controller]:
@@ -38,7 +41,7 @@ def joined(controller: Controller) -> int:
     return path.read_text().count('"kind":"hub_joined"') if path.exists() else 0
 
 
-@pytest.mark.parametrize("node", ["node1", "node3"])
+@pytest.mark.parametrize("node", HUB_OR_MEMBER)
 def test_a_failed_rank_ends_all_without_a_controller(
     lab: Lab, begin: Callable[..., Controller], node: str
 ) -> None:
@@ -57,8 +60,8 @@ def test_a_failed_rank_ends_all_without_a_controller(
         assert record[-1]["kind"] == "ended", name
 
 
-@pytest.mark.parametrize("node", ["node1", "node3"])
-@pytest.mark.parametrize("who", [0, 1])
+@pytest.mark.parametrize("node", HUB_OR_MEMBER)
+@pytest.mark.parametrize("who", [pytest.param(0, marks=pytest.mark.all), 1])
 def test_a_killed_keeper_ends_all_without_a_controller(
     lab: Lab, begin: Callable[..., Controller], node: str, who: int
 ) -> None:
@@ -72,7 +75,7 @@ def test_a_killed_keeper_ends_all_without_a_controller(
         assert record[-1]["kind"] == "ended", name
 
 
-@pytest.mark.parametrize("node", ["node1", "node3"])
+@pytest.mark.parametrize("node", HUB_OR_MEMBER)
 def test_a_powered_off_host_ends_all_without_a_controller(
     lab: Lab, begin: Callable[..., Controller], node: str
 ) -> None:
@@ -105,7 +108,7 @@ def test_a_host_that_stalls_for_a_while_is_not_lost(
     assert controller.wait(30).code == 130
 
 
-@pytest.mark.parametrize("node", ["node1", "node3"])
+@pytest.mark.parametrize("node", HUB_OR_MEMBER)
 def test_a_cable_that_is_out_for_less_than_lost_s_costs_nothing(
     lab: Lab, begin: Callable[..., Controller], node: str
 ) -> None:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.lab.faults import FAULTS, Fault, program_args
+from tests.lab.fault_forms import Fault, program_args
+from tests.lab.faults import FAULTS
 from tests.lab.lab import Lab
 from tests.lab.launching import Launcher
 
@@ -27,7 +28,13 @@ def with_addresses(lab: Lab, word: str) -> str:
     return word
 
 
-@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
+@pytest.mark.parametrize(
+    "fault",
+    [
+        pytest.param(fault, id=fault.name, marks=[pytest.mark.all] if fault.all_only else [])
+        for fault in FAULTS
+    ],
+)
 def test_a_fault_is_named(lab: Lab, on_lab: Launcher, fault: Fault) -> None:
     """And nothing is left running; of a run, `why` says the same again."""
     with fault.setup(lab, on_lab):

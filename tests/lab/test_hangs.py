@@ -7,7 +7,7 @@ import re
 import signal
 
 from tests.lab.lab import Lab
-from tests.lab.launching import PROGRAMS, Launcher
+from tests.lab.launching import PLAIN_ENTRY, PROGRAMS, Launcher
 from tests.lab.waiting import wait_until
 
 HANGING = str(PROGRAMS / "hanging.py")
@@ -61,7 +61,7 @@ def test_stacks_of_a_run_that_goes_on(lab: Lab, on_lab: Launcher) -> None:
 
 def test_a_standstill_is_reported_and_ends(lab: Lab, on_lab: Launcher) -> None:
     """By default nothing is stopped: what stands is shown, and said when it moves again."""
-    running = on_lab.start(*words("wait", 3, *STALL))
+    running = on_lab.start(*words("wait", 3, *STALL), PLAIN_ENTRY)
     running.until(lambda: "nothing of the run has moved for" in running.err, "the report")
     running.until(lambda: "rank 3 on node4, innermost first:" in running.err, "the stacks")
     assert running.err.count("innermost first:") == 2
@@ -76,7 +76,7 @@ def test_a_standstill_is_reported_and_ends(lab: Lab, on_lab: Launcher) -> None:
 
 def test_a_detached_run_that_hangs_is_ended_by_its_hosts(lab: Lab, on_lab: Launcher) -> None:
     """Nobody watches but they; who waited for whom is on record there, and comes home."""
-    done = on_lab(*words("wait", 2), *STALL, "watch.action=stop", "detach=true")
+    done = on_lab(*words("wait", 2), *STALL, "watch.action=stop", "detach=true", PLAIN_ENTRY)
     assert done.code == 0, done
     wait_until(lambda: not lab.leftovers(), "the hosts to end it", timeout=30)
     told = on_lab("why", "--cluster", "lab")
@@ -88,8 +88,8 @@ def test_a_detached_run_that_hangs_is_ended_by_its_hosts(lab: Lab, on_lab: Launc
 
 def test_a_rank_that_computes_for_ever_makes_no_step(lab: Lab, on_lab: Launcher) -> None:
     """Where steps are written down, that is seen."""
-    watch = ("watch.metrics=[metrics.jsonl]", "watch.action=stop", "watch.stall_s=12")
-    done = on_lab(*words("spin", 1), *STALL, *watch)
+    watch = ("watch.metrics=[metrics.jsonl]", "watch.action=stop", "watch.stall_s=5")
+    done = on_lab(*words("spin", 1), *STALL, *watch, "cluster.only=[node1,node2]", PLAIN_ENTRY)
     assert done.code == 1, done
     assert "first failure: no rank made progress for" in done.err
     assert "spin (" in done.err

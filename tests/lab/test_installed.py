@@ -25,7 +25,11 @@ from tests.lab.lab import Lab
 from tests.lab.launching import ROOT, VERBS, Controller, Result
 
 NODES = ["node1", "node2"]
-WAYS = [["python", "-m", "runner"], ["runner"], ["fab"]]
+WAYS = [
+    ["python", "-m", "runner"],
+    pytest.param(["runner"], marks=pytest.mark.all),
+    pytest.param(["fab"], marks=pytest.mark.all),
+]
 PROJECT = {
     "conf/config.yaml": "defaults: [_self_, {model: small}]\nlr: 0.1\ntask: classify\n",
     "conf/model/small.yaml": "width: 8\n",

@@ -11,6 +11,7 @@ import pytest
 from tests.lab.lab import Lab, LabFactory
 from tests.lab.launching import RANK_SCRIPT, Launcher
 
+TWO = ("cluster=lab", "cluster.only=[node1,node2]")
 ONE_CORE = "cluster.env.OMP_NUM_THREADS=1"
 """The lab's hosts share this machine's cores, and each believes that it has all of them."""
 
@@ -39,6 +40,7 @@ def test_env_shows_ranks_in_yaml_order_with_mixed_nproc(lab: Lab, on_lab: Launch
     assert "0 processes left" in done.err
 
 
+@pytest.mark.all
 def test_a_master_that_is_not_first_gets_rank_0(on_lab: Launcher) -> None:
     """torch's static rendezvous puts its store on node rank 0, so the master moves to the front."""
     done = on_lab("cluster=lab", "task=env", "cluster.master=node3", "cluster.only=[node2,node3]")
@@ -49,16 +51,16 @@ def test_a_master_that_is_not_first_gets_rank_0(on_lab: Launcher) -> None:
 
 @pytest.mark.torch
 @pytest.mark.timeout(400)
-def test_resnet18_trains_on_four_hosts(on_lab: Launcher) -> None:
+def test_resnet18_trains_on_two_hosts(on_lab: Launcher) -> None:
     """The shipped task learns over gloo on hosts that have no copy of our code."""
-    limits = ("task.args.epochs=3", "task.args.target_accuracy=90")
-    words = ("cluster=lab", "task=resnet18", *limits, ONE_CORE)
+    limits = ("task.args.epochs=2", "task.args.target_accuracy=80")
+    words = (*TWO, "task=resnet18", *limits, ONE_CORE)
     done = on_lab(*words, seconds=350)
     assert done.code == 0, done
     accuracy = re.search(r"final test accuracy ([\d.]+) %", done.out)
     assert accuracy, done
-    assert float(accuracy[1]) >= 90, done
-    assert done.result["ranks"].keys() == {"0", "1", "2", "3"}
+    assert float(accuracy[1]) >= 80, done
+    assert done.result["ranks"].keys() == {"0", "1"}
 
 
 def test_any_script_with_any_argument(on_lab: Launcher, tmp_path: Path) -> None:
@@ -90,6 +92,7 @@ def test_any_script_with_any_argument(on_lab: Launcher, tmp_path: Path) -> None:
         assert json.loads(done.log(node, rank)) == want
 
 
+@pytest.mark.all
 def test_argparse_arguments(on_lab: Launcher, tmp_path: Path) -> None:
     """`task.args.x=1` is `--x 1`."""
     script = tmp_path / "show.py"
@@ -100,11 +103,11 @@ def test_argparse_arguments(on_lab: Launcher, tmp_path: Path) -> None:
 
 
 def test_every_line_of_a_flood_arrives_whole_and_in_order(plainly: Launcher) -> None:
-    """4 ranks × 200,000 lines of 100 bytes: on the console and in the files."""
-    done = plainly.run_ranks("lines=200000", "cluster=lab", seconds=150)
+    """2 ranks × 100,000 lines of 100 bytes: on the console and in the files."""
+    done = plainly.run_ranks("lines=100000", *TWO, seconds=150)
     done = done if done.code == 0 else pytest.fail(str(done))
-    for rank in range(4):
-        want = [f"{rank} {number:08d} ".ljust(99, "x") for number in range(200_000)]
+    for rank in range(2):
+        want = [f"{rank} {number:08d} ".ljust(99, "x") for number in range(100_000)]
         prefix = f"[node{rank + 1}:{rank}] "
         shown = [line[len(prefix) :] for line in done.out.splitlines() if line.startswith(prefix)]
         assert shown == want
@@ -195,7 +198,8 @@ def test_odd_hosts(lab_factory: LabFactory, launcher: Launcher) -> None:
         rc_banner={"node3": True, "node2": True},
     )
     lab.write_cluster(launcher.conf)
-    done = launcher("cluster=lab", "task=resnet18", "task.args.epochs=1", ONE_CORE, seconds=120)
+    words = ("task=collectives", "task.args.mode=smoke", "task.args.seconds=1")
+    done = launcher("cluster=lab", *words, ONE_CORE, seconds=120)
     assert done.code == 0, done
 
 
@@ -253,6 +257,7 @@ def test_rank_files_are_shown_by_filter(plainly: Launcher) -> None:
     assert done.log("node2", 1) == "hi\n"
 
 
+@pytest.mark.all
 def test_the_rank_program_is_used_by_name(on_lab: Launcher) -> None:
     """A script outside the project is named by its absolute path on the hosts."""
     assert Path(RANK_SCRIPT).is_absolute()

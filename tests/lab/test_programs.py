@@ -40,7 +40,10 @@ def shown(done: Result, names: Mapping[str, int]) -> dict[int, dict[str, str]]:
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize("form", ["script", "module", "command"])
+@pytest.mark.parametrize(
+    "form",
+    ["script", *(pytest.param(form, marks=pytest.mark.all) for form in ("module", "command"))],
+)
 def test_a_program_that_spawns_its_own_workers(form: str, on_lab: Launcher) -> None:
     """`entry: plain`: its workers meet on the port that was kept free for them, across hosts."""
     forms = {
@@ -139,6 +142,7 @@ def test_every_verb_knows_a_plain_run(on_lab: Launcher) -> None:
         assert "torchrun" not in said
 
 
+@pytest.mark.all
 def test_a_plain_standstill_is_seen(on_lab: Launcher) -> None:
     """The watchdog looks at the program as at any rank."""
     args = f"task.args={json.dumps(['wait', '1'])}"
@@ -228,7 +232,9 @@ SAID = {
 
 @pytest.mark.torch
 @pytest.mark.timeout(200)
-@pytest.mark.parametrize("name", OLD)
+@pytest.mark.parametrize(
+    "name", ["toy_ddp", "print_env", pytest.param("resnet_ddp", marks=pytest.mark.all)]
+)
 def test_a_tutorial_runs_as_it_is_printed(name: str, on_lab: Launcher) -> None:
     """Scripts that want their local rank on the command line get it, on every node."""
     write_task(on_lab, name, script=str(TUTORIALS / f"{name}.py"), **OLD[name])

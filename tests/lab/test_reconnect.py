@@ -75,6 +75,7 @@ def test_a_killed_link_is_replaced(lab: Lab, begin: Callable[..., Controller]) -
     whole(controller)
 
 
+@pytest.mark.all
 def test_the_network_of_the_controller_fails(lab: Lab, begin: Callable[..., Controller]) -> None:
     """Every host is silent for longer than `lost_s`; they go on, and so does the controller."""
     controller = begin("lost_s=2", "cluster.ssh.connect_timeout=1")
@@ -103,7 +104,7 @@ def test_a_host_out_of_reach_of_the_controller_alone(
     whole(controller)
 
 
-@pytest.mark.parametrize("how", ["killed", "terminal closed"])
+@pytest.mark.parametrize("how", ["killed", pytest.param("terminal closed", marks=pytest.mark.all)])
 def test_without_a_controller_a_run_goes_on_for_a_while(
     lab: Lab, begin: Callable[..., Controller], how: str
 ) -> None:

@@ -26,7 +26,7 @@ def begin(on_lab: Launcher, steps: Path) -> Callable[..., Controller]:
     def start(
         *overrides: str, when: tuple[str, ...] = (), nodes: int = 3, entry: str = "plain"
     ) -> Controller:
-        words = ",".join(json.dumps(word) for word in (str(steps), str(STEPS), "0.1", *when))
+        words = ",".join(json.dumps(word) for word in (str(steps), str(STEPS), "0.1/0.03", *when))
         return on_lab.start(
             *("cluster=lab", f"task.nnodes={nodes}", "relaunch.max=2", *QUICK, *overrides),
             *(f"task.script={PROGRAMS / 'steps.py'}", f"task.entry={entry}"),
@@ -65,11 +65,18 @@ def past(done: Result) -> list[dict[str, object]]:
 @pytest.mark.parametrize(
     ("rendezvous", "off", "then"),
     [
-        ("static", "node1", ["node2", "node3", "node4"]),
-        ("static", "node2", ["node1", "node3", "node4"]),
-        ("c10d", "node1", ["node2", "node3", "node4"]),
+        pytest.param("static", "node1", ["node2", "node3", "node4"], id="master"),
+        pytest.param(
+            "static", "node2", ["node1", "node3", "node4"], id="other", marks=pytest.mark.all
+        ),
+        pytest.param(
+            "c10d",
+            "node1",
+            ["node2", "node3", "node4"],
+            id="host of the c10d store",
+            marks=pytest.mark.all,
+        ),
     ],
-    ids=["master", "other", "host of the c10d store"],
 )
 def test_a_host_without_power_is_replaced(
     *,
@@ -155,6 +162,7 @@ def test_a_rank_that_fails_once(begin: Callable[..., Controller], steps: Path) -
     assert (done.folder / "logs" / "node2" / "attempt_1" / "rank_1.out").exists()
 
 
+@pytest.mark.all
 def test_a_suspect_makes_room_for_a_spare(begin: Callable[..., Controller], steps: Path) -> None:
     """The node whose rank failed first is used again only where there is no other."""
     done = begin(when=("fail=0:7:3",)).wait(60)
@@ -176,6 +184,7 @@ def test_an_etcd_that_the_run_serves_itself_begins_anew(
     assert nodes_of(steps, 1) == ["node1", "node2", "node3"]
 
 
+@pytest.mark.all
 def test_a_rank_that_always_fails(begin: Callable[..., Controller]) -> None:
     """The end is that of the last attempt, with the history of the others."""
     overrides = ("relaunch.max=2", "task.nodes=[node1,node2]")
@@ -222,6 +231,7 @@ def test_a_stop_from_elsewhere_ends_a_later_attempt(
     assert lab.wait_idle() == {}
 
 
+@pytest.mark.all
 def test_a_stop_from_elsewhere_in_the_pause(
     lab: Lab, begin: Callable[..., Controller], on_lab: Launcher
 ) -> None:

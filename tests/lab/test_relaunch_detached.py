@@ -24,9 +24,13 @@ def detached(on_lab: Launcher, steps: Path) -> Callable[..., tuple[str, str]]:
     """Start a detached run of ranks that count; return its id, and what its launch said."""
 
     def start(
-        *words: str, overrides: tuple[str, ...] = (), count: int = STEPS, entry: str = "plain"
+        *words: str,
+        overrides: tuple[str, ...] = (),
+        count: int = STEPS,
+        entry: str = "plain",
+        step_s: str = "0.5/0.1",
     ) -> tuple[str, str]:
-        arguments = [str(steps), str(count), "0.5", *words]
+        arguments = [str(steps), str(count), step_s, *words]
         done = on_lab(
             *("cluster=lab", "detach=true", "stop.grace_s=1"),
             *("relaunch.max=2", "relaunch.backoff_s=0.5", "task.nnodes=3"),
@@ -59,7 +63,7 @@ def whole(steps: Path, count: int = STEPS) -> None:
         assert done == list(range(count)), (rank, done)
 
 
-@pytest.mark.parametrize("rendezvous", ["static", "c10d"])
+@pytest.mark.parametrize("rendezvous", ["static", pytest.param("c10d", marks=pytest.mark.all)])
 def test_the_hub_is_powered_off_and_the_run_goes_on_on_the_spare(
     *,
     lab: Lab,
@@ -107,6 +111,7 @@ def test_an_elastic_run_that_lost_its_store_starts_again(
     assert "0:relaunching" in kinds(lab, run_id, "node2")
 
 
+@pytest.mark.all
 def test_a_rank_that_fails_once(
     lab: Lab, detached: Callable[..., tuple[str, str]], steps: Path
 ) -> None:
@@ -124,7 +129,9 @@ def test_a_run_that_fails_again_needs_nobody_either(
     lab: Lab, detached: Callable[..., tuple[str, str]], steps: Path
 ) -> None:
     """The hosts' own attempts outlive `disconnect_s`, and are followed by another as the first."""
-    run_id, _ = detached("fail=1:6:7", "fail=2:22:9:1", overrides=("disconnect_s=5",), count=36)
+    run_id, _ = detached(
+        "fail=1:6:7", "fail=2:22:9:1", overrides=("disconnect_s=5",), count=36, step_s="0.5"
+    )
     wait_until(lambda: not lab.leftovers() and len(counted(steps, 1)) == 36, "the end", 90)
     whole(steps, 36)
     attempts = [line[1] for line in counted(steps, 2)]
@@ -135,6 +142,7 @@ def test_a_run_that_fails_again_needs_nobody_either(
     assert dict(events_by_node(lab, run_id))["node1"][-1]["state"] == "succeeded"
 
 
+@pytest.mark.all
 def test_a_rank_that_fails_at_once(
     lab: Lab, detached: Callable[..., tuple[str, str]], steps: Path
 ) -> None:
@@ -193,6 +201,7 @@ def test_who_attached_before_follows_into_the_next_attempt(
     wait_until_idle(lab)
 
 
+@pytest.mark.all
 def test_a_node_alone_starts_again(
     lab: Lab, detached: Callable[..., tuple[str, str]], steps: Path
 ) -> None:

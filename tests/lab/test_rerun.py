@@ -79,6 +79,7 @@ def test_the_code_of_then_or_none(lab: Lab, project: Launcher) -> None:
     assert whole(lab["node2"]) == [release]
 
 
+@pytest.mark.all
 def test_shipped_tasks_and_code_of_the_hosts_own(lab: Lab, project: Launcher) -> None:
     """What cannot be another is refused where it is; what may be, is said."""
     shipped = project("cluster=lab", "cluster.only=[node1]", "task=env")

@@ -21,6 +21,7 @@ from tests.lab.launching import ROOT, Controller, Launcher
 from tests.lab.waiting import read_until, wait_until, wait_until_ended, wait_until_idle
 
 Start = Callable[..., str]
+ALL = pytest.mark.all
 
 
 @pytest.fixture
@@ -145,7 +146,17 @@ def test_somebody_who_reads_keeps_no_run_alive(lab: Lab, on_lab: Launcher) -> No
     assert reader.wait(20).code == 0
 
 
-@pytest.mark.parametrize("dead", ["nobody", "link", "supervisor", "guardian", "both", "stopped"])
+@pytest.mark.parametrize(
+    "dead",
+    [
+        *(
+            pytest.param(who, marks=pytest.mark.all)
+            for who in ("nobody", "agent", "guardian", "stopped")
+        ),
+        "supervisor",
+        "both",
+    ],
+)
 def test_stop_works_whoever_is_dead(lab: Lab, on_lab: Launcher, detached: Start, dead: str) -> None:
     """Deaf ranks with deaf daemons: 0 processes on every node, by a look from outside as well."""
     run_id = detached("daemon", "deaf", "sleep=600")
@@ -268,6 +279,7 @@ def test_a_reader_ends_with_its_own_reader(on_lab: Launcher, detached: Start) ->
     assert on_lab("stop", "--run", run_id, "--cluster", "lab").code == 0
 
 
+@pytest.mark.all
 def test_ps_names_silent_hosts(lab: Lab, on_lab: Launcher, detached: Start) -> None:
     """The others are listed, and so is a run of which one host says nothing."""
     run_id = detached("sleep=600", overrides=("lost_s=60",))
@@ -280,7 +292,10 @@ def test_ps_names_silent_hosts(lab: Lab, on_lab: Launcher, detached: Start) -> N
     assert on_lab("stop", "--run", run_id, "--cluster", "lab", seconds=60).code == 0
 
 
-@pytest.mark.parametrize("tail", [(), ("--tail", "1")], ids=["all", "tail"])
+@pytest.mark.parametrize(
+    "tail",
+    [pytest.param((), id="whole"), pytest.param(("--tail", "1"), id="tail", marks=pytest.mark.all)],
+)
 def test_attach_goes_on_where_a_killed_controller_ended(
     lab: Lab, on_lab: Launcher, tail: tuple[str, ...]
 ) -> None:
@@ -346,7 +361,10 @@ def ranks_files(lab: Lab) -> str:
     return lab["node3"].sh("find ~/.runner/runs -name 'rank_*.out' -size +0", check=False)
 
 
-@pytest.mark.parametrize(("answer", "state"), [("d", "running"), ("s", "stopped"), ("", "running")])
+@pytest.mark.parametrize(
+    ("answer", "state"),
+    [pytest.param("d", "running", marks=pytest.mark.all), ("s", "stopped"), ("", "running")],
+)
 def test_ctrl_c_while_attached_asks(
     on_lab: Launcher, detached: Start, answer: str, state: str
 ) -> None:
@@ -442,6 +460,7 @@ def test_outputs_come_home(lab: Lab, on_lab: Launcher) -> None:
     assert Path(never.folder).exists()
 
 
+@pytest.mark.all
 def test_attach_stops_nothing_that_it_cannot_reach(
     lab: Lab, on_lab: Launcher, detached: Start
 ) -> None:

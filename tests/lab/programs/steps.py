@@ -1,6 +1,7 @@
-"""A rank without torch that goes on where it was: steps.py FOLDER STEPS SECONDS [WHEN...]
+"""A rank without torch that goes on where it was: steps.py FOLDER STEPS SECONDS[/LATER] [WHEN...]
 
-Each step is a line in FOLDER/rank_R, which all hosts see. WHEN is fail=RANK:STEP:CODE or
+Each step is a line in FOLDER/rank_R, which all hosts see. It takes SECONDS, in attempts after the
+first LATER. WHEN is fail=RANK:STEP:CODE or
 hang=RANK:STEP: what that rank does at that step in the first attempt; with another ":ATTEMPT" in
 that one, with ":always" in all.
 """
@@ -12,6 +13,7 @@ import time
 FOLDER, STEPS, PAUSE, *WHEN = sys.argv[1:]
 RANK, NODE = os.environ["RANK"], os.environ["RUNNER_NODE"]
 ATTEMPT = os.environ.get("RUNNER_ATTEMPT", "0")
+SECONDS, _, LATER = PAUSE.partition("/")
 PATH = f"{FOLDER}/rank_{RANK}"
 
 
@@ -40,7 +42,7 @@ def act(step: int) -> None:
 print(f"attempt {ATTEMPT} from step {done()}", flush=True)
 for step in range(done(), int(STEPS)):
     act(step)
-    time.sleep(float(PAUSE))
+    time.sleep(float(SECONDS if ATTEMPT == "0" else LATER or SECONDS))
     with open(PATH, "a") as file:
         file.write(f"{step} {ATTEMPT} {NODE}\n")
     print(f"step {step}", flush=True)
