@@ -19,6 +19,8 @@ from runner.config.search_path import conf_folders, shipped_folder
 from runner.config.validation import join_or
 from runner.core.model.launch_request import DryRun, LaunchRequest
 
+pytestmark = [pytest.mark.documents("docs/configuration.md")]
+
 ROOT = Path(__file__).parents[2]
 FIELDS = [
     (f"{section}.{field.name}".lstrip("."), field)

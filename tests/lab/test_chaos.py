@@ -14,6 +14,8 @@ from tests.lab.lab import Lab, LabFactory
 from tests.lab.launching import Launcher
 from tests.lab.waiting import wait_until
 
+pytestmark = [pytest.mark.promise(2, 6), pytest.mark.documents("docs/chaos.md")]
+
 QUICK = (
     "link killed",
     "controller and both keepers killed, stop",

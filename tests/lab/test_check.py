@@ -13,6 +13,11 @@ import pytest
 from tests.lab.lab import Lab
 from tests.lab.launching import ROOT, Launcher, Result
 
+pytestmark = [
+    pytest.mark.promise(8),
+    pytest.mark.documents("docs/troubleshooting.md", "docs/commands.md"),
+]
+
 SETUP = "cluster.setup=['if [ -d /dev/shm/other ]; then export PYTHONPATH=/dev/shm/other; fi']"
 
 MEMORY = Path("/sys/fs/cgroup/memory")

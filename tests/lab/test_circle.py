@@ -350,6 +350,7 @@ def test_who_heard_a_controller_tells_all_and_nobody_is_told_it_back(ring: Ring)
     assert 9.9 < max(ring.heard["c"].controllers) - long_ago < 10.3
 
 
+@pytest.mark.promise(12)
 @pytest.mark.parametrize(
     "words",
     [
@@ -393,6 +394,7 @@ def test_alone_there_is_nobody_to_tell() -> None:
     assert not circle.has_members
 
 
+@pytest.mark.promise(11)
 def test_who_was_asleep_listens_before_it_judges(ring: Ring) -> None:
     """All wait for one disk for longer than `lost_s`: nobody is lost, all of them are well."""
     for node in "abc":

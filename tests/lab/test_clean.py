@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from tests.lab.lab import Lab, LabFactory
 from tests.lab.launching import Launcher, Result
+
+pytestmark = [pytest.mark.promise(10), pytest.mark.documents("docs/commands.md")]
 
 NOW = ("--older-than", "0")
 

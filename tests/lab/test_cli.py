@@ -47,6 +47,7 @@ def folder(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.promise(9)
 def test_composing_imports_nothing_heavy(folder: Path) -> None:
     """No torch, no SSH, no console: `--help` and dry runs answer at once."""
     done = python(folder, "-c", PROBE.format(heavy=HEAVY), "task=mine")

@@ -18,6 +18,8 @@ from tests.lab.lab import Host, Lab, LabFactory
 from tests.lab.launching import PLAIN_ENTRY, PROGRAMS, Controller, Launcher
 from tests.lab.waiting import wait_until
 
+pytestmark = [pytest.mark.promise(5), pytest.mark.documents("docs/how-it-works.md")]
+
 RELEASES = "~/.runner/releases"
 
 
@@ -186,6 +188,7 @@ def test_ranks_stand_where_the_user_stands(project: Launcher) -> None:
         assert re.search(r"found /\S+/work/exp/a b \.\./\.\./tool\.py", done.out), done
 
 
+@pytest.mark.promise(13)
 def test_a_full_disk_leaves_earlier_releases_and_no_half_one(
     lab_factory: LabFactory, launcher: Launcher
 ) -> None:

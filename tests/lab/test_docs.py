@@ -14,6 +14,8 @@ import pytest
 from tests.lab.lab import Lab, LabFactory
 from tests.lab.launching import ROOT
 
+pytestmark = [pytest.mark.documents("README.md")]
+
 PAGES = ("README.md", "docs/commands.md", "docs/programs.md", "docs/troubleshooting.md")
 AS_CONFIGURED = 'mount --bind ~/ssh_config /etc/ssh/ssh_config && exec bash -c "$0"'
 """OpenSSH takes no other home than that of the passwd file, so the names stand in /etc, for us."""

@@ -11,6 +11,8 @@ from tests.lab.lab import Lab, LabFactory
 from tests.lab.launching import PLAIN_ENTRY, Launcher
 from tests.lab.test_faults import last_lines
 
+pytestmark = [pytest.mark.promise(4, 8)]
+
 LATER_S = 8.0
 """From the failure to the last host's word that nothing is left, with a grace of one second."""
 

@@ -31,6 +31,8 @@ from runner.host.gpu.activity import GpuActivity
 from runner.host.process import bounded_child, users
 from tests.lab.waiting import wait_until
 
+pytestmark = [pytest.mark.promise(3)]
+
 REPO = Path(__file__).parents[2]
 PYENV = Path("/root/.pyenv/versions")
 OLDEST, NEWEST, TOO_OLD, ANCIENT = (
@@ -743,6 +745,7 @@ def test_a_machine_without_a_driver_is_asked_nothing(monkeypatch: pytest.MonkeyP
 # --- folders ---
 
 
+@pytest.mark.promise(11, 13)
 def test_a_dead_disk_costs_its_deadline_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     """A look at a folder may never return; the rest of the facts does not wait for it."""
     monkeypatch.setattr(folders, "unwritable_reason", lambda _: time.sleep(60))

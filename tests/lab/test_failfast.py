@@ -14,6 +14,8 @@ from tests.lab.lab import Lab
 from tests.lab.launching import PROGRAMS, Controller, Launcher
 from tests.lab.waiting import wait_until, wait_until_idle
 
+pytestmark = [pytest.mark.promise(2, 4), pytest.mark.documents("docs/how-it-works.md")]
+
 HUB_OR_MEMBER = ["node1", pytest.param("node3", marks=pytest.mark.all)]
 """The hub's host, or another; the pure tests of the hub have both sides of everything."""
 

@@ -6,9 +6,13 @@ import json
 import re
 import signal
 
+import pytest
+
 from tests.lab.lab import Lab
 from tests.lab.launching import PLAIN_ENTRY, PROGRAMS, Launcher
 from tests.lab.waiting import wait_until
+
+pytestmark = [pytest.mark.promise(4), pytest.mark.documents("docs/troubleshooting.md")]
 
 HANGING = str(PROGRAMS / "hanging.py")
 STALL = ("watch.stall_s=2", "stop.grace_s=1")

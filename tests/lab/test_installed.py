@@ -24,6 +24,8 @@ from runner.cli.templates import FABFILE
 from tests.lab.lab import Lab
 from tests.lab.launching import ROOT, VERBS, Controller, Result
 
+pytestmark = [pytest.mark.promise(3), pytest.mark.documents("README.md")]
+
 NODES = ["node1", "node2"]
 WAYS = [
     ["python", "-m", "runner"],

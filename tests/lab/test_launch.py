@@ -11,6 +11,8 @@ import pytest
 from tests.lab.lab import Lab, LabFactory
 from tests.lab.launching import RANK_SCRIPT, Launcher
 
+pytestmark = [pytest.mark.documents("README.md")]
+
 TWO = ("cluster=lab", "cluster.only=[node1,node2]")
 ONE_CORE = "cluster.env.OMP_NUM_THREADS=1"
 """The lab's hosts share this machine's cores, and each believes that it has all of them."""
@@ -102,6 +104,7 @@ def test_argparse_arguments(on_lab: Launcher, tmp_path: Path) -> None:
     assert "['--x', '1']" in done.out
 
 
+@pytest.mark.promise(1)
 def test_every_line_of_a_flood_arrives_whole_and_in_order(plainly: Launcher) -> None:
     """2 ranks × 100,000 lines of 100 bytes: on the console and in the files."""
     done = plainly.run_ranks("lines=100000", *TWO, seconds=150)
@@ -114,6 +117,7 @@ def test_every_line_of_a_flood_arrives_whole_and_in_order(plainly: Launcher) -> 
         assert done.log(f"node{rank + 1}", rank).splitlines() == want
 
 
+@pytest.mark.promise(5)
 def test_records_stand_in_the_run_folder(lab: Lab, on_lab: Launcher) -> None:
     """Configuration, plan, events, result and logs; `latest` points to it; no more."""
     done = on_lab.run_ranks("print=hi", "cluster=lab", "cluster.env.WHO=${oc.env:HOME}")
@@ -132,6 +136,7 @@ def test_records_stand_in_the_run_folder(lab: Lab, on_lab: Launcher) -> None:
     assert kinds.count("rank_exited") == kinds.count("rank_started") == 4
 
 
+@pytest.mark.promise(9)
 def test_dry_run_contacts_hosts_and_leaves_nothing(lab: Lab, on_lab: Launcher) -> None:
     """It prints what each host would be told, writes nothing anywhere, and exits as a launch."""
     before = {name: host.sh("find ~ /tmp | sort") for name, host in lab.hosts.items()}
@@ -160,6 +165,7 @@ def test_offline_contacts_nobody(on_lab: Launcher) -> None:
     assert done.out.count("torch.distributed.run") == 16
 
 
+@pytest.mark.promise(7)
 def test_secrets_reach_the_ranks_and_nothing_else(lab: Lab, plainly: Launcher) -> None:
     """A secret is in the ranks' environment: on no disk, in no argv, log or record."""
     secret = "s3cr3t-\"'$x"
@@ -180,6 +186,7 @@ def test_secrets_reach_the_ranks_and_nothing_else(lab: Lab, plainly: Launcher) -
         assert not path.is_file() or "logs" in path.parts or "s3cr3t" not in path.read_text()
 
 
+@pytest.mark.promise(13)
 def test_nodes_that_share_one_home(lab_factory: LabFactory, launcher: Launcher) -> None:
     """Hosts with one NFS-like home do not write over each other."""
     lab = lab_factory(3, shared_home=True)
@@ -189,6 +196,7 @@ def test_nodes_that_share_one_home(lab_factory: LabFactory, launcher: Launcher) 
     assert sorted(re.findall(r"host=(\w+)", done.out)) == ["node1", "node2", "node3"]
 
 
+@pytest.mark.promise(13)
 def test_odd_hosts(lab_factory: LabFactory, launcher: Launcher) -> None:
     """Names that resolve to 127.0.1.1, a fish login shell, banners: one launch over all of them."""
     lab = lab_factory(

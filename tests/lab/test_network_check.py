@@ -7,9 +7,13 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+import pytest
+
 from tests.lab.lab import Host, Lab
 from tests.lab.launching import Launcher
 from tests.lab.waiting import wait_until
+
+pytestmark = [pytest.mark.promise(8), pytest.mark.documents("docs/troubleshooting.md")]
 
 NOWHERE = "lladdr 02:00:00:00:0b:ad nud permanent dev eth0"
 PORT = 29555
@@ -177,6 +181,7 @@ def test_another_machine_at_the_masters_address(lab: Lab, on_lab: Launcher) -> N
     assert f"another machine has {node1.address}" in rows[1]["hint"]
 
 
+@pytest.mark.promise(13)
 def test_a_resolver_that_does_not_answer(lab: Lab, on_lab: Launcher) -> None:
     """A warning with the very lines that cure it; the others, and the check, do not wait for it."""
     node3 = lab["node3"]

@@ -15,6 +15,8 @@ from tests.lab.lab import Lab
 from tests.lab.launching import RANK_SCRIPT, Launcher
 from tests.lab.waiting import wait_until
 
+pytestmark = [pytest.mark.promise(4)]
+
 
 def test_a_run_id_is_used_once(plainly: Launcher) -> None:
     """A host that knows it already refuses it, so that no old record is taken for a new one."""
@@ -26,6 +28,7 @@ def test_a_run_id_is_used_once(plainly: Launcher) -> None:
     assert not (plainly.folder / "second").exists()
 
 
+@pytest.mark.promise(13)
 def test_fast_hosts_wait_for_a_slow_one(plainly: Launcher) -> None:
     """The silence that makes a host lost is not that in which it had nothing to do."""
     slow = 'cluster.setup=["case $(hostname) in node2) sleep 5;; esac"]'
@@ -47,6 +50,7 @@ def test_ctrl_c_ends_a_setup(lab: Lab, plainly: Launcher) -> None:
     wait_until(lambda: lab.leftovers() == {}, "the setups to end", 5)
 
 
+@pytest.mark.promise(1)
 @pytest.mark.parametrize(("lines", "word", "code"), [(9000, "exit=0", 0), (99_000, "exit=9", 1)])
 def test_a_console_nobody_reads_keeps_no_verdict_back(
     lines: int, word: str, code: int, lab: Lab, plainly: Launcher

@@ -19,6 +19,8 @@ from tests.lab.lab import Lab
 from tests.lab.launching import PLAIN_ENTRY, PROGRAMS, ROOT, Launcher, Result
 from tests.lab.waiting import wait_until
 
+pytestmark = [pytest.mark.documents("docs/programs.md")]
+
 TUTORIALS = PROGRAMS / "tutorials"
 TWO = ("cluster=lab", "cluster.only=[node1,node2]")
 ONE_CORE = "cluster.env.OMP_NUM_THREADS=1"

@@ -23,6 +23,8 @@ from runner.host.process.kill import KILL_TIMEOUT_S
 from runner.host.storage import garbage
 from tests.lab.supervising import RECOVER_CODE, RunStarter, SupervisedRun
 
+pytestmark = [pytest.mark.promise(2)]
+
 HOLDER = """
 import ctypes, sys, time
 libc = ctypes.CDLL(None)

@@ -22,6 +22,8 @@ from runner.core.model.facts import FactsRequest
 from runner.core.model.spec import Node, Spec, Task
 from runner.core.protocol.frames import Frame
 
+pytestmark = [pytest.mark.promise(6, 12)]
+
 RUN = "0102-0304-train-abcd"
 MB = 1 << 20
 ODD = (os.fsdecode(b"caf\xe9"), "two\nlines", "-x y", "\u00e9\u4e2d", "a\\b'\"$(x)", "n" * 255)

@@ -17,6 +17,8 @@ from tests.lab.lab import Lab
 from tests.lab.launching import Controller, Launcher
 from tests.lab.waiting import wait_until_ended, wait_until_idle
 
+pytestmark = [pytest.mark.promise(1, 6)]
+
 LINES = 3000
 
 

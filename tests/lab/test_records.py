@@ -5,12 +5,16 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import pytest
+
 from runner.core.protocol.events import Ended
 from runner.core.protocol.paths import RunPaths
 from runner.core.protocol.states import State
 from runner.host.storage.journal import EventLog, final_state, read_events
 from runner.host.storage.run_list import read_run
 from tests.lab.supervising import RunStarter
+
+pytestmark = [pytest.mark.promise(5)]
 
 
 def test_a_power_cut_at_any_byte_leaves_a_readable_record(

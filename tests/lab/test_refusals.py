@@ -17,6 +17,8 @@ import pytest
 from tests.lab.lab import Lab
 from tests.lab.launching import Launcher
 
+pytestmark = [pytest.mark.promise(8), pytest.mark.documents("docs/troubleshooting.md")]
+
 
 @dataclass(frozen=True)
 class Case:

@@ -16,6 +16,8 @@ from tests.lab.lab import Lab
 from tests.lab.launching import PROGRAMS, Launcher
 from tests.lab.waiting import wait_until, wait_until_idle
 
+pytestmark = [pytest.mark.documents("docs/relaunch.md")]
+
 STEPS = 12
 
 

@@ -10,6 +10,8 @@ from tests.lab.lab import Lab
 from tests.lab.launching import Launcher, Result
 from tests.lab.test_deploy import git, whole
 
+pytestmark = [pytest.mark.promise(10), pytest.mark.documents("docs/commands.md")]
+
 ON = ("cluster=lab", "cluster.only=[node1,node2]")
 NODES = ("node1", "node2")
 PROGRAM = "import sys; print('{}', *sys.argv[1:], flush=True)\n"

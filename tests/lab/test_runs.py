@@ -20,6 +20,8 @@ from tests.lab.lab import Lab
 from tests.lab.launching import ROOT, Controller, Launcher
 from tests.lab.waiting import read_until, wait_until, wait_until_ended, wait_until_idle
 
+pytestmark = [pytest.mark.promise(10), pytest.mark.documents("docs/commands.md")]
+
 Start = Callable[..., str]
 ALL = pytest.mark.all
 
@@ -182,6 +184,7 @@ def test_stop_works_whoever_is_dead(lab: Lab, on_lab: Launcher, detached: Start,
     assert again.code == 0, again
 
 
+@pytest.mark.promise(2)
 def test_stop_names_silent_hosts_and_finishes_later(
     lab: Lab, on_lab: Launcher, detached: Start
 ) -> None:
@@ -292,6 +295,7 @@ def test_ps_names_silent_hosts(lab: Lab, on_lab: Launcher, detached: Start) -> N
     assert on_lab("stop", "--run", run_id, "--cluster", "lab", seconds=60).code == 0
 
 
+@pytest.mark.promise(6)
 @pytest.mark.parametrize(
     "tail",
     [pytest.param((), id="whole"), pytest.param(("--tail", "1"), id="tail", marks=pytest.mark.all)],
@@ -328,6 +332,7 @@ def done_events(run: Controller) -> list[object]:
     return [json.loads(line) for line in lines]
 
 
+@pytest.mark.promise(6)
 def test_attach_from_another_host(lab: Lab, on_lab: Launcher) -> None:
     """The launch ran on node1 and was killed; node2 follows on, byte for byte."""
     ssh = {"key": "~/p/key", "known_hosts": "~/p/known_hosts"}

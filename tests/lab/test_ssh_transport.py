@@ -31,7 +31,7 @@ from runner.transport.local import LocalTransport
 from runner.transport.ssh import stream
 from runner.transport.ssh.transport import SshTransport
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = [pytest.mark.timeout(60), pytest.mark.promise(7)]
 
 USER = getpass.getuser()
 MEGABYTE = 1_000_000

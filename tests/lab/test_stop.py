@@ -21,6 +21,8 @@ from tests.lab.lab.processes import Process
 from tests.lab.launching import PROGRAMS, RANK_SCRIPT, Controller, Launcher
 from tests.lab.waiting import wait_until
 
+pytestmark = [pytest.mark.promise(2)]
+
 GRACE = "stop.grace_s=2"
 
 
@@ -88,6 +90,7 @@ def test_a_second_ctrl_c_hurries(lab: Lab, begin: Callable[..., Controller]) -> 
     assert lab.wait_idle() == {}
 
 
+@pytest.mark.promise(12)
 def test_stopping_one_run_leaves_another_alone(
     lab: Lab, plainly: Launcher, begin: Callable[..., Controller]
 ) -> None:
@@ -207,6 +210,7 @@ def test_a_short_stall_is_no_loss(lab: Lab, begin: Callable[..., Controller]) ->
     assert controller.wait(40).code == 130
 
 
+@pytest.mark.promise(1)
 def test_a_console_nobody_reads_holds_up_nothing(lab: Lab, plainly: Launcher) -> None:
     """With a full pipe the ranks finish and the supervisors still hear their controller."""
     reading, writing = os.pipe()

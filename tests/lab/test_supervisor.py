@@ -31,6 +31,8 @@ from runner.host.peers.circle import join_peers
 from runner.host.peers.group import PeerListener
 from tests.lab.supervising import HOST_PYTHON, ROOT, SPAWN_CODE, RunStarter
 
+pytestmark = [pytest.mark.promise(2), pytest.mark.documents("docs/how-it-works.md")]
+
 
 def test_ranks_run_and_their_files_have_global_names(start: RunStarter) -> None:
     """Output goes to one file per rank and stream; the record says who ended how."""

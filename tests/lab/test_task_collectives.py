@@ -17,7 +17,7 @@ from tests.lab.launching import PROGRAMS, Launcher
 from tests.lab.test_launch import ONE_CORE
 from tests.lab.test_task_resnet18 import python
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.documents("docs/tasks.md")]
 
 SCRIPT = str(Path(runner.__file__).parent / "tasks" / "collectives.py")
 Everything = tuple[str, dict[str, Any]]

@@ -13,7 +13,7 @@ import pytest
 
 import runner
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.documents("docs/tasks.md")]
 
 SCRIPT = str(Path(runner.__file__).parent / "tasks" / "resnet18.py")
 FEW_STEPS = "--batch_size=378"  # three per epoch, for 1, 2, 3 and 7 ranks

@@ -11,6 +11,8 @@ from runner.core.codec import encode
 from runner.core.model.spec import Node, Spec, Task
 from runner.core.secret import Secret
 
+pytestmark = [pytest.mark.promise(7)]
+
 SECRET = Secret("hunter2")
 SPEC = Spec("r", "lab", (Node("a", "a"),), Task("t", "script", "t.py"), secrets={"KEY": SECRET})
 

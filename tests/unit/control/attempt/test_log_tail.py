@@ -6,6 +6,7 @@ import random
 from collections import defaultdict
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -13,6 +14,8 @@ from runner.control.attempt.log_tail import CHUNK, LogTailer
 from runner.control.rpc.session import HostSession
 from runner.core.protocol.events import Event, ProgramStarted, RankStarted
 from tests.golden.builders import RUN_ID, plan
+
+pytestmark = [pytest.mark.promise(6)]
 
 Key = tuple[str, str]
 EVENTS: Key = ("events", "")

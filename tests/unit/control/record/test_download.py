@@ -25,6 +25,8 @@ from runner.core.model.spec import Node
 from runner.core.protocol.frames import Frame
 from runner.core.protocol.remote_files import FILE_KINDS, RemoteFile, validate
 
+pytestmark = [pytest.mark.promise(12)]
+
 BAD = ("", ".", "..", "/etc/passwd", "../x", "a/../b", "a//b", "a/", "a\0b", "\ud800")
 
 
