@@ -1,27 +1,27 @@
-"""What all verbs share: how one is made, its common flags, its messages and exit codes."""
+"""Verbs: one declaration of a command and its flags, for `python -m runner` and `fab` alike."""
 
 from __future__ import annotations
 
 import contextlib
-import functools
+import importlib
 import inspect
 import json
 import os
+import pkgutil
 import re
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
-from invoke.context import Context
-from invoke.exceptions import Exit
-from invoke.tasks import Task, task
-
+from runner.cli import commands
 from runner.config.search_path import conf_folders, shipped_folder
 from runner.core.errors import ConfigError, Problem, RunnerError
+from runner.core.model.facts import FactsRequest
 from runner.core.model.launch_request import LaunchRequest
+from runner.core.model.spec import Node, Spec
 from runner.core.protocol.paths import is_run_id
 from runner.ui.problems import render
 
@@ -30,67 +30,204 @@ if TYPE_CHECKING:
     from runner.workflows.host_pool import HostPool
 
 COMMON_HELP = {
-    "run": "the run's id; the latest one unless given",
-    "cluster": "the cluster: a file in conf/cluster, yours or a shipped one",
-    "set_": "KEY=VALUE as in a launch, such as task=train; may be given again",
-    "config_dir": "look for YAML in this folder first; may be given again",
-    "json_": "print what a program can read",
+    "run": "the run's id; by default the latest run",
+    "json_": "print JSON",
 }
+UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
-REPEATABLE_FLAGS = ("set_", "config_dir", "hosts", "rank", "skip")
-"""Flags that may be given again."""
+@dataclass(frozen=True)
+class Option:
+    """A flag of a verb.
 
-_invoke_task = cast("Callable[..., Task[Any]]", task)  # its own types know no Task
+    Attributes:
+        name: The parameter of the verb's function that takes its value.
+        default: False for a switch, a tuple for a repeatable flag, None for a required value.
+        help: One line for `--help`.
+    """
+
+    name: str
+    default: bool | str | tuple[str, ...] | None
+    help: str
+
+    @property
+    def flag(self) -> str:
+        """The flag as typed."""
+        return f"--{self.name.rstrip('_').replace('_', '-')}"
 
 
-def verb(name: str, **help_texts: str) -> Callable[[Callable[..., int]], Task[Any]]:
-    """Make a function a task of Fabric's, with our messages and exit codes."""
+SELECTION_OPTIONS = (
+    Option("cluster", "", "the cluster: a file in conf/cluster, yours or a shipped one"),
+    Option("set_", (), "KEY=VALUE as in a launch, such as task=train; repeatable"),
+    Option("config_dir", (), "look for YAML in this folder first; repeatable"),
+)
 
-    def make_task(body: Callable[..., int]) -> Task[Any]:
-        @functools.wraps(body)
-        def run_body(context: Context, *args: Any, **options: Any) -> None:
-            try:
-                code = body(context, *args, **options)
-            except RunnerError as error:
-                if error.problems:
-                    print(render(error.problems), file=sys.stderr)
-                code = error.exit_code
-            except KeyboardInterrupt:
-                code = 130
-            except BrokenPipeError:  # such as `| head`
-                os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-                code = 128 + signal.SIGPIPE
-            if code:
-                raise Exit(code=code)
 
-        all_help = {**COMMON_HELP, **help_texts}
+@dataclass(frozen=True)
+class Verb:
+    """A command about a cluster or its runs.
+
+    Attributes:
+        name: The word a user types.
+        body: The function that carries it out and returns the exit code.
+        options: Its flags.
+        takes_words: Whether words may follow `--`.
+    """
+
+    name: str
+    body: Callable[..., int]
+    options: tuple[Option, ...]
+    takes_words: bool = False
+
+    @property
+    def help(self) -> str:
+        """The text for `--help`."""
+        return inspect.getdoc(self.body) or ""
+
+    @property
+    def subject(self) -> Option | None:
+        """The option that a word which is no flag and no override stands for."""
+        if not any(option.name == "set_" for option in self.options):
+            return None
+        return next((o for o in self.options if o.name in {"key", "command", "run"}), None)
+
+    def run(self, values: Mapping[str, Any], words: Sequence[str] = ()) -> int:
+        """Carry out the verb; print errors and return the exit code.
+
+        Args:
+            values: The value of every option, by its name.
+            words: The words after `--`.
+        """
+        arguments = dict(values)
+        if "set_" in arguments:
+            arguments["selection"] = Selection(
+                *(arguments.pop("cluster"), tuple(arguments.pop("set_") or ())),
+                tuple(arguments.pop("config_dir") or ()),
+            )
+        if self.takes_words:
+            arguments["words"] = words
+        try:
+            return self.body(**arguments)
+        except RunnerError as error:
+            return print_error(error)
+        except KeyboardInterrupt:
+            return 130
+        except BrokenPipeError:  # such as `| head`
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+            return 128 + signal.SIGPIPE
+
+
+def verb(name: str, **help_texts: str) -> Callable[[Callable[..., int]], Verb]:
+    """Make a verb of a function: each parameter becomes a flag, `selection` the common ones.
+
+    Args:
+        name: The word a user types.
+        help_texts: The help of each flag, by the name of its parameter.
+    """
+
+    def make_verb(body: Callable[..., int]) -> Verb:
+        options: list[Option] = []
         parameters = inspect.signature(body).parameters
-        return _invoke_task(
-            run_body,
-            name=name,
-            auto_shortflags=False,
-            iterable=[parameter for parameter in REPEATABLE_FLAGS if parameter in parameters],
-            help={
-                parameter: all_help[parameter] for parameter in parameters if parameter in all_help
-            },
-        )
+        for parameter in parameters.values():
+            if parameter.name == "selection":
+                options += SELECTION_OPTIONS
+            elif parameter.kind is not parameter.KEYWORD_ONLY:
+                default = None if parameter.default is parameter.empty else parameter.default
+                text = help_texts.get(parameter.name) or COMMON_HELP[parameter.name]
+                options.append(Option(parameter.name, default, text))
+        return Verb(name, body, tuple(options), takes_words="words" in parameters)
 
-    return make_task
+    return make_verb
 
 
-@contextlib.contextmanager
-def composer_for_dirs(config_dir: Sequence[str] | None) -> Iterator[Composer]:
-    """Offer the composer that looks into those folders first."""
-    from runner.config.compose import open_composer
+def verb_names() -> list[str]:
+    """Return the name of every verb: each has a file of that name in `commands`."""
+    return [module.name for module in pkgutil.iter_modules(commands.__path__)]
 
-    with open_composer(conf_folders(config_dir or ()), shipped_folder()) as composer:
-        yield composer
+
+def load_verb(name: str) -> Verb:
+    """Import one verb."""
+    module = importlib.import_module(f"{commands.__name__}.{name}")
+    return next(each for each in vars(module).values() if isinstance(each, Verb))
+
+
+def print_error(error: RunnerError) -> int:
+    """Print the problems of an error; return its exit code."""
+    if error.problems:
+        print(render(error.problems), file=sys.stderr)
+    return error.exit_code
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The configuration a verb works on, as its common flags give it.
+
+    Attributes:
+        cluster: The name of a cluster; "" for the default one.
+        settings: Overrides as in a launch.
+        config_dirs: Folders of YAML to look into first.
+    """
+
+    cluster: str = ""
+    settings: tuple[str, ...] = ()
+    config_dirs: tuple[str, ...] = ()
+
+    @property
+    def overrides(self) -> list[str]:
+        """The overrides of a launch that the flags stand for."""
+        return [*([f"cluster={self.cluster}"] if self.cluster else []), *self.settings]
+
+    @property
+    def names_cluster(self) -> bool:
+        """Whether a cluster is chosen."""
+        return any(word.startswith("cluster=") for word in self.overrides)
+
+    @contextlib.contextmanager
+    def composer(self) -> Iterator[Composer]:
+        """Open the composer with these folders."""
+        from runner.config.compose import open_composer
+
+        with open_composer(conf_folders(self.config_dirs), shipped_folder()) as composer:
+            yield composer
+
+    def compose(self) -> LaunchRequest:
+        """Compose the configuration, and print its notes.
+
+        Raises:
+            ConfigError: With every problem.
+        """
+        with self.composer() as composer:
+            composed = composer.compose(self.overrides)
+        for note in composed.notes:
+            print(f"note: {note}", file=sys.stderr)
+        return replace(composed, config_dirs=self.config_dirs)
+
+    def compose_for_run(self, run: str) -> LaunchRequest:
+        """Compose the configuration for a run: on the cluster named, or else on the run's own.
+
+        The run's own cluster is on record in ./runs, for the run named or for the latest one.
+
+        Raises:
+            ConfigError: With every problem, also where `run` cannot be a run id.
+        """
+        if run and not is_run_id(run):
+            hint = "python -m runner ps --all lists the runs; or give latest"
+            raise ConfigError([Problem("--run", f"{run!r} is not a run id", hint)])
+        if self.names_cluster:
+            return self.compose()
+        cluster = ""
+        plan = Path("runs", run or "latest", "plan.json")
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            cluster = str(json.loads(plan.read_text(encoding="utf-8"))["cluster"])
+        composed = replace(self, cluster=cluster).compose()
+        place = f"on {cluster}, like {plan.parent}" if cluster else f"on {composed.spec.cluster}"
+        print(f"note: {place}; --cluster NAME chooses another cluster", file=sys.stderr)
+        return composed
 
 
 @contextlib.contextmanager
 def open_pool(composed: LaunchRequest) -> Iterator[HostPool]:
-    """Offer contact with the hosts of a verb, on a console for it."""
+    """Open the host pool of a verb, with a console."""
     from runner.ui.console.factory import open_console
     from runner.workflows.host_pool import open_host_pool
 
@@ -99,65 +236,36 @@ def open_pool(composed: LaunchRequest) -> Iterator[HostPool]:
         yield pool
 
 
-def overrides(cluster: str, set_: Sequence[str] | None) -> list[str]:
-    """Return the words of a launch that the common flags stand for."""
-    return [*([f"cluster={cluster}"] if cluster else []), *(set_ or ())]
-
-
-def names_cluster(cluster: str, set_: Sequence[str] | None) -> bool:
-    """Whether the words name a cluster."""
-    return any(word.startswith("cluster=") for word in overrides(cluster, set_))
-
-
-def compose(
-    cluster: str, set_: Sequence[str] | None, config_dir: Sequence[str] | None
-) -> LaunchRequest:
-    """Compose what the common flags ask for, and say what a user should hear.
-
-    Raises:
-        ConfigError: With every problem.
-    """
-    with composer_for_dirs(config_dir) as composer:
-        composed = composer.compose(overrides(cluster, set_))
-    composed = replace(composed, config_dirs=tuple(config_dir or ()))
-    for note in composed.notes:
-        print(f"note: {note}", file=sys.stderr)
-    return composed
-
-
-def compose_for_run(
-    run: str, cluster: str, set_: Sequence[str] | None, config_dir: Sequence[str] | None
-) -> LaunchRequest:
-    """Compose the cluster that a verb about a run asks: the one that is named, or the run's own.
-
-    That is on record in the folder one stands in, for the run that is named, or for the latest.
-
-    Raises:
-        ConfigError: With every problem; that is no run's name.
-    """
-    if run and not is_run_id(run):
-        hint = "python -m runner ps --all shows which there are; or latest"
-        raise ConfigError([Problem("--run", f"{run!r} is no run's name", hint)])
-    if not names_cluster(cluster, set_):
-        plan = Path("runs", run or "latest", "plan.json")
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-            cluster = str(json.loads(plan.read_text(encoding="utf-8"))["cluster"])
-        place = f"on {cluster}, like {plan.parent}" if cluster else "on this machine, cluster=local"
-        print(f"note: {place}; --cluster NAME asks another", file=sys.stderr)
-    return compose(cluster, set_, config_dir)
-
-
-UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
-
-
 def parse_duration(flag: str, text: str, *, allow_bare: bool = True) -> float:
-    """Read a time span in seconds: one with a unit, or a `allow_bare` number of seconds.
+    """Return a duration in seconds.
+
+    Args:
+        flag: The flag that takes it.
+        text: A number with a unit, such as 12h.
+        allow_bare: Whether a number without a unit is legal, for seconds.
 
     Raises:
-        ConfigError: It is none.
+        ConfigError: It is not a duration.
     """
     match = re.fullmatch(r"(\d{1,9}(?:\.\d+)?)([smhd]?)", text)
     if not match or not (match[2] or allow_bare or not float(match[1])):
         hint = f"such as {flag} 7d, {flag} 12h, {flag} 30m"
-        raise ConfigError([Problem(flag, f"must be a time span, not {text!r}", hint)])
+        raise ConfigError([Problem(flag, f"must be a duration, not {text!r}", hint)])
     return float(match[1]) * UNITS[match[2]]
+
+
+def parse_line_count(flag: str, text: str) -> int:
+    """Return a number of lines.
+
+    Raises:
+        ConfigError: It is not a number.
+    """
+    if not text.isdecimal():
+        problem = Problem(flag, f"must be a number of lines, not {text!r}", f"{flag} 100")
+        raise ConfigError([problem])
+    return int(text)
+
+
+def workdir_request(spec: Spec, node: Node) -> FactsRequest:
+    """Return the facts that a verb needs which only works below `workdir`."""
+    return FactsRequest(node=node.name, workdir=spec.workdir, skip_launch_facts=True)

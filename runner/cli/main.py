@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -12,9 +11,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NoReturn
 
 from runner import __version__
+from runner.cli.command import print_error
+from runner.cli.parser import Parser, is_override, parse_verb
 from runner.config.search_path import conf_folders, shipped_folder
-from runner.core.errors import ConfigError, Interrupted, Problem, RunnerError
-from runner.ui.problems import render
+from runner.core.errors import Interrupted, RunnerError
 
 if TYPE_CHECKING:
     from runner.config.compose import Composer
@@ -31,19 +31,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     if words[:1] == ["help"]:
         words[0] = "--help"
-    if words and "=" not in words[0] and not words[0].startswith("-"):
-        return _run_verb(words)
-    return for_each_run(words, _launch_run)
-
-
-def _run_verb(args: Sequence[str]) -> int:
-    # Here, because a launch needs nothing of it.
-    from runner.cli import parser as cli_parser  # noqa: PLC0415
-
+    if not words or words[0].startswith("-") or is_override(words[0]):
+        return for_each_run(words, _launch_run)
     try:
-        return cli_parser.run(args)
+        return parse_verb(words)
     except RunnerError as error:
-        return _print_error(error)
+        return print_error(error)
 
 
 def entry() -> NoReturn:
@@ -75,7 +68,7 @@ def for_each_run(argv: Sequence[str], job: Callable[[LaunchRequest], int]) -> in
     try:
         runs = _compose_runs(argv)
     except RunnerError as error:
-        return _print_error(error)
+        return print_error(error)
     codes: list[int] = []
     for number, run in enumerate(runs, start=1):
         if len(runs) > 1:
@@ -106,21 +99,15 @@ def _run_job(run: LaunchRequest, job: Callable[[LaunchRequest], int]) -> int:
     try:
         return job(run)
     except RunnerError as error:
-        return _print_error(error)
+        return print_error(error)
     except KeyboardInterrupt:
         return 130
-
-
-def _print_error(error: RunnerError) -> int:
-    if error.problems:
-        print(render(error.problems), file=sys.stderr)
-    return error.exit_code
 
 
 def _compose_runs(argv: Sequence[str]) -> list[LaunchRequest]:
     """Return the runs to do; none where something was shown in their place."""
     try:
-        flags = _parser().parse_intermixed_args(list(argv))
+        flags = _parser().parse(argv)
         if flags.version:
             print(f"runner {__version__}")
             return []
@@ -163,23 +150,20 @@ def _show_info(composer: Composer, flags: argparse.Namespace) -> bool:
     return True
 
 
-class _Parser(argparse.ArgumentParser):
-    """Says what is wrong the way everything here does."""
+class _LaunchParser(Parser):
+    """The parser of a launch, which says how a setting is written."""
 
-    def error(self, message: str) -> NoReturn:
-        hint = "python -m runner --help shows what there is"
-        if message.startswith("unrecognized arguments: --"):
-            key = re.split("[= ]", message.partition("--")[2], maxsplit=1)[0].replace("-", "_")
-            hint = (
-                f"settings are written KEY=VALUE: {key}=..., or task.args.{key}=... for an "
-                f"argument of the program; {hint}"
-            )
-        raise ConfigError([Problem("command line", message, hint)])
+    def unknown_flag_hint(self, flag: str) -> str:
+        key = flag.lstrip("-").replace("-", "_")
+        return (
+            f"settings are written KEY=VALUE: {key}=..., or task.args.{key}=... for an argument of "
+            "the program"
+        )
 
 
-def _parser() -> argparse.ArgumentParser:
-    """Hydra's own flags, but for those that change the primary config or unpickle a run."""
-    parser = _Parser(prog="python -m runner", add_help=False, allow_abbrev=False)
+def _parser() -> Parser:
+    """Return a parser with Hydra's flags, except those that replace the config or unpickle a run."""
+    parser = _LaunchParser("python -m runner")
     parser.add_argument("overrides", nargs="*", help="KEY=VALUE sets, GROUP=OPTION chooses a file")
     add = parser.add_argument
     add("--config-dir", "-cd", action="append", default=[], metavar="DIR", help="YAML of yours")

@@ -30,7 +30,7 @@ from runner.config import rerun
 from runner.config.arguments import hydra_value
 from runner.config.error_messages import ConfigFiles, explain_error, resolve_to_plain
 from runner.config.inputs import SpecInputs
-from runner.config.schema import RunnerConfig, register, unknown_keys
+from runner.config.schema import RunnerConfig, register, unknown_keys, with_defaults
 from runner.config.search_path import GROUPS
 from runner.config.spec_builder import build_spec, program_name
 from runner.config.validation import suggest
@@ -316,6 +316,7 @@ class Composer:
             else program_name(resolve_to_plain(config.task, "task", []))
         )
         cluster = chosen.get("cluster", "cluster").removeprefix("cluster/")
+        config = with_defaults(config)
         if recorded_run:
             config.rerun = recorded_run.plan.run_id
             cluster = cluster if "cluster" in chosen else recorded_run.plan.cluster

@@ -387,6 +387,13 @@ def register() -> None:
     OmegaConf.register_new_resolver("this_python", lambda: sys.executable, replace=True)
 
 
+def with_defaults(config: DictConfig) -> DictConfig:
+    """Return a configuration with every key of the schema, also those that ~KEY took out."""
+    merged = OmegaConf.merge(_accept_any_key(OmegaConf.structured(RunnerConfig)), config)
+    assert isinstance(merged, DictConfig)  # noqa: S101 (for mypy: a mapping was merged)
+    return merged
+
+
 def _accept_any_key(config: DictConfig) -> DictConfig:
     """Let a schema take any key: we name those too many, all of them, after composition."""
     OmegaConf.set_struct(config, value=False)

@@ -386,17 +386,17 @@ WORDS = {
     "unknown flag": (
         ["--foo"],
         (
-            "command line: unrecognized arguments: --foo\n"
+            "command line: there is no flag '--foo'\n"
             "    settings are written KEY=VALUE: foo=..., or task.args.foo=... for an argument "
-            "of the program; "
-            "python -m runner --help shows what there is"
+            "of the program\n"
+            "    python -m runner --help lists the flags"
         ),
     ),
     "two things at once": (
         ["--cfg", "job", "--multirun"],
         (
             "command line: argument --multirun/-m: not allowed with argument --cfg/-c\n"
-            "    python -m runner --help shows what there is"
+            "    python -m runner --help lists the flags"
         ),
     ),
     "nodes from more to fewer": (

@@ -128,7 +128,7 @@ def test_logs_are_chosen(on_lab: Launcher, detached: Start, lab: Lab) -> None:
     bad = on_lab("logs", "nothing", "--cluster", "lab")
     assert (bad.code, "no run nothing on the hosts of lab" in bad.err) == (3, True), bad
     bad = on_lab("logs", "--run", "../x", "--cluster", "lab")
-    assert (bad.code, "--run: '../x' is no run's name" in bad.err) == (2, True), bad
+    assert (bad.code, "--run: '../x' is not a run id" in bad.err) == (2, True), bad
     none = on_lab("logs", run_id, "--cluster", "lab", "--grep", "never written")
     assert none.err.endswith(f"run {run_id}: no line matches\n"), none
     none = on_lab("logs", run_id, "--cluster", "lab", "--since", "0s")
@@ -244,7 +244,7 @@ def test_verbs_ask_the_cluster_of_the_run_that_is_on_record_here(
     run_id = detached("sleep=600")
     listed = on_lab("ps")
     assert re.search(rf"^{run_id} +rank ", listed.out, re.MULTILINE)
-    assert "note: on lab, like runs/latest; --cluster NAME asks another" in listed.err
+    assert "note: on lab, like runs/latest; --cluster NAME chooses another cluster" in listed.err
     stopped = on_lab("stop", "--run", run_id)
     assert (stopped.code, stopped.out.count(" 0 processes")) == (0, 4), stopped
     assert on_lab("logs", "--run", run_id, "--since", "0s").out == ""
@@ -254,7 +254,7 @@ def test_verbs_ask_the_cluster_of_the_run_that_is_on_record_here(
     assert "told to stop" not in again.err
     assert f"note: on lab, like runs/{run_id}; " in stopped.err
     (on_lab.folder / "runs" / "latest").unlink()
-    assert "note: on this machine, cluster=local; " in on_lab("ps").err
+    assert "note: on local; " in on_lab("ps").err
 
 
 def test_a_reader_ends_with_its_own_reader(on_lab: Launcher, detached: Start) -> None:

@@ -1,0 +1,27 @@
+"""The verb `attach`: a running run followed as its launch follows it."""
+
+from __future__ import annotations
+
+from runner.cli.command import Selection, parse_line_count, verb
+
+
+@verb("attach", tail="begin with so many lines of each rank; from the first byte else")
+def attach(
+    selection: Selection,
+    run: str = "",
+    tail: str = "",
+) -> int:
+    """Follow a run as its launch would show it, from any machine.
+
+    Ctrl-C asks: detach, or stop the run.
+    """
+    from runner.workflows.attach import AttachedRun
+    from runner.workflows.discovery import open_run_finder
+    from runner.workflows.host_pool import FLUSH_TIMEOUT_S, deadline
+
+    lines = parse_line_count("--tail", tail) if tail else None
+    composed = selection.compose_for_run(run)
+    with open_run_finder(composed, "attach") as finder:
+        code = AttachedRun(composed, finder, run).attach(lines)
+        finder.pool.console.close(deadline(FLUSH_TIMEOUT_S))
+    return code

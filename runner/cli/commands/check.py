@@ -1,0 +1,71 @@
+"""The verb `check`: the preflight checks of a cluster, and network trials."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+
+from runner.cli.command import Selection, open_pool, verb
+from runner.core.errors import ConfigError, NotReady, Problem
+
+OTHER_TASK = r"[~+]*task(=|\.(?!(nodes|nnodes)\b)|$)"
+"""Overrides that speak of a task, but not of its nodes."""
+
+
+@verb(
+    "check",
+    skip="leave this check out; repeatable",
+    smoke="then a real run, 20 seconds of all_reduce on the ranks and the backend of a launch",
+    bandwidth="then a real run that measures between every two nodes, and names the slow one",
+)
+def check(
+    selection: Selection,
+    skip: Sequence[str] = (),
+    smoke: bool = False,
+    bandwidth: bool = False,
+    json_: bool = False,
+) -> int:
+    """Look for what is wrong with a cluster, before a run does.
+
+    Errors are what a launch refuses for, or hangs of; without --smoke and --bandwidth nothing is
+    started.
+    """
+    from runner.checks.registry import CHECKS
+    from runner.ui.reports import findings
+    from runner.workflows.preflight import run_preflight
+
+    modes = [name for name, enabled in (("smoke", smoke), ("pairs", bandwidth)) if enabled]
+    if modes and json_:
+        message = "prints findings; --smoke and --bandwidth print what a run does"
+        hint = "their results are data, too: in outputs/NODE/collectives.json of their run"
+        raise ConfigError([Problem("--json", message, hint)])
+    unknown = sorted(set(skip) - CHECKS.keys())
+    if unknown:
+        message = f"there is no check {unknown[0]!r}"
+        raise ConfigError([Problem("--skip", message, f"there are {', '.join(CHECKS)}")])
+    composed = selection.compose()
+    with open_pool(replace(composed, spec=replace(composed.spec, run_id="check"))) as pool:
+        findings_by_check = run_preflight(composed, pool, skip)
+    if json_:
+        print(json.dumps(findings.as_data(findings_by_check)))
+    else:
+        width, colour = findings.detect_screen()
+        spec = composed.spec
+        print(
+            findings.render(findings_by_check, spec.cluster, spec.task.name, width, colour=colour)
+        )
+    code = NotReady.exit_code if findings.errors(findings_by_check) else 0
+    for mode in modes:
+        code = code or _run_collectives(mode, selection)
+    return code
+
+
+def _run_collectives(mode: str, selection: Selection) -> int:
+    """Launch the shipped task that tests the network, on the nodes of the user's own task."""
+    from runner.workflows.launch import run
+
+    kept = [word for word in selection.settings if not re.match(OTHER_TASK, word)]
+    settings = (*kept, "task=collectives", f"task.args.mode={mode}")
+    return run(replace(selection, settings=settings).compose())

@@ -1,0 +1,48 @@
+"""The verb `clean`: garbage collection of old runs and releases on the hosts."""
+
+from __future__ import annotations
+
+import json
+
+from runner.cli.command import Selection, open_pool, parse_duration, verb, workdir_request
+from runner.core.codec import encode
+from runner.core.errors import Interrupted
+
+
+@verb(
+    "clean",
+    older_than="what ended or was used so long ago: 7d, 12h, 30m; 7d unless given",
+    dry_run="remove nothing, only say what would go",
+)
+def clean(
+    selection: Selection,
+    older_than: str = "7d",
+    dry_run: bool = False,
+    json_: bool = False,
+) -> int:
+    """Remove old runs and releases from every host.
+
+    With their logs and what the ranks wrote there; never what is in use.
+    """
+    from runner.control.rpc.broadcast import Broadcast
+    from runner.core.planning.readiness import workdir_problems
+    from runner.ui.reports import tables
+
+    request = {
+        "older_than_s": parse_duration("--older-than", older_than, allow_bare=False),
+        "dry_run": dry_run,
+    }
+    composed = selection.compose()
+    spec = composed.spec
+    with open_pool(composed) as pool:
+        pool.collect_facts(lambda node: workdir_request(spec, node), workdir_problems)
+        pool.console.phase("cleaning")
+        broadcast = Broadcast(pool.sessions, pool.inbox, spec.lost_s, pool.console.node_status)
+        try:
+            cleaned = broadcast.all("clean", request, reply_kind="cleaned")
+        except Interrupted as error:
+            message = "interrupted; what was removed until then is gone, the rest is whole"
+            raise Interrupted(error.exit_code, message) from None
+    results = {node.name: tables.CleanResult.from_reply(cleaned[node.name]) for node in spec.nodes}
+    print(json.dumps(encode(results)) if json_ else tables.render_clean(results, dry_run=dry_run))
+    return 0

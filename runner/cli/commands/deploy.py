@@ -1,0 +1,55 @@
+"""The verb `deploy`: a push of the code to every host."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+from runner.cli.command import Selection, open_pool, verb, workdir_request
+from runner.core.codec import encode
+from runner.core.errors import ConfigError, Problem
+
+
+@verb("deploy")
+def deploy(
+    selection: Selection,
+    json_: bool = False,
+) -> int:
+    """Push the code you stand in to every host.
+
+    A launch does so by itself, where a host lacks it.
+    """
+    from runner.control.code.snapshot import Snapshot
+    from runner.core.planning.readiness import workdir_problems
+    from runner.ui.reports import tables
+
+    composed = selection.compose()
+    spec = composed.spec
+    if not spec.deploy.enabled:
+        message = f"cluster {spec.cluster} takes no code: it is in {spec.project} on its hosts"
+        hint = "cluster.deploy=auto without cluster.project pushes it"
+        if not selection.names_cluster:
+            hint = "which cluster? python -m runner deploy --cluster NAME"
+        raise ConfigError([Problem("cluster.deploy", message, hint)])
+    snapshot = Snapshot.take(spec, Path.cwd(), composed.run_dir)
+    with open_pool(composed) as pool:
+        for note in snapshot.notes:
+            pool.console.message(f"note: {note}")
+        facts = pool.collect_facts(lambda node: workdir_request(spec, node), workdir_problems)
+        started_at = time.monotonic()
+        received = pool.push(snapshot, facts, verify=True)
+        seconds = time.monotonic() - started_at
+    deployed = tables.PushResult(
+        release=snapshot.code.release,
+        commit=snapshot.code.commit,
+        files=len(snapshot.manifest.files),
+        size=snapshot.manifest.size,
+        seconds=round(seconds, 3),
+        sent={
+            node.name: received[node.name].sent if received[node.name].is_new else None
+            for node in spec.nodes
+        },
+    )
+    print(json.dumps(encode(deployed)) if json_ else tables.render_push(deployed))
+    return 0

@@ -1,0 +1,23 @@
+"""The verb `explain`: the provenance of values."""
+
+from __future__ import annotations
+
+import json
+
+from runner.cli.command import Selection, verb
+from runner.core.codec import encode
+
+
+@verb("explain", key="such as cluster.python; everything below it is told")
+def explain(
+    selection: Selection,
+    key: str,
+    json_: bool = False,
+) -> int:
+    """Say which file or word set a value, and what it overrides."""
+    from runner.ui.reports import tables
+
+    with selection.composer() as composer:
+        origins = composer.origins(selection.overrides, key)
+    print(json.dumps(encode(origins)) if json_ else tables.render_origins(origins))
+    return 0

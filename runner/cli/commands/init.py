@@ -1,0 +1,61 @@
+"""The verb `init`: the first YAML of a project."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+
+from runner.cli.command import Selection, verb
+from runner.core.model.launch_request import DryRun
+
+
+@verb(
+    "init",
+    cluster="the name of the new cluster's file",
+    task_="the name of the new task's file",
+    hosts="names, gpu[01-16], user@address:port, or NAME=ADDRESS; repeatable",
+    user="the login name on the hosts",
+    key="the private key to log in with",
+    python="the interpreter that has torch, on the hosts",
+    script="the program to train with",
+    json_="print what a program can read, and ask nothing",
+)
+def init(
+    cluster: str = "mine",
+    task_: str = "train",
+    hosts: Sequence[str] = (),
+    user: str = "",
+    key: str = "",
+    python: str = "",
+    script: str = "",
+    json_: bool = False,
+) -> int:
+    """Write the first YAML of a project, and a fabfile.
+
+    On a terminal it asks for what no flag says; a file that is there is kept.
+    """
+    from runner.cli.scaffold import scaffold
+    from runner.workflows.launch import dry_run
+
+    interactive = sys.stdin.isatty() and sys.stdout.isatty() and not json_
+    with contextlib.redirect_stdout(sys.stderr if json_ else sys.stdout):
+        result = scaffold(
+            cluster=cluster,
+            task=task_,
+            hosts=hosts,
+            user=user,
+            key=key,
+            python=python,
+            script=script,
+            interactive=interactive,
+        )
+    if json_:
+        data = {"written": result.written, "kept": result.existing}
+        print(json.dumps({name: [str(path) for path in paths] for name, paths in data.items()}))
+    if result.try_now:
+        composed = Selection(settings=tuple(result.overrides)).compose()
+        dry_run(replace(composed, dry_run=DryRun.OFFLINE), as_json=False)
+    return 0

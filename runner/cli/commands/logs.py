@@ -1,0 +1,145 @@
+"""The verb `logs`: the output of the ranks of a run."""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from runner.cli.command import Selection, parse_duration, parse_line_count, verb
+from runner.core.errors import ConfigError, Problem
+from runner.core.outcome.exits import SIGNAL_EXIT_BASE
+from runner.core.planning.build_plan import Plan
+
+if TYPE_CHECKING:
+    from runner.ui.reports.grep import OutputSink
+
+
+@verb(
+    "logs",
+    rank="of these ranks only: 3, or 0,4-7; repeatable",
+    node="of the ranks of this node only",
+    follow="go on until the run ends",
+    tail="the last lines of each rank: 100",
+    since="what was written in this time: 10m, 2h (to within 10 s)",
+    grep="only lines that match this regular expression",
+)
+def logs(
+    selection: Selection,
+    run: str = "",
+    rank: Sequence[str] = (),
+    node: str = "",
+    follow: bool = False,
+    tail: str = "",
+    since: str = "",
+    grep: str = "",
+) -> int:
+    """Show what the ranks of a run wrote, while it is on and afterwards.
+
+    Rank after rank; with --follow as it comes.
+    """
+    from runner.ui.reports.grep import GrepFilter
+    from runner.workflows.attach import AttachedRun
+    from runner.workflows.discovery import open_run_finder
+    from runner.workflows.host_pool import FLUSH_TIMEOUT_S, deadline
+
+    start = log_start(tail, since)
+    pattern = _compile_pattern(grep)
+    composed = selection.compose_for_run(run)
+    with open_run_finder(composed, "logs", plain=True) as finder:
+        console = finder.pool.console
+        attached = AttachedRun(composed, finder, run)
+        select = functools.partial(select_ranks, rank=",".join(rank), node=node, later=follow)
+        show_node = only_node(node, console.rank_output)
+        grep_filter = GrepFilter(pattern, show_node)
+        show = grep_filter.feed if grep else show_node
+        if follow:
+            code = attached.follow(show, select, start, grep_filter.finish)
+        else:
+            code = attached.logs(show, select, start)
+            grep_filter.finish()
+        if not code and not follow:
+            if not attached.has_output:
+                console.message(f"run {attached.plan.run_id}: nothing was written")
+            elif grep and not grep_filter.has_match:
+                console.message(f"run {attached.plan.run_id}: no line matches")
+        pool = finder.pool
+        console.close(
+            deadline(FLUSH_TIMEOUT_S) if code >= SIGNAL_EXIT_BASE else lambda: pool.signal_pending
+        )
+    return code
+
+
+def log_start(tail: str, since: str) -> dict[str, float]:
+    """Return where logs begin, from the flags that say so."""
+    if tail and since:
+        message = "--tail and --since both say where to begin"
+        raise ConfigError([Problem("logs", message, "give one of them")])
+    if tail:
+        return {"tail": parse_line_count("--tail", tail)}
+    return {"since": parse_duration("--since", since)} if since else {}
+
+
+def _compile_pattern(grep: str) -> re.Pattern[bytes]:
+    try:
+        return re.compile(os.fsencode(grep))
+    except (re.error, OverflowError, RecursionError) as error:
+        message = f"is no regular expression: {error}"
+        raise ConfigError([Problem("--grep", message, "see docs.python.org/library/re")]) from error
+
+
+def only_node(node: str, show: OutputSink) -> OutputSink:
+    """Return what shows the ranks of that node only, or all for "": one may have been on two."""
+
+    def show_node(name: str, rank: int, stream: str, data: bytes) -> None:
+        if node in ("", name):
+            show(name, rank, stream, data)
+
+    return show_node
+
+
+def select_ranks(plan: Plan, rank: str, node: str, *, later: bool = False) -> list[int]:
+    """Return the ranks that the flags choose; with `later`, also those that may yet start.
+
+    Raises:
+        ConfigError: The run has none of them.
+    """
+    ranks_on_nodes = {(number, share.node) for share in plan.nodes for number in share.ranks}
+    if later and plan.torch_assigns_ranks:
+        max_ranks = max(plan.max_nodes, len(plan.nodes)) * max(
+            share.rank_count for share in plan.nodes
+        )
+        ranks_on_nodes |= {
+            (number, share.node) for share in plan.nodes for number in range(max_ranks)
+        }
+    known_ranks = sorted({number for number, _ in ranks_on_nodes})
+    chosen = known_ranks
+    if node:
+        names = [share.node for share in plan.nodes]
+        if node not in names:
+            message = f"run {plan.run_id} has no node {node!r}; it has {', '.join(names[:20])}"
+            raise ConfigError([Problem("--node", message)])
+        chosen = [number for number in chosen if (number, node) in ranks_on_nodes]
+    if rank:
+        requested = _parse_ranks(rank)
+        missing = [number for number in requested if number not in known_ranks]
+        if missing:
+            message = (
+                f"run {plan.run_id} has ranks 0 to {len(known_ranks) - 1}, and no rank {missing[0]}"
+            )
+            raise ConfigError([Problem("--rank", message)])
+        chosen = [number for number in chosen if number in requested]
+    return chosen
+
+
+def _parse_ranks(text: str) -> list[int]:
+    ranks: list[int] = []
+    for part in text.split(","):
+        match = re.fullmatch(r"(\d{1,6})(?:-(\d{1,6}))?", part.strip())
+        if not match or int(match[2] or match[1]) < int(match[1]):
+            message = f"must be numbers, not {text!r}"
+            raise ConfigError([Problem("--rank", message, "such as --rank 3, --rank 0,4-7")])
+        ranks += range(int(match[1]), int(match[2] or match[1]) + 1)
+    return ranks

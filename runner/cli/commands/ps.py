@@ -1,0 +1,30 @@
+"""The verb `ps`: the list of runs on the hosts."""
+
+from __future__ import annotations
+
+import json
+
+from runner.cli.command import Selection, verb
+
+
+@verb("ps", all_="ended runs as well")
+def ps(
+    selection: Selection,
+    all_: bool = False,
+    json_: bool = False,
+) -> int:
+    """List the runs on the cluster's hosts.
+
+    Yours, and other people's where their folders may be read.
+    """
+    from runner.ui.reports import run_table
+    from runner.workflows.discovery import open_run_finder
+
+    composed = selection.compose_for_run("")
+    with open_run_finder(composed, "ps", plain=True, gpus=True) as finder:
+        runs = finder.runs()
+        rows = run_table.rows(runs, all_=all_, clock_offsets=finder.clock_offsets)
+        others = run_table.foreign_gpu_use(finder.facts, runs)
+        table = run_table.Table(rows, others, finder.unreachable, finder.unreadable_runs)
+    print(json.dumps(table.as_data()) if json_ else run_table.render(table, all_=all_))
+    return 0

@@ -1,0 +1,47 @@
+"""The verb `pull`: a download of the logs, records and outputs of a run."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+
+from runner.cli.command import Selection, verb
+from runner.core.errors import Problem
+from runner.ui.problems import render
+
+
+@verb("pull")
+def pull(
+    selection: Selection,
+    run: str = "",
+    json_: bool = False,
+) -> int:
+    """Bring a run's logs, records and outputs home, into runs/RUN.
+
+    What is here already is not fetched again; a launch does so by itself at its end.
+    """
+    from runner.ui.reports import download
+    from runner.workflows.attach import AttachedRun
+    from runner.workflows.discovery import open_run_finder
+
+    composed = selection.compose_for_run(run)
+    with open_run_finder(composed, "pull") as finder:
+        attached = AttachedRun(composed, finder, run)
+        pulled = attached.pull()
+    expected = {
+        *finder.unreachable,
+        *(share.node for share in attached.plan.nodes),
+    }  # or may have some of it
+    missing = [name for name in attached.all_nodes if name in expected and name not in pulled]
+    problems = [*download.problems(pulled)]
+    problems += [
+        finder.unreachable.get(n) or Problem(n, "has nothing of that run") for n in missing
+    ]
+    if json_:
+        print(json.dumps(download.as_data(pulled)))
+    else:
+        print(download.summary(pulled, os.path.relpath(attached.store.folder)))
+    if problems:
+        print(render(problems), file=sys.stderr)
+    return 3 if missing or not all(result.is_complete for result in pulled.values()) else 0

@@ -1,0 +1,47 @@
+"""The verb `stop`: the end of a run on every host, with proof."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from runner.cli.command import Selection, verb
+from runner.core.errors import ConfigError, NotReady, Problem, StopUnverified
+
+if TYPE_CHECKING:
+    from runner.workflows.discovery import RunFinder
+
+
+@verb("stop", run="the run's id, or latest")
+def stop(
+    selection: Selection,
+    run: str = "",
+    json_: bool = False,
+) -> int:
+    """End a run on every host, and prove that nothing of it is left.
+
+    Works whether its launch, its links or its supervisors live or not.
+    """
+    from runner.ui.reports import run_table
+    from runner.workflows.attach import AttachedRun
+    from runner.workflows.discovery import open_run_finder
+
+    if not run:
+        hint = "python -m runner ps shows which there are; --run latest is the latest one"
+        raise ConfigError([Problem("--run", "which run?", hint)])
+    composed = selection.compose_for_run(run)
+    opened_finder: RunFinder | None = None
+    try:
+        with open_run_finder(composed, "stop") as finder:
+            opened_finder = finder
+            attached = AttachedRun(composed, finder, run)
+            verdict, leftovers = attached.stop()
+    except NotReady as error:
+        if opened_finder is None or opened_finder.unreachable:  # it may go on there
+            raise StopUnverified(error.problems) from error
+        raise
+    result = run_table.StopResult(
+        attached.plan.run_id, composed.cluster_selector, verdict, leftovers
+    )
+    print(json.dumps(result.as_data()) if json_ else run_table.render_stop(result))
+    return result.exit_code

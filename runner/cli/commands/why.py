@@ -1,0 +1,70 @@
+"""The verb `why`: the verdict of an ended run."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from runner.cli.command import Selection, verb
+from runner.core.errors import NotReady, Problem
+
+if TYPE_CHECKING:
+    from runner.control.record.run_store import RunStore
+    from runner.core.model.launch_request import LaunchRequest
+
+
+@verb("why")
+def why(
+    selection: Selection,
+    run: str = "",
+    json_: bool = False,
+) -> int:
+    """Say again how a run ended, and why.
+
+    From the record here, or from the hosts where there is none.
+    """
+    from runner.control.record.run_store import RunStore
+    from runner.ui.reports import report
+
+    composed = selection.compose_for_run(run)
+    store = RunStore(composed.run_dir.parent / (run or "latest"))
+    if not store.has_result:
+        store = _download_record(composed, run)
+    if json_:
+        print(json.dumps(json.loads((store.folder / "result.json").read_text(encoding="utf-8"))))
+        return 0
+    plan, verdict = store.read_result()
+    folder = store.folder.parent / plan.run_id
+    report_text = report.final_report(
+        plan,
+        verdict,
+        Path(os.path.relpath(folder)),
+        store.tail,
+        disconnect_s=plan.nodes[0].order.disconnect_s,
+        cluster_selector=composed.cluster_selector,
+    )
+    print(report_text)
+    return 0
+
+
+def _download_record(composed: LaunchRequest, run: str) -> RunStore:
+    """Bring the record of an ended run here.
+
+    Raises:
+        NotReady: It has not ended, or cannot be had.
+    """
+    from runner.workflows.attach import AttachedRun
+    from runner.workflows.discovery import open_run_finder
+
+    with open_run_finder(composed, "why") as finder:
+        attached = AttachedRun(composed, finder, run)
+        if attached.relaunch_pending or not attached.already_ended:
+            state = "is about to start once more" if attached.relaunch_pending else "has not ended"
+            message = f"run {attached.plan.run_id} {state}, as far as the hosts say"
+            selector = f"--run {attached.plan.run_id} {composed.cluster_selector}"
+            hint = f"python -m runner attach {selector}\npython -m runner stacks {selector}"
+            raise NotReady([Problem("--run", message, hint)])
+        attached.pull()
+    return attached.store
