@@ -121,7 +121,7 @@ class Ring:
 def ring(monkeypatch: pytest.MonkeyPatch) -> Iterator[Ring]:
     """No supervisor yet."""
     for end in (hub, member):
-        monkeypatch.setattr(end, "FAREWELL_S", 0.05)  # they all share one thread here
+        monkeypatch.setattr(end, "GOODBYE_TIMEOUT_S", 0.05)  # they all share one thread here
     made = Ring()
     yield made
     made.close()
@@ -217,9 +217,9 @@ def test_a_hub_that_nobody_reaches(
     elastic: dict[str, Any],
 ) -> None:
     """Where no controller watches over the start, that is the end of who cannot."""
-    monkeypatch.setattr(member, "COME_S", 0.3)
+    monkeypatch.setattr(member, "JOIN_TIMEOUT_S", 0.3)
     ring.listener.close()
-    ring.add("b", expected=expected, **elastic)
+    ring.add("b", required_members=expected, **elastic)
     ring.quiet(0.6)
     why = "it could not be reached within 0.3 s"
     assert ring.heard["b"].said == ([("lost", "a", why)] if expected else [])
@@ -227,7 +227,7 @@ def test_a_hub_that_nobody_reaches(
 
 def test_a_hub_to_which_nobody_comes(ring: Ring, monkeypatch: pytest.MonkeyPatch) -> None:
     """That is the end as well."""
-    monkeypatch.setattr(hub, "COME_S", 0.3)
+    monkeypatch.setattr(hub, "JOIN_TIMEOUT_S", 0.3)
     ring.add("a", required_members=("b",))
     ring.until(lambda: ring.heard["a"].said == [("lost", "b", "it did not begin within 0.3 s")])
 

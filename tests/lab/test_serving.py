@@ -48,7 +48,7 @@ def serving(addr: str = "127.0.0.1", after: float = 0.0, node: str = "here") -> 
 
 def test_the_program_starts_once_the_service_listens(start: RunStarter) -> None:
     """And both end, the service last; its folder goes, its log stays."""
-    run = start("print=up", service=serving(after=1.0))
+    run = start("print=up", sidecar=serving(after=1.0))
     assert run.bodies(ProgramStarted) == []
     assert run.wait_ended() == Ended(State.SUCCEEDED)
     (log,) = Path(run.folder.attempt_folder(0)).glob("server.out")
@@ -62,7 +62,7 @@ def test_a_service_that_others_use_outlives_the_program_beside_it(
 ) -> None:
     """Until the last of them has hung up."""
     service = serving(lab.address)
-    run = start("wait=go", service=service)
+    run = start("wait=go", sidecar=service)
     run.wait_started()
     argv = [sys.executable, "-c", CLIENT, service.addr, str(service.port)]
     client = lab["node1"].popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
@@ -82,7 +82,7 @@ def test_a_service_that_ends_too_early_ends_the_run(start: RunStarter) -> None:
     """Its last words are the reason."""
     words = "print('half of it'); raise SystemExit('no room in here')"
     service = Sidecar("server", "here", "127.0.0.1", free_port(), (sys.executable, "-c", words))
-    run = start("print=up", service=service)
+    run = start("print=up", sidecar=service)
     assert run.wait_ended().state is State.FAILED
     assert run.bodies(ProgramStarted) == []
     (stopping,) = run.bodies(Stopping)
@@ -92,7 +92,7 @@ def test_a_service_that_ends_too_early_ends_the_run(start: RunStarter) -> None:
 def test_a_service_that_cannot_be_started_ends_the_run(start: RunStarter) -> None:
     """It is not there."""
     service = Sidecar("server", "here", "127.0.0.1", free_port(), ("/nowhere/server",))
-    run = start("print=up", service=service)
+    run = start("print=up", sidecar=service)
     assert run.wait_ended().state is State.FAILED
     (stopping,) = run.bodies(Stopping)
     assert stopping.reason == "cannot start /nowhere/server: No such file or directory"
@@ -100,7 +100,7 @@ def test_a_service_that_cannot_be_started_ends_the_run(start: RunStarter) -> Non
 
 def test_a_run_that_still_waits_for_its_service_can_be_stopped(start: RunStarter) -> None:
     """The node that is to run it has not begun."""
-    run = start("print=up", service=serving(node="elsewhere"), grace_s=60.0)
+    run = start("print=up", sidecar=serving(node="elsewhere"), grace_s=60.0)
     run.send_command("stop")
     assert run.wait_ended(5).state is State.STOPPED
     assert run.bodies(ProgramStarted) == []
@@ -108,7 +108,7 @@ def test_a_run_that_still_waits_for_its_service_can_be_stopped(start: RunStarter
 
 def test_the_death_of_the_supervisor_takes_the_service_along(start: RunStarter) -> None:
     """And what it kept."""
-    run = start("print=up", "sleep=600", service=serving())
+    run = start("print=up", "sleep=600", sidecar=serving())
     run.wait_started()
     os.kill(run.supervisor(), signal.SIGKILL)
     assert run.wait_ended().state is State.FAILED
