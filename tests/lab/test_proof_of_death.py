@@ -125,7 +125,7 @@ def gone(run: SupervisedRun) -> None:
 
 def test_program_has_a_cgroup_and_leaves_none(start: RunStarter, inside: Sequence[str]) -> None:
     """Supervisor and guardian stay outside; where none can be made, all goes on without."""
-    run = start("daemon", "sleep=600", inside=inside)
+    run = start("daemon", "sleep=600", wrapper=inside)
     run.wait_started()
 
     assert bool(home(run)) == (not inside)
@@ -159,7 +159,7 @@ def test_what_made_cgroups_of_its_own_leaves_none(start: RunStarter) -> None:
 def test_missing_program_leaves_no_cgroup(start: RunStarter, inside: Sequence[str]) -> None:
     """It was made for nothing, and goes."""
     before = ours()
-    run = start(argv=("/no/such/python",), inside=inside)
+    run = start(argv=("/no/such/python",), wrapper=inside)
 
     assert run.wait_ended().state is State.FAILED
     run.until(lambda: ours() <= before)
@@ -168,7 +168,7 @@ def test_missing_program_leaves_no_cgroup(start: RunStarter, inside: Sequence[st
 @pytest.mark.parametrize("way", ["zombies", "forks", "hops"])
 def test_odd_ranks_end_with_the_grace(start: RunStarter, inside: Sequence[str], way: str) -> None:
     """Zombies are not waited for; whoever forks is caught."""
-    run = start("deaf", "zombies=20" if way == "zombies" else way, "sleep=600", inside=inside)
+    run = start("deaf", "zombies=20" if way == "zombies" else way, "sleep=600", wrapper=inside)
     run.wait_started()
     run.send_command("stop")
     ended = run.wait_ended(12)
@@ -179,7 +179,7 @@ def test_odd_ranks_end_with_the_grace(start: RunStarter, inside: Sequence[str], 
 
 def test_stopped_rank_ends_with_the_grace(start: RunStarter, inside: Sequence[str]) -> None:
     """It never sees TERM; KILL needs no cooperation."""
-    run = start("sleep=600", inside=inside)
+    run = start("sleep=600", wrapper=inside)
     run.wait_started()
     for rank in run.bodies(RankStarted):
         os.kill(rank.pid, signal.SIGSTOP)
@@ -194,7 +194,7 @@ def test_traced_rank_ends_with_the_grace(
     start: RunStarter, inside: Sequence[str], hold: Hold
 ) -> None:
     """A debugger that sleeps keeps its zombie, and nothing else."""
-    run = start("deaf", "sleep=600", ranks=1, inside=inside)
+    run = start("deaf", "sleep=600", ranks=1, wrapper=inside)
     run.wait_started()
     hold(run.bodies(RankStarted)[0].pid, ATTACH)
     run.send_command("stop")
@@ -236,7 +236,7 @@ def test_after_both_died_what_is_left_is_found(
     start: RunStarter, inside: Sequence[str], way: str
 ) -> None:
     """By its cgroup, which proves it, or by mark, blood and session, which does not."""
-    run = start("daemon", "zombies=3", "deaf", way, inside=inside)
+    run = start("daemon", "zombies=3", "deaf", way, wrapper=inside)
     run.wait_started()
     with contextlib.suppress(ProcessLookupError):  # one that hops is elsewhere by now
         os.kill(run.bodies(RankStarted)[0].pid, signal.SIGSTOP)
@@ -255,7 +255,7 @@ def test_after_both_died_a_cgroup_finds_who_left_everything(
 ) -> None:
     """No parent, no session, no mark: only the cgroup tells, and the record says when none can."""
     path = tmp_path / "escaped"
-    run = start("deaf", f"escape={path}", "sleep=600", ranks=1, inside=inside)
+    run = start("deaf", f"escape={path}", "sleep=600", ranks=1, wrapper=inside)
     run.until(path.exists)
     run.wait_started()
     escaped = int(path.read_text())
@@ -275,7 +275,7 @@ def test_after_both_died_a_child_without_a_mark_is_found_by_blood(
     start: RunStarter, inside: Sequence[str]
 ) -> None:
     """Its parent has the mark; a shell that started something with the mark has not."""
-    run = start("bare", "deaf", "sleep=600", ranks=1, inside=inside)
+    run = start("bare", "deaf", "sleep=600", ranks=1, wrapper=inside)
     run.wait_started()
     rank = run.bodies(RankStarted)[0].pid
     children = Path(f"/proc/{rank}/task/{rank}/children")
@@ -306,7 +306,7 @@ def test_after_both_died_an_orphan_without_a_mark_is_found_by_its_session(
 ) -> None:
     """The session's leader has the mark, and nobody joins a session but by birth."""
     path = tmp_path / "stray"
-    run = start("deaf", f"stray={path}", "sleep=600", ranks=1, inside=inside)
+    run = start("deaf", f"stray={path}", "sleep=600", ranks=1, wrapper=inside)
     run.until(path.exists)
     stray = int(path.read_text())
     assert stray not in run.processes()
@@ -332,7 +332,7 @@ def test_after_both_died_none_is_orphaned_by_the_killing(
                     found.append(int(entry.name))
         return found
 
-    run = start("deaf", f"sheds={seconds}", ranks=1, inside=inside)
+    run = start("deaf", f"sheds={seconds}", ranks=1, wrapper=inside)
     run.until(shed)
     kill_both(run)
     run.run_as_agent(RECOVER_CODE)
@@ -350,7 +350,7 @@ def test_child_without_its_first_thread_is_no_zombie(
 ) -> None:
     """The kernel shows it as one, and it runs on."""
     path = tmp_path / "headless"
-    run = start("deaf", f"headless={path}", ranks=1, grace_s=0.3, inside=inside)
+    run = start("deaf", f"headless={path}", ranks=1, grace_s=0.3, wrapper=inside)
     ended = run.wait_ended(5)
 
     assert (ended.state, ended.killed, ended.verified) == (State.SUCCEEDED, 1, True)
@@ -361,7 +361,7 @@ def test_after_a_dead_supervisor_the_guardian_proves_it(
     start: RunStarter, inside: Sequence[str]
 ) -> None:
     """It saw all of the run, whatever became of the environment."""
-    run = start("daemon", "deaf", "hops", inside=inside)
+    run = start("daemon", "deaf", "hops", wrapper=inside)
     run.wait_started()
     os.kill(run.supervisor(), signal.SIGKILL)
     ended = run.wait_ended(12)
