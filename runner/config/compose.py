@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from hydra.conf import HydraConf
     from hydra.core.config_search_path import ConfigSearchPath
 
-    from runner.config.provenance import Origin
+    from runner.core.model.results import Origin
 
 PRIMARY = "runner"
 NODES_PREFIX = "cluster.nodes."

@@ -13,24 +13,10 @@ from hydra.core.override_parser.types import Override
 from omegaconf import OmegaConf
 
 from runner.config.error_messages import display_path
+from runner.core.model.results import Setting
 
 KeyPath = tuple[str, ...]
 """The path to a key: its parts from the top."""
-
-
-@dataclass(frozen=True)
-class Setting:
-    """One place that sets a key.
-
-    Attributes:
-        where: "FILE:LINE", "command line: WORD", or "default".
-        key: The key that stands there: not always the one asked for where ranges make nodes.
-        value: What it says, as YAML.
-    """
-
-    where: str
-    key: str
-    value: str
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import yaml
@@ -15,7 +14,6 @@ from runner.config.error_messages import resolve_to_plain, unresolved_problem
 from runner.config.layers import (
     KeyPath,
     Layer,
-    Setting,
     leaf_paths,
     one_line_yaml,
     value_at,
@@ -24,6 +22,7 @@ from runner.config.layers import (
 from runner.config.nodes import NODE_KEYS, expand_range
 from runner.config.validation import suggest, unknown_key
 from runner.core.errors import ConfigError, Problem
+from runner.core.model.results import Origin, Setting
 
 NODES_PATH: KeyPath = ("cluster", "nodes")
 CLUSTER_DEFAULTS: Mapping[str, KeyPath] = {
@@ -37,25 +36,6 @@ CLUSTER_DEFAULTS: Mapping[str, KeyPath] = {
 NULL_MEANS_UNSET = ("host", "user", "port", "transport")
 """The keys of a node for which null means the same as being left out."""
 RUN_ID_EXAMPLE = "MMDD-HHMM-TASK-xxxx"
-
-
-@dataclass(frozen=True)
-class Origin:
-    """One value, and where it comes from.
-
-    Attributes:
-        key: The full key.
-        value: Its value as YAML, interpolations resolved, what is secret as ***.
-        written: The same as it is written, "" if that is no different.
-        settings: All places that set it; the first one won.
-        problem: Why it cannot be resolved, or "".
-    """
-
-    key: str
-    value: str
-    written: str
-    settings: tuple[Setting, ...]
-    problem: str = ""
 
 
 def locate(tree: Any, key: str) -> KeyPath:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from runner.control.rpc.session import HostSession, Inbox
 from runner.control.rpc.wait import wait_for
+from runner.core.model.results import CommandResult
 from runner.core.protocol.frames import Frame
 
 MAX_OUTPUT_BYTES = 4 << 20
@@ -20,34 +20,6 @@ TIMEOUT_MARGIN_S = 15.0
 
 KILL_TIMEOUT_S = 12.0
 """How long hosts may take to end it after Ctrl-C (`host.ending.KILL_S`, and a margin)."""
-
-
-@dataclass
-class CommandResult:
-    """What a command did on one host.
-
-    Attributes:
-        node: Where.
-        exit_code: Its exit code, or minus the signal that ended it; None when that is not known.
-        stdout: Its standard output.
-        stderr: Its standard error.
-        problem: What kept it from an end of its own, "" for nothing.
-        truncated: Whether it printed more than is kept.
-        unverified: Whether something of it may be left.
-    """
-
-    node: str
-    exit_code: int | None = None
-    stdout: bytearray = field(default_factory=bytearray)
-    stderr: bytearray = field(default_factory=bytearray)
-    problem: str = ""
-    truncated: bool = False
-    unverified: bool = False
-
-    @property
-    def is_done(self) -> bool:
-        """Whether nothing more is to come."""
-        return self.exit_code is not None or bool(self.problem)
 
 
 class RemoteCommand:

@@ -11,12 +11,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from runner.control.attempt.monitor import AttemptMonitor
-from runner.control.record.download import PullResult
 from runner.control.record.log_reader import LogDump, RankDiscovery
 from runner.control.record.run_store import RunStore
 from runner.control.rpc.session import Inbox
 from runner.core.errors import ConfigError, Interrupted
 from runner.core.model.launch_request import LaunchRequest
+from runner.core.model.results import PullResult
 from runner.core.model.run_info import current_hosts
 from runner.core.outcome.exits import SIGNAL_EXIT_BASE
 from runner.core.outcome.verdict import Verdict, fold_events

@@ -14,6 +14,7 @@ from runner.core.codec import decode
 from runner.core.errors import NotReady, Problem
 from runner.core.model.facts import Facts, FactsRequest
 from runner.core.model.launch_request import LaunchRequest
+from runner.core.model.results import RemoteRun
 from runner.core.model.run_info import HostRunStatus, RunInfo
 from runner.core.model.spec import Node, Spec
 from runner.core.planning.build_plan import Plan
@@ -21,24 +22,6 @@ from runner.core.protocol.paths import is_run_id
 from runner.ui.console.factory import open_console
 from runner.ui.console.plain import Console
 from runner.workflows.host_pool import HostPool, open_host_pool
-
-
-@dataclass(frozen=True)
-class RemoteRun:
-    """One run as its hosts tell of it.
-
-    Attributes:
-        info: What is on record of the whole.
-        by_host: What each host says that answered and has it.
-    """
-
-    info: RunInfo
-    by_host: Mapping[str, HostRunStatus]
-
-    @property
-    def run_id(self) -> str:
-        """Its name."""
-        return self.info.run_id
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,9 @@ import os
 from collections.abc import Collection, Container
 from pathlib import Path
 
-from runner.control.record.download import PullResult, pull
+from runner.control.record.download import pull
 from runner.core.errors import Interrupted, NotReady
+from runner.core.model.results import PullResult
 from runner.core.protocol.remote_files import FILE_KINDS
 from runner.ui.problems import render
 from runner.ui.reports import download

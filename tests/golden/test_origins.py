@@ -10,9 +10,9 @@ import pytest
 import yaml
 
 from runner.config.compose import Composer
-from runner.config.provenance import Origin
 from runner.config.search_path import shipped_folder
 from runner.core.errors import ConfigError
+from runner.core.model.results import Origin
 
 FILES = {
     "conf/cluster/lab.yaml": (

@@ -14,11 +14,12 @@ from typing import Any
 
 import pytest
 
-from runner.control.record.download import PullResult, pull
+from runner.control.record.download import pull
 from runner.control.rpc.connector import Connector, FactsCollector
 from runner.control.rpc.session import HostSession, Inbox
 from runner.core.errors import Interrupted, NotReady
 from runner.core.model.facts import FactsRequest
+from runner.core.model.results import PullResult
 from runner.core.model.spec import Node, Spec, Task
 from runner.core.protocol.frames import Frame
 

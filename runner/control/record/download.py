@@ -12,13 +12,14 @@ import time
 import zlib
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from runner.control.record.destination import DownloadFolder, FileDownload, plan_downloads
 from runner.control.rpc.session import HostSession, Inbox
 from runner.control.rpc.wait import wait_for
 from runner.core.errors import Problem
+from runner.core.model.results import PullResult
 from runner.core.protocol.frames import Frame
 from runner.core.protocol.remote_files import FILE_KINDS, RemoteFile
 from runner.core.text import printable
@@ -39,36 +40,6 @@ REPORT_S = 0.2
 MAX_PROBLEMS = 20
 FATAL_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EMFILE, errno.ENFILE)
 RETRY_HINT = "pull again: what came is kept, and it goes on from there"
-
-
-@dataclass
-class PullResult:
-    """What came of one node.
-
-    Attributes:
-        new_count: How many files and links are here that were not, or have grown.
-        existing_count: How many were here before.
-        fetched_bytes: Bytes fetched.
-        omitted_count: How many files the host has beyond what one pull may bring.
-        notes: What was passed over on the host, and why.
-        problems: What could not be had; the first of them.
-        failed_count: How many could not.
-        is_finished: Whether the host was gone through to the end.
-    """
-
-    new_count: int = 0
-    existing_count: int = 0
-    fetched_bytes: int = 0
-    omitted_count: int = 0
-    notes: list[str] = field(default_factory=list)
-    problems: list[Problem] = field(default_factory=list)
-    failed_count: int = 0
-    is_finished: bool = False
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether all there is of this node is here."""
-        return self.is_finished and not self.failed_count and not self.omitted_count
 
 
 def pull(

@@ -3,25 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from runner.core.codec import encode
 from runner.core.errors import Problem
+from runner.core.model.results import PullResult
 from runner.core.text import counted, format_size
 from runner.ui.node_names import fold_names
-
-
-class PullResult(Protocol):
-    """What came of one node."""
-
-    new_count: int
-    existing_count: int
-    fetched_bytes: int
-    omitted_count: int
-    notes: list[str]
-    problems: list[Problem]
-    failed_count: int
-    is_finished: bool
 
 
 def summary(results: Mapping[str, PullResult], folder: str) -> str:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from runner.core.codec import encode
 from runner.core.errors import Problem
 from runner.core.model.facts import Facts
+from runner.core.model.results import RemoteRun
 from runner.core.model.run_info import (
-    HostRunStatus,
-    RunInfo,
     aggregate_state,
     current_hosts,
     elastic_summary,
@@ -20,18 +19,6 @@ from runner.core.model.run_info import (
 from runner.core.outcome.verdict import NodeResult, Verdict
 from runner.core.text import counted, format_age, printable
 from runner.ui.node_names import fold_names
-
-
-class FoundRun(Protocol):
-    """A run as its hosts tell of it."""
-
-    @property
-    def info(self) -> RunInfo:
-        """What is on record of the whole."""
-
-    @property
-    def by_host(self) -> Mapping[str, HostRunStatus]:
-        """What each host says."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +78,7 @@ class Table:
         }
 
 
-def rows(runs: Iterable[FoundRun], *, all_: bool, clock_offsets: Mapping[str, float]) -> list[Row]:
+def rows(runs: Iterable[RemoteRun], *, all_: bool, clock_offsets: Mapping[str, float]) -> list[Row]:
     """Return a row per run that is on, or per run; the youngest first."""
     table_rows = []
     for run in runs:
@@ -120,7 +107,7 @@ def rows(runs: Iterable[FoundRun], *, all_: bool, clock_offsets: Mapping[str, fl
     return table_rows[::-1]
 
 
-def foreign_gpu_use(facts: Mapping[str, Facts], runs: Iterable[FoundRun]) -> list[ForeignGpuUse]:
+def foreign_gpu_use(facts: Mapping[str, Facts], runs: Iterable[RemoteRun]) -> list[ForeignGpuUse]:
     """Return the GPUs that processes hold which are none of these runs'.
 
     Where a run uses GPUs, those of its owner, and of users we may not know, pass for its.

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
+from runner.core.model.results import CommandResult, Origin
 from runner.core.outcome.exits import describe_exit
 from runner.core.text import counted, format_size
 from runner.ui.node_names import fold_names
@@ -80,66 +81,6 @@ def render_clean(results: Mapping[str, CleanResult], *, dry_run: bool) -> str:
             lines += [f"  run {name}" for name in result.runs]
             lines += [f"  release {name}" for name in result.releases]
     return "\n".join(lines)
-
-
-class CommandResult(Protocol):
-    """What a command did on one host."""
-
-    node: str
-    exit_code: int | None
-    stdout: bytearray
-    stderr: bytearray
-    problem: str
-    truncated: bool
-    unverified: bool
-
-
-class Setting(Protocol):
-    """A place that sets a value."""
-
-    @property
-    def where(self) -> str:
-        """The file and line, the word, or "default"."""
-        ...
-
-    @property
-    def key(self) -> str:
-        """The key it sets: that of a range of nodes, or of what holds for all of them."""
-        ...
-
-    @property
-    def value(self) -> str:
-        """What it says, as YAML."""
-        ...
-
-
-class Origin(Protocol):
-    """A value, and where it comes from."""
-
-    @property
-    def key(self) -> str:
-        """The full key."""
-        ...
-
-    @property
-    def value(self) -> str:
-        """What it is, as YAML."""
-        ...
-
-    @property
-    def written(self) -> str:
-        """How it is written, where that differs."""
-        ...
-
-    @property
-    def settings(self) -> Sequence[Setting]:
-        """Who sets it, the winner first."""
-        ...
-
-    @property
-    def problem(self) -> str:
-        """Why it has no value."""
-        ...
 
 
 def render_push(result: PushResult) -> str:

@@ -19,8 +19,9 @@ from runner.control.record.destination import (
     SymlinkDownload,
     plan_downloads,
 )
-from runner.control.record.download import PullResult, pull
+from runner.control.record.download import pull
 from runner.control.rpc.session import HostSession, Inbox
+from runner.core.model.results import PullResult
 from runner.core.model.spec import Node
 from runner.core.protocol.frames import Frame
 from runner.core.protocol.remote_files import FILE_KINDS, RemoteFile, validate

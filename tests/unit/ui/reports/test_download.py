@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from runner.control.record.download import PullResult
 from runner.core.errors import Problem
+from runner.core.model.results import PullResult
 from runner.ui.reports import download
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import signal
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pytest
 
-from runner.control.remote_exec import CommandResult
+from runner.core.model.results import CommandResult, Origin, Setting
 from runner.ui.reports import tables
 from runner.ui.reports.report import code_name
 from runner.ui.reports.tables import PushResult
@@ -127,26 +127,6 @@ def test_program_gets_every_answer() -> None:
     }
 
 
-@dataclass
-class Setting:
-    """Who sets a value."""
-
-    where: str
-    value: str
-    key: str
-
-
-@dataclass
-class Origin:
-    """A value."""
-
-    key: str
-    value: str
-    written: str = ""
-    settings: tuple[Setting, ...] = ()
-    problem: str = ""
-
-
 def test_origin_names_winner_and_losers() -> None:
     """Why a value is what it is, and what it would be otherwise."""
     given = [
@@ -155,11 +135,11 @@ def test_origin_names_winner_and_losers() -> None:
             "0.1",
             written="${base}",
             settings=(
-                Setting("command line", "0.1", "task.args.lr"),
-                Setting("conf/task/x.yaml:3", "0.5", "args.lr"),
+                Setting("command line", "task.args.lr", "0.1"),
+                Setting("conf/task/x.yaml:3", "args.lr", "0.5"),
             ),
         ),
-        Origin("cluster.user", "", problem="it refers to nothing"),
+        Origin("cluster.user", "", "", (), problem="it refers to nothing"),
     ]
 
     assert tables.render_origins(given).split("\n") == [
