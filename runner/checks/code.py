@@ -13,6 +13,8 @@ def code(context: CheckContext) -> Iterator[Finding]:
     if context.spec.pushes_code:
         for problem in context.push_problems:
             yield Finding(Level.ERROR, "", f"{problem.subject}: {problem.message}", problem.hint)
+    for node in context.ready_nodes:
+        yield from context.unmet("code", node)
     if not context.code.release:
         return
     release = f"release {context.code.release[:12]}"

@@ -13,6 +13,7 @@ from runner.core.model.packages import Requirements
 from runner.core.model.release import CodeRef
 from runner.core.model.spec import Node, Spec
 from runner.core.planning.build_plan import select_gpus
+from runner.core.planning.readiness import requirement_problems
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,11 @@ class CheckContext:
     def ready_nodes(self) -> tuple[Node, ...]:
         """Them alone."""
         return tuple(node for node, _ in self.ready)
+
+    def unmet(self, check: str, node: Node) -> list[Finding]:
+        """Return the requirements that a node does not meet, as errors of the check for them."""
+        problems = requirement_problems(check, self.spec, node, self.facts[node.name])
+        return [Finding.from_problem(problem) for problem in problems]
 
 
 def used_gpus(node: Node, facts: Facts) -> list[Gpu]:

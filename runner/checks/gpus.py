@@ -7,16 +7,14 @@ from collections.abc import Iterator
 from runner.checks.context import CheckContext, used_gpus
 from runner.core.model.facts import Facts, Gpu, GpuProcess
 from runner.core.model.finding import Finding, Level
-from runner.core.planning.readiness import gpu_problems
 
 
 def gpus(context: CheckContext) -> Iterator[Finding]:
     """An error where there are too few, a warning where they are mixed or somebody's."""
     models = {gpu.name for _, facts in context.answering for gpu in facts.gpus if gpu.name}
     for node, facts in context.ready:
-        problems = gpu_problems(node, facts)
-        yield from map(Finding.from_problem, problems)
-        if problems:
+        if errors := context.unmet("gpus", node):
+            yield from errors
             continue
         used = used_gpus(node, facts)
         yield Finding(Level.OK, node.name, _gpus_text(used, facts))

@@ -9,9 +9,12 @@ from runner.core.model.finding import Finding, Level
 
 
 def logout(context: CheckContext) -> Iterator[Finding]:
-    """A warning where logind kills what a user leaves; a detached launch refuses there."""
-    for name, facts in context.answering:
-        if facts.logind_kill_setting:
+    """An error where logind would kill a detached run, a warning where it kills other processes."""
+    for node in context.spec.nodes:
+        facts = context.facts.get(node.name)
+        if facts and (errors := context.unmet("logout", node)):
+            yield from errors
+        elif facts and facts.logind_kill_setting:
             message = f"logind kills what you leave when you log out ({facts.logind_kill_setting})"
             hint = f"KillUserProcesses=no, or KillExcludeUsers={facts.user}, in logind.conf there"
-            yield Finding(Level.WARNING, name, message, hint)
+            yield Finding(Level.WARNING, node.name, message, hint)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from runner.checks.context import CheckContext, most_common
 from runner.core.model.facts import Facts, Interpreter
 from runner.core.model.finding import Finding, Level
-from runner.core.planning.readiness import interpreter_problems, needs_python
+from runner.core.planning.readiness import needs_python
 
 SAME_VERSION_HINT = (
     "set cluster.python, for all or in cluster.setup, to the same version everywhere"
@@ -21,8 +21,8 @@ def python(context: CheckContext) -> Iterator[Finding]:
     """
     if not needs_python(context.spec.task):
         return
-    for node, facts in context.ready:
-        yield from map(Finding.from_problem, interpreter_problems(node, facts))
+    for node in context.ready_nodes:
+        yield from context.unmet("python", node)
     pythons = {node.name: facts.python for node, facts in context.ready if not facts.python.error}
     versions = {name: info.version for name, info in pythons.items()}
     common = most_common(versions)

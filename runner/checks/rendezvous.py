@@ -9,7 +9,6 @@ from runner.core.model.facts import Facts, Interpreter
 from runner.core.model.finding import Finding, Level
 from runner.core.model.spec import Node
 from runner.core.planning.etcd import CLIENT_PACKAGE
-from runner.core.planning.readiness import sidecar_problems, torchrun_problems
 
 INSTALL_HINT = "install it there: {python} -m pip install python-etcd"
 NO_V2_HINT = (
@@ -25,8 +24,7 @@ def rendezvous(context: CheckContext) -> Iterator[Finding]:
     """An error for each of them that is missing; nothing to say where torch needs no more."""
     for node, facts in context.ready:
         findings = [
-            *map(Finding.from_problem, sidecar_problems(context.spec, node, facts)),
-            *map(Finding.from_problem, torchrun_problems(context.spec, node, facts)),
+            *context.unmet("rendezvous", node),
             *_client_findings(context, node, facts.python),
             *_endpoint_findings(context, node, facts),
         ]

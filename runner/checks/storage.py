@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from runner.checks.context import CheckContext
 from runner.core.model.finding import Finding, Level
-from runner.core.planning.readiness import disk_problems, workdir_problems
+from runner.core.planning.readiness import free_space_hint
 
 LOW_DISK_BYTES, LOW_SHM_BYTES = 2 << 30, 1 << 30
 """Below so many bytes a run of some hours, or data loaders, may be in trouble."""
@@ -18,18 +18,13 @@ FREE_STEPS_GIB = (2, 10, 100, 1000)
 def storage(context: CheckContext) -> Iterator[Finding]:
     """An error where nothing can be stored, a warning where there is little room."""
     for node, facts in context.ready:
-        problems = [*workdir_problems(node, facts), *disk_problems(context.spec, node, facts)]
-        yield from map(Finding.from_problem, problems)
-        if problems:
+        if errors := context.unmet("storage", node):
+            yield from errors
             continue
         free = facts.disk_free
         if free is not None and free < LOW_DISK_BYTES:
             message = f"{facts.workdir} has {free >> 20} MiB free for logs and checkpoints"
-            hint = (
-                "remove what ended runs left: python -m runner clean --cluster "
-                f"{context.spec.cluster} --older-than 1h\nor set cluster.workdir to another disk"
-            )
-            yield Finding(Level.WARNING, node.name, message, hint)
+            yield Finding(Level.WARNING, node.name, message, free_space_hint(context.spec))
         else:
             yield Finding(Level.OK, node.name, f"{facts.workdir}, {_free_text(free)}")
         if facts.shm_free is not None and facts.shm_free < LOW_SHM_BYTES:

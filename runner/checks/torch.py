@@ -9,7 +9,7 @@ from runner.checks.context import CheckContext, most_common
 from runner.core.model.facts import Interpreter
 from runner.core.model.finding import Finding, Level
 from runner.core.model.packages import NCCL_PACKAGES
-from runner.core.planning.readiness import needs_python, needs_torch, torch_problems
+from runner.core.planning.readiness import needs_python, without_torch
 
 INSTALL_HINT = "the same on every node: {python} -m pip install {wanted}"
 
@@ -23,11 +23,11 @@ def torch(context: CheckContext) -> Iterator[Finding]:
     """
     if not needs_python(context.spec.task):  # whatever it uses, it is not known which
         return
-    needed = needs_torch(context.spec.task)
     for node, facts in context.ready:
-        for problem in torch_problems(node, facts):
-            finding = Finding.from_problem(problem)
-            yield finding if needed else replace(finding, level=Level.WARNING)
+        errors = context.unmet("torch", node)
+        yield from errors
+        for problem in () if errors else without_torch(node, facts):
+            yield replace(Finding.from_problem(problem), level=Level.WARNING)
     pythons = {node.name: facts.python for node, facts in context.ready if facts.python.torch}
     versions = {name: _versions(info) for name, info in pythons.items()}
     common = {

@@ -13,8 +13,10 @@ from runner.control.code.snapshot import Snapshot
 from runner.control.network_probe import NetworkProber
 from runner.control.rpc.connector import facts_request
 from runner.core.errors import ConfigError, NotReady
+from runner.core.model.facts import FactsRequest
 from runner.core.model.finding import Finding
 from runner.core.model.launch_request import LaunchRequest
+from runner.core.model.spec import Node, Spec
 from runner.workflows.host_pool import HostPool
 
 
@@ -31,13 +33,7 @@ def run_preflight(
     skipped = {*composed.spec.skip_checks, *skip}
     context = _local_context(composed, pool, skipped)
     facts, unreachable = pool.collect_available_facts(
-        lambda node: replace(
-            facts_request(pool.spec, node, context.code, context.requirements.names),
-            run_id="",
-            project="",
-            script="",
-            thorough=True,
-        )
+        lambda node: _facts_request(pool.spec, node, context)
     )
     context = replace(
         context, facts=facts, unreachable=unreachable, clock_offsets=pool.clock_offsets
@@ -49,6 +45,12 @@ def run_preflight(
         probe = prober.run(context.ready_nodes, facts, pairs=pairs, names=names)
         context = replace(context, network_probe=probe)
     return evaluate_checks(context, skipped)
+
+
+def _facts_request(spec: Spec, node: Node, context: CheckContext) -> FactsRequest:
+    request = facts_request(spec, node, context.code, context.requirements.names)
+    request = replace(request, run_id="", thorough=True)
+    return replace(request, project="", script="") if spec.pushes_code else request
 
 
 def _local_context(

@@ -73,6 +73,31 @@ def peer_endpoints(
     return result
 
 
+def duplicate_addresses(
+    spec: Spec, nodes: Sequence[Node], facts: Mapping[str, Facts]
+) -> List[Problem]:
+    """Return a problem per node that has another's address: bridges such as docker0 are alike."""
+    problems = []
+    first: Dict[str, str] = {}
+    for name, endpoint in peer_endpoints(spec, nodes, facts).items():
+        other = first.setdefault(endpoint.address, name)
+        if not endpoint.address or _is_same_machine(facts[name], facts[other], endpoint.interface):
+            continue
+        message = f"{endpoint.address} ({endpoint.interface}) is the address of {other}, too"
+        hint = (
+            f"set cluster.nodes.{other}.addr to one that it alone has, or set "
+            f"cluster.nodes.{name}.interface"
+        )
+        problems.append(Problem(name, message, hint))
+    return problems
+
+
+def _is_same_machine(facts: Facts, other: Facts, name: str) -> bool:
+    """Return whether two nodes are one machine: its other interfaces may come and go."""
+    interfaces = [[i for i in each.interfaces if i.name == name] for each in (facts, other)]
+    return facts.hostname == other.hostname and interfaces[0] == interfaces[1]
+
+
 def training_interface(node: Node, facts: Facts, route: str) -> str:
     """Return the interface of a node's training traffic: as named, else towards that address."""
     return node.interface or route_interface(facts, route)

@@ -141,6 +141,8 @@ def build_plan(
     if problems:
         raise NotReady(problems)
     endpoints = choose_endpoints(spec, facts)
+    if problems := addresses.duplicate_addresses(spec, spec.nodes, facts):
+        raise NotReady(problems)
     gpus = {node.name: select_gpus(node, facts[node.name]) for node in spec.nodes}
     nproc = {node.name: _nproc(spec, node, gpus[node.name]) for node in spec.nodes}
     pythons = {name: facts[name].python for name in gpus if gpus[name]}

@@ -1,9 +1,12 @@
-"""Whether a host can carry out what is asked of it: its facts against the spec."""
+"""Readiness of a host for a run: its facts against the spec, in one table.
+
+The launch refuses what stands here, and the checks report it as errors, each its own part.
+"""
 
 from __future__ import annotations
 
 import posixpath
-from typing import List, Tuple
+from typing import Callable, Dict, List, Tuple
 
 from runner.core.errors import Problem
 from runner.core.model.facts import Facts
@@ -12,24 +15,6 @@ from runner.core.planning.rendezvous_flags import unsupported_options
 
 MIN_DISK_BYTES = 32 << 20
 """Below this, not even the records and the first log lines are safe."""
-
-
-def problems_of(spec: Spec, node: Node, facts: Facts) -> List[Problem]:
-    """Return everything about one host that makes a start pointless."""
-    if facts.setup.exit_code != 0:
-        return [_setup_problem(node, facts)]
-    return [
-        *(interpreter_problems(node, facts) if needs_python(spec.task) else ()),
-        *(torch_problems(node, facts) if needs_torch(spec.task) else ()),
-        *workdir_problems(node, facts),
-        *disk_problems(spec, node, facts),
-        *_code_problems(spec, node, facts),
-        *gpu_problems(node, facts),
-        *port_problems(spec, node, facts),
-        *sidecar_problems(spec, node, facts),
-        *torchrun_problems(spec, node, facts),
-        *_logout_problems(spec, node, facts),
-    ]
 
 
 def needs_python(task: Task) -> bool:
@@ -65,66 +50,61 @@ def visible_gpus(facts: Facts) -> Tuple[int, ...]:
     return tuple(visible)
 
 
-def _setup_problem(node: Node, facts: Facts) -> Problem:
-    how = (
-        "did not end in time"
-        if facts.setup.exit_code < 0
-        else f"ended with {facts.setup.exit_code}"
+def setup_problems(node: Node, facts: Facts) -> List[Problem]:
+    """Return how the setup lines failed."""
+    code = facts.setup.exit_code
+    if code == 0:
+        return []
+    how = "did not end in time" if code < 0 else f"ended with {code}"
+    return [Problem(node.name, f"cluster.setup {how}", facts.setup.output.strip() or "(no output)")]
+
+
+def _python_problems(spec: Spec, node: Node, facts: Facts) -> List[Problem]:
+    if not facts.python.error or not needs_python(spec.task):
+        return []
+    hint = "set cluster.python to the interpreter that has torch there"
+    return [Problem(node.name, facts.python.error, hint)]
+
+
+def _torch_problems(spec: Spec, node: Node, facts: Facts) -> List[Problem]:
+    return without_torch(node, facts) if needs_torch(spec.task) else []
+
+
+def without_torch(node: Node, facts: Facts) -> List[Problem]:
+    """Return the problem that a usable interpreter has no torch."""
+    if facts.python.error or facts.python.torch:
+        return []
+    message = f"no torch in {facts.python.executable} (Python {facts.python.version})"
+    hint = (
+        "set cluster.python to an interpreter that has it, activate its environment in "
+        f"cluster.setup, or there: {facts.python.executable} -m pip install torch"
     )
-    output = facts.setup.output.strip() or "(no output)"
-    return Problem(node.name, f"cluster.setup {how}", output)
-
-
-def interpreter_problems(node: Node, facts: Facts) -> List[Problem]:
-    """Return why the task's interpreter cannot be used."""
-    if facts.python.error:
-        hint = "set cluster.python to the interpreter that has torch there"
-        return [Problem(node.name, facts.python.error, hint)]
-    return []
-
-
-def torch_problems(node: Node, facts: Facts) -> List[Problem]:
-    """Return that an interpreter which can be used has no torch."""
-    if not facts.python.error and not facts.python.torch:
-        return [
-            Problem(
-                node.name,
-                f"no torch in {facts.python.executable} (Python {facts.python.version})",
-                "set cluster.python to an interpreter that has it, activate its environment in "
-                f"cluster.setup, or there: {facts.python.executable} -m pip install torch",
-            )
-        ]
-    return []
+    return [Problem(node.name, message, hint)]
 
 
 def workdir_problems(node: Node, facts: Facts) -> List[Problem]:
-    """Return what keeps anything from being stored on a host."""
-    if facts.workdir_error:
-        message = f"cluster.workdir: {facts.workdir_error}"
-        return [Problem(node.name, message, "set cluster.workdir")]
-    return []
-
-
-def disk_problems(spec: Spec, node: Node, facts: Facts) -> List[Problem]:
-    """Return what is wrong with the room on its disk."""
-    if facts.workdir_error:
+    """Return the reason why nothing can be stored on a host."""
+    if not facts.workdir_error:
         return []
-    if facts.disk_free is not None and facts.disk_free < MIN_DISK_BYTES:
-        return [
-            Problem(
-                node.name,
-                f"cluster.workdir: {facts.workdir} has {facts.disk_free >> 20} MiB free, "
-                f"a run needs {MIN_DISK_BYTES >> 20} MiB and room for its logs",
-                f"remove what ended runs left: python -m runner clean --cluster {spec.cluster} "
-                "--older-than 1h\nor set cluster.workdir to another disk",
-            )
-        ]
-    return []
+    return [Problem(node.name, f"cluster.workdir: {facts.workdir_error}", "set cluster.workdir")]
 
 
-def setup_problems(node: Node, facts: Facts) -> List[Problem]:
-    """Return how the setup lines failed."""
-    return [_setup_problem(node, facts)] if facts.setup.exit_code != 0 else []
+def _storage_problems(spec: Spec, node: Node, facts: Facts) -> List[Problem]:
+    if facts.workdir_error or facts.disk_free is None or facts.disk_free >= MIN_DISK_BYTES:
+        return workdir_problems(node, facts)
+    message = (
+        f"cluster.workdir: {facts.workdir} has {facts.disk_free >> 20} MiB free, "
+        f"a run needs {MIN_DISK_BYTES >> 20} MiB and room for its logs"
+    )
+    return [Problem(node.name, message, free_space_hint(spec))]
+
+
+def free_space_hint(spec: Spec) -> str:
+    """Return the ways to get more room below workdir."""
+    return (
+        f"remove what ended runs left: python -m runner clean --cluster {spec.cluster} "
+        "--older-than 1h\nor set cluster.workdir to another disk"
+    )
 
 
 def _code_problems(spec: Spec, node: Node, facts: Facts) -> List[Problem]:
@@ -155,8 +135,7 @@ def _code_problems(spec: Spec, node: Node, facts: Facts) -> List[Problem]:
     return problems
 
 
-def gpu_problems(node: Node, facts: Facts) -> List[Problem]:
-    """Return what the YAML asks for of its GPUs, and it has not."""
+def _gpu_problems(_spec: Spec, node: Node, facts: Facts) -> List[Problem]:
     visible = visible_gpus(facts)
     key = f"cluster.nodes.{node.name}.gpus"
     if node.gpu_ids:
@@ -174,8 +153,7 @@ def gpu_problems(node: Node, facts: Facts) -> List[Problem]:
     ]
 
 
-def port_problems(spec: Spec, node: Node, facts: Facts) -> List[Problem]:
-    """Return why there is no port for the meeting."""
+def _port_problems(spec: Spec, node: Node, facts: Facts) -> List[Problem]:
     reserves = spec.rendezvous.reserves_port(node.name, spec.master.name)
     if not reserves or facts.reserved_port:
         return []
@@ -183,8 +161,15 @@ def port_problems(spec: Spec, node: Node, facts: Facts) -> List[Problem]:
     return [Problem(node.name, f"cluster.master_port: {facts.port_error}", hint)]
 
 
-def sidecar_problems(spec: Spec, node: Node, facts: Facts) -> List[Problem]:
-    """Return why this host cannot run the etcd that it is to run."""
+def _rendezvous_problems(spec: Spec, node: Node, facts: Facts) -> List[Problem]:
+    torch = facts.python.torch
+    return _etcd_problems(spec, node, facts) + [
+        Problem(node.name, f"torch {torch} is there, and {key} needs {since} or newer", hint)
+        for key, since, hint in unsupported_options(spec, torch)
+    ]
+
+
+def _etcd_problems(spec: Spec, node: Node, facts: Facts) -> List[Problem]:
     if node.name != spec.rendezvous.serve:
         return []
     etcd, key = facts.etcd, "rendezvous.serve"
@@ -196,23 +181,13 @@ def sidecar_problems(spec: Spec, node: Node, facts: Facts) -> List[Problem]:
         return [Problem(node.name, f"{key}: there is no etcd on its PATH", hint)]
     if not etcd.supports_v2:
         message = f"{key}: {etcd.program} is etcd {etcd.version}, which has no v2 API for torch"
-        return [
-            Problem(node.name, message, "install etcd 3.4 or 3.5 there, or choose rendezvous=c10d")
-        ]
+        hint = "install etcd 3.4 or 3.5 there, or choose rendezvous=c10d"
+        return [Problem(node.name, message, hint)]
     return []
 
 
-def torchrun_problems(spec: Spec, node: Node, facts: Facts) -> List[Problem]:
-    """Return the options of torchrun's that were asked for and this host's torch has not."""
-    problems = []
-    for key, since, hint in unsupported_options(spec, facts.python.torch):
-        message = f"torch {facts.python.torch} is there, and {key} needs {since} or newer"
-        problems.append(Problem(node.name, message, hint))
-    return problems
-
-
 def _logout_problems(spec: Spec, node: Node, facts: Facts) -> List[Problem]:
-    """A run that nobody stays logged in for must outlive the log-in that started it."""
+    """Only a run that outlives its controller has to outlive its login session."""
     if not facts.logind_kill_setting or (spec.disconnect_s and not spec.detach):
         return []
     message = (
@@ -224,3 +199,32 @@ def _logout_problems(spec: Spec, node: Node, facts: Facts) -> List[Problem]:
         "out detach=true and on_disconnect=keep"
     )
     return [Problem(node.name, message, hint)]
+
+
+Judgement = Callable[[Spec, Node, Facts], List[Problem]]
+
+REQUIREMENTS: Dict[str, Judgement] = {
+    "setup": lambda _spec, node, facts: setup_problems(node, facts),
+    "python": _python_problems,
+    "torch": _torch_problems,
+    "storage": _storage_problems,
+    "code": _code_problems,
+    "gpus": _gpu_problems,
+    "network": _port_problems,
+    "rendezvous": _rendezvous_problems,
+    "logout": _logout_problems,
+}
+"""The requirements of a run on a host, by the check that reports them."""
+
+
+def requirement_problems(check: str, spec: Spec, node: Node, facts: Facts) -> List[Problem]:
+    """Return the requirements of one check that a host does not meet."""
+    judgement = REQUIREMENTS.get(check)
+    return judgement(spec, node, facts) if judgement else []
+
+
+def problems_of(spec: Spec, node: Node, facts: Facts) -> List[Problem]:
+    """Return every requirement that a host does not meet; a failed setup hides the others."""
+    return setup_problems(node, facts) or [
+        problem for judgement in REQUIREMENTS.values() for problem in judgement(spec, node, facts)
+    ]
