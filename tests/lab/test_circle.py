@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import selectors
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -14,13 +13,14 @@ import pytest
 from runner.core.model.order import Hub, Order
 from runner.core.protocol.events import StopCause
 from runner.host.peers import hub, member
-from runner.host.peers.circle import join_peers
-from runner.host.peers.group import HEARTBEAT_S, PeerGroup, PeerListener
+from runner.host.peers.group import HEARTBEAT_S, PeerGroup, PeerObserver
 from runner.host.peers.hub import HubServer
 from runner.host.peers.member import HubClient
+from runner.host.process.event_loop import EventLoop
+from runner.host.supervisor.peers import join_peers
 
 
-class Heard(PeerListener):
+class Heard(PeerObserver):
     """A supervisor that only remembers what it hears."""
 
     def __init__(self) -> None:
@@ -60,7 +60,7 @@ class Ring:
     """Supervisors of one attempt in one process, the first of them the hub."""
 
     def __init__(self) -> None:
-        self._selector = selectors.DefaultSelector()
+        self.loop = EventLoop()
         self.listener = socket.socket()
         self.listener.bind(("127.0.0.1", 0))
         self.port = self.listener.getsockname()[1]
@@ -78,28 +78,21 @@ class Ring:
         order = replace(order, restarts_ranks="min_nodes" in more)
         news = self.heard[node] = Heard()
         listener = self.listener if node == "a" else None
-        circle = join_peers(order, listener, token, self._watch, self._unwatch, news)
+        circle = join_peers(order, listener, token, self.loop, news)
         self.circles[node] = circle
         return circle
-
-    def _watch(self, descriptor: int, handler: Callable[[], Any]) -> None:
-        self._selector.register(descriptor, selectors.EVENT_READ, handler)
-
-    def _unwatch(self, descriptor: int) -> None:
-        self._selector.unregister(descriptor)
 
     @property
     def watched(self) -> int:
         """How many connections and listeners any of them watches."""
-        return len(self._selector.get_map())
+        return len(self.loop._selector.get_map())
 
     def until(self, condition: Callable[[], object], seconds: float = 5) -> None:
         """Let them talk until a condition holds."""
         end = time.monotonic() + seconds
         while not condition():
             assert time.monotonic() < end, {name: news.said for name, news in self.heard.items()}
-            for key, _ in self._selector.select(0.01):
-                key.data()
+            self.loop.wait(0.01)
             for node, circle in list(self.circles.items()):
                 heard = self.controller.get(node, time.monotonic())
                 circle.tick(heard, detached=node in self.kept, stalled_s=0.0)
@@ -114,7 +107,7 @@ class Ring:
         for circle in reversed(self.circles.values()):
             circle.shut_down()
         self.listener.close()
-        self._selector.close()
+        self.loop._selector.close()
 
 
 @pytest.fixture
@@ -236,10 +229,10 @@ def vanish(ring: Ring, node: str) -> None:
     """A supervisor is gone, and the kernel closes its connections."""
     gone: Any = ring.circles.pop(node)
     for peer in list(gone._members.values()) if node == "a" else gone._peers:
-        ring._unwatch(peer.fileno())
-        peer._connection.close()
+        ring.loop.remove_reader(peer.fileno())
+        peer._socket.close()
     if node == "a":
-        ring._unwatch(ring.listener.fileno())
+        ring.loop.remove_reader(ring.listener.fileno())
         ring.listener.close()
 
 
@@ -387,7 +380,7 @@ def test_a_hub_that_knows_no_token_is_nobody(ring: Ring) -> None:
 def test_alone_there_is_nobody_to_tell() -> None:
     """One node needs no circle."""
     order = Order("run", "a", 0, "/w", (), {}, "/", (), "", "")
-    circle = join_peers(order, None, b"token", lambda *_: None, lambda _: None, Heard())
+    circle = join_peers(order, None, b"token", EventLoop(), Heard())
     circle.stop("because", StopCause.LOCAL, detached=False)
     circle.tick(0.0, detached=False, stalled_s=0.0)
     circle.shut_down()
@@ -447,7 +440,7 @@ def test_a_hub_that_refuses_is_gone(ring: Ring) -> None:
     assert isinstance(member, HubClient)
     hub = ring.circles.pop("a")
     assert isinstance(hub, HubServer)
-    ring._unwatch(ring.listener.fileno())
+    ring.loop.remove_reader(ring.listener.fileno())
     ring.listener.close()
     member._retry("it fell silent")
     ring.until(lambda: ("lost", "a", "its supervisor is gone") in ring.heard["b"].said)

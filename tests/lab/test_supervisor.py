@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import selectors
 import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -27,8 +24,9 @@ from runner.core.protocol.events import (
     Stopping,
 )
 from runner.core.protocol.states import State
-from runner.host.peers.circle import join_peers
-from runner.host.peers.group import PeerListener
+from runner.host.peers.group import PeerObserver
+from runner.host.process.event_loop import EventLoop
+from runner.host.supervisor.peers import join_peers
 from tests.lab.supervising import HOST_PYTHON, ROOT, SPAWN_CODE, RunStarter
 
 pytestmark = [pytest.mark.promise(2), pytest.mark.documents("docs/how-it-works.md")]
@@ -85,20 +83,12 @@ def test_the_hub_stays_for_the_others(start: RunStarter) -> None:
         hub = Hub("here", "127.0.0.1", free.getsockname()[1], 1, 15.0)
     argv = ("/bin/sh", "-c", "sleep 0.2; (sleep 0.3) &")
     run = start(argv=argv, ranks=0, grace_s=0.5, hub=hub)
-    selector = selectors.DefaultSelector()
-
-    def watch(descriptor: int, handler: Callable[[], Any]) -> None:
-        selector.register(descriptor, selectors.EVENT_READ, handler)
-
-    def unwatch(descriptor: int) -> None:
-        selector.unregister(descriptor)
-
+    loop = EventLoop()
     order = replace(run.order, node="there")
-    member = join_peers(order, None, b"token", watch, unwatch, PeerListener())
+    member = join_peers(order, None, b"token", loop, PeerObserver())
     until = time.monotonic() + 2.5
     while time.monotonic() < until:
-        for key, _ in selector.select(0.02):
-            key.data()
+        loop.wait(0.02)
         member.tick(time.monotonic(), detached=True, stalled_s=0.0)
     assert run.bodies(ProgramExited)
     assert run.bodies(Ended) == []

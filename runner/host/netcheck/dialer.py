@@ -13,7 +13,8 @@ from typing import Callable, Dict, Optional, Sequence
 
 from runner.core.model.network_probe import Outcome, ProbeResult, Target
 from runner.host.netcheck.responder import SUBJECT
-from runner.host.peers.connection import CLIENT, PeerConnection, PeerDisconnected
+from runner.host.peers.connection import CLIENT, Identity, PeerConnection, PeerDisconnected
+from runner.host.peers.dialler import Dialler
 
 MAX_CONCURRENT = 32
 """Connections at a time: on a slow line more of them would take each other for stalled."""
@@ -84,20 +85,17 @@ class ConnectionTest:
 
     def __init__(self, target: Target, node: str, token: bytes) -> None:
         self.result: Optional[ProbeResult] = None
-        self._target, self._node, self._token = target, node, token
-        family = socket.AF_INET6 if ":" in target.address else socket.AF_INET
+        self._target, self._identity = target, Identity(node, SUBJECT, token)
         self._last_progress = time.monotonic()
         self._connection: Optional[PeerConnection] = None
         self._pads_left, self._count_requested, self._bytes_acked = PAD_COUNT, False, 0
-        self._socket = socket.socket(family, socket.SOCK_STREAM)
-        self._socket.setblocking(False)
-        error = self._socket.connect_ex((target.address, target.port))
-        if error not in (0, errno.EINPROGRESS):
-            self._fail(error)
+        self._dialler = Dialler(target.address, target.port, CONNECT_TIMEOUT_S)
+        self._socket: Optional[socket.socket] = None
+        self._dial()
 
     def fileno(self) -> int:
         """Return the descriptor to watch."""
-        return self._socket.fileno()
+        return (self._connection or self._dialler).fileno()
 
     @property
     def events(self) -> int:
@@ -110,15 +108,7 @@ class ConnectionTest:
     def advance(self) -> None:
         """Go on: the connection can be read, or written to."""
         if self._connection is None:
-            error = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-            if error:
-                self._fail(error)
-                return
-            self._last_progress = time.monotonic()
-            self._connection = PeerConnection(
-                self._socket, self._token, SUBJECT, self._node, CLIENT
-            )
-            self._connection.send(type="hello")
+            self._dial()
             return
         self._connection.flush()
         try:
@@ -133,19 +123,27 @@ class ConnectionTest:
         if self.result is None:
             self._send_padding(self._connection)
 
+    def _dial(self) -> None:
+        self._socket = self._dialler.poll()
+        if self._dialler.error:
+            self._fail(self._dialler.error)
+        elif self._socket is not None:
+            self._last_progress = time.monotonic()
+            self._connection = PeerConnection(self._socket, self._identity, CLIENT)
+            self._connection.send(type="hello")
+
     def check_timeout(self) -> None:
         """See whether its time is up."""
         if self.result is not None:
             return
         now = time.monotonic()
         if self._connection is None:
-            if now > self._last_progress + CONNECT_TIMEOUT_S:
-                self._finish(Outcome.TIMED_OUT)
+            self._dial()
         elif not self._connection.name:
             if now > self._last_progress + HANDSHAKE_TIMEOUT_S:
                 self._finish(Outcome.NO_GREETING)
         else:
-            acked = _tcp_info_field(self._socket, "=Q", 120)
+            acked = self._tcp_info_field("=Q", 120)
             if acked != self._bytes_acked:
                 self._bytes_acked, self._last_progress = acked, now
             elif now > self._last_progress + STALL_TIMEOUT_S:
@@ -177,17 +175,18 @@ class ConnectionTest:
     def _finish(self, outcome: Outcome, detail: str = "") -> None:
         rtt_s = 0.0
         if self._connection is not None:
-            rtt_us = _tcp_info_field(self._socket, "=I", 148)  # the least there was
+            rtt_us = self._tcp_info_field("=I", 148)  # the least there was
             if not 0 < rtt_us < 0xFFFFFFFF:
-                rtt_us = _tcp_info_field(self._socket, "=I", 68)
+                rtt_us = self._tcp_info_field("=I", 68)
             rtt_s = rtt_us / 1e6
-        self._socket.close()
+            self._connection.close()
         self.result = ProbeResult(self._target, outcome, rtt_s, detail)
 
-
-def _tcp_info_field(connection: socket.socket, struct_format: str, offset: int) -> int:
-    """Return a field of the kernel's `struct tcp_info` (linux/tcp.h), 0 if it is an older one."""
-    tcp_info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 192)
-    if len(tcp_info) < offset + struct.calcsize(struct_format):
-        return 0
-    return int(struct.unpack_from(struct_format, tcp_info, offset)[0])
+    def _tcp_info_field(self, struct_format: str, offset: int) -> int:
+        """Return a field of the kernel's `struct tcp_info` (linux/tcp.h), 0 where it has none."""
+        if self._socket is None:
+            return 0
+        tcp_info = self._socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 192)
+        if len(tcp_info) < offset + struct.calcsize(struct_format):
+            return 0
+        return int(struct.unpack_from(struct_format, tcp_info, offset)[0])

@@ -1,13 +1,12 @@
-"""One connection between two supervisors: lines of JSON, each proven by the run's token.
+"""Authenticated connection between two supervisors: lines of JSON, signed with the run's token.
 
-Both sides say who they are and a nonce; HMAC over the two with the token gives the key of this one
-conversation, and every later line carries a counted HMAC of it (RFC 2104). The token came over SSH
-and is nowhere on a disk.
+Each end greets with its node and a nonce; the HMAC over both greetings with the token gives the key
+of this connection, and every later line carries a counted HMAC (RFC 2104). The token came over SSH
+and is never on a disk.
 """
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import hmac
 import json
@@ -16,83 +15,106 @@ import re
 import select
 import socket
 import time
-from typing import Any, Dict, List
+from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional
+
+from runner.host.process.event_loop import EventLoop
 
 MAX_LINE = 8 << 10
 MAX_HELLO = 1 << 10
-"""Of those who have proven nothing, a line may be so long."""
+"""The longest line to accept from a peer that has not authenticated."""
+
 MAX_UNSENT = 64 << 10
+FLUSH_PAUSE_S = 0.02
 HELLO = re.compile(rb'\{"node": ("[^"\\\\]{1,255}"), "nonce": "[0-9a-f]{32}"\}')
 CLIENT, SERVER = b"c", b"s"
 
 
 class PeerDisconnected(Exception):
-    """The other side closed the connection, or is none of ours."""
+    """The peer closed the connection, or could not authenticate."""
+
+
+class Identity(NamedTuple):
+    """What our end of a connection states and proves in the handshake.
+
+    Attributes:
+        node: Our own node.
+        subject: What the connection is about; both ends must name the same.
+        token: The secret that both ends know.
+        max_line: The longest line to accept from an authenticated peer, in bytes.
+    """
+
+    node: str
+    subject: str
+    token: bytes
+    max_line: int = MAX_LINE
 
 
 class PeerConnection:
-    """The other end of one connection.
+    """Our end of one connection.
 
     Attributes:
-        name: Its node; "" until it has proven to know the token.
-        last_heard: When it last said anything proven, or was connected.
-        connected_at: When it was connected.
+        name: The peer's node; "" until the peer has proven to know the token.
+        last_heard: When the last authenticated message came, or the connection was made.
+        connected_at: When the connection was made.
+        closed: Whether `close` was called.
     """
 
-    def __init__(
-        self,
-        connection: socket.socket,
-        token: bytes,
-        subject: str,
-        node: str,
-        role: bytes,
-        max_line: int = MAX_LINE,
-    ) -> None:
-        """Greet the other side.
-
-        Args:
-            connection: A stream socket, connected.
-            token: The secret that both know.
-            subject: What the conversation is about; it has to be the same at both ends.
-            node: Our own node.
-            role: `CLIENT` or `SERVER`, whichever we are.
-            max_line: How long a proven line may be, in bytes.
-        """
+    def __init__(self, connection: socket.socket, identity: Identity, role: bytes) -> None:
+        """Send the greeting over a connected stream socket, as `CLIENT` or `SERVER`."""
         connection.setblocking(False)
         self.name = ""
+        self.closed = False
         self.last_heard = self.connected_at = time.monotonic()
-        self._connection = connection
-        self._token, self._subject, self._role = token, subject, role
-        self._max_line = max_line
-        self._key = b""
+        self._socket, self._identity, self._role = connection, identity, role
+        self._loop: Optional[EventLoop] = None
+        self._signer: Optional[Signer] = None
         self._claimed_name = ""
-        self._sent_count = self._received_count = 0
         self._pending: List[bytes] = []
         self._unread = b""
-        self._hello = json.dumps({"node": node, "nonce": os.urandom(16).hex()}).encode()
+        greeting = {"node": identity.node, "nonce": os.urandom(16).hex()}
+        self._hello = json.dumps(greeting).encode()
         self._unsent = self._hello + b"\n"
         self.flush()
 
     def fileno(self) -> int:
         """Return the descriptor to watch."""
-        return self._connection.fileno()
+        return self._socket.fileno()
+
+    def watch(self, loop: EventLoop, on_message: OnMessage, on_disconnect: OnDisconnect) -> None:
+        """Have `loop` pass on the messages and the end of this connection, until it is closed."""
+        self._loop = loop
+        loop.add_reader(self.fileno(), lambda: self.dispatch(on_message, on_disconnect))
+
+    def dispatch(self, on_message: OnMessage, on_disconnect: OnDisconnect) -> None:
+        """Pass on what has arrived."""
+        if self.closed:
+            return
+        try:
+            messages = self.receive()
+        except PeerDisconnected as error:
+            on_disconnect(self, error)
+            return
+        for message in messages:
+            if not self.closed:
+                on_message(self, message)
 
     def send(self, **message: Any) -> None:
-        """Send a message as soon as that can be proven."""
+        """Send a message, once the handshake has given the key to sign it with."""
         body = json.dumps(message, separators=(",", ":")).encode()
-        if self._key:
-            self._send_signed(body)
-        else:
+        if self._signer is None:
             self._pending.append(body)
+        elif len(self._unsent) <= MAX_UNSENT:  # else the peer reads nothing: its silence will show
+            self._unsent += self._signer.sign(body)
+            self.flush()
 
     def receive(self) -> List[Dict[str, Any]]:
-        """Return the messages that came.
+        """Return the messages that have arrived.
 
         Raises:
-            PeerDisconnected: There will be no others.
+            PeerDisconnected: No others will follow.
         """
         try:
-            chunk = self._connection.recv(65536)
+            chunk = self._socket.recv(65536)
         except BlockingIOError:
             return []
         except OSError as error:
@@ -100,16 +122,16 @@ class PeerConnection:
         if not chunk:
             raise PeerDisconnected("it closed the connection")
         *lines, self._unread = (self._unread + chunk).split(b"\n")
-        max_line = self._max_line if self.name else MAX_HELLO
+        max_line = self._identity.max_line if self.name else MAX_HELLO
         if any(len(line) > max_line for line in (*lines, self._unread)):
             raise PeerDisconnected("it sent a line without an end")
         return [message for line in lines for message in self._parse_line(line)]
 
     def flush(self) -> None:
-        """Send what the other side takes now."""
+        """Send what the kernel takes now."""
         try:
             while self._unsent:
-                self._unsent = self._unsent[self._connection.send(self._unsent) :]
+                self._unsent = self._unsent[self._socket.send(self._unsent) :]
         except BlockingIOError:
             pass
         except OSError:
@@ -117,37 +139,40 @@ class PeerConnection:
 
     @property
     def flushed(self) -> bool:
-        """Whether all that was said is on its way."""
-        return bool(self._key) and not self._unsent
+        """Whether the kernel has taken everything that was to be sent."""
+        return self._signer is not None and not self._unsent
 
-    def close(self, linger_s: float = 0.0) -> None:
-        """End the connection; for `linger_s` at most, wait until the other side has read it all.
-
-        Closed with something unread, the kernel would reset it, and the last words might be lost.
-        """
+    def finish(self) -> bool:
+        """Send what is left and half-close; return whether the peer has read it all and closed."""
         self.flush()
-        deadline = time.monotonic() + linger_s
-        with contextlib.suppress(OSError):
-            self._connection.shutdown(socket.SHUT_WR)
-            while (remaining_s := deadline - time.monotonic()) > 0:
-                readable = select.select([self._connection], [], [], remaining_s)[0]
-                if readable and not self._connection.recv(65536):
-                    break
-        self._connection.close()
+        if self._unsent:
+            return False
+        try:
+            self._socket.shutdown(socket.SHUT_WR)
+            return not self._socket.recv(65536)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+
+    def close(self) -> None:
+        """End the connection now."""
+        if self.closed:
+            return
+        self.finish()
+        if self._loop is not None:
+            self._loop.remove_reader(self.fileno())
+        self.closed = True
+        self._socket.close()
 
     def _parse_line(self, line: bytes) -> List[Dict[str, Any]]:
         try:
-            if not self._key:
+            if self._signer is None:
                 self._handshake(line)
                 return []
-            mac, _, body = line.partition(b" ")
-            peer_role = SERVER if self._role == CLIENT else CLIENT
-            if not hmac.compare_digest(mac, self._mac(peer_role, self._received_count, body)):
-                raise PeerDisconnected("it does not know the run's token")
-            message = json.loads(body)
+            message = json.loads(self._signer.verify(line))
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise PeerDisconnected(f"it sent what is no message: {error}") from error
-        self._received_count += 1
         self.name, self.last_heard = self._claimed_name, time.monotonic()
         return [message]
 
@@ -157,19 +182,62 @@ class PeerConnection:
             raise ValueError("no greeting")
         self._claimed_name = json.loads(hello[1])
         hellos = (self._hello, line) if self._role == CLIENT else (line, self._hello)
-        key_material = b"\0".join((self._subject.encode(), *hellos))
-        self._key = hmac.new(self._token, key_material, hashlib.sha256).digest()
-        pending, self._pending = self._pending, []
-        for body in pending:
-            self._send_signed(body)
-
-    def _send_signed(self, body: bytes) -> None:
-        if len(self._unsent) > MAX_UNSENT:
-            return  # it takes nothing: its silence will be noticed
-        self._unsent += self._mac(self._role, self._sent_count, body) + b" " + body + b"\n"
-        self._sent_count += 1
+        key_material = b"\0".join((self._identity.subject.encode(), *hellos))
+        key = hmac.new(self._identity.token, key_material, hashlib.sha256).digest()
+        self._signer = Signer(key, self._role)
+        self._unsent += b"".join(self._signer.sign(body) for body in self._pending)
+        self._pending.clear()
         self.flush()
+
+
+class Signer:
+    """The signatures of one connection: a counted HMAC before each line, one count a direction."""
+
+    def __init__(self, key: bytes, role: bytes) -> None:
+        self._key, self._role = key, role
+        self._peer_role = SERVER if role == CLIENT else CLIENT
+        self._sent_count = self._received_count = 0
+
+    def sign(self, body: bytes) -> bytes:
+        """Return the line that carries `body`."""
+        mac = self._mac(self._role, self._sent_count, body)
+        self._sent_count += 1
+        return mac + b" " + body + b"\n"
+
+    def verify(self, line: bytes) -> bytes:
+        """Return the body of the peer's next line.
+
+        Raises:
+            PeerDisconnected: It was not signed with the key of this connection.
+        """
+        mac, _, body = line.partition(b" ")
+        if not hmac.compare_digest(mac, self._mac(self._peer_role, self._received_count, body)):
+            raise PeerDisconnected("it does not know the run's token")
+        self._received_count += 1
+        return body
 
     def _mac(self, role: bytes, counter: int, body: bytes) -> bytes:
         signed = role + str(counter).encode() + b" " + body
         return hmac.new(self._key, signed, hashlib.sha256).hexdigest().encode()
+
+
+OnMessage = Callable[[PeerConnection, Dict[str, Any]], None]
+OnDisconnect = Callable[[PeerConnection, PeerDisconnected], None]
+
+
+def close_all(connections: Iterable[PeerConnection], linger_s: float) -> None:
+    """Close connections, after waiting up to `linger_s` for the peers to read everything.
+
+    A connection closed with something unread is reset by the kernel, which may lose the last words.
+    """
+    connections = tuple(connections)
+    deadline = time.monotonic() + linger_s
+    waiting = [peer for peer in connections if not peer.finish()]
+    while waiting and (remaining_s := deadline - time.monotonic()) > 0:
+        poll = select.poll()
+        for peer in waiting:
+            poll.register(peer.fileno(), select.POLLIN)
+        poll.poll(1000 * min(FLUSH_PAUSE_S, remaining_s))
+        waiting = [peer for peer in waiting if not peer.finish()]
+    for peer in connections:
+        peer.close()

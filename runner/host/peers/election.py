@@ -28,10 +28,11 @@ from runner.core.relaunch.handover import RelaunchContext, Voter, has_quorum, pl
 from runner.core.relaunch.policy import relaunch_delay_s
 from runner.host.facts import ports
 from runner.host.facts.collect import collect
-from runner.host.peers.connection import PeerConnection
-from runner.host.peers.election_links import Followers, LeaderSearch, PeerContext
+from runner.host.peers.connection import Identity, PeerConnection
+from runner.host.peers.election_links import MAX_PLAN_BYTES, Followers, LeaderSearch
 from runner.host.peers.group import HEARTBEAT_S
 from runner.host.process import bounded_child
+from runner.host.process.event_loop import EventLoop
 from runner.host.process.kill import KILL_TIMEOUT_S
 
 DEADLINE_MARGIN_S = 10.0
@@ -84,17 +85,20 @@ class LeaderElection:
         order: Order,
         context: ElectionContext,
         environ: Dict[str, str],
-        listener: Optional[socket.socket],
-        peer_context: PeerContext,
+        listening_socket: Optional[socket.socket],
+        token: bytes,
+        loop: EventLoop,
     ) -> None:
         self.decision: Optional[Decision] = None
         self.reserved_ports = ports.NO_PORTS
         self._order, self._context, self._environ = order, context, environ
         self._voters = context.handover.voters
         names = [voter.node for voter in self._voters]
-        self._followers = Followers(peer_context, listener, self._on_follower_message)
+        subject = f"{order.run_id}/{order.attempt}/voters"
+        identity = Identity(order.node, subject, token, MAX_PLAN_BYTES)
+        self._followers = Followers(identity, loop, listening_socket, self._on_follower_message)
         self._leader_search = LeaderSearch(
-            peer_context, self._voters[: names.index(order.node)], self._on_leader_message
+            *(identity, loop), self._voters[: names.index(order.node)], self._on_leader_message
         )
         self._next_heartbeat = 0.0
         self._attempt_started_at, self._attempt_seconds = time.monotonic(), 0.0

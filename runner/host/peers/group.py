@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import socket
 import time
-from typing import Any, Callable, Dict, Optional
+from typing import Any, Dict, Optional
 
 from runner.core.local_pause import LocalPauseDetector
 from runner.core.model.order import Hub, Order
 from runner.core.protocol.events import StopCause
-from runner.host.peers.connection import PeerConnection
+from runner.host.peers.connection import Identity
+from runner.host.process.event_loop import EventLoop
 
 HUB_TIMEOUT_S = 10.0
 """After so long without the hub that is said; it may still be copying its code."""
-
-AUTH_TIMEOUT_S = 5.0
-"""How long a connection may take to prove that it is of ours."""
 
 JOIN_TIMEOUT_S = 60.0
 """How long hosts may take to meet in an attempt that they start by themselves."""
@@ -23,10 +20,8 @@ JOIN_TIMEOUT_S = 60.0
 GOODBYE_TIMEOUT_S = 1.0
 HEARTBEAT_S = 2.0
 
-AddReader = Callable[[int, Callable[[], Any]], None]
 
-
-class PeerListener:
+class PeerObserver:
     """What a supervisor wants to hear of the others."""
 
     def on_peer_stop(self, reason: str, cause: StopCause) -> None:
@@ -102,49 +97,32 @@ class ConnectedGroup(PeerGroup):
         order: Order,
         hub: Hub,
         token: bytes,
-        add_reader: AddReader,
-        remove_reader: Callable[[int], None],
-        peer_listener: PeerListener,
+        loop: EventLoop,
+        observer: PeerObserver,
     ) -> None:
-        self._order, self._hub, self._token = order, hub, token
-        self._add_reader, self._remove_reader, self._peer_listener = (
-            add_reader,
-            remove_reader,
-            peer_listener,
-        )
+        self._order, self._hub, self._loop, self._observer = order, hub, loop, observer
+        self._identity = Identity(order.node, f"{order.run_id}/{order.attempt}", token)
         self._peer_renewed_at = 0.0
         self._pause_detector = LocalPauseDetector()
         self._heartbeat_s = min(HEARTBEAT_S, hub.lost_s / 5)
         self._next_heartbeat = 0.0
-
-    def _add_connection(
-        self, connection: socket.socket, role: bytes, on_readable: Callable[[PeerConnection], None]
-    ) -> PeerConnection:
-        subject = f"{self._order.run_id}/{self._order.attempt}"
-        peer = PeerConnection(connection, self._token, subject, self._order.node, role)
-        self._add_reader(peer.fileno(), lambda: on_readable(peer))
-        return peer
-
-    def _close_connection(self, peer: PeerConnection, linger_s: float = 0.0) -> None:
-        self._remove_reader(peer.fileno())
-        peer.close(linger_s)
 
     def _on_message(self, message: Dict[str, Any]) -> None:
         if message["type"] == "heartbeat":
             self._peer_renewed_at = max(
                 self._peer_renewed_at, time.monotonic() - float(message["controller_age_s"])
             )
-            self._peer_listener.on_lease_renewed(
+            self._observer.on_lease_renewed(
                 self._peer_renewed_at, detached=bool(message["detached"])
             )
         elif message["type"] == "peer_departed":
             last_seen = time.monotonic() - float(message["age_s"])
             departure = (str(message["peer"]), str(message["reason"]))
-            self._peer_listener.on_peer_departed(*departure, last_seen, int(message["nodes"]))
+            self._observer.on_peer_departed(*departure, last_seen, int(message["nodes"]))
         elif message["type"] == "stop":
             if message["detached"]:
-                self._peer_listener.on_lease_renewed(self._peer_renewed_at, detached=True)
-            self._peer_listener.on_peer_stop(str(message["reason"]), StopCause(message["cause"]))
+                self._observer.on_lease_renewed(self._peer_renewed_at, detached=True)
+            self._observer.on_peer_stop(str(message["reason"]), StopCause(message["cause"]))
 
     def _heartbeat_due(self) -> bool:
         now = time.monotonic()

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import select
 import socket
 import time
-from typing import Any, Dict, List, Optional, Set
+from typing import Any, Dict, Optional, Set
 
 from runner.core.protocol.events import StopCause
-from runner.host.peers.connection import SERVER, PeerConnection, PeerDisconnected
+from runner.host.peers.connection import PeerConnection, PeerDisconnected, close_all
 from runner.host.peers.group import (
-    AUTH_TIMEOUT_S,
     GOODBYE_TIMEOUT_S,
     HUB_TIMEOUT_S,
     JOIN_TIMEOUT_S,
@@ -18,8 +16,7 @@ from runner.host.peers.group import (
     heartbeat,
     stop_message,
 )
-
-MAX_UNAUTHENTICATED = 64
+from runner.host.peers.listener import AUTH_TIMEOUT_S, Listener
 
 
 class HubServer(ConnectedGroup):
@@ -27,7 +24,6 @@ class HubServer(ConnectedGroup):
 
     def __init__(self, listener: socket.socket, *args: Any) -> None:
         super().__init__(*args)
-        self._listener = listener
         self._started_at = time.monotonic()
         self._pending_count = self._hub.member_count
         self._required_pending = {*self._hub.required_members}
@@ -36,11 +32,10 @@ class HubServer(ConnectedGroup):
         self._members: Dict[str, PeerConnection] = {}
         self._disconnected: Dict[str, float] = {}
         self._reconnected: Set[PeerConnection] = set()
-        self._unauthenticated: List[PeerConnection] = []
         self._stop_message: Optional[Dict[str, Any]] = None
-        listener.setblocking(False)
-        listener.listen(256)
-        self._add_reader(listener.fileno(), self._accept)
+        self._listener = Listener(
+            listener, self._identity, self._loop, self._receive, self._on_disconnect
+        )
 
     def tick(self, renewed_at: float, *, detached: bool, stalled_s: float) -> Optional[float]:
         """Beat, and see who is silent."""
@@ -72,15 +67,8 @@ class HubServer(ConnectedGroup):
             else ()
         ):
             self._required_pending.discard(name)
-            self._peer_listener.on_peer_lost(
-                name, f"it did not begin within {JOIN_TIMEOUT_S:g} s", now
-            )
-        for peer in [
-            connection
-            for connection in self._unauthenticated
-            if now > connection.connected_at + AUTH_TIMEOUT_S
-        ]:
-            self._drop(peer)
+            self._observer.on_peer_lost(name, f"it did not begin within {JOIN_TIMEOUT_S:g} s", now)
+        self._listener.tick()
         return run_stalled_s
 
     def _run_stalled_s(self, now: float, local_stalled_s: float) -> Optional[float]:
@@ -107,13 +95,13 @@ class HubServer(ConnectedGroup):
         if sidecar is not None and sidecar.node == name:  # without its etcd no torchrun goes on
             required = node_count + 1
         if self._stop_message or not self._order.restarts_ranks or node_count < required:
-            self._peer_listener.on_peer_lost(name, reason, last_seen)
+            self._observer.on_peer_lost(name, reason, last_seen)
             return
         age_s = round(time.monotonic() - last_seen, 3)
         for peer in self._members.values():
             peer.send(type="peer_departed", peer=name, reason=reason, age_s=age_s, nodes=node_count)
         self._last_progress.pop(name, None)
-        self._peer_listener.on_peer_departed(name, reason, last_seen, node_count)
+        self._observer.on_peer_departed(name, reason, last_seen, node_count)
 
     def stop(self, reason: str, cause: StopCause, *, detached: bool) -> None:
         """Tell every member, and whoever comes later."""
@@ -135,85 +123,48 @@ class HubServer(ConnectedGroup):
 
     def shut_down(self) -> None:
         """Say farewell, and let the members take it in."""
-        self._remove_reader(self._listener.fileno())
         self._listener.close()
         for peer in self._members.values():
             peer.send(type="goodbye")
-        deadline = time.monotonic() + GOODBYE_TIMEOUT_S
-        while self._members and time.monotonic() < deadline:
-            for peer in list(self._members.values()):
-                peer.flush()
-            readable = select.select(list(self._members.values()), [], [], 0.02)[0]
-            for peer in readable:
-                self._receive(peer, shutting_down=True)
-        for peer in (*self._members.values(), *self._unauthenticated):
-            self._close_connection(peer)
+        close_all(self._members.values(), GOODBYE_TIMEOUT_S)
+        self._members.clear()
 
-    def _accept(self) -> None:
-        try:
-            connection, _ = self._listener.accept()
-        except OSError:
-            return
-        if len(self._unauthenticated) >= MAX_UNAUTHENTICATED:
-            connection.close()
-            return
-        self._unauthenticated.append(self._add_connection(connection, SERVER, self._receive))
-
-    def _receive(self, peer: PeerConnection, *, shutting_down: bool = False) -> None:
-        try:
-            messages = peer.receive()
-            for message in messages:
-                self._register(peer)
-                if message["type"] == "reconnecting" and self._members.get(peer.name) is peer:
-                    self._disconnected[peer.name] = peer.last_heard
-                if message["type"] in ("goodbye", "reconnecting"):
-                    self._drop(peer)
-                    return
-                if message["type"] == "heartbeat":
-                    stalled_s = message.get("stalled_s")
-                    self._last_progress[peer.name] = time.monotonic() - float(stalled_s or 0.0)
-                if not shutting_down:
-                    self._on_message(message)
-        except PeerDisconnected as error:
-            was_member = self._members.get(peer.name) is peer
+    def _receive(self, peer: PeerConnection, message: Dict[str, Any]) -> None:
+        if self._members.get(peer.name) is not peer:
+            self._register(peer)
+        if message["type"] == "reconnecting":
+            self._disconnected[peer.name] = peer.last_heard
+        if message["type"] in ("goodbye", "reconnecting"):
             self._drop(peer)
-            if (
-                was_member
-                and peer in self._reconnected
-                and time.monotonic() < peer.connected_at + AUTH_TIMEOUT_S
-            ):
-                self._disconnected[peer.name] = (
-                    peer.last_heard
-                )  # it may not have heard that it came through
-            elif was_member and not shutting_down:
-                reason = f"its supervisor ended without a word ({error})"
-                self._on_departure(peer.name, reason, time.monotonic())
+            return
+        if message["type"] == "heartbeat":
+            stalled_s = message.get("stalled_s")
+            self._last_progress[peer.name] = time.monotonic() - float(stalled_s or 0.0)
+        self._on_message(message)
+
+    def _on_disconnect(self, peer: PeerConnection, error: PeerDisconnected) -> None:
+        self._drop(peer)
+        if peer in self._reconnected and time.monotonic() < peer.connected_at + AUTH_TIMEOUT_S:
+            # The member may not have learned that this connection came through.
+            self._disconnected[peer.name] = peer.last_heard
+        else:
+            reason = f"its supervisor ended without a word ({error})"
+            self._on_departure(peer.name, reason, time.monotonic())
 
     def _register(self, peer: PeerConnection) -> None:
-        if peer in self._unauthenticated:
-            self._unauthenticated.remove(peer)
-            self._required_pending.discard(peer.name)
-            previous = self._members.get(peer.name)
-            if previous is not None:
-                self._reconnected = {
-                    other for other in self._reconnected if other is not previous
-                } | {peer}
-                self._drop(previous)
-            elif (
-                self._disconnected.pop(peer.name, None) is None
-                and peer.name not in self._hub.spares
-            ):
-                self._pending_count -= 1
-            self._members[peer.name] = peer
-            peer.send(**self._heartbeat)  # at once: now it knows that it has joined
-            if self._stop_message:
-                peer.send(**self._stop_message)
+        self._required_pending.discard(peer.name)
+        previous = self._members.get(peer.name)
+        if previous is not None:
+            self._reconnected = (self._reconnected - {previous}) | {peer}
+            self._drop(previous)
+        elif self._disconnected.pop(peer.name, None) is None and peer.name not in self._hub.spares:
+            self._pending_count -= 1
+        self._members[peer.name] = peer
+        peer.send(**self._heartbeat)  # at once: now it knows that it has joined
+        if self._stop_message:
+            peer.send(**self._stop_message)
 
     def _drop(self, peer: PeerConnection) -> None:
-        if peer in self._unauthenticated:
-            self._unauthenticated.remove(peer)
-        elif self._members.get(peer.name) is peer:
+        if self._members.get(peer.name) is peer:
             del self._members[peer.name]
-        else:
-            return
-        self._close_connection(peer)
+        peer.close()

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import errno
-import os
-import select
-import socket
 import time
 from typing import Any, Dict, List, Optional
 
 from runner.core.protocol.events import StopCause
-from runner.host.peers.connection import CLIENT, PeerConnection, PeerDisconnected
+from runner.host.peers.connection import CLIENT, PeerConnection, PeerDisconnected, close_all
+from runner.host.peers.dialler import Dialler
 from runner.host.peers.group import (
-    AUTH_TIMEOUT_S,
     GOODBYE_TIMEOUT_S,
     HUB_TIMEOUT_S,
     JOIN_TIMEOUT_S,
@@ -20,6 +17,7 @@ from runner.host.peers.group import (
     heartbeat,
     stop_message,
 )
+from runner.host.peers.listener import AUTH_TIMEOUT_S
 
 RETRY_PAUSE_S, MAX_RETRY_PAUSE_S = 0.1, 2.0
 """The pause between two tries to reach the hub, at first and at most."""
@@ -34,7 +32,7 @@ class HubClient(ConnectedGroup):
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self._hub_peer: Optional[PeerConnection] = None
-        self._connecting: Optional[socket.socket] = None
+        self._dialler: Optional[Dialler] = None
         self._started_at = time.monotonic()
         self._next_connect_at = 0.0
         self._retry_pause_s = RETRY_PAUSE_S
@@ -107,9 +105,9 @@ class HubClient(ConnectedGroup):
         self._hub_peer, self._suspected_peer = self._suspected_peer, None
 
     def _abort_connect(self) -> None:
-        if self._connecting is not None:
-            self._connecting.close()
-            self._connecting = None
+        if self._dialler is not None:
+            self._dialler.close()
+            self._dialler = None
 
     @property
     def _suspect_after_s(self) -> float:
@@ -155,7 +153,7 @@ class HubClient(ConnectedGroup):
             if self._hub_peer is None:
                 self._advance_connect()
             else:
-                self._receive(self._hub_peer)
+                self._hub_peer.dispatch(self._receive, self._on_disconnect)
             time.sleep(0.02)
         self._finished = True
         self._abort_connect()
@@ -163,51 +161,29 @@ class HubClient(ConnectedGroup):
         self._hub_peer = self._suspected_peer = None
         for peer in peers:
             peer.send(type="goodbye")
-            self._close_connection(peer, GOODBYE_TIMEOUT_S)
+        close_all(peers, GOODBYE_TIMEOUT_S)
 
     def _has_unsent(self) -> bool:
         return not self._finished and (self._hub_peer is None or not self._hub_peer.flushed)
 
     def _advance_connect(self) -> None:
         now = time.monotonic()
-        if self._connecting is None:
-            if now >= self._next_connect_at:
-                self._connect()
-            return
-        _, writable, _ = select.select([], [self._connecting], [], 0)
-        if not writable:
-            if now > self._next_connect_at + self._handshake_timeout_s:
-                self._retry("it does not answer")
-            return
-        error_code = self._connecting.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-        if error_code == errno.ECONNREFUSED and self._joined:
+        if self._dialler is None:
+            if now < self._next_connect_at:
+                return
+            self._dialler = Dialler(self._hub.addr, self._hub.port, self._handshake_timeout_s)
+        connection, error = self._dialler.poll(), self._dialler.error
+        if error == errno.ECONNREFUSED and self._joined:
             self._declare_lost("its supervisor is gone", now)
-            return
-        if error_code:
-            self._retry(os.strerror(error_code))
-            return
-        connection, self._connecting = self._connecting, None
-        self._hub_peer = self._add_connection(connection, CLIENT, self._receive)
-        self._next_heartbeat = 0.0  # our first word, by which the hub knows us
-        if self._stop_message:
-            self._hub_peer.send(**self._stop_message)
-
-    def _connect(self) -> None:
-        self._next_connect_at = time.monotonic()
-        try:
-            addresses = socket.getaddrinfo(
-                *(self._hub.addr, self._hub.port, 0, socket.SOCK_STREAM),
-                flags=socket.AI_NUMERICHOST,  # a resolver may take half a minute
-            )
-            family, _, _, _, address = addresses[0]
-            self._connecting = socket.socket(family, socket.SOCK_STREAM)
-            self._connecting.setblocking(False)
-            code = self._connecting.connect_ex(address)
-        except OSError as error:
-            self._retry(str(error.strerror or error))
-            return
-        if code not in (0, errno.EINPROGRESS):
-            self._retry(os.strerror(code))
+        elif error:
+            self._retry(self._dialler.reason)
+        elif connection is not None:
+            self._dialler = None
+            self._hub_peer = PeerConnection(connection, self._identity, CLIENT)
+            self._hub_peer.watch(self._loop, self._receive, self._on_disconnect)
+            self._next_heartbeat = 0.0  # our first message, by which the hub knows us
+            if self._stop_message:
+                self._hub_peer.send(**self._stop_message)
 
     def _retry(self, reason: str) -> None:
         """Try again in a while; say once that it takes long."""
@@ -216,7 +192,7 @@ class HubClient(ConnectedGroup):
         if self._hub_peer is not None:
             self._hub_peer.send(type="reconnecting")  # it may have heard us, and shall not miss us
             self._reset_at = now
-            self._close_connection(self._hub_peer)
+            self._hub_peer.close()
             self._hub_peer = None
         self._next_connect_at = now + self._retry_pause_s
         self._retry_pause_s = (
@@ -226,51 +202,44 @@ class HubClient(ConnectedGroup):
         if late and not self._reported_unreachable and not self._joined:
             self._reported_unreachable = True
             hub = self._hub
-            self._peer_listener.on_hub_unreachable(
-                f"{hub.node} at {hub.addr} port {hub.port}: {reason}"
-            )
+            self._observer.on_hub_unreachable(f"{hub.node} at {hub.addr} port {hub.port}: {reason}")
 
-    def _receive(self, peer: PeerConnection) -> None:
-        try:
-            for message in peer.receive():
-                if not self._joined:
-                    self._joined = True
-                    self._peer_listener.on_hub_joined()
-                if message["type"] == "goodbye":
-                    self._close_all()
-                    return
-                if message["type"] == "heartbeat":
-                    stalled_s = message.get("stalled_s")
-                    progress_at = None if stalled_s is None else time.monotonic() - float(stalled_s)
-                    self._last_run_progress = progress_at
-                self._stop_received = self._stop_received or message["type"] == "stop"
-                self._on_message(message)
-                if peer is self._hub_peer and self._suspected_peer is not None:
-                    self._close_connection(self._suspected_peer)  # the hub has done so with its end
-                    self._suspected_peer = None
-        except PeerDisconnected as error:
-            if (
-                peer is self._suspected_peer
-            ):  # there is another, or a try for one will show how it is
-                self._close_connection(peer)
-                self._suspected_peer = None
-            if self._hub_peer is not peer:
-                return
-            if peer.name and time.monotonic() - self._reset_at > self._hub.lost_s:
-                self._declare_lost(
-                    f"its supervisor ended without a word ({error})", time.monotonic()
-                )
-            else:
-                self._retry(str(error))
+    def _receive(self, peer: PeerConnection, message: Dict[str, Any]) -> None:
+        if not self._joined:
+            self._joined = True
+            self._observer.on_hub_joined()
+        if message["type"] == "goodbye":
+            self._close_all()
+            return
+        if message["type"] == "heartbeat":
+            stalled_s = message.get("stalled_s")
+            progress_at = None if stalled_s is None else time.monotonic() - float(stalled_s)
+            self._last_run_progress = progress_at
+        self._stop_received = self._stop_received or message["type"] == "stop"
+        self._on_message(message)
+        if peer is self._hub_peer and self._suspected_peer is not None:
+            self._suspected_peer.close()  # the hub has closed its end
+            self._suspected_peer = None
+
+    def _on_disconnect(self, peer: PeerConnection, error: PeerDisconnected) -> None:
+        if peer is self._suspected_peer:  # a newer connection, or a try for one, will tell
+            peer.close()
+            self._suspected_peer = None
+        if self._hub_peer is not peer:
+            return
+        if peer.name and time.monotonic() - self._reset_at > self._hub.lost_s:
+            self._declare_lost(f"its supervisor ended without a word ({error})", time.monotonic())
+        else:
+            self._retry(str(error))
 
     def _close_all(self) -> None:
         self._finished = True
         self._abort_connect()
         for peer in self._peers:
-            self._close_connection(peer)
+            peer.close()
         self._hub_peer = self._suspected_peer = None
         if self._wants_detach and not self._stop_received:  # the hub will not answer any more
-            self._peer_listener.on_lease_renewed(self._peer_renewed_at, detached=True)
+            self._observer.on_lease_renewed(self._peer_renewed_at, detached=True)
 
     def _declare_lost(self, reason: str, last_seen: float) -> None:
         for peer in self._peers:
@@ -279,7 +248,7 @@ class HubClient(ConnectedGroup):
             )
         self._close_all()
         if self._order.restarts_ranks and not self._hub.required and self._joined:
-            self._peer_listener.on_hub_unreachable(f"{self._hub.node} any more: {reason}")
-            self._peer_listener.on_peer_departed(self._hub.node, reason, last_seen, 0)
+            self._observer.on_hub_unreachable(f"{self._hub.node} any more: {reason}")
+            self._observer.on_peer_departed(self._hub.node, reason, last_seen, 0)
         else:
-            self._peer_listener.on_peer_lost(self._hub.node, reason, last_seen)
+            self._observer.on_peer_lost(self._hub.node, reason, last_seen)

@@ -8,7 +8,7 @@ import os
 import socket
 from typing import Any, Callable, Dict, Set
 
-from runner.host.peers.group import AddReader
+from runner.host.process.event_loop import EventLoop
 from runner.host.storage.run_lock import RunLock
 
 
@@ -18,23 +18,17 @@ class ControlSocket:
     def __init__(
         self,
         run_lock: RunLock,
-        add_reader: AddReader,
-        remove_reader: Callable[[int], None],
+        loop: EventLoop,
         on_command: Callable[[Dict[str, Any]], None],
     ) -> None:
         """Open it; `on_command` takes what a link says, and may raise what a wrong message raises."""
-        self._run_lock, self._add_reader, self._remove_reader, self._on_command = (
-            run_lock,
-            add_reader,
-            remove_reader,
-            on_command,
-        )
+        self._run_lock, self._loop, self._on_command = run_lock, loop, on_command
         self._connections: Set[socket.socket] = set()
         self._listen()
 
     def _listen(self) -> None:
         self._listener = self._run_lock.listen()
-        self._add_reader(self._listener.fileno(), self._accept)
+        self._loop.add_reader(self._listener.fileno(), self._accept)
 
     def reopen_if_removed(self) -> None:
         """Open it anew where somebody emptied /tmp; if that fails, later."""
@@ -44,13 +38,13 @@ class ControlSocket:
             self._run_lock.make_folder()
             old_listener = self._listener
             self._listen()
-            self._remove_reader(old_listener.fileno())
+            self._loop.remove_reader(old_listener.fileno())
             old_listener.close()
 
     def close(self) -> None:
         """Close it; whoever is in notices."""
         for sock in (*self._connections, self._listener):
-            self._remove_reader(sock.fileno())
+            self._loop.remove_reader(sock.fileno())
             sock.close()
 
     def _accept(self) -> None:
@@ -58,7 +52,7 @@ class ControlSocket:
         connection.setblocking(False)
         self._connections.add(connection)
         read_buffer = bytearray()
-        self._add_reader(connection.fileno(), lambda: self._receive(connection, read_buffer))
+        self._loop.add_reader(connection.fileno(), lambda: self._receive(connection, read_buffer))
 
     def _receive(self, connection: socket.socket, read_buffer: bytearray) -> None:
         try:
@@ -68,7 +62,7 @@ class ControlSocket:
         except OSError:
             chunk = b""
         if not chunk:
-            self._remove_reader(connection.fileno())
+            self._loop.remove_reader(connection.fileno())
             self._connections.discard(connection)
             connection.close()
             return

@@ -5,7 +5,7 @@ While a controller is needed, that decides instead; never both do.
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, NamedTuple, Optional, Set
+from typing import Callable, Dict, NamedTuple, Optional, Set
 
 from runner.core.model.order import Order
 from runner.core.outcome.stacks import STALL_REASON
@@ -13,7 +13,7 @@ from runner.core.protocol.events import NotRelaunched, Relaunching, RelaunchPend
 from runner.core.protocol.paths import RunPaths
 from runner.host.facts import ports
 from runner.host.peers.election import ElectionContext, LeaderElection
-from runner.host.peers.election_links import PeerContext
+from runner.host.process.event_loop import EventLoop
 from runner.host.storage.journal import EventLog
 from runner.host.storage.run_folder import create_run_folder
 
@@ -65,17 +65,14 @@ class HostRelaunch:
         self,
         reserved_ports: ports.ReservedPorts,
         token: bytes,
-        add_reader: Callable[..., Any],
-        remove_reader: Callable[..., Any],
+        loop: EventLoop,
     ) -> None:
         """Listen to the other hosts from now on, where they may decide."""
         order = self._order
         if self._election_context is None or not order.voter_count:
             return
-        subject = f"{order.run_id}/{order.attempt}/voters"
-        peer_context = PeerContext(order.node, subject, token, add_reader, remove_reader)
         self._election = LeaderElection(
-            order, self._election_context, self._environ, reserved_ports.voter, peer_context
+            order, self._election_context, self._environ, reserved_ports.voter, token, loop
         )
 
     def tick(self) -> None:

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import errno
 import os
-import select
 import signal
-import socket
 import subprocess
 import time
 from typing import Callable, Dict, Optional
 
-from runner.core.model.order import Order, Sidecar
+from runner.core.model.order import Order
 from runner.core.outcome.exits import describe_exit
 from runner.core.protocol.paths import RunPaths
 from runner.host.facts import ports
+from runner.host.peers.dialler import Dialler
 from runner.host.process import procfs
 from runner.host.storage.run_folder import remove_sidecar_data
 
@@ -46,7 +44,7 @@ class SidecarProcess:
         self._ready = order.sidecar is None
         self._ready_deadline = time.monotonic() + READY_TIMEOUT_S
         self._next_connect_at = 0.0
-        self._connecting: Optional[socket.socket] = None
+        self._dialler: Optional[Dialler] = None
         self.problem = ""
         self.pid = 0
 
@@ -90,10 +88,12 @@ class SidecarProcess:
         if self._ready or self.problem or self._sidecar is None:
             return self._ready
         now = time.monotonic()
-        if self._connecting is None and now >= self._next_connect_at:
-            self._connect(self._sidecar, now)
-        elif self._connecting is not None:
-            self._ready = self._is_listening(self._connecting, now)
+        if self._dialler is None and now >= self._next_connect_at:
+            self._dialler = Dialler(self._sidecar.addr, self._sidecar.port, CONNECT_TIMEOUT_S)
+        if self._dialler is not None:
+            self._ready = self._dialler.poll() is not None
+            if self._ready or self._dialler.error:
+                self._abort_connect(now)
         if not self._ready and now > self._ready_deadline:
             endpoint = f"{self._sidecar.addr}:{self._sidecar.port}"
             description = (
@@ -104,27 +104,11 @@ class SidecarProcess:
             )
         return self._ready
 
-    def _connect(self, sidecar: Sidecar, now: float) -> None:
-        self._next_connect_at = now + CONNECT_TIMEOUT_S
-        family = socket.AF_INET6 if ":" in sidecar.addr else socket.AF_INET
-        self._connecting = socket.socket(family, socket.SOCK_STREAM)
-        self._connecting.setblocking(False)
-        code = self._connecting.connect_ex((sidecar.addr, sidecar.port))
-        if code not in (0, errno.EINPROGRESS):
-            self._abort_connect(now)
-
-    def _is_listening(self, connection: socket.socket, now: float) -> bool:
-        connected = bool(select.select([], [connection], [], 0)[1])
-        listening = connected and connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == 0
-        if connected or now >= self._next_connect_at:
-            self._abort_connect(now)
-        return listening
-
     def _abort_connect(self, now: float) -> None:
         """Try anew, if it has to be, in a moment."""
-        if self._connecting is not None:
-            self._connecting.close()
-        self._connecting = None
+        if self._dialler is not None:
+            self._dialler.close()
+        self._dialler = None
         self._next_connect_at = now + RETRY_PAUSE_S
 
     def on_reaped(self, pid: int, status: int) -> bool:

@@ -29,9 +29,8 @@ from runner.core.protocol.events import (
 from runner.core.protocol.paths import RunPaths
 from runner.core.protocol.states import State
 from runner.host.facts import ports
-from runner.host.peers.circle import join_peers
 from runner.host.peers.election import ElectionContext
-from runner.host.peers.group import PeerGroup, PeerListener
+from runner.host.peers.group import PeerGroup, PeerObserver
 from runner.host.process import cgroup, procfs
 from runner.host.process.event_loop import EventLoop
 from runner.host.process.kill import cgroup_empty, kill_until_gone, reap_all
@@ -43,6 +42,7 @@ from runner.host.storage.log_sizes import sample_log_sizes
 from runner.host.storage.run_lock import RunLock
 from runner.host.supervisor.control_socket import ControlSocket
 from runner.host.supervisor.controller_lease import ControllerLease
+from runner.host.supervisor.peers import join_peers
 from runner.host.supervisor.program import LauncherProcess, child_setup
 from runner.host.supervisor.relaunch import AttemptEnd, HostRelaunch
 from runner.host.supervisor.sidecar import SidecarProcess
@@ -76,7 +76,7 @@ class SupervisorArgs(NamedTuple):
     election_context: Optional[ElectionContext] = None
 
 
-class Supervisor(PeerListener):
+class Supervisor(PeerObserver):
     """One run on one host, from its order to its last event."""
 
     def __init__(self, args: SupervisorArgs, run_lock: RunLock, guardian_pid: int) -> None:
@@ -120,19 +120,14 @@ class Supervisor(PeerListener):
         """Carry out the order; `on_ready` is called once it can be spoken to; return how it ended."""
         procfs.become_subreaper()
         self._loop.open()
-        add_reader, remove_reader = self._loop.add_reader, self._loop.remove_reader
-        self._control_socket = ControlSocket(
-            self._run_lock, add_reader, remove_reader, self._on_command
-        )
+        self._control_socket = ControlSocket(self._run_lock, self._loop, self._on_command)
         if not self.order.is_standby:
             self._cgroup = cgroup.create(self.order.run_id, self.order.node, self.order.attempt)
         preexec_fn = functools.partial(child_setup, self._cgroup, signal.SIGTERM)
         self._sidecar.start(self._environ, preexec_fn)
         self._start_when_ready()
-        self._peer_group = join_peers(
-            self.order, self._hub_listener, self._token, add_reader, remove_reader, self
-        )
-        self._relaunch.listen(self._args.reserved_ports, self._token, add_reader, remove_reader)
+        self._peer_group = join_peers(self.order, self._hub_listener, self._token, self._loop, self)
+        self._relaunch.listen(self._args.reserved_ports, self._token, self._loop)
         if self._failed:
             self.stop(f"the program on {self.order.node} could not be started")
         on_ready()

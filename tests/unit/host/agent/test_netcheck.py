@@ -18,7 +18,7 @@ TOKEN = b"of this check"
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """A greeter that is told to end notices at once."""
-    monkeypatch.setattr(responder, "POLL_MS", 5)
+    monkeypatch.setattr(responder, "POLL_S", 0.005)
 
 
 def listener(address: str = "127.0.0.1") -> socket.socket:

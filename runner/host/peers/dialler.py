@@ -1,0 +1,64 @@
+"""TCP dialler: one non-blocking attempt to connect to a numeric address, within a time limit."""
+
+from __future__ import annotations
+
+import errno
+import os
+import select
+import socket
+import time
+from typing import Optional
+
+
+class Dialler:
+    """One attempt to connect.
+
+    Attributes:
+        error: Why it failed, an `errno`; 0 while it has not, `ETIMEDOUT` after the time limit.
+        reason: The same in words.
+    """
+
+    def __init__(self, addr: str, port: int, timeout_s: float) -> None:
+        self.error, self.reason = 0, ""
+        self._deadline = time.monotonic() + timeout_s
+        self._socket = socket.socket(
+            socket.AF_INET6 if ":" in addr else socket.AF_INET, socket.SOCK_STREAM
+        )
+        self._socket.setblocking(False)
+        try:
+            # Numeric, since a resolver may take half a minute.
+            flags = socket.AI_NUMERICHOST
+            address = socket.getaddrinfo(addr, port, 0, socket.SOCK_STREAM, flags=flags)[0][4]
+            error = self._socket.connect_ex(address)
+        except OSError as failure:  # not an address
+            self._fail(errno.EHOSTUNREACH, str(failure.strerror or failure))
+            return
+        if error not in (0, errno.EINPROGRESS):
+            self._fail(error)
+
+    def fileno(self) -> int:
+        """Return the descriptor to watch for writing."""
+        return self._socket.fileno()
+
+    def poll(self) -> Optional[socket.socket]:
+        """Return the connected socket, None while there is none (see `error`); never wait."""
+        if self.error:
+            return None
+        poll = select.poll()
+        poll.register(self._socket, select.POLLOUT)
+        if poll.poll(0):
+            error = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+            if not error:
+                return self._socket
+            self._fail(error)
+        elif time.monotonic() > self._deadline:
+            self._fail(errno.ETIMEDOUT, "it does not answer")
+        return None
+
+    def close(self) -> None:
+        """Give up."""
+        self._socket.close()
+
+    def _fail(self, error: int, reason: str = "") -> None:
+        self.error, self.reason = error, reason or os.strerror(error)
+        self._socket.close()
