@@ -1,4 +1,4 @@
-"""What a supervisor's run on one host can be, and what may follow."""
+"""State machines of a supervisor: the run on its host, and the supervisor's own stop ladder."""
 
 from __future__ import annotations
 
@@ -38,4 +38,31 @@ TRANSITIONS: Dict[State, FrozenSet[State]] = {
     State.FAILED: frozenset(),
     State.STOPPED: frozenset(),
     State.STUCK: frozenset(),
+}
+
+
+class StopPhase(enum.Enum):
+    """The stop ladder of a supervisor, for one attempt."""
+
+    WATCHING = "watching"
+    """Nothing is being ended: the program has not started, runs, or has ended by itself."""
+    DRAINING = "draining"
+    """The program ended by itself; what it left behind got TERM, and the grace runs."""
+    STOPPING = "stopping"
+    """There is a reason to stop: the program got TERM, and the grace runs."""
+    KILLING = "killing"
+    """Everything has ended, or the grace is over: the rest gets KILL, and the end is proven."""
+    ELECTING = "electing"
+    """Nothing is left here; the hosts decide whether another attempt follows."""
+    ENDED = "ended"
+    """The end is on record."""
+
+
+STOP_TRANSITIONS: Dict[StopPhase, FrozenSet[StopPhase]] = {
+    StopPhase.WATCHING: frozenset({StopPhase.DRAINING, StopPhase.STOPPING, StopPhase.KILLING}),
+    StopPhase.DRAINING: frozenset({StopPhase.WATCHING, StopPhase.STOPPING, StopPhase.KILLING}),
+    StopPhase.STOPPING: frozenset({StopPhase.KILLING}),
+    StopPhase.KILLING: frozenset({StopPhase.ELECTING, StopPhase.ENDED}),
+    StopPhase.ELECTING: frozenset({StopPhase.ENDED}),
+    StopPhase.ENDED: frozenset(),
 }

@@ -21,12 +21,12 @@ class ControlSocket:
         loop: EventLoop,
         on_command: Callable[[Dict[str, Any]], None],
     ) -> None:
-        """Open it; `on_command` takes what a link says, and may raise what a wrong message raises."""
+        """Take commands once `open` was called; `on_command` may raise for a malformed one."""
         self._run_lock, self._loop, self._on_command = run_lock, loop, on_command
         self._connections: Set[socket.socket] = set()
-        self._listen()
 
-    def _listen(self) -> None:
+    def open(self) -> None:
+        """Listen for agents."""
         self._listener = self._run_lock.listen()
         self._loop.add_reader(self._listener.fileno(), self._accept)
 
@@ -37,7 +37,7 @@ class ControlSocket:
         with contextlib.suppress(OSError):
             self._run_lock.make_folder()
             old_listener = self._listener
-            self._listen()
+            self.open()
             self._loop.remove_reader(old_listener.fileno())
             old_listener.close()
 

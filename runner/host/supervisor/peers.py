@@ -1,4 +1,4 @@
-"""Peer group of one attempt: its supervisors in touch, so that one's failure ends all.
+"""Peer exchange of a supervisor: what the supervisors of one attempt hear from each other.
 
 Every supervisor keeps one connection to that of the master node, the hub. One that closes it without
 a goodbye is dead, one that is silent for `lost_s` is lost; either ends the attempt everywhere,
@@ -8,13 +8,121 @@ with or without a controller. Nothing here blocks, and nothing listens once the 
 from __future__ import annotations
 
 import socket
-from typing import Optional
+import time
+from typing import Callable, Optional, Set
 
+from runner.core.local_pause import LocalPauseDetector
 from runner.core.model.order import Order
+from runner.core.protocol.events import (
+    HubJoined,
+    HubUnreachable,
+    PeerDeparted,
+    PeerLost,
+    StopCause,
+)
 from runner.host.peers.group import PeerGroup, PeerObserver
 from runner.host.peers.hub import HubServer
 from runner.host.peers.member import HubClient
 from runner.host.process.event_loop import EventLoop
+from runner.host.storage.journal import EventLog
+from runner.host.supervisor.controller_lease import ControllerLease
+from runner.host.supervisor.stop_ladder import StopLadder
+
+
+class PeerExchange(PeerObserver):
+    """Keeps the record of what the peers say, and acts on it.
+
+    Attributes:
+        lease: The controller lease, renewed by what any of the supervisors hears.
+        lost_nodes: The nodes that this attempt lost.
+        joined_hub: Whether this host was in touch with the hub.
+    """
+
+    def __init__(
+        self,
+        order: Order,
+        journal: EventLog,
+        ladder: StopLadder,
+        stop: Callable[[str, StopCause], None],
+        restart_ranks: Callable[[int], None],
+    ) -> None:
+        self.lease = ControllerLease(order, journal)
+        self.lost_nodes: Set[str] = set()
+        self.joined_hub = False
+        self._order, self._journal, self._ladder = order, journal, ladder
+        self._stop, self._restart_ranks = stop, restart_ranks
+        self._pause_detector = LocalPauseDetector()
+        self.group = PeerGroup()
+
+    def join(self, listener: Optional[socket.socket], token: bytes, loop: EventLoop) -> None:
+        """Keep in touch with the others from now on."""
+        self.group = join_peers(self._order, listener, token, loop, self)
+
+    def tick(self, stalled_s: float) -> Optional[float]:
+        """Exchange heartbeats; return for how long nothing has moved on any host."""
+        lease = self.lease
+        return self.group.tick(lease.renewed_at, detached=lease.detached, stalled_s=stalled_s)
+
+    def stop(self, reason: str, cause: StopCause) -> None:
+        """Tell the others to stop."""
+        self.group.stop(reason, cause, detached=self.lease.detached)
+
+    def leave(self) -> None:
+        """Say goodbye."""
+        self.group.shut_down()
+        self.group = PeerGroup()
+
+    def detach(self) -> None:
+        """Do as a controller says that is not needed any more."""
+        self.lease.request_detach(
+            self.group, joined_hub=self.joined_hub, stopping=self._ladder.is_stopping
+        )
+
+    @property
+    def lease_expiry(self) -> str:
+        """Why the attempt must end for want of a controller, "" if it need not."""
+        may_judge = self._pause_detector.may_judge(time.monotonic())
+        return self.lease.expiry_reason if may_judge else ""
+
+    def on_peer_stop(self, reason: str, cause: StopCause) -> None:
+        """Stop with the others."""
+        self._stop(reason, cause)
+
+    def on_peer_lost(self, peer: str, reason: str, last_seen: float) -> None:
+        """Stop, since a node is lost."""
+        self.lost_nodes.add(peer)
+        self._journal.append(PeerLost(peer, reason), mono=last_seen, wall=_wall_time(last_seen))
+        self._stop(f"lost {peer}: {reason}", StopCause.PEER)
+
+    def on_peer_departed(self, peer: str, reason: str, last_seen: float, node_count: int) -> None:
+        """Continue without the node: end ranks that may wait for it, so that torch restarts them."""
+        if self._ladder.is_stopping:
+            return
+        self.lost_nodes.add(peer)
+        body = PeerDeparted(peer, reason, node_count)
+        self._journal.append(body, mono=last_seen, wall=_wall_time(last_seen))
+        self._restart_ranks(node_count)
+
+    def on_hub_joined(self) -> None:
+        """Record that the controller need not watch over this host any more."""
+        self.joined_hub = True
+        self._journal.append(HubJoined())
+
+    def on_hub_unreachable(self, reason: str) -> None:
+        """Record that it must; a spare stops, since it would not hear of the end."""
+        self._journal.append(HubUnreachable(reason))
+        if self._order.is_standby:
+            self._stop(f"cannot reach {reason}", StopCause.LOCAL)
+
+    def on_lease_renewed(self, renewed_at: float, *, detached: bool) -> None:
+        """Renew the lease by what another supervisor heard."""
+        self.lease.renew_from_peer(renewed_at)
+        if detached:
+            self.lease.confirm_detach(stopping=self._ladder.is_stopping)
+
+
+def _wall_time(mono: float) -> float:
+    return time.time() - (time.monotonic() - mono)
 
 
 def join_peers(

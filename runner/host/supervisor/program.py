@@ -11,8 +11,7 @@ from typing import Dict, List, Optional, Tuple
 from runner.core.model.order import Order
 from runner.core.protocol.events import ProgramExited, ProgramStarted
 from runner.core.protocol.paths import PROGRAM_LOG, RunPaths
-from runner.host.process import procfs
-from runner.host.process.cgroup import Cgroup
+from runner.host.process import cgroup, procfs
 from runner.host.storage.journal import EventLog
 
 ExitStatus = Tuple[Optional[int], Optional[int]]
@@ -27,11 +26,13 @@ class LauncherProcess:
     Attributes:
         pid: Its number; 0 before it began.
         exit_status: How it ended; None while it has not.
+        cgroup: Where it runs; one without a path if there is none.
     """
 
     def __init__(self, folder: RunPaths, order: Order, journal: EventLog) -> None:
         self.pid = 0
         self.exit_status: Optional[ExitStatus] = None
+        self.cgroup = cgroup.Cgroup()
         self._folder, self._order, self._journal = folder, order, journal
         self._process: Optional[subprocess.Popen[bytes]] = None
 
@@ -45,8 +46,14 @@ class LauncherProcess:
         """Whether it is on."""
         return bool(self.pid) and self.exit_status is None
 
-    def start(self, environ: Dict[str, str], cgroup: Cgroup) -> bool:
-        """Start it in that cgroup; return whether that went well."""
+    def create_cgroup(self) -> None:
+        """Create the cgroup for the program and what its node runs beside it."""
+        if not self._order.is_standby:
+            order = self._order
+            self.cgroup = cgroup.create(order.run_id, order.node, order.attempt)
+
+    def start(self, environ: Dict[str, str]) -> bool:
+        """Start it; return whether that went well."""
         order = self._order
         # A rank shim takes no notice of TERM; its own death ends its rank.
         death_signal = signal.SIGTERM if order.launcher else signal.SIGKILL
@@ -67,7 +74,7 @@ class LauncherProcess:
                 stdout=out,
                 stderr=err,
                 start_new_session=True,
-                preexec_fn=functools.partial(child_setup, cgroup, death_signal),  # noqa: PLW1509 (this process has one thread)
+                preexec_fn=functools.partial(child_setup, self.cgroup, death_signal),  # noqa: PLW1509 (this process has one thread)
             )
         except OSError as error:
             problem = f"cannot start {order.argv[0]} in {order.cwd}: {error.strerror}"
@@ -77,8 +84,10 @@ class LauncherProcess:
         os.close(out)
         os.close(err)
         self.pid = self._process.pid
-        cgroup_path = cgroup.path if cgroup.contains(self.pid) else ""
-        self._journal.append(ProgramStarted(self.pid, cgroup_path, order.rejoin_count))
+        if not self.cgroup.contains(self.pid):
+            self.cgroup.remove()
+            self.cgroup = cgroup.Cgroup()
+        self._journal.append(ProgramStarted(self.pid, self.cgroup.path, order.rejoin_count))
         return True
 
     def on_reaped(self, pid: int, status: int) -> bool:
@@ -110,9 +119,9 @@ class LauncherProcess:
         return [pid for pid, process in procfs.table().items() if process.ppid == self.pid]
 
 
-def child_setup(cgroup: Cgroup, death_signal: signal.Signals) -> None:
+def child_setup(program_cgroup: cgroup.Cgroup, death_signal: signal.Signals) -> None:
     """Make a new process ours: in our cgroup, dying with us, with no handler of ours."""
-    cgroup.enter()
+    program_cgroup.enter()
     procfs.die_with_parent(death_signal)
     for signum in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM, signal.SIGCHLD):
         signal.signal(signum, signal.SIG_DFL)

@@ -1,0 +1,119 @@
+"""Stop ladder of an attempt on one host: TERM to the program, the grace, then KILL and proof."""
+
+from __future__ import annotations
+
+import signal
+import time
+from typing import Iterable, Optional, Sequence, Set
+
+from runner.core.model.order import Order
+from runner.core.protocol.events import StopCause, Stopping
+from runner.core.protocol.states import STOP_TRANSITIONS, State, StopPhase
+from runner.host.process import procfs
+from runner.host.storage.journal import EventLog
+from runner.host.supervisor.program import LauncherProcess
+
+
+class StopLadder:
+    """The only writer of the supervisor's stop phase, with why and when the attempt ends.
+
+    Attributes:
+        phase: Where the ladder is.
+        reason: Why the attempt stops; "" while it does not.
+        cause: Who or what wanted the stop.
+        failed_at: When something of the task failed here, monotonic; None if nothing did.
+        user_stopped: Whether a user wanted the end, perhaps after another reason.
+        deferred_reason: Why to stop once the stacks of the ranks are written.
+    """
+
+    def __init__(self, order: Order, launcher: LauncherProcess, journal: EventLog) -> None:
+        self.phase = StopPhase.WATCHING
+        self.reason, self.cause = "", StopCause.USER
+        self.failed_at: Optional[float] = None
+        self.user_stopped = False
+        self.deferred_reason = ""
+        self._order, self._launcher, self._journal = order, launcher, journal
+        self._kill_at = float("inf")
+        self._term_sent: Set[int] = set()
+
+    def move(self, phase: StopPhase) -> None:
+        """Enter the next phase.
+
+        Raises:
+            ValueError: That move is not in the table.
+        """
+        if phase not in STOP_TRANSITIONS[self.phase]:
+            raise ValueError(f"{self.phase.value} cannot become {phase.value}")
+        self.phase = phase
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether there is a reason to stop."""
+        return bool(self.reason)
+
+    @property
+    def grace_is_over(self) -> bool:
+        """Whether what is left must be killed."""
+        return time.monotonic() >= self._kill_at
+
+    def fail(self, failed_at: Optional[float] = None) -> None:
+        """Note that something of the task failed, now if no time is given."""
+        self.failed_at = time.monotonic() if failed_at is None else failed_at
+
+    def defer(self, reason: str) -> None:
+        """Note a reason to stop for a moment later; the first one counts."""
+        self.deferred_reason = self.deferred_reason or reason
+
+    def begin(self, reason: str, cause: StopCause, mono: float, wall: float) -> None:
+        """Stop for a reason that came at the given times: TERM to the program, KILL after the grace."""
+        self.reason, self.cause = reason, cause
+        if self.phase in (StopPhase.WATCHING, StopPhase.DRAINING):
+            self.move(StopPhase.STOPPING)
+        self._kill_at = mono + self._order.grace_s
+        if self._launcher.is_running:
+            self._send_term(self._launcher.term_targets())
+        self._launcher.cancel()
+        self._journal.append(Stopping(reason, cause), mono=mono, wall=wall)
+        self._record_stopping()
+
+    def skip_grace(self) -> None:
+        """Have what is left killed now."""
+        self._kill_at = time.monotonic()
+
+    def term_new_ranks(self) -> None:
+        """Send TERM to a rank that began while the others got theirs."""
+        if self.reason:
+            self._send_term(self._launcher.rank_pids())
+
+    def drain(self, leftovers: Sequence[int]) -> None:
+        """End what a program that is gone left behind: TERM once, then the rest of the grace."""
+        if self.phase is StopPhase.WATCHING and leftovers:
+            self.move(StopPhase.DRAINING)
+            self._kill_at = time.monotonic() + self._order.grace_s
+            self._record_stopping()
+        elif self.phase is StopPhase.DRAINING and not leftovers:
+            self.move(StopPhase.WATCHING)  # the other hosts may still need this one
+            self._kill_at = float("inf")
+        self._send_term(leftovers)
+
+    def final_state(self, survivors: Sequence[int], *, standby_ended: bool) -> State:
+        """Return how the attempt ended here."""
+        if survivors:
+            return State.STUCK
+        succeeded = standby_ended or self._launcher.exit_status == (0, None)
+        if succeeded and self.failed_at is None:
+            return State.SUCCEEDED
+        return State.STOPPED if self.reason and self.failed_at is None else State.FAILED
+
+    @property
+    def local_reason(self) -> str:
+        """The reason, where the supervisor itself had it and nothing of the task failed."""
+        is_local = self.cause is StopCause.LOCAL and self.failed_at is None
+        return self.reason if is_local else ""
+
+    def _send_term(self, pids: Iterable[int]) -> None:
+        self._term_sent |= procfs.signal_all({*pids} - self._term_sent, signal.SIGTERM)
+
+    def _record_stopping(self) -> None:
+        if self._journal.state is not State.STOPPING:
+            self._journal.set_state(State.STOPPING)
