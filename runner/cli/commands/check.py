@@ -33,7 +33,7 @@ def check(
     started.
     """
     from runner.checks.registry import CHECKS
-    from runner.ui.reports import findings
+    from runner.ui.reports import columns, findings
     from runner.workflows.preflight import run_preflight
 
     modes = [name for name, enabled in (("smoke", smoke), ("pairs", bandwidth)) if enabled]
@@ -51,7 +51,7 @@ def check(
     if json_:
         print(json.dumps(findings.as_data(findings_by_check)))
     else:
-        width, colour = findings.detect_screen()
+        width, colour = columns.detect_screen()
         spec = composed.spec
         print(
             findings.render(findings_by_check, spec.cluster, spec.task.name, width, colour=colour)

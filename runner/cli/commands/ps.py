@@ -18,6 +18,7 @@ def ps(
     Yours, and other people's where their folders may be read.
     """
     from runner.ui.reports import run_table
+    from runner.ui.reports.columns import terminal_width
     from runner.workflows.discovery import open_run_finder
 
     composed = selection.compose_for_run("")
@@ -26,5 +27,9 @@ def ps(
         rows = run_table.rows(runs, all_=all_, clock_offsets=finder.clock_offsets)
         others = run_table.foreign_gpu_use(finder.facts, runs)
         table = run_table.Table(rows, others, finder.unreachable, finder.unreadable_runs)
-    print(json.dumps(table.as_data()) if json_ else run_table.render(table, all_=all_))
+    print(
+        json.dumps(table.as_data())
+        if json_
+        else run_table.render(table, all_=all_, width=terminal_width())
+    )
     return 0

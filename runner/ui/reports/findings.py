@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import sys
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,15 +13,15 @@ from runner.core.text import counted, printable
 from runner.ui.console.colour import BOLD, DIM, GREEN, RED, YELLOW, LineStyler
 from runner.ui.node_names import fold_names
 from runner.ui.problems import group_problems, merge_group
+from runner.ui.reports.columns import COLUMN_GAP, PIPE_WIDTH
 
 LEVEL_COLOURS = {Level.ERROR: BOLD + b";" + RED, Level.WARNING: YELLOW, Level.OK: GREEN}
 SEVERITY_ORDER = (Level.OK, Level.WARNING, Level.ERROR)
 """The worst at the end: that is what stands above the prompt."""
 
-DEFAULT_WIDTH, MAX_NAMES_WIDTH, MIN_TEXT_WIDTH = 100, 20, 40
-"""Of a table that goes into a pipe; of its nodes, at most; and of what is said in it, at least."""
+MAX_NAMES_WIDTH, MIN_TEXT_WIDTH = 20, 40
+"""The column of nodes has this width at most, the text this one at least."""
 
-COLUMN_GAP = 2
 COMMAND_HINT = re.compile(r"((?:[^:/]+: )?)((?:sudo|ssh\S*|python|[~/]\S*[^\s:]) \S.*)")
 """A line of a hint that is a command, perhaps after a few words and a colon."""
 
@@ -80,28 +78,23 @@ def as_data(by_check: FindingsByCheck) -> list[dict[str, Any]]:
     ]
 
 
-def detect_screen() -> tuple[int, bool]:
-    """Return how wide the terminal is that is printed to, and whether it takes colours."""
-    is_terminal = sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
-    width = os.get_terminal_size(sys.stdout.fileno()).columns if is_terminal else DEFAULT_WIDTH
-    return width or DEFAULT_WIDTH, is_terminal
-
-
 def render(
     by_check: FindingsByCheck,
     cluster: str,
     task: str,
-    width: int = DEFAULT_WIDTH,
+    width: int = PIPE_WIDTH,
     *,
     colour: bool = False,
 ) -> str:
     """Return the table, what is fine first and the worst last, and the sum of it."""
     rows = _rows(by_check)
-    table = _Table.for_rows(rows, width, colour=colour)
-    good_lines = [line for row in rows if row.level is Level.OK for line in table.row_lines(row)]
-    bad_lines = [line for row in rows if row.level is not Level.OK for line in table.row_lines(row)]
-    separator = [""] if good_lines and bad_lines else []
-    return "\n".join([*good_lines, *separator, *bad_lines, _summary_line(rows, cluster, task)])
+    layout = _Layout.of_rows(rows, width, colour=colour)
+    level_width = max((len(row.level.value) for row in rows), default=0)
+    lines: dict[bool, list[str]] = {True: [], False: []}
+    for row in rows:
+        lines[row.level is Level.OK] += layout.row_lines(row, level_width)
+    separator = [""] if all(lines.values()) else []
+    return "\n".join([*lines[True], *separator, *lines[False], _summary_line(rows, cluster, task)])
 
 
 def _rows(by_check: FindingsByCheck) -> list[Row]:
@@ -119,71 +112,65 @@ def _rows(by_check: FindingsByCheck) -> list[Row]:
 
 
 @dataclass(frozen=True)
-class _Table:
-    """Where the columns of a table begin, and where its lines end."""
+class _Layout:
+    """The columns of the table: check, level, nodes and text.
 
-    level_column: int
-    node_column: int
-    text_column: int
+    Not a table of Rich's: hints stand between the rows and further left, so that they fit, and no
+    command in them is ever broken.
+    """
+
+    check_width: int
+    names_width: int
     max_names_width: int
     width: int
     styler: LineStyler | None
 
     @classmethod
-    def for_rows(cls, rows: Sequence[Row], width: int, *, colour: bool) -> _Table:
-        """Return one for these rows; very long names of nodes do not make a column wider."""
+    def of_rows(cls, rows: Sequence[Row], width: int, *, colour: bool) -> _Layout:
+        """Return the layout for these rows; very long names do not make their column wider."""
         max_names_width = min(width // 5, MAX_NAMES_WIDTH)
-        level_column = max((len(row.check) for row in rows), default=0) + COLUMN_GAP
-        node_column = (
-            level_column + max((len(row.level.value) for row in rows), default=0) + COLUMN_GAP
-        )
         widest = max((len(row.names(max_names_width)) for row in rows), default=0)
-        text_column = node_column + min(widest, max_names_width) + COLUMN_GAP
         return cls(
-            level_column,
-            node_column,
-            text_column,
-            max_names_width,
-            width,
-            LineStyler(()) if colour else None,
+            check_width=max((len(row.check) for row in rows), default=0),
+            names_width=min(widest, max_names_width),
+            max_names_width=max_names_width,
+            width=width,
+            styler=LineStyler(()) if colour else None,
         )
 
-    def row_lines(self, row: Row) -> Iterator[str]:
-        """Yield the lines of a row; its hints begin further left, so that they fit."""
-        level, nodes, margin = (
-            row.level.value,
-            row.names(self.max_names_width),
-            " " * self.text_column,
-        )
-        padding = " " * (self.node_column - self.level_column - len(level))
-        coloured_level = self._coloured(LEVEL_COLOURS[row.level], level)
-        head = f"{row.check:{self.level_column}}{coloured_level}{padding}{nodes}"
-        gap = self.text_column - self.node_column - len(nodes)
-        first, *more = self._wrap(printable(row.message), self.text_column)
-        yield f"{head}{' ' * gap}{first}" if gap >= COLUMN_GAP else f"{head}\n{margin}{first}"
-        yield from (margin + line for line in more)
-        for line in row.hint.splitlines():
-            yield from (
-                self._coloured(DIM, hint_line) for hint_line in self._hint_lines(printable(line))
-            )
+    def row_lines(self, row: Row, level_width: int) -> Iterator[str]:
+        """Yield the lines of a row and of its hints."""
+        hint_column = self.check_width + level_width + 2 * COLUMN_GAP
+        text_column = hint_column + self.names_width + COLUMN_GAP
+        names = row.names(self.max_names_width)
+        level = self._coloured(LEVEL_COLOURS[row.level], row.level.value)
+        padding = " " * (level_width - len(row.level.value))
+        head = f"{row.check:{self.check_width}}  {level}{padding}  {names:{self.names_width}}"
+        first, *more = self._wrap(printable(row.message), text_column)
+        if len(names) > self.names_width:
+            yield head
+            yield " " * text_column + first
+        else:
+            yield f"{head}  {first}"
+        yield from (" " * text_column + line for line in more)
+        for hint in row.hint.splitlines():
+            for line in self._hint_lines(printable(hint), hint_column):
+                yield self._coloured(DIM, line)
 
-    def _hint_lines(self, line: str) -> Iterator[str]:
-        margin = " " * self.node_column
+    def _hint_lines(self, line: str, column: int) -> Iterator[str]:
+        margin = " " * column
         if line.startswith(QUOTE_PREFIX):
-            quoted = line[len(QUOTE_PREFIX) :]
-            yield from (
-                margin + QUOTE_PREFIX + part for part in self._wrap(quoted, self.node_column + 2)
-            )
+            parts = self._wrap(line[len(QUOTE_PREFIX) :], column + 2)
+            yield from (margin + QUOTE_PREFIX + part for part in parts)
             return
-        one_line = f"{margin}→ {line}"
         command = COMMAND_HINT.fullmatch(line)
-        if not command or len(one_line) <= self.width:
-            first, *more = self._wrap(line, self.node_column + 2)
-            yield f"{margin}→ {first}"
-            yield from (f"{margin}  {part}" for part in more)
+        if command and len(f"{margin}→ {line}") > self.width:
+            yield f"{margin}→ {command[1].strip() or 'type'}"
+            yield f"    {command[2]}"
             return
-        yield f"{margin}→ {command[1].strip() or 'type'}"
-        yield f"    {command[2]}"
+        first, *more = self._wrap(line, column + 2)
+        yield f"{margin}→ {first}"
+        yield from (f"{margin}  {part}" for part in more)
 
     def _wrap(self, text: str, start: int) -> list[str]:
         """Break at blanks only: what is broken elsewhere cannot be copied."""

@@ -19,6 +19,7 @@ from runner.core.planning.launch_command import user_args_index
 from runner.core.protocol.paths import CODE_FOLDER, RunPaths, release_folder
 from runner.core.text import bracket_ipv6, counted, format_duration, format_ranges
 from runner.ui.node_names import fold_names
+from runner.ui.reports.columns import align
 
 WIDTH = 79
 """Of our own sentences; tables and what ranks say take what they need."""
@@ -59,8 +60,7 @@ def _node_lines(plan: Plan) -> list[str]:
         (fold_names(node_plan.node for node_plan in group), _node_text(group))
         for group in _group_neighbours(plan.nodes)
     ]
-    width = max(len(names) for names, _ in rows)
-    return [f"  {names:{width}}  {text}" for names, text in rows]
+    return align(rows)
 
 
 def relaunch_notice(
@@ -246,9 +246,7 @@ def final_report(
         message = f"nothing of it had moved for {verdict.stalled_s:.0f} s"
         lines.append(f"  {message}; where each rank was: {folder}/logs/NODE/stacks.out")
     if verdict.exit_code != 0 or len(plan.nodes) <= MAX_LISTED_NODES:
-        rows = [_outcome_row(group, verdict) for group in _group_by_outcome(plan, verdict)]
-        width = min(max(len(names) for names, _ in rows), MAX_NAMES_WIDTH)
-        lines += [f"  {names:{width}}  {text}" for names, text in rows]
+        lines += align([_outcome_row(group, verdict) for group in _group_by_outcome(plan, verdict)])
     if verdict.membership_count > 1:
         lines.append(f"  {verdict.membership_count} memberships; the ranks are those of the last")
     retry_command = f"python -m runner stop --run {plan.run_id} {cluster_selector}"
@@ -285,9 +283,6 @@ def _past_attempts(verdict: Verdict, disconnect_s: float, retry_command: str) ->
 
 MAX_LISTED_NODES = 8
 """Up to so many nodes are listed one by one."""
-
-MAX_NAMES_WIDTH = 40
-"""Names longer than this are not waited for when columns are aligned."""
 
 
 def _first_failure(verdict: Verdict, failure: Failure, diagnosis: Diagnosis | None) -> list[str]:

@@ -19,6 +19,7 @@ from runner.core.model.run_info import (
 from runner.core.outcome.verdict import NodeResult, Verdict
 from runner.core.text import counted, format_age, printable
 from runner.ui.node_names import fold_names
+from runner.ui.reports.columns import UNLIMITED_WIDTH, align, render_table
 
 
 @dataclass(frozen=True)
@@ -131,15 +132,17 @@ def foreign_gpu_use(facts: Mapping[str, Facts], runs: Iterable[RemoteRun]) -> li
     return uses
 
 
-def render(table: Table, *, all_: bool) -> str:
+HEADERS = ("RUN", "TASK", "BY", "STATE", "AGE", "NODES", "GPUS", "ATTEMPT")
+MIN_WIDTH = 80
+"""A narrower terminal breaks the lines itself."""
+
+
+def render(table: Table, *, all_: bool, width: int = UNLIMITED_WIDTH) -> str:
     """Return the table as text."""
-    lines = _align(
-        [
-            ("RUN", "TASK", "BY", "STATE", "AGE", "NODES", "GPUS", "ATTEMPT"),
-            *(_cells(row) for row in table.rows),
-        ]
-    )
-    if not table.rows:
+    if table.rows:
+        cells = [_cells(row) for row in table.rows]
+        lines = render_table(HEADERS, cells, max(width, MIN_WIDTH), ("TASK", "STATE", "NODES"))
+    else:
         scope = " on the hosts that answered" if table.unreachable else ""
         lines = [f"no runs{scope}" if all_ else f"nothing is running{scope} (--all: what ended)"]
     for use in table.foreign_gpu_use:
@@ -160,14 +163,6 @@ def _cells(row: Row) -> tuple[str, ...]:
     gpus = str(row.gpus) if row.gpus else "-"
     cells = (row.run_id, row.task, row.owner, row.state, age, nodes, gpus, str(row.attempt + 1))
     return tuple(map(printable, cells))
-
-
-def _align(cells: Sequence[Sequence[str]]) -> list[str]:
-    widths = [max(len(row[column]) for row in cells) for column in range(len(cells[0]))]
-    return [
-        "  ".join(f"{text:{width}}" for text, width in zip(row, widths, strict=True)).rstrip()
-        for row in cells
-    ]
 
 
 @dataclass(frozen=True)
@@ -198,8 +193,7 @@ class StopResult:
 
 def render_stop(stop: StopResult) -> str:
     """Return what is left on each node, and what to do about it."""
-    width = max(len(name) for name in stop.leftovers)
-    lines = []
+    rows = []
     for name, remaining in stop.leftovers.items():
         result = stop.verdict.nodes.get(name, NodeResult())
         killed = f", {result.killed} killed" if result.killed else ""
@@ -210,7 +204,8 @@ def render_stop(stop: StopResult) -> str:
             if isinstance(remaining, int)
             else remaining
         )
-        lines.append(f"  {name:{width}}  {text}")
+        rows.append((name, text))
+    lines = align(rows)
     if stop.exit_code:
         names = fold_names(name for name, remaining in stop.leftovers.items() if remaining)
         retry_command = f"python -m runner stop --run {stop.run_id} {stop.cluster_selector}"

@@ -14,6 +14,7 @@ from runner.core.protocol.events import Ended, Event, ProgressResumed, Stalled
 from runner.core.protocol.paths import STACKS_LOG
 from runner.core.text import format_ranges, printable
 from runner.ui.node_names import fold_names
+from runner.ui.reports.columns import align
 
 INNERMOST, OUTERMOST = 8, 3
 """So many frames of a stack are shown."""
@@ -57,8 +58,7 @@ def _group_lines(report: StackReport, group: StackGroup) -> list[str]:
     frames = group.stack.frames
     if not frames:
         return [f"  {title}, {printable(group.stack.program)}: {printable(group.stack.method)}"]
-    width = max(len(frame.function) for frame in frames)
-    rows = [f"    {printable(f.function):{width}}  {_location(f)}" for f in frames]
+    rows = align([(printable(f.function), _location(f)) for f in frames], indent="    ")
     if len(rows) > INNERMOST + OUTERMOST + 1:
         left_out = len(rows) - INNERMOST - OUTERMOST
         rows[INNERMOST:-OUTERMOST] = [f"    … {left_out} more …"]

@@ -10,6 +10,7 @@ from runner.core.model.results import CommandResult, Origin
 from runner.core.outcome.exits import describe_exit
 from runner.core.text import counted, format_size
 from runner.ui.node_names import fold_names
+from runner.ui.reports.columns import align
 from runner.ui.reports.report import code_name
 
 T = TypeVar("T")
@@ -93,8 +94,7 @@ def render_push(result: PushResult) -> str:
             result.sent.items(), lambda item: item[1], lambda item: item[0]
         )
     ]
-    width = max(len(names) for names, _ in rows)
-    return "\n".join([title, *(f"  {names:{width}}  {text}" for names, text in rows)])
+    return "\n".join([title, *align(rows)])
 
 
 def render_answers(results: Iterable[CommandResult]) -> str:

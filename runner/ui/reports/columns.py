@@ -1,0 +1,56 @@
+"""Columns: rows of text aligned for a terminal of some width, or for a pipe."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from collections.abc import Collection, Sequence
+
+PIPE_WIDTH, UNLIMITED_WIDTH = 100, 10_000
+"""The width of prose, and of a table with one line per row, where there is no terminal."""
+
+COLUMN_GAP = 2
+
+
+def terminal_width() -> int:
+    """Return the width of standard output: in a pipe, a line may be as long as it has to."""
+    width, is_terminal = detect_screen()
+    return width if is_terminal else UNLIMITED_WIDTH
+
+
+def detect_screen() -> tuple[int, bool]:
+    """Return the width of standard output, and whether it is a terminal that takes colours."""
+    is_terminal = sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
+    width = os.get_terminal_size(sys.stdout.fileno()).columns if is_terminal else PIPE_WIDTH
+    return width or PIPE_WIDTH, is_terminal
+
+
+def align(rows: Sequence[Sequence[str]], indent: str = "  ", max_width: int = 40) -> list[str]:
+    """Return rows as lines; cells longer than `max_width` do not make their column wider."""
+    widths = [min(max(map(len, cells)), max_width) for cells in zip(*rows, strict=True)]
+    return [
+        (
+            indent + "  ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
+
+
+def render_table(
+    headers: Sequence[str], rows: Sequence[Sequence[str]], width: int, wrapped: Collection[str] = ()
+) -> list[str]:
+    """Return a table of this width at most; cells below the headers in `wrapped` may break."""
+    from rich.console import Console  # noqa: PLC0415 (most verbs need no table, and Rich is slow)
+    from rich.table import Table  # noqa: PLC0415 (as above)
+    from rich.text import Text  # noqa: PLC0415 (as above)
+
+    table = Table(box=None, pad_edge=False, padding=(0, COLUMN_GAP, 0, 0), header_style="")
+    for header in headers:
+        table.add_column(header, no_wrap=header not in wrapped, overflow="fold")
+    for row in rows:
+        table.add_row(*map(Text, row))
+    stream = io.StringIO()
+    console = Console(file=stream, width=width, color_system=None, legacy_windows=False)
+    console.print(table)
+    return [line.rstrip() for line in stream.getvalue().splitlines()]
