@@ -234,4 +234,4 @@ def _install_hint(host: _HostPackages, affected: list[PackageRequirement], sourc
 
 def _pip_install(host: _HostPackages, specs: list[str]) -> str:
     argv = [host.facts.python.executable, "-m", "pip", "install", *specs]
-    return f"there: {shell.line(argv)}\nor leave this out: check.skip=[packages]"
+    return f"there: {shell.line(argv)}\nor leave this out: skip_checks=[packages]"

@@ -32,8 +32,7 @@ ssh:
 #master_port: auto         # auto: a free one; or 29500-29600, where a firewall needs it
 #exclude: []               # nodes to leave out, such as [gpu3, "gpu[10-12]"]
 #setup: []                 # lines for bash before the task, such as [module load cuda]
-#deploy: auto              # auto: the code you stand in is pushed; never: it is on the hosts
-#project: null             # the code's folder on the hosts, where it is there: nothing is pushed
+#project: null             # null: the code you stand in is pushed; or its folder on the hosts
 #workdir: ~/.runner        # where runs are kept on the hosts
 #env: {{}}                   # environment of all ranks, such as {{NCCL_DEBUG: INFO}}
 #secrets: []               # names to take from your environment, never written anywhere

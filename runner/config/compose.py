@@ -137,7 +137,12 @@ class Composer:
         keys = {problem.subject for problem in first_error.problems}
         if keys & {rerun.KEY} or any(suggest(key, GROUPS) for key in keys if "." not in key):
             return []
-        remaining = [word for word in overrides if word.lstrip("+").partition("=")[0] not in keys]
+        named = tuple(f"{key}." for key in keys)
+        remaining = [
+            word
+            for word in overrides
+            if not f"{word.lstrip('+').partition('=')[0]}.".startswith(named)
+        ]
         if len(remaining) < len(overrides):
             try:
                 self.compose(remaining)

@@ -13,8 +13,8 @@ from runner.core.model.spec import Node, Rendezvous
 from runner.core.planning.torchrun import LOCAL_RANK_MACRO
 
 ENTRIES = ("torchrun", "launch", "plain")
-RELAUNCH_OPTION = "max_restarts"
-"""Not torchrun's alone: with a static rendezvous it is the number of relaunches."""
+REFUSED_ELSEWHERE = "max_restarts"
+"""The option of torchrun that any static rendezvous refuses."""
 
 
 def local_rank_words(validator: Validator, value: object, entry: str) -> list[str]:
@@ -51,7 +51,7 @@ def check_plain(
         )
     for option in dataclasses.fields(TorchrunConfig):
         default = getattr(TorchrunConfig(), option.name)
-        if option.name != RELAUNCH_OPTION and values["torchrun"][option.name] not in (
+        if option.name != REFUSED_ELSEWHERE and values["torchrun"][option.name] not in (
             default,
             None,
         ):

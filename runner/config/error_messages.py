@@ -244,7 +244,7 @@ def _refused_value(
 
 KEY_HINTS = {
     "cluster.nodes": "such as nodes: {gpu1: {}, gpu2: {host: 192.168.1.110}}",
-    "deploy": "whether code is pushed is cluster.deploy: auto or never",
+    "deploy": "cluster.project says whether code is pushed: null pushes it",
 }
 
 OMEGACONF_MESSAGES = {

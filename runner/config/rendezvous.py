@@ -129,13 +129,20 @@ def read_relaunch(
     *,
     relaunch_on_stall: bool,
 ) -> Relaunch:
-    """Return how often a run starts once more; `max_restarts` means that too where torch cannot.
+    """Return how often a run is relaunched.
 
-    `relaunch_on_stall` is whether it is asked for where nothing moves any more.
+    Args:
+        validator: What reads the values.
+        values: The section `relaunch`.
+        rendezvous: How the nodes meet: with a static one torchrun cannot restart ranks.
+        torchrun: The options of torchrun.
+        relaunch_on_stall: Whether a run that hangs is to be relaunched.
     """
     max_relaunches = validator.integer("relaunch.max", values["max"], minimum=0)
-    if rendezvous.backend == "static":
-        max_relaunches = max(max_relaunches, torchrun.max_restarts)
+    if rendezvous.backend == "static" and torchrun.max_restarts:
+        message = "with a static rendezvous torchrun cannot restart the ranks"
+        hint = f"set relaunch.max={torchrun.max_restarts} in its place, or choose rendezvous=c10d"
+        validator.add("torchrun.max_restarts", message, hint)
     if relaunch_on_stall and not max_relaunches:
         message = "restart needs to know how often"
         validator.add(

@@ -118,16 +118,10 @@ class ClusterConfig:
         "lines for bash, once per host before the task, such as `module load cuda`",
         "list of texts",
     )
-    deploy: str = doc(
-        "auto",
-        "auto pushes the code you stand in to the hosts, unless `project` names where it is; "
-        "never: it is there",
-        "auto or never",
-    )
     project: str | None = doc(
         None,
-        "the folder of the code on the hosts; null: the pushed code, or, with `deploy: never`, "
-        "the folder you stand in",
+        "null pushes the code you stand in; a path names its folder on the hosts, `.` the same "
+        "path as here",
         "path or null",
     )
     workdir: str = doc("~/.runner", "where runs are kept on the hosts", PATH)
@@ -206,8 +200,8 @@ class TorchrunConfig:
 
     max_restarts: int = doc(
         0,
-        "how often the ranks are started anew after a failure: by torchrun, or with a static "
-        "rendezvous by a relaunch",
+        "how often torchrun restarts the ranks after a failure; with a static rendezvous: "
+        "`relaunch.max`",
         "whole number from 0",
     )
     monitor_interval: float | None = doc(
@@ -230,7 +224,7 @@ class TorchrunConfig:
     )
     shutdown_timeout: int | None = doc(
         None,
-        "how long it waits for its ranks to end; null: a while longer than `stop.grace_s`",
+        "how long it waits for its ranks to end; null: a while longer than `grace_s`",
         "whole seconds from 1, or null",
     )
 
@@ -254,24 +248,6 @@ class DeployConfig:
 
 
 @dataclass
-class OutputsConfig:
-    """What comes home of what a task leaves: `task.outputs` says what that is."""
-
-    pull: str = doc(
-        "auto",
-        "auto fetches it at the end of a run that was watched; never: `pull` does when it is asked",
-        "auto or never",
-    )
-
-
-@dataclass
-class CheckConfig:
-    """What is looked at before a run: by a launch, and by `check`."""
-
-    skip: Any = doc(list, "checks to leave out", "list of names such as [gpus]; `check` has all")
-
-
-@dataclass
 class WatchConfig:
     """What is done when a run hangs: no rank prints, computes, or reads or writes files."""
 
@@ -291,20 +267,6 @@ class WatchConfig:
         "auto has ranks load a `sitecustomize` by which their stacks can be had without py-spy",
         "auto or never",
     )
-
-
-@dataclass
-class StopConfig:
-    """How a run is ended."""
-
-    grace_s: float = doc(15.0, "from TERM to KILL", SECONDS)
-
-
-@dataclass
-class LogsConfig:
-    """What of the ranks' output is shown; the files hold all of it."""
-
-    ranks: Any = doc("all", "whose output is shown", "all, a rank, or a list such as [0, 3]")
 
 
 @dataclass
@@ -336,19 +298,29 @@ class RunnerConfig:
     )
     ui: str = doc("auto", "plain: lines only, as for a file", "auto or plain")
     deploy: DeployConfig = doc(DeployConfig, "bounds of what is pushed", "see below")
-    outputs: OutputsConfig = doc(
-        OutputsConfig, "what comes home of what a task leaves", "see below"
+    pull_outputs: str = doc(
+        "auto",
+        "auto downloads `task.outputs` at the end of a watched run; never leaves it to `pull`",
+        "auto or never",
     )
-    check: CheckConfig = doc(CheckConfig, "what is looked at before a run", "see below")
+    skip_checks: Any = doc(
+        list, "checks to leave out", "list of names such as [gpus]; `check` has all"
+    )
+    console_ranks: Any = doc(
+        "all",
+        "the ranks whose output the console shows; the files hold all of it",
+        "all, a rank, or a list such as [0, 3]",
+    )
     watch: WatchConfig = doc(WatchConfig, "what is done when a run hangs", "see below")
-    stop: StopConfig = doc(StopConfig, "how a run is ended", "see below")
+    grace_s: float = doc(15.0, "the time from TERM to KILL when a run is stopped", SECONDS)
     lost_s: float = doc(15.0, "after this silence a host counts as lost", SECONDS)
-    disconnect_s: float = doc(
-        600.0, "when no host has heard of us for so long, they stop the run themselves", SECONDS
+    disconnect_s: Any = doc(
+        600.0,
+        "after this time without the launch or another agent connected, the hosts stop the run; "
+        "never: it goes on",
+        "seconds, more than 0, or never",
     )
-    on_disconnect: str = doc("stop", "keep: the run goes on without us, for ever", "stop or keep")
     detach: bool = doc(False, "return once every rank runs; the run goes on", "true or false")
-    logs: LogsConfig = doc(LogsConfig, "what is shown of the ranks' output", "see below")
 
 
 SECTIONS: Mapping[str, type] = {
@@ -361,11 +333,7 @@ SECTIONS: Mapping[str, type] = {
     "torchrun": TorchrunConfig,
     "relaunch": RelaunchConfig,
     "deploy": DeployConfig,
-    "outputs": OutputsConfig,
-    "check": CheckConfig,
     "watch": WatchConfig,
-    "stop": StopConfig,
-    "logs": LogsConfig,
 }
 """Every dataclass of the schema by the key it stands below."""
 
@@ -411,13 +379,29 @@ def unknown_keys(
     for key, value in values.items():
         nested = fields.get(key)
         if key not in fields:
-            yield unknown_schema_key(where, key, list(fields))
+            yield unknown_schema_key(where, key, list(fields), value)
         elif isinstance(nested, type) and dataclasses.is_dataclass(nested):
             yield from unknown_keys(value, nested, f"{where}.{key}" if where else key)
 
 
-def unknown_schema_key(where: str, key: str, legal: Sequence[str]) -> Problem:
+REPLACED_KEYS = {
+    "on_disconnect": ("disconnect_s", "disconnect_s=never keeps a run going without a launch"),
+    "cluster.deploy": ("cluster.project", "null pushes the code; a path, such as `.`, does not"),
+    "check": ("skip_checks", "such as skip_checks=[gpus]"),
+    "logs": ("console_ranks", "such as console_ranks=[0,3]"),
+    "outputs": ("pull_outputs", "auto or never"),
+    "stop": ("grace_s", "such as grace_s=30"),
+}
+"""Keys and sections of earlier versions: what each is now, and a hint."""
+
+
+def unknown_schema_key(where: str, key: str, legal: Sequence[str], value: object = None) -> Problem:
     """Return the problem of a key that the schema does not have there, but perhaps elsewhere."""
+    full_key = f"{where}.{key}" if where else key
+    if full_key in REPLACED_KEYS:
+        new_key, hint = REPLACED_KEYS[full_key]
+        inner = f".{next(iter(value))}" if isinstance(value, Mapping) and value else ""
+        return Problem(full_key + inner, f"this key is now {new_key}", hint)
     problem = unknown_key(where, key, legal)
     return (
         problem

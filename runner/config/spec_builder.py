@@ -21,7 +21,6 @@ from runner.core.secret import Secret
 
 PROGRAM_KEYS = ("module", "script", "command")
 BACKENDS = ("auto", "nccl", "gloo")
-DEPLOY_MODES = ("auto", "never")
 PULL_MODES = ("auto", "never")
 HOST_KEY_MODES = ("strict", "accept-new")
 STALL_ACTIONS = ("report", "stop", "restart")
@@ -70,18 +69,17 @@ def build_spec(inputs: SpecInputs, problems: list[Problem]) -> tuple[Spec, dict[
         project=_read_project(validator, cluster["project"], inputs),
         workdir=validator.line("cluster.workdir", cluster["workdir"]),
         deploy=_read_deploy(validator, values),
-        pull_outputs=validator.choice("outputs.pull", values["outputs"]["pull"], PULL_MODES)
-        == "auto",
+        pull_outputs=validator.choice("pull_outputs", values["pull_outputs"], PULL_MODES) == "auto",
         skip_checks=tuple(
-            validator.choice("check.skip", name, tuple(CHECKS))
-            for name in validator.text_list("check.skip", values["check"]["skip"])
+            validator.choice("skip_checks", name, tuple(CHECKS))
+            for name in validator.text_list("skip_checks", values["skip_checks"])
         ),
         env=env,
         secrets=secrets,
-        grace_s=validator.seconds("stop.grace_s", values["stop"]["grace_s"]),
+        grace_s=validator.seconds("grace_s", values["grace_s"]),
         lost_s=validator.seconds("lost_s", values["lost_s"]),
-        disconnect_s=_read_disconnect_s(validator, values),
-        stall_s=_read_stall_s(validator, values["watch"]["stall_s"]),
+        disconnect_s=validator.seconds_or("never", "disconnect_s", values["disconnect_s"]),
+        stall_s=validator.seconds_or("off", "watch.stall_s", values["watch"]["stall_s"]),
         stop_on_stall=action != "report",
         relaunch_on_stall=action == "restart",
         metrics=validator.outputs("watch.metrics", values["watch"]["metrics"]),
@@ -94,28 +92,11 @@ def build_spec(inputs: SpecInputs, problems: list[Problem]) -> tuple[Spec, dict[
         "dry_run": DryRun(dry_run),
         "run_dir": Path(inputs.cwd, run_dir),
         "ui": validator.choice("ui", values["ui"], ("auto", "plain")),
-        "console_ranks": validator.ranks("logs.ranks", values["logs"]["ranks"]),
+        "console_ranks": validator.ranks("console_ranks", values["console_ranks"]),
     }
     if problems:
         raise ConfigError(problems)
     return spec, options
-
-
-def _read_disconnect_s(validator: Validator, values: Mapping[str, Any]) -> float:
-    """Return how long a run goes on without a controller; 0 for ever."""
-    seconds = validator.seconds("disconnect_s", values["disconnect_s"])
-    keep = validator.choice("on_disconnect", values["on_disconnect"], ("stop", "keep")) == "keep"
-    return 0.0 if keep else seconds
-
-
-def _read_stall_s(validator: Validator, value: object) -> float:
-    """Return after how long without progress that is said; 0 for never."""
-    if value == "off" or value is False or value is None:  # YAML takes off for false
-        return 0.0
-    if isinstance(value, str):
-        validator.add("watch.stall_s", f"must be a number of seconds, or off, not {value!r}")
-        return 0.0
-    return validator.seconds("watch.stall_s", value)
 
 
 def program_name(task: Mapping[str, Any]) -> str:
@@ -160,9 +141,8 @@ def _read_project(validator: Validator, value: object, inputs: SpecInputs) -> st
 def _read_deploy(validator: Validator, values: Mapping[str, Any]) -> Deploy:
     """Return what is pushed: nothing where the YAML says that the code is on the hosts already."""
     cluster, bounds = values["cluster"], values["deploy"]
-    mode = validator.choice("cluster.deploy", cluster["deploy"], DEPLOY_MODES)
     return Deploy(
-        enabled=mode == "auto" and cluster["project"] is None,
+        enabled=cluster["project"] is None,
         max_mb=validator.integer("deploy.max_mb", bounds["max_mb"], minimum=1),
         keep=validator.integer("deploy.keep", bounds["keep"], minimum=0),
     )

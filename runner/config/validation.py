@@ -86,6 +86,15 @@ class Validator:
         self.add(where, f"must be a positive number of seconds, not {value!r}")
         return 1.0
 
+    def seconds_or(self, word: str, where: str, value: object) -> float:
+        """Read a time span, or a word for an unlimited one, which is 0."""
+        if value == word or (word == "off" and value in (False, None)):  # YAML reads off as false
+            return 0.0
+        if isinstance(value, (int, float)):
+            return self.seconds(where, value)
+        self.add(where, f"must be a number of seconds, or {word}, not {value!r}")
+        return 0.0
+
     def int_or_auto(self, where: str, value: object, minimum: int) -> int | None:
         """Read a whole number; null and `auto` are None."""
         if value in (None, "auto"):

@@ -33,8 +33,7 @@ MINE = {
 }
 ROOT_KEYS = (
     "cluster, task, rendezvous, torchrun, relaunch, dry_run, run_id, run_dir, rerun, ui, deploy, "
-    "outputs, check, watch, stop, "
-    "lost_s, disconnect_s, on_disconnect, detach, logs"
+    "pull_outputs, skip_checks, console_ranks, watch, grace_s, lost_s, disconnect_s, detach"
 )
 
 
@@ -260,12 +259,23 @@ WORDS = {
         f"clustre: there is no such key; legal here: {ROOT_KEYS}\n    did you mean cluster?",
     ),
     "misspelt key": (
-        ["cluster=pair", "stop.grace=3", "+foo=1"],
+        ["cluster=pair", "watch.stal_s=3", "+foo=1"],
         (
-            "stop.grace: there is no such key; legal here: grace_s\n"
-            "    did you mean stop.grace_s?\n"
+            "watch.stal_s: there is no such key; legal here: stall_s, action, metrics, stacks\n"
+            "    did you mean watch.stall_s?\n"
             f"error: foo: there is no such key; legal here: {ROOT_KEYS}\n"
             "    if it is for the program: task.args.foo=…"
+        ),
+    ),
+    "replaced keys": (
+        ["cluster=pair", "stop.grace_s=3", "on_disconnect=keep", "cluster.deploy=never"],
+        (
+            "stop: this key is now grace_s\n"
+            "    such as grace_s=30\n"
+            "error: on_disconnect: this key is now disconnect_s\n"
+            "    disconnect_s=never keeps a run going without a launch\n"
+            "error: cluster.deploy: this key is now cluster.project\n"
+            "    null pushes the code; a path, such as `.`, does not"
         ),
     ),
     "keys of a section, at the top": (

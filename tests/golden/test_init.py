@@ -291,7 +291,7 @@ def test_what_is_commented_out_is_the_default() -> None:
         assert len(text.splitlines()) < 45
         file.write_text(re.sub(r"^( *)#(?=\w)", r"\1", text, flags=re.MULTILINE))
     shown = yaml.safe_load(CLUSTER.read_text())
-    assert {"master", "deploy", "secrets", "workdir"} <= set(shown)
+    assert {"master", "project", "secrets", "workdir"} <= set(shown)
     assert {"key", "jump", "host_keys"} <= set(shown["ssh"])
     after = composed("run_id=r", "task.args=null").spec
     assert after == before

@@ -67,8 +67,7 @@ def test_what_is_legal_is_what_the_checks_take() -> None:
     legal = {key: field.metadata["legal"] for key, field in FIELDS}
     assert legal["cluster.transport"] == join_or(nodes.TRANSPORTS)
     assert legal["cluster.backend"] == join_or(spec_builder.BACKENDS)
-    assert legal["cluster.deploy"] == join_or(spec_builder.DEPLOY_MODES)
-    assert legal["outputs.pull"] == join_or(spec_builder.PULL_MODES)
+    assert legal["pull_outputs"] == join_or(spec_builder.PULL_MODES)
     assert legal["cluster.ssh.host_keys"] == join_or(spec_builder.HOST_KEY_MODES)
     assert legal["task.args_style"] == join_or(("argparse", "hydra", "raw"))
     assert legal["dry_run"] == join_or([each.value for each in DryRun])

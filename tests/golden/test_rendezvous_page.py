@@ -67,7 +67,7 @@ def test_the_commands_are_those_of_a_plan(
         {"conf/rendezvous/mine.yaml": settings, "conf/cluster/two.yaml": CLUSTER}
     )
     alone = ["task.nnodes=1"] if "standalone" in settings else []
-    words = ["cluster=two", "rendezvous=mine", "task.script=train.py", "cluster.deploy=never"]
+    words = ["cluster=two", "rendezvous=mine", "task.script=train.py", "cluster.project=."]
     composed = composer.compose([*words, "run_id=digits", *alone])
     spec, facts, _ = assumed_facts(composed.spec)
     typed = "".join(line + "\n" for line in _lines(build_plan(spec, facts)))

@@ -41,7 +41,7 @@ class Fault:
 def program_args(name: str, *args: str) -> tuple[str, ...]:
     """A launch of one of the tests' programs on the whole lab."""
     return (
-        *("cluster=lab", "stop.grace_s=1", f"task.script={PROGRAMS / name}"),
+        *("cluster=lab", "grace_s=1", f"task.script={PROGRAMS / name}"),
         *("task.args_style=raw", f"task.args={json.dumps(args)}"),
     )
 

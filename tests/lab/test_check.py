@@ -71,7 +71,7 @@ def test_another_torch_on_one_host(lab: Lab, on_lab: Launcher) -> None:
         assert refused.code == 3, refused
         assert "node3: torch 2.1.0, most have 2." in refused.err
         assert "pip install torch==2." in refused.err
-        assert on_lab(*launch, "check.skip=[torch]", "dry_run=true").code == 0
+        assert on_lab(*launch, "skip_checks=[torch]", "dry_run=true").code == 0
     finally:
         lab["node3"].sh("rm -rf /dev/shm/other")
     assert lab.wait_idle() == {}
@@ -103,8 +103,8 @@ def test_a_check_that_does_not_exist(on_lab: Launcher) -> None:
     """What there is, is named; nobody is contacted."""
     done = on_lab("check", "--cluster", "lab", "--skip", "nonsense")
     assert (done.code, "there are reach, setup, python" in done.err) == (2, True), done
-    done = on_lab("cluster=lab", "check.skip=[nonsense]")
-    assert (done.code, "check.skip: 'nonsense' is not legal" in done.err) == (2, True), done
+    done = on_lab("cluster=lab", "skip_checks=[nonsense]")
+    assert (done.code, "skip_checks: 'nonsense' is not legal" in done.err) == (2, True), done
 
 
 PACKAGES = "pathspec>=0.9\nno-such-thing-of-ours; sys_platform == 'win32'\n"
@@ -131,7 +131,7 @@ def test_a_package_that_is_missing_on_one_host(lab: Lab, on_lab: Launcher) -> No
         refused = on_lab(*launch)
         assert refused.code == 3, refused
         assert "node3: of-the-others is missing, and named in requirements.txt" in refused.err
-        assert on_lab(*launch, "check.skip=[packages]", "dry_run=true").code == 0
+        assert on_lab(*launch, "skip_checks=[packages]", "dry_run=true").code == 0
         assert on_lab("cluster=lab", SETUP, "dry_run=true").code == 0, "our task needs none"
     finally:
         for name in ("node1", "node2", "node4"):

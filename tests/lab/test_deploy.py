@@ -337,7 +337,7 @@ def test_what_cannot_be_pushed_is_said_before_anything_is_contacted(project: Lau
 
 
 def test_never_runs_what_is_there(lab: Lab, project: Launcher) -> None:
-    """With `cluster.project`, or `cluster.deploy=never`, nothing is pushed."""
+    """With `cluster.project`, also `.`, nothing is pushed."""
     for host in lab.hosts.values():
         host.write("~/code/show.py", "import os; print(os.getcwd())")
     done = project("cluster=lab", 'cluster.project="~/code"', PLAIN_ENTRY, "task.script=show.py")
@@ -346,7 +346,7 @@ def test_never_runs_what_is_there(lab: Lab, project: Launcher) -> None:
     assert all(releases(host) == [] for host in lab.hosts.values())
     refused = project("deploy", "--cluster", "lab", "--set", 'cluster.project="~/code"')
     assert refused.code == 2, refused
-    assert "cluster.deploy" in refused.err
+    assert "cluster.project" in refused.err
 
 
 def test_a_stop_while_the_code_is_copied_ends_it(project: Launcher) -> None:

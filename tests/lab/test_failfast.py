@@ -27,7 +27,7 @@ def begin(plainly: Launcher) -> Callable[..., Controller]:
     def start(*words: str, overrides: tuple[str, ...] = (), entry: str = "plain") -> Controller:
         plainly.entry = entry
         controller = plainly.start(
-            *("cluster=lab", "stop.grace_s=1", *overrides),
+            *("cluster=lab", "grace_s=1", *overrides),
             *plainly.rank_overrides("print=up", *words, "sleep=600"),
         )
         controller.until_printed("] up", 4)
@@ -142,7 +142,7 @@ def test_a_blocked_hub_is_said_and_the_controller_does_it(lab: Lab, plainly: Lau
     """Its port takes connections and says nothing: a warning, and a failure still ends all."""
     blocked = lab["node1"].popen([sys.executable, str(PROGRAMS / "thief.py"), "1"])
     controller = plainly.start(
-        *("cluster=lab", "stop.grace_s=1", "lost_s=3"),
+        *("cluster=lab", "grace_s=1", "lost_s=3"),
         *plainly.rank_overrides("print=up", "wait=/dev/shm/fail", "exit=3"),
     )
     controller.until_printed("] up", 4)

@@ -15,7 +15,7 @@ from tests.lab.waiting import wait_until
 pytestmark = [pytest.mark.promise(4), pytest.mark.documents("docs/troubleshooting.md")]
 
 HANGING = str(PROGRAMS / "hanging.py")
-STALL = ("watch.stall_s=2", "stop.grace_s=1")
+STALL = ("watch.stall_s=2", "grace_s=1")
 
 
 def words(how: str, late: int, *more: str) -> list[str]:

@@ -258,8 +258,8 @@ def test_setup_lines_make_the_environment(plainly: Launcher) -> None:
 
 
 def test_rank_files_are_shown_by_filter(plainly: Launcher) -> None:
-    """`logs.ranks` chooses what the console shows; the files are complete."""
-    done = plainly.run_ranks("print=hi", "cluster=lab", "logs.ranks=[0,3]")
+    """`console_ranks` chooses what the console shows; the files are complete."""
+    done = plainly.run_ranks("print=hi", "cluster=lab", "console_ranks=[0,3]")
     assert done.code == 0, done
     assert sorted(done.out.splitlines()) == ["[node1:0] hi", "[node4:3] hi"]
     assert done.log("node2", 1) == "hi\n"

@@ -105,7 +105,7 @@ def test_a_plain_program_is_told_to_end_with_its_workers(on_lab: Launcher, tmp_p
         "while :; do sleep 0.1; done' &\n"
         "trap 'echo parent told; wait; exit 0' TERM; wait; wait\n"
     )
-    going = on_lab.start(*TWO, PLAIN_ENTRY, f"task.command=[sh,{script}]", "stop.grace_s=20")
+    going = on_lab.start(*TWO, PLAIN_ENTRY, f"task.command=[sh,{script}]", "grace_s=20")
     going.until_printed("worker on", 2)
     going.send()
     done = going.wait()
@@ -159,7 +159,7 @@ def test_a_plain_standstill_is_seen(on_lab: Launcher) -> None:
 def test_a_plain_rank_dies_with_those_who_watch_it(lab: Lab, on_lab: Launcher) -> None:
     """Supervisor and guardian killed at once: no launcher is there to end it in their stead."""
     words = on_lab.rank_overrides("deaf", "sleep=600")
-    begun = on_lab(*TWO, PLAIN_ENTRY, *words, "detach=true", "stop.grace_s=1")
+    begun = on_lab(*TWO, PLAIN_ENTRY, *words, "detach=true", "grace_s=1")
     assert begun.code == 0, begun
     host = lab["node2"]
     (shim,) = [each for each in host.processes() if "/node2/rank.py " in each.cmdline]
@@ -174,7 +174,7 @@ def test_a_plain_program_in_a_session_of_its_own_is_told_to_end(on_lab: Launcher
     """It has left ours behind, and is our rank all the same."""
     code = "import os, time; os.setsid(); print('on', flush=True); time.sleep(600)"
     words = (PLAIN_ENTRY, f"task.command={json.dumps([sys.executable, '-c', code])}")
-    going = on_lab.start(*TWO, *words, "stop.grace_s=30")
+    going = on_lab.start(*TWO, *words, "grace_s=30")
     going.until_printed("on", 2)
     began = time.monotonic()
     going.send()

@@ -29,7 +29,7 @@ def begin(plainly: Launcher) -> Callable[..., Controller]:
     def start(*overrides: str, words: tuple[str, ...] = ()) -> Controller:
         controller = plainly.start(
             "cluster=lab",
-            "stop.grace_s=2",
+            "grace_s=2",
             *overrides,
             *plainly.rank_overrides("print=up", *words, f"count={LINES}/0.003", "print=done"),
         )
@@ -140,8 +140,8 @@ def test_a_cut_cable_of_the_controller_is_the_same(
 
 
 def test_kept_runs_go_on_without_anybody(lab: Lab, begin: Callable[..., Controller]) -> None:
-    """`on_disconnect: keep`, whatever `disconnect_s` is."""
-    controller = begin("disconnect_s=1", "on_disconnect=keep")
+    """`disconnect_s: never`."""
+    controller = begin("disconnect_s=never")
     controller.kill()
     for _, record in wait_until_ended(lab, controller.run_id):
         assert record[-1]["state"] == "succeeded"

@@ -18,7 +18,7 @@ from tests.lab.waiting import wait_until
 pytestmark = [pytest.mark.documents("docs/relaunch.md")]
 
 STEPS = 80
-QUICK = ("stop.grace_s=1", "lost_s=3", "cluster.ssh.connect_timeout=2", "relaunch.backoff_s=0.5")
+QUICK = ("grace_s=1", "lost_s=3", "cluster.ssh.connect_timeout=2", "relaunch.backoff_s=0.5")
 
 
 @pytest.fixture
@@ -153,8 +153,8 @@ def test_an_unplugged_host_is_replaced(
 
 
 def test_a_rank_that_fails_once(begin: Callable[..., Controller], steps: Path) -> None:
-    """`torchrun.max_restarts` means a relaunch; without a spare, on the same nodes."""
-    overrides = ("relaunch.max=0", "torchrun.max_restarts=1", "task.nodes=[node1,node2]")
+    """Without a spare, on the same nodes."""
+    overrides = ("relaunch.max=1", "task.nodes=[node1,node2]")
     done = begin(*overrides, when=("fail=1:7:3",), nodes=2, entry="torchrun").wait(60)
     assert done.code == 0, done
     whole(steps, 2)
@@ -334,7 +334,7 @@ def test_others_follow_over_the_pause(
     """An `attach` and a `logs --follow` from before go on in the next attempt; a `why` waits."""
     elsewhere = on_lab.in_folder(on_lab.folder.parent / "elsewhere")
     elsewhere.folder.mkdir()
-    controller = begin("relaunch.backoff_s=8", "on_disconnect=keep", when=("fail=0:30:3",))
+    controller = begin("relaunch.backoff_s=8", "disconnect_s=never", when=("fail=0:30:3",))
     controller.until_printed("step 2", 3)
     find = ("--run", controller.run_id, "--cluster", "lab", "--config-dir", str(on_lab.conf))
     attached = elsewhere.start("attach", *find)

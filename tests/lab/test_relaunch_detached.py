@@ -34,7 +34,7 @@ def detached(on_lab: Launcher, steps: Path) -> Callable[..., tuple[str, str]]:
     ) -> tuple[str, str]:
         arguments = [str(steps), str(count), step_s, *words]
         done = on_lab(
-            *("cluster=lab", "detach=true", "stop.grace_s=1"),
+            *("cluster=lab", "detach=true", "grace_s=1"),
             *("relaunch.max=2", "relaunch.backoff_s=0.5", "task.nnodes=3"),
             *(f"task.script={PROGRAMS / 'steps.py'}", f"task.entry={entry}"),
             "task.args_style=raw",

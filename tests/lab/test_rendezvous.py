@@ -39,7 +39,7 @@ def test_a_run_ends_as_it_should(
         ranks = on_lab.rank_overrides(*ending.ranks)
         only = f"cluster.only=[{','.join(way.nodes)}]"
         running = on_lab.start(
-            *("cluster=lab", "stop.grace_s=5", only, "cluster.nproc_per_node=2", *words, *ranks)
+            *("cluster=lab", "grace_s=5", only, "cluster.nproc_per_node=2", *words, *ranks)
         )
         if ending.during:
             running.until(lambda: "every rank started" in running.err, "the ranks")
@@ -55,7 +55,7 @@ def test_a_run_ends_as_it_should(
 def test_options_of_torchruns_reach_torchrun(lab: Lab, on_lab: Launcher) -> None:
     """All that work without GPUs; a signal that torchrun hands on is heard by every rank."""
     running = on_lab.start(
-        *("cluster=lab", "rendezvous=c10d", "cluster.only=[node1,node2]", "stop.grace_s=5"),
+        *("cluster=lab", "rendezvous=c10d", "cluster.only=[node1,node2]", "grace_s=5"),
         *("cluster.nproc_per_node=2", f"task.script={PROGRAMS / 'usr1.py'}"),
         *("torchrun.start_method=fork", "torchrun.monitor_interval=0.2", "torchrun.role=trainer"),
         *("torchrun.signals_to_handle=[SIGTERM,SIGUSR1]", "torchrun.shutdown_timeout=7"),
@@ -82,7 +82,7 @@ def test_an_etcd_of_the_run_lives_as_long_as_the_run(lab: Lab, on_lab: Launcher)
     """On the training address of its node alone; what it kept is removed, what it said is not."""
     ranks = on_lab.rank_overrides("print=up", "sleep=600")
     running = on_lab.start(
-        *("cluster=lab", "rendezvous=etcd-v2", "rendezvous.serve=node3", "stop.grace_s=2"), *ranks
+        *("cluster=lab", "rendezvous=etcd-v2", "rendezvous.serve=node3", "grace_s=2"), *ranks
     )
     running.until(lambda: "every rank started" in running.err, "the ranks")
     place = f"~/.runner/runs/{running.run_id}/node3"

@@ -38,7 +38,7 @@ def detached(on_lab: Launcher) -> Start:
 
     def start(*words: str, overrides: tuple[str, ...] = ()) -> str:
         done = on_lab(
-            *("cluster=lab", "detach=true", "stop.grace_s=1", *overrides),
+            *("cluster=lab", "detach=true", "grace_s=1", *overrides),
             *on_lab.rank_overrides("print=up", *words),
         )
         assert done.code == 0, done
@@ -210,7 +210,7 @@ def test_a_terminal_that_closes_hurries_no_stop(
     lab: Lab, on_lab: Launcher, detached: Start
 ) -> None:
     """The ranks have their grace all the same, and the hosts go on with the stop."""
-    run_id = detached("deaf", "sleep=600", overrides=("stop.grace_s=4",))
+    run_id = detached("deaf", "sleep=600", overrides=("grace_s=4",))
     stop = on_lab.start("stop", "--run", run_id, "--cluster", "lab")
     stop.until(lambda: "told to stop by" in stop.err, "the stop")
     stop.send(signal.SIGHUP)
@@ -305,7 +305,7 @@ def test_attach_goes_on_where_a_killed_controller_ended(
 ) -> None:
     """The same screen and record as a launch; every byte of every rank is here once."""
     run = on_lab.start(
-        *("cluster=lab", "stop.grace_s=1"), *on_lab.rank_overrides("count=1500/0.004", "print=over")
+        *("cluster=lab", "grace_s=1"), *on_lab.rank_overrides("count=1500/0.004", "print=over")
     )
     run.until(lambda: run.out.count("line 300") >= 4, "some lines")
     run.kill()
@@ -391,7 +391,7 @@ def test_ctrl_c_while_attached_asks(
 
 def test_who_said_stop_is_not_asked_again(on_lab: Launcher, detached: Start, lab: Lab) -> None:
     """The next Ctrl-C hurries the stop, as at a launch; nothing abandons it."""
-    detached("deaf", "sleep=600", overrides=("stop.grace_s=60",))
+    detached("deaf", "sleep=600", overrides=("grace_s=60",))
     process, near = attached_on_a_terminal(on_lab)
     read_until(near, b"] up", 4)
     process.send_signal(signal.SIGINT)
@@ -451,7 +451,7 @@ def test_outputs_come_home(lab: Lab, on_lab: Launcher) -> None:
     assert "pulled 4 files" in done.err
 
     never = on_lab(
-        *("cluster=lab", "task.outputs=['*.pt']", "outputs.pull=never"),
+        *("cluster=lab", "task.outputs=['*.pt']", "pull_outputs=never"),
         *on_lab.rank_overrides(*words),
     )
     assert never.code == 0, never

@@ -23,7 +23,7 @@ from tests.lab.waiting import wait_until
 
 pytestmark = [pytest.mark.promise(2)]
 
-GRACE = "stop.grace_s=2"
+GRACE = "grace_s=2"
 
 
 @pytest.fixture
@@ -69,7 +69,7 @@ def test_ctrl_c_ends_deaf_ranks_and_their_daemons(
 
 def test_polite_ranks_end_at_once(begin: Callable[..., Controller]) -> None:
     """Nobody waits for a grace that nobody needs."""
-    controller = begin(overrides=("stop.grace_s=60",), entry="torchrun")
+    controller = begin(overrides=("grace_s=60",), entry="torchrun")
     began = time.monotonic()
     controller.send(signal.SIGTERM)
     done = controller.wait(40)
@@ -79,7 +79,7 @@ def test_polite_ranks_end_at_once(begin: Callable[..., Controller]) -> None:
 
 def test_a_second_ctrl_c_hurries(lab: Lab, begin: Callable[..., Controller]) -> None:
     """It skips the grace, and still proves the end."""
-    controller = begin("daemon", "deaf", overrides=("stop.grace_s=120",), entry="torchrun")
+    controller = begin("daemon", "deaf", overrides=("grace_s=120",), entry="torchrun")
     controller.send()
     controller.until(lambda: "stopping" in controller.err, "the first word")
     controller.send()

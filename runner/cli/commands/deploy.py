@@ -28,10 +28,10 @@ def deploy(
     spec = composed.spec
     if not spec.deploy.enabled:
         message = f"cluster {spec.cluster} takes no code: it is in {spec.project} on its hosts"
-        hint = "cluster.deploy=auto without cluster.project pushes it"
+        hint = "cluster.project=null pushes it"
         if not selection.names_cluster:
             hint = "which cluster? python -m runner deploy --cluster NAME"
-        raise ConfigError([Problem("cluster.deploy", message, hint)])
+        raise ConfigError([Problem("cluster.project", message, hint)])
     snapshot = Snapshot.take(spec, Path.cwd(), composed.run_dir)
     with open_pool(composed) as pool:
         for note in snapshot.notes:

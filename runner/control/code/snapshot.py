@@ -215,7 +215,7 @@ def _resolve_script(source_tree: worktree.WorkTree, cwd: Path, spec: Spec) -> st
         if given.startswith("/"):
             return ""
         message = f"{given} is outside of {source_tree.root}, which is what is pushed"
-        hint = "name it by an absolute path if it is on the hosts; or set cluster.deploy=never"
+        hint = "name it by an absolute path if it is on the hosts; or set cluster.project=."
         raise ConfigError([Problem("task.script", message, hint)])
     if any(name in kind for kind in (source_tree.files, source_tree.links, source_tree.folders)):
         return os.path.relpath(source_tree.root / name, cwd) if given.startswith("/") else ""

@@ -119,8 +119,8 @@ def _code_problems(spec: Spec, node: Node, facts: Facts) -> List[Problem]:
             Problem(
                 node.name,
                 f"cluster.project: there is no folder {facts.project}",
-                "set cluster.project to where the code is on the hosts, or leave it out and set "
-                "cluster.deploy=auto to have it pushed",
+                "set cluster.project to where the code is on the hosts, or to null to have it "
+                "pushed",
             )
         )
     elif not facts.script_exists:
@@ -196,7 +196,7 @@ def _logout_problems(spec: Spec, node: Node, facts: Facts) -> List[Problem]:
     )
     hint = (
         f"have KillUserProcesses=no, or KillExcludeUsers={facts.user}, set there; or stay: leave "
-        "out detach=true and on_disconnect=keep"
+        "out detach=true and disconnect_s=never"
     )
     return [Problem(node.name, message, hint)]
 

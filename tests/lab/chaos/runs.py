@@ -20,7 +20,7 @@ LOST_S, DISCONNECT_S, GRACE_S = 3.0, 8.0, 0.5
 LIMITS = (
     f"lost_s={LOST_S}",
     f"disconnect_s={DISCONNECT_S}",
-    f"stop.grace_s={GRACE_S}",
+    f"grace_s={GRACE_S}",
     "cluster.ssh.connect_timeout=2",
 )
 PAUSE_S = 0.05

@@ -95,7 +95,7 @@ def test_every_key_of_a_cluster_reaches_the_spec(tmp_path: Path) -> None:
             "cluster.workdir": "/scratch/runs",
             "deploy.max_mb": 5,
             "deploy.keep": 0,
-            "stop.grace_s": 1,
+            "grace_s": 1,
             "lost_s": 2,
             "disconnect_s": 3.5,
         }
@@ -161,10 +161,17 @@ def test_port_rules(rule: object, ports: PortRange) -> None:
             "cluster.ssh.host_keys: 'no' is not legal; choose strict or accept-new",
         ),
         (
-            {"cluster.deploy": "always"},
-            "cluster.deploy: 'always' is not legal; choose auto or never",
+            {"disconnect_s": "soon"},
+            "disconnect_s: must be a number of seconds, or never, not 'soon'",
         ),
-        ({"outputs.pull": "yes"}, "outputs.pull: 'yes' is not legal; choose auto or never"),
+        (
+            {"torchrun.max_restarts": 2},
+            (
+                "torchrun.max_restarts: with a static rendezvous torchrun cannot restart the ranks\n"
+                "    set relaunch.max=2 in its place, or choose rendezvous=c10d"
+            ),
+        ),
+        ({"pull_outputs": "yes"}, "pull_outputs: 'yes' is not legal; choose auto or never"),
         ({"deploy.max_mb": 0}, "deploy.max_mb: must be a whole number from 1, not 0"),
         ({"deploy.keep": -1}, "deploy.keep: must be a whole number from 0, not -1"),
         ({"ui": "rich"}, "ui: 'rich' is not legal; choose auto or plain"),
@@ -178,8 +185,8 @@ def test_port_rules(rule: object, ports: PortRange) -> None:
             "lost_s: must be a positive number of seconds, not nan",
         ),
         (
-            {"stop.grace_s": 0},
-            "stop.grace_s: must be a positive number of seconds, not 0",
+            {"grace_s": 0},
+            "grace_s: must be a positive number of seconds, not 0",
         ),
         (
             {"cluster.nproc_per_node": 0},
@@ -209,8 +216,8 @@ def test_port_rules(rule: object, ports: PortRange) -> None:
         ({"cluster.python": ""}, "cluster.python: must be a text of one line, not ''"),
         ({"cluster.setup": [["x"]]}, "cluster.setup: must be a list of texts, not [['x']]"),
         (
-            {"logs.ranks": [0, -1]},
-            "logs.ranks: must be all, or a list of ranks such as [0, 3], not [0, -1]",
+            {"console_ranks": [0, -1]},
+            "console_ranks: must be all, or a list of ranks such as [0, 3], not [0, -1]",
         ),
         (
             {"run_id": "A_b"},
@@ -397,7 +404,7 @@ def test_outputs_are_paths_and_patterns() -> None:
     assert spec_of({"task.outputs": "results"}).task.outputs == ("results",)
     assert spec_of({"task.outputs": ["a/*.pt", "./b"]}).task.outputs == ("a/*.pt", "./b")
     assert spec_of({"task.outputs": None}).task.outputs == ()
-    assert not spec_of({"outputs.pull": "never"}).pull_outputs
+    assert not spec_of({"pull_outputs": "never"}).pull_outputs
 
 
 @pytest.mark.parametrize("task", ["resnet18", "Vision/ResNet_50", "ß", "", "x" * 90, "-a-"])
@@ -427,13 +434,12 @@ def test_the_project_is_where_the_user_stands_as_they_see_it(tmp_path: Path) -> 
     ("changes", "on"),
     [
         ({}, True),
-        ({"cluster.deploy": "never"}, False),
+        ({"cluster.project": "."}, False),
         ({"cluster.project": "~/code"}, False),
-        ({"cluster.deploy": "never", "cluster.project": "~/code"}, False),
     ],
 )
 def test_code_is_pushed_unless_it_is_there(changes: dict[str, Any], on: bool) -> None:
-    """`never` says so, and a `project` too."""
+    """A `project` says that it is not."""
     assert spec_of(changes).deploy.enabled is on
 
 
@@ -442,7 +448,7 @@ def test_code_is_pushed_unless_it_is_there(changes: dict[str, Any], on: bool) ->
     [
         ({}, 600.0),
         ({"disconnect_s": 5}, 5.0),
-        ({"on_disconnect": "keep", "disconnect_s": 5}, 0.0),
+        ({"disconnect_s": "never"}, 0.0),
         ({"detach": True}, 600.0),  # until it is left
     ],
 )
@@ -454,14 +460,14 @@ def test_how_long_a_run_goes_on_alone(changes: dict[str, Any], seconds: float) -
 def test_options_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
     """The run folder is absolute, ranks may be one or many, dry runs are three words."""
     monkeypatch.setenv("HOME", "/home/ada")
-    changes = {"run_dir": "~/r", "logs.ranks": [0, 3], "dry_run": "offline", "ui": "plain"}
+    changes = {"run_dir": "~/r", "console_ranks": [0, 3], "dry_run": "offline", "ui": "plain"}
     assert build_spec(asked(changes), [])[1] == {
         "run_dir": Path("/home/ada/r"),
         "console_ranks": frozenset({0, 3}),
         "dry_run": DryRun.OFFLINE,
         "ui": "plain",
     }
-    assert build_spec(asked({"logs.ranks": 2, "dry_run": True}), [])[1] == {
+    assert build_spec(asked({"console_ranks": 2, "dry_run": True}), [])[1] == {
         "run_dir": Path("/runs/run-1"),
         "console_ranks": frozenset({2}),
         "dry_run": DryRun.ON,
@@ -489,7 +495,7 @@ def test_the_keys_are_these() -> None:
         *("cluster.ssh.user", "cluster.ssh.port", "cluster.ssh.key", "cluster.ssh.config"),
         *("cluster.ssh.jump", "cluster.ssh.known_hosts", "cluster.ssh.host_keys"),
         *("cluster.ssh.connect_timeout", "cluster.python", "cluster.host_python"),
-        *("cluster.setup", "cluster.deploy", "cluster.project", "cluster.workdir"),
+        *("cluster.setup", "cluster.project", "cluster.workdir"),
         *("cluster.env", "cluster.pass_env", "cluster.secrets"),
         *("task.module", "task.script", "task.command", "task.args", "task.entry"),
         *("task.local_rank_arg", "task.args_style"),
@@ -500,7 +506,6 @@ def test_the_keys_are_these() -> None:
         *("torchrun.numa_binding", "torchrun.shutdown_timeout"),
         *("relaunch.max", "relaunch.backoff_s"),
         *("dry_run", "run_id", "run_dir", "rerun", "ui", "deploy.max_mb", "deploy.keep"),
-        *("outputs.pull", "check.skip", *WATCH, "stop.grace_s", "lost_s", "disconnect_s"),
-        *("on_disconnect", "detach"),
-        "logs.ranks",
+        *("pull_outputs", "skip_checks", "console_ranks", *WATCH),
+        *("grace_s", "lost_s", "disconnect_s", "detach"),
     ]

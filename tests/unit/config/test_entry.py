@@ -101,7 +101,7 @@ def test_what_an_entry_cannot_do_is_one_problem(changes: dict[str, Any], problem
 
 
 def test_a_plain_program_can_be_relaunched() -> None:
-    """`max_restarts` of a static rendezvous is ours, and needs no torchrun."""
-    spec = spec_of({"torchrun.max_restarts": 2, "cluster.nproc_per_node": 2, **PLAIN})
+    """A relaunch is ours, and needs no torchrun."""
+    spec = spec_of({"relaunch.max": 2, "cluster.nproc_per_node": 2, **PLAIN})
     assert spec.task.is_plain
     assert spec.relaunch.max == 2

@@ -74,7 +74,7 @@ def test_they_do_where_the_hub_is_lost_and_they_go_on() -> None:
 
 
 def test_they_do_from_the_start_where_nobody_is_needed() -> None:
-    """`on_disconnect=keep`, or an attempt that they began."""
+    """`disconnect_s=never`, or an attempt that they began."""
     scene = Scene(disconnect_s=0.0)
     assert scene.accord.hosts_decide
     assert scene.accord.all_detached

@@ -105,7 +105,7 @@ def test_last_line_without_an_end_is_shown_at_the_end(out: Pipe, err: Pipe) -> N
 
 
 def test_only_chosen_ranks_are_shown(out: Pipe, err: Pipe) -> None:
-    """`logs.ranks` chooses; our own lines are always there."""
+    """`console_ranks` chooses; our own lines are always there."""
     shown = Console(frozenset({1}))
     shown.rank_output("a", 0, "out", b"zero\nmore")
     shown.rank_output("a", 1, "out", b"one\n")
