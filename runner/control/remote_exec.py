@@ -1,14 +1,15 @@
-"""One command on every host, side by side, and what came of it."""
+"""Remote command: one command on every host at once, and its result on each."""
 
 from __future__ import annotations
 
+import math
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from runner.control.rpc.session import HostSession, Inbox
-from runner.control.rpc.wait import wait_for
+from runner.control.rpc.wait import WaitLoop
 from runner.core.model.results import CommandResult
 from runner.core.protocol.frames import Frame
 
@@ -22,8 +23,13 @@ KILL_TIMEOUT_S = 12.0
 """How long hosts may take to end it after Ctrl-C (`host.ending.KILL_S`, and a margin)."""
 
 
-class RemoteCommand:
-    """One command on its way through all hosts."""
+class RemoteCommand(WaitLoop):
+    """One command on all hosts at once.
+
+    Attributes:
+        results: What came of it, by node.
+        received_signal: The last signal that asked to end it; 0 for none.
+    """
 
     def __init__(
         self,
@@ -32,54 +38,49 @@ class RemoteCommand:
         lost_s: float,
         show: Callable[[str, str], None],
     ) -> None:
-        self._sessions, self._inbox, self._lost_s, self._show = sessions, inbox, lost_s, show
+        super().__init__(sessions, inbox, lost_s)
+        self._show = show
         self.results = {name: CommandResult(name) for name in sessions}
         self.received_signal = 0
-        self._deadline = float("inf")
+        self._deadline = math.inf
 
     def run(self, argv: Sequence[str], timeout_s: float) -> None:
-        """Return when it has ended everywhere, a signal or not; `results` says how."""
-        for name, session in self._sessions.items():
+        """Return when it has ended everywhere, even after a signal; see `results`."""
+        for name, session in self.sessions.items():
             session.request("exec", {"argv": list(argv), "limit_s": timeout_s})
             self._show(name, "running")
         self._deadline = time.monotonic() + timeout_s + TIMEOUT_MARGIN_S
-        wait_for(
-            self._inbox,
-            self._pending_sessions,
-            self._lost_s,
-            self._on_frame,
-            self._on_lost,
-            self._on_signal,
-        )
+        self.wait()
 
-    def _pending_sessions(self) -> dict[str, HostSession]:
-        """Return those where it has not ended; too late for them, none."""
-        if time.monotonic() > self._deadline:
-            for name in self._running():
-                self._on_lost(name, "it did not say in time that the command has ended")
-        return self._running()
+    def pending(self) -> list[str]:
+        """Return the nodes where it has not ended."""
+        return [name for name, result in self.results.items() if not result.is_done]
 
-    def _running(self) -> dict[str, HostSession]:
-        return {
-            name: session
-            for name, session in self._sessions.items()
-            if not self.results[name].is_done
-        }
+    def deadline(self, name: str) -> float:
+        """Return the common deadline."""
+        del name
+        return self._deadline
 
-    def _on_lost(self, name: str, reason: str) -> None:
+    def on_late(self, name: str) -> None:
+        """Stop waiting for a node."""
+        self.on_lost(name, "it did not report in time that the command has ended")
+
+    def on_lost(self, name: str, reason: str) -> None:
+        """Note that the command may still be running on a node."""
         result = self.results[name]
         result.problem, result.unverified = f"lost: {reason}; the command may go on there", True
         self._show(name, "lost")
 
-    def _on_signal(self, signum: int) -> None:
-        """Have every host end it; a second time, wait for none of them."""
+    def on_signal(self, signum: int) -> None:
+        """Have every host end it; at the second signal, wait for none of them."""
         timeout_s = 0 if self.received_signal else KILL_TIMEOUT_S
         self._deadline = min(self._deadline, time.monotonic() + timeout_s)
         self.received_signal = signum
-        for session in self._running().values():
-            session.request("kill")
+        for name in self.pending():
+            self.sessions[name].request("kill")
 
-    def _on_frame(self, name: str, frame: Frame) -> None:
+    def on_frame(self, name: str, frame: Frame) -> None:
+        """Take output, or the end."""
         result = self.results[name]
         if frame.kind == "output":
             buffer = result.stdout if frame.data["stream"] == "out" else result.stderr

@@ -1,4 +1,4 @@
-"""What of the user's code goes with a run, and which packages it needs on the hosts."""
+"""Choice of the code source of a run, and of the packages its code needs on the hosts."""
 
 from __future__ import annotations
 
@@ -6,39 +6,28 @@ from pathlib import Path
 
 from runner.control.code.recorded import RerunCode
 from runner.control.code.snapshot import Snapshot
-from runner.control.rpc import bootstrap
+from runner.control.code.source import CodeOnHosts, CodeSource
 from runner.core.model.launch_request import LaunchRequest
 from runner.core.model.packages import Requirements
-from runner.core.model.release import CodeRef
-from runner.core.model.spec import Spec
 
 
-def open_code_source(composed: LaunchRequest) -> Snapshot | RerunCode | None:
-    """Begin a snapshot of the user's code if the run needs one, or find that of a past run.
+def open_code_source(request: LaunchRequest) -> CodeSource:
+    """Return the code source of a run; a snapshot is hashed in the background.
 
     Raises:
-        ConfigError: It cannot be pushed, or is not to be had.
+        ConfigError: The project cannot be pushed, or the code of the past run is gone.
     """
-    if composed.recorded_code:
-        return RerunCode(composed.recorded_code, composed.spec, Path.cwd(), composed.run_dir)
-    if not composed.spec.pushes_code:
-        return None
-    return Snapshot.take(composed.spec, Path.cwd(), composed.run_dir)
+    if request.recorded_code:
+        return RerunCode(request.recorded_code, request.spec, Path.cwd(), request.run_dir)
+    if request.spec.pushes_code:
+        return Snapshot.take(request.spec, Path.cwd(), request.run_dir)
+    return CodeOnHosts(request.spec)
 
 
-def code_ref(spec: Spec, source: Snapshot | RerunCode | None) -> CodeRef:
-    """Return what travels with a run."""
-    if source is not None:
-        return source.code
-    return (
-        CodeRef(tasks_hash=bootstrap.shipped_tasks().hash) if spec.task.shipped_file else CodeRef()
-    )
-
-
-def required_packages(composed: LaunchRequest) -> Requirements:
-    """Return what packages the ranks' project names; of a past run, and of our tasks, none."""
-    spec = composed.spec
-    if spec.task.shipped_file or composed.recorded_code or "packages" in spec.skip_checks:
+def required_packages(request: LaunchRequest) -> Requirements:
+    """Return the packages the ranks' project names; none for a past run or a shipped task."""
+    spec = request.spec
+    if spec.task.shipped_file or request.recorded_code or "packages" in spec.skip_checks:
         return Requirements()
     from runner.control.code.requirements import project_requirements
 

@@ -9,16 +9,19 @@ import queue
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Container, Iterator, Mapping
 from dataclasses import replace
+from types import MappingProxyType
 
 from runner.control.attempt.monitor import AttemptMonitor
 from runner.control.attempt.observer import RunObserver
 from runner.control.code.push import CodePush, PushTarget
 from runner.control.code.snapshot import Snapshot
-from runner.control.rpc.connector import PING_S, CollectedFacts, Connector, FactsCollector
+from runner.control.rpc.connector import Connector
+from runner.control.rpc.facts import CollectedFacts, FactsCollector
 from runner.control.rpc.session import HostSession, Inbox
-from runner.core.errors import Interrupted, Problem
+from runner.control.rpc.wait import PING_S, TICK_S, WaitLoop
+from runner.core.errors import Problem
 from runner.core.model.facts import Facts, FactsRequest
 from runner.core.model.spec import Node, Spec
 from runner.core.planning.build_plan import Plan
@@ -39,7 +42,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class HostPool:
-    """The hosts of one spec, and the console that shows how it goes with them."""
+    """The hosts of one spec, with a session to each that could be reached."""
 
     def __init__(self, spec: Spec, console: Console, inbox: Inbox) -> None:
         self.spec, self.console, self.inbox = spec, console, inbox
@@ -51,7 +54,7 @@ class HostPool:
         request: Callable[[Node], FactsRequest],
         validate: Callable[[Node, Facts], list[Problem]],
     ) -> dict[str, Facts]:
-        """Connect to every host at once, and return the facts of each.
+        """Connect to every host, and return the facts of each.
 
         Raises:
             NotReady: With every problem of every host.
@@ -68,78 +71,69 @@ class HostPool:
         *,
         keep_spares: bool = False,
     ) -> CollectedFacts:
-        """Likewise, where so many will do; spares are no more than looked at, unless kept.
+        """Connect to every host; return the facts if `minimum` of them can take part.
+
+        Spares are asked too, and disconnected again unless `keep_spares`.
 
         Raises:
-            NotReady: They are fewer, or the master is not among them.
+            NotReady: Fewer can, or the master cannot.
             Interrupted: By a signal.
         """
-        self.console.phase("connecting")
         full_spec = replace(self.spec, nodes=(*self.spec.nodes, *spares))
-        collector = FactsCollector(
-            full_spec, self.connector, self.inbox, request, validate, self.console.node_status
-        )
+        collector = self._collector(full_spec, request)
         self.sessions = collector.sessions
-        collected = collector.at_least(minimum, spares)
+        collected = collector.at_least(minimum, validate, spares)
         for node in spares:
             self.console.node_status(node.name, "spare")
-        retained = {*collected.facts, *(collected.spares if keep_spares else ())}
-        for node in full_spec.nodes:
-            if node.name not in retained:
-                self._disconnect(node.name)
+        self._disconnect_all_but({*collected.facts, *(collected.spares if keep_spares else ())})
         return collected
 
     def collect_available_facts(
         self, request: Callable[[Node], FactsRequest], *, reuse_sessions: bool = False
     ) -> tuple[dict[str, Facts], dict[str, Problem]]:
-        """Connect to every host at once; return the facts of some, and what kept the others.
+        """Connect to every host; return the facts of those that answer, the problem of the others.
 
-        With `reuse_sessions`, connections that are open are used once more, and only those to hosts
-        whose facts came stay.
+        With `reuse_sessions`, open sessions are used again.
 
         Raises:
             Interrupted: By a signal.
         """
-        self.console.phase("connecting")
         open_sessions = self.sessions if reuse_sessions else {}
-        collector = FactsCollector(
-            *(
-                self.spec,
-                self.connector,
-                self.inbox,
-                request,
-                lambda _, __: [],
-                self.console.node_status,
-            ),
-            open_sessions=open_sessions,
-        )
-        self.sessions = {**open_sessions, **collector.sessions}
+        collector = self._collector(self.spec, request, open_sessions)
         facts, problems = collector.collect()
         self.sessions = {**open_sessions, **collector.sessions}
-        for name in [name for name in self.sessions if name not in facts]:
-            self._disconnect(name)
+        self._disconnect_all_but(facts)
         return facts, problems
 
+    def _collector(
+        self,
+        spec: Spec,
+        request: Callable[[Node], FactsRequest],
+        open_sessions: Mapping[str, HostSession] = MappingProxyType({}),
+    ) -> FactsCollector:
+        self.console.phase("connecting")
+        show = self.console.node_status
+        return FactsCollector(spec, self.connector, self.inbox, request, show, open_sessions)
+
     def retarget(self, spec: Spec) -> None:
-        """Have contact with these nodes from now on, by these limits."""
+        """Work with the nodes and limits of another spec from now on."""
         self.spec = self.connector.spec = spec
 
-    def _disconnect(self, name: str) -> None:
-        session = self.sessions.pop(name, None)
-        if session is not None:
-            session.close()
+    def _disconnect_all_but(self, names: Container[str]) -> None:
+        for name in [name for name in self.sessions if name not in names]:
+            self.sessions.pop(name).close()
 
     def wait_before_relaunch(self, seconds: float, run_id: str) -> str:
-        """Wait before another attempt of a run, and keep its hosts company meanwhile.
+        """Wait before another attempt of a run, which the hosts are told to expect.
 
         Returns:
-            A node where somebody said that there shall be none; "" for no such.
+            A node where a stop of the run was requested; "" for none.
 
         Raises:
             Interrupted: By a signal.
         """
-        deadline_at = time.monotonic() + seconds
-        while (remaining_s := deadline_at - time.monotonic()) > 0:
+        end = time.monotonic() + seconds
+        while (remaining_s := end - time.monotonic()) > 0:
             self.announce_relaunch(run_id, RELAUNCH_NOTICE_S)
             if node := self.poll_for_stop(min(PING_S, remaining_s)):
                 return node
@@ -147,58 +141,42 @@ class HostPool:
         return ""
 
     def announce_relaunch(self, run_id: str, seconds: float) -> None:
-        """Have the hosts say for so long that another attempt of a run is about to begin."""
+        """Have the hosts report a pending relaunch of a run for this long."""
         for name, session in self.sessions.items():
             session.request(
                 "mark_relaunch_pending", {"run_id": run_id, "node": name, "for_s": seconds}
             )
 
     def poll_for_stop(self, seconds: float) -> str:
-        """Wait between two attempts.
-
-        Returns:
-            A node where somebody said that there shall be none; "" for no such.
+        """Wait; return a node where a stop of the run was requested, "" for none.
 
         Raises:
             Interrupted: By a signal.
         """
-        deadline_at = time.monotonic() + seconds
-        while (remaining_s := deadline_at - time.monotonic()) > 0:
-            with contextlib.suppress(queue.Empty):
-                session, frame = self.inbox.get(timeout=remaining_s)
-                if session is None and frame.kind == "signal":
-                    raise Interrupted(128 + int(frame.data["signal"]))
-                if session is not None and frame.kind in ("reconnected", "admitted"):
-                    session.close()  # for an attempt that is over
-                if session is not None and frame.data.get("stop_requested"):
-                    return session.node.name
-        return ""
+        pause = _Pause(self.sessions, self.inbox, time.monotonic() + seconds)
+        pause.wait()
+        return pause.stop_requested_on
 
     def push(
         self, snapshot: Snapshot, facts: dict[str, Facts], *, verify: bool = False
     ) -> dict[str, PushTarget]:
-        """Bring the code to every host that lacks it; mark it as held in `facts`.
+        """Push the code to every host that lacks it, and mark it as present in `facts`.
 
-        With `verify`, hosts that have it read all of it once more.
+        With `verify`, hosts that have it read and compare all of it.
 
         Raises:
             NotReady: With every problem of every host.
             Interrupted: By a signal.
         """
-        targets = {
-            name: self.sessions[name]
-            for name, node_facts in facts.items()
-            if verify or not node_facts.has_release
-        }
-        if not targets:
+        lacking = [name for name in facts if verify or not facts[name].has_release]
+        if not lacking:
             return {}
         self.console.phase("pushing the code")
-        keepalive_only = [self.sessions[name] for name in facts if name not in targets]
-        code_push = CodePush(
-            self.spec, snapshot, targets, self.inbox, self.console.node_status, keepalive_only
-        )
+        sessions = {name: self.sessions[name] for name in lacking}
+        show = self.console.node_status
+        code_push = CodePush(self.spec, snapshot, sessions, self.inbox, show, self.sessions)
         code_push.run()
-        for name in targets:
+        for name in lacking:
             facts[name] = replace(facts[name], has_release=True)
         return code_push.targets
 
@@ -247,6 +225,30 @@ class HostPool:
         for session in list(self.sessions.values()):  # threads may still be connecting
             session.close()
         self.connector.close()
+
+
+class _Pause(WaitLoop):
+    """A wait for a point in time, or for a host where a stop was requested."""
+
+    interrupted_message = "interrupted; nothing was started"
+
+    def __init__(self, sessions: Mapping[str, HostSession], inbox: Inbox, end: float) -> None:
+        super().__init__(sessions, inbox)
+        self.stop_requested_on = ""
+        self._end = end
+
+    def pending(self) -> Collection[str]:
+        return self.sessions.keys()
+
+    def is_finished(self) -> bool:
+        return bool(self.stop_requested_on) or time.monotonic() >= self._end
+
+    def tick(self) -> float:
+        return max(0.0, min(TICK_S, self._end - time.monotonic()))
+
+    def on_frame(self, name: str, frame: Frame) -> None:
+        if frame.data.get("stop_requested"):
+            self.stop_requested_on = name
 
 
 def user_at_host() -> str:

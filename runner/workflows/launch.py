@@ -19,22 +19,20 @@ from runner.control.assumed_facts import assumed_facts
 from runner.control.attempt.admission import AdmissionHooks
 from runner.control.attempt.monitor import AttemptMonitor
 from runner.control.attempt.start import OrderSender
-from runner.control.code.recorded import RerunCode
-from runner.control.code.snapshot import Snapshot
+from runner.control.code.shipped_tasks import shipped_tasks
+from runner.control.code.source import CodeSource
 from runner.control.record.run_store import RunStore
-from runner.control.rpc import bootstrap
-from runner.control.rpc.connector import facts_request
 from runner.control.rpc.session import Inbox
 from runner.core.codec import encode
 from runner.core.errors import Interrupted, NotReady, Problem, RunnerError, StopUnverified
 from runner.core.model.facts import Facts, FactsRequest
 from runner.core.model.launch_request import DryRun, LaunchRequest
 from runner.core.model.past import PastAttempt
-from runner.core.model.release import CodeRef
 from runner.core.model.run_info import RunInfo
 from runner.core.model.spec import Node, Spec
 from runner.core.outcome.verdict import STOPPED, Verdict, fold_events
 from runner.core.planning.build_plan import Plan, build_plan
+from runner.core.planning.facts_request import facts_request
 from runner.core.planning.readiness import problems_of
 from runner.core.protocol.events import Event
 from runner.core.protocol.paths import is_rank_source, local_log_name, source_rank
@@ -44,7 +42,7 @@ from runner.ui.console.factory import open_console
 from runner.ui.reports import report
 from runner.ui.reports.findings import errors, warnings
 from runner.ui.reports.stacks import StallReporter
-from runner.workflows.code import code_ref, open_code_source, required_packages
+from runner.workflows.code import open_code_source, required_packages
 from runner.workflows.download import download_outputs
 from runner.workflows.host_pool import (
     FLUSH_TIMEOUT_S,
@@ -88,7 +86,7 @@ def dry_run(composed: LaunchRequest, *, as_json: bool = False) -> None:
         for note in composed.notes:
             print(f"note: {note}", file=sys.stderr)
         spec, facts, assumptions = assumed_facts(composed.spec)
-        plan = build_plan(spec, facts, code=code_ref(spec, open_code_source(composed)))
+        plan = build_plan(spec, facts, code=open_code_source(composed).code)
         plan = replace(plan, rendezvous_reason="assumed")
     else:
         source = open_code_source(composed)
@@ -104,7 +102,7 @@ class LaunchSession:
     def __init__(
         self,
         composed: LaunchRequest,
-        source: Snapshot | RerunCode | None,
+        source: CodeSource,
         store: RunStore,
         inbox: Inbox,
     ) -> None:
@@ -151,8 +149,8 @@ class LaunchSession:
         """
         try:
             facts = self._collect_facts()
-            self._snapshot_to_push(facts)
-            return build_plan(self.spec, facts, code=self._code_ref)
+            self._source.snapshot_if_needed(facts)
+            return build_plan(self.spec, facts, code=self._source.code)
         finally:
             self._close()
 
@@ -162,10 +160,11 @@ class LaunchSession:
         Raises:
             RunnerError: There is none, or not everywhere.
         """
-        snapshot = self._snapshot_to_push(facts)
-        plan = build_plan(self.spec, facts, code=self._code_ref, attempt=attempt)
-        if snapshot and self._pool.push(snapshot, facts):
-            plan = build_plan(self.spec, facts, code=self._code_ref, attempt=attempt)
+        snapshot = self._source.snapshot_if_needed(facts)
+        pushed = {name: replace(each, has_release=True) for name, each in facts.items()}
+        plan = build_plan(self.spec, pushed, code=self._source.code, attempt=attempt)
+        if snapshot:
+            self._pool.push(snapshot, facts)
         return plan
 
     def _close(self) -> None:
@@ -174,8 +173,7 @@ class LaunchSession:
 
     def _collect_facts(self) -> dict[str, Facts]:
         """Say what there is to say, and ask every host."""
-        snapshot_notes = self._source.notes if isinstance(self._source, Snapshot) else ()
-        for note in (*self._composed.notes, *snapshot_notes):
+        for note in (*self._composed.notes, *self._source.notes):
             self._console.message(f"note: {note}")
         facts, missing, standby, spare_problems = self._pool.collect_facts_at_least(
             self._facts_request,
@@ -194,7 +192,7 @@ class LaunchSession:
         return {**facts, **standby} if self.spec.detach else facts
 
     def _facts_request(self, node: Node) -> FactsRequest:
-        return facts_request(self.spec, node, self._code_ref, self._requirements.names)
+        return facts_request(self.spec, node, self._source.code, self._requirements.names)
 
     def _run_launch_checks(self, facts: dict[str, Facts]) -> list[str]:
         """Return what of these hosts is worth a warning.
@@ -249,7 +247,7 @@ class LaunchSession:
                 self._select_nodes(all_facts)
                 self._run_launch_checks({node_facts.node: all_facts[node_facts.node]})
                 plan = build_plan(
-                    self.spec, all_facts, code=self._code_ref, attempt=self._attempt_number
+                    self.spec, all_facts, code=self._source.code, attempt=self._attempt_number
                 )
             except NotReady:
                 self._pool.retarget(spec)
@@ -265,18 +263,9 @@ class LaunchSession:
             validate=lambda node, node_facts: problems_of(
                 self._all_candidates, node, replace(node_facts, run_exists=False)
             ),
-            snapshot_if_needed=self._snapshot_to_push,
+            snapshot_if_needed=self._source.snapshot_if_needed,
             admit=admit,
         )
-
-    def _snapshot_to_push(self, facts: dict[str, Facts]) -> Snapshot | None:
-        if isinstance(self._source, RerunCode):
-            return self._source.snapshot_if_needed(facts)
-        return self._source
-
-    @property
-    def _code_ref(self) -> CodeRef:
-        return code_ref(self.spec, self._source)
 
     def _run_attempts(self, plan: Plan, facts: dict[str, Facts]) -> int:
         plan = self._with_voters(plan, facts)
@@ -369,13 +358,13 @@ class LaunchSession:
         return self._attempt_orders.plan
 
     def _order_sender(self, plan: Plan) -> OrderSender:
-        tasks = bootstrap.shipped_tasks() if self.spec.task.shipped_file else None
+        tasks = shipped_tasks() if self.spec.task.shipped_file else None
         token, voters = secrets.token_hex(16), self._attempt_orders.voters
         if not voters:
             return OrderSender(self.spec.secrets, token, tasks)
         info = self._run_info(plan)
         context = relaunch_context(
-            self.spec, self._code_ref, info, self._composed.config_yaml, voters
+            self.spec, self._source.code, info, self._composed.config_yaml, voters
         )
         return OrderSender(self.spec.secrets, token, tasks, context, self._attempt_orders.standby)
 

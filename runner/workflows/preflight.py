@@ -11,12 +11,12 @@ from runner.checks.registry import evaluate_checks
 from runner.control.code.requirements import project_requirements
 from runner.control.code.snapshot import Snapshot
 from runner.control.network_probe import NetworkProber
-from runner.control.rpc.connector import facts_request
 from runner.core.errors import ConfigError, NotReady
 from runner.core.model.facts import FactsRequest
 from runner.core.model.finding import Finding
 from runner.core.model.launch_request import LaunchRequest
 from runner.core.model.spec import Node, Spec
+from runner.core.planning.facts_request import facts_request
 from runner.workflows.host_pool import HostPool
 
 

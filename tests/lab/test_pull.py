@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 from runner.control.record.download import pull
-from runner.control.rpc.connector import Connector, FactsCollector
+from runner.control.rpc.connector import Connector
+from runner.control.rpc.facts import FactsCollector
 from runner.control.rpc.session import HostSession, Inbox
 from runner.core.errors import Interrupted, NotReady
 from runner.core.model.facts import FactsRequest
@@ -98,10 +99,9 @@ class Cluster:
             reach,
             self.inbox,
             lambda node: FactsRequest(node=node.name, workdir=spec.workdir, skip_launch_facts=True),
-            lambda *_: [],
             lambda *_: None,
         )
-        gathering.collect_all()
+        gathering.at_least(len(nodes), lambda *_: [])
         return gathering.sessions
 
     def pull(

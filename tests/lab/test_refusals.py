@@ -50,7 +50,7 @@ CASES = {
     "python too old": Case(
         (f"cluster.host_python={Path.home()}/.pyenv/versions/3.7.16/bin/python",),
         3,
-        ("node[1-4]: ", "is Python 3.7; our side needs 3.8 or newer", "cluster.host_python"),
+        ("node[1-4]: ", "is Python 3.7; the agent needs 3.8 or newer", "cluster.host_python"),
     ),
     "no task python": Case(
         ("cluster.python=/no/such/python", f"cluster.host_python={sys.executable}"),

@@ -17,7 +17,8 @@ from dataclasses import dataclass, replace
 from runner.control.attempt.reconnect import Backoff
 from runner.control.code.push import CodePush
 from runner.control.code.snapshot import Snapshot
-from runner.control.rpc.connector import Connector, FactsCollector
+from runner.control.rpc.connector import Connector
+from runner.control.rpc.facts import FactsCollector
 from runner.control.rpc.session import HostSession, Inbox
 from runner.core.errors import NotReady, Problem
 from runner.core.model.facts import Facts, FactsRequest
@@ -100,11 +101,10 @@ class NodeAdmission:
         inbox: Inbox = queue.SimpleQueue()
         node_spec = replace(self.hooks.spec, nodes=(node,))
         collector = FactsCollector(
-            *(node_spec, self._connector, inbox, self.hooks.request, self.hooks.validate),
-            lambda *_: None,
+            node_spec, self._connector, inbox, self.hooks.request, lambda *_: None
         )
         try:
-            facts = collector.collect_all()
+            facts = collector.at_least(1, self.hooks.validate).facts
             session = collector.sessions[node.name]
             self._push(node_spec, session, facts, inbox)
         except Exception as error:  # noqa: BLE001 (whatever it is, the next try may do better)
@@ -130,5 +130,5 @@ class NodeAdmission:
         snapshot = self.hooks.snapshot_if_needed(facts)
         name = session.node.name
         if snapshot is not None and not facts[name].has_release:
-            CodePush(spec, snapshot, {name: session}, inbox, self._node_status, []).run()
+            CodePush(spec, snapshot, {name: session}, inbox, self._node_status).run()
             facts[name] = replace(facts[name], has_release=True)

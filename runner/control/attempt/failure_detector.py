@@ -14,7 +14,7 @@ from runner.control.attempt.node import NodeState
 from runner.control.attempt.observer import RunObserver
 from runner.control.attempt.reconnect import Reconnector
 from runner.control.attempt.stop import STOP_TIMEOUT_S, StopSequence
-from runner.control.rpc.connector import BOOT_TIMEOUT_S
+from runner.control.rpc.facts import BOOT_TIMEOUT_S
 from runner.core.local_pause import LocalPauseDetector
 from runner.core.model.spec import Spec
 from runner.core.protocol.events import EndUnverified, HostLost

@@ -8,7 +8,8 @@ import threading
 import time
 from dataclasses import dataclass, field
 
-from runner.control.rpc.connector import MAX_CONCURRENT_LOGINS, Connector
+from runner.control.rpc.connector import Connector
+from runner.control.rpc.facts import MAX_CONCURRENT_LOGINS
 from runner.control.rpc.session import Inbox
 from runner.core.errors import NotReady
 from runner.core.model.spec import Node

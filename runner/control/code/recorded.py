@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from runner.control.code.shipped_tasks import shipped_tasks
 from runner.control.code.snapshot import Snapshot
-from runner.control.rpc import bootstrap
 from runner.core.errors import ConfigError, NotReady, Problem
 from runner.core.model.facts import Facts
 from runner.core.model.launch_request import RecordedCode
@@ -35,6 +35,7 @@ class RerunCode:
         Raises:
             ConfigError: It needs shipped tasks that are not those of this version.
         """
+        self.notes: tuple[str, ...] = ()
         self._recorded = recorded
         self._snapshot: Snapshot | None = None
         self._snapshot_problems: Sequence[Problem] = ()
@@ -80,7 +81,7 @@ class RerunCode:
 
 
 def _check_tasks(recorded: RecordedCode, spec: Spec) -> None:
-    tasks_hash = bootstrap.shipped_tasks().hash
+    tasks_hash = shipped_tasks().hash
     if recorded.code.tasks_hash == tasks_hash:
         return
     message = (

@@ -5,11 +5,12 @@ from __future__ import annotations
 import hashlib
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 
 from runner.control.code import worktree
 from runner.core.errors import ConfigError, NotReady, Problem
+from runner.core.model.facts import Facts
 from runner.core.model.release import CodeRef, File, Folder, Manifest, Symlink, release_hash
 from runner.core.model.spec import Spec
 
@@ -86,6 +87,11 @@ class Snapshot:
             script=self._script,
             commit=self._commit,
         )
+
+    def snapshot_if_needed(self, facts: Mapping[str, Facts]) -> Snapshot:
+        """Return this snapshot, for the hosts that lack it."""
+        del facts
+        return self
 
     def read(self, file: File) -> Iterator[bytes]:
         """Yield a file in chunks.

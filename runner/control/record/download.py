@@ -17,7 +17,7 @@ from pathlib import Path
 
 from runner.control.record.destination import DownloadFolder, FileDownload, plan_downloads
 from runner.control.rpc.session import HostSession, Inbox
-from runner.control.rpc.wait import wait_for
+from runner.control.rpc.wait import WaitLoop
 from runner.core.errors import Problem
 from runner.core.model.results import PullResult
 from runner.core.protocol.frames import Frame
@@ -79,18 +79,33 @@ def pull(
         }
         for download in downloads.values():
             download.start(run_id, kinds)
-        wait_for(
-            inbox,
-            lambda: {
-                n: host_session for n, host_session in sessions.items() if not downloads[n].is_done
-            },
-            lost_s,
-            lambda name, frame: downloads[name].receive(frame),
-            lambda name, reason: downloads[name].fail(reason),
-        )
+        _PullLoop(downloads, sessions, inbox, lost_s).wait()
         return {name: download.result for name, download in downloads.items()}
     finally:
         destination.close()
+
+
+class _PullLoop(WaitLoop):
+    """The wait for every host's files."""
+
+    def __init__(
+        self,
+        downloads: Mapping[str, _HostDownload],
+        sessions: Mapping[str, HostSession],
+        inbox: Inbox,
+        lost_s: float,
+    ) -> None:
+        super().__init__(sessions, inbox, lost_s)
+        self._downloads = downloads
+
+    def pending(self) -> list[str]:
+        return [name for name, download in self._downloads.items() if not download.is_done]
+
+    def on_frame(self, name: str, frame: Frame) -> None:
+        self._downloads[name].receive(frame)
+
+    def on_lost(self, name: str, reason: str) -> None:
+        self._downloads[name].fail(reason)
 
 
 @dataclass
@@ -153,7 +168,7 @@ class _HostDownload:
         try:
             self._on_frame(frame)
         except (KeyError, TypeError, ValueError, zlib.error) as error:
-            self.fail(f"it said what is not to be understood: {error}")
+            self.fail(f"unexpected reply: {error}")
 
     def fail(self, message: str) -> None:
         """Leave the host."""

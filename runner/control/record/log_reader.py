@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from runner.control.rpc.session import HostSession, Inbox
-from runner.control.rpc.wait import wait_for
+from runner.control.rpc.wait import TICK_S, WaitLoop
 from runner.core.codec import encode
 from runner.core.errors import Problem
 from runner.core.planning.build_plan import NodePlan
@@ -36,11 +36,11 @@ class _LogFile:
     is_complete: bool = False
 
 
-class RankDiscovery:
-    """Which ranks each node of a run has, or had, where only its events tell."""
+class RankDiscovery(WaitLoop):
+    """The ranks each node of a run has, or had, read from its events."""
 
     def __init__(self, sessions: Mapping[str, HostSession], inbox: Inbox, lost_s: float) -> None:
-        self._sessions, self._inbox, self._lost_s = sessions, inbox, lost_s
+        super().__init__(sessions, inbox, lost_s)
         self._event_bytes: dict[str, bytes] = {}
         self._pending: set[str] = set()
 
@@ -51,34 +51,38 @@ class RankDiscovery:
             Interrupted: By a signal.
         """
         for node_plan in node_plans:
-            if node_plan.node in self._sessions:
-                session = self._sessions[node_plan.node]
+            if node_plan.node in self.sessions:
+                session = self.sessions[node_plan.node]
                 session.request("follow", {"order": encode(node_plan.order), "read_only": True})
                 self._event_bytes[node_plan.node] = b""
                 self._pending.add(node_plan.node)
                 self._request(node_plan.node)
-        wait_for(self._inbox, self._pending_sessions, self._lost_s, self._on_frame, self._on_lost)
+        self.wait()
         return {
             node_plan.node: self._started_ranks(node_plan)
             for node_plan in node_plans
             if node_plan.node in self._event_bytes
         }
 
-    def _pending_sessions(self) -> dict[str, HostSession]:
-        return {name: self._sessions[name] for name in self._pending}
+    def pending(self) -> set[str]:
+        """Return the nodes whose events are not read to their end."""
+        return self._pending
 
-    def _on_lost(self, name: str, _: str) -> None:
+    def on_lost(self, name: str, reason: str) -> None:
+        """Go on without a node."""
+        del reason
         self._pending.discard(name)
 
     def _request(self, name: str) -> None:
         source = {"source": "events", "stream": "", "attempt": 0, "wait": False}
         request = {**source, "offset": len(self._event_bytes[name]), "n": CHUNK}
-        self._sessions[name].request("read", request)
+        self.sessions[name].request("read", request)
 
-    def _on_frame(self, name: str, frame: Frame) -> None:
+    def on_frame(self, name: str, frame: Frame) -> None:
+        """Take a part of a node's events."""
         if frame.kind == "refused":
             self._pending.discard(name)
-        elif frame.kind == "data" and name in self._pending:
+        elif frame.kind == "data":
             self._event_bytes[name] += frame.payload
             if frame.data["eof"]:
                 self._pending.discard(name)
@@ -96,7 +100,7 @@ class RankDiscovery:
         return tuple(sorted(ranks))
 
 
-class LogDump:
+class LogDump(WaitLoop):
     """The logs of some ranks.
 
     Args:
@@ -117,7 +121,7 @@ class LogDump:
         start_at: Mapping[str, float],
         is_full: Callable[[], bool],
     ) -> None:
-        self._sessions, self._inbox, self._lost_s = sessions, inbox, lost_s
+        super().__init__(sessions, inbox, lost_s)
         self._show, self._start_at, self._is_full = show, start_at, is_full
         self._logs: list[_LogFile] = []
         self._requests: dict[tuple[str, int], _LogFile] = {}
@@ -133,21 +137,21 @@ class LogDump:
             node_ranks = [rank for rank in node_plan.ranks if rank in ranks]
             if not node_ranks:
                 continue
-            session = self._sessions.get(node_plan.node)
+            session = self.sessions.get(node_plan.node)
             if session is None:
                 continue
             session.request("follow", {"order": encode(node_plan.order), "read_only": True})
             self._logs += [
                 _LogFile(node_plan, *pair) for pair in itertools.product(node_ranks, STREAMS)
             ]
-        wait_for(self._inbox, self._pending_sessions, self._lost_s, self._on_frame, self._on_lost)
+        self.wait()
 
-    def _pending_sessions(self) -> dict[str, HostSession]:
-        self._advance()
-        return {log.node_plan.node: self._sessions[log.node_plan.node] for log in self._logs}
+    def pending(self) -> set[str]:
+        """Return the nodes whose logs are not read to their end."""
+        return {log.node_plan.node for log in self._logs}
 
-    def _advance(self) -> None:
-        """Show what can be shown, and ask for what comes next; of the others the beginning."""
+    def tick(self) -> float:
+        """Show what can be shown and request what comes next; of later files, the beginning."""
         while self._logs:
             log = self._logs[0]
             chunk, log.buffered = log.buffered, b""
@@ -161,6 +165,7 @@ class LogDump:
         for log in self._logs[1:READ_AHEAD]:
             if not log.is_started and not log.is_requested:
                 self._request(log)
+        return TICK_S
 
     def _request(self, log: _LogFile) -> None:
         start_at = {} if log.is_started else self._start_at
@@ -171,11 +176,12 @@ class LogDump:
             "offset": log.offset,
             "n": CHUNK,
         }
-        request_id = self._sessions[log.node_plan.node].request("read", {**request, **start_at})
+        request_id = self.sessions[log.node_plan.node].request("read", {**request, **start_at})
         self._requests[log.node_plan.node, request_id] = log
         log.is_requested = True
 
-    def _on_frame(self, name: str, frame: Frame) -> None:
+    def on_frame(self, name: str, frame: Frame) -> None:
+        """Take a part of a log."""
         if frame.kind == "data":
             log = self._requests.pop((name, frame.data["id"]), None)
             if log is None:
@@ -187,8 +193,9 @@ class LogDump:
                 message = f"the end of a log cannot be read: {frame.data['error']}"
                 self.problems[name] = Problem(name, message)
         elif frame.kind == "refused":
-            self._on_lost(name, str(frame.data["reason"]))
+            self.on_lost(name, str(frame.data["reason"]))
 
-    def _on_lost(self, name: str, message: str) -> None:
-        self.problems[name] = Problem(name, message)
+    def on_lost(self, name: str, reason: str) -> None:
+        """Go on without a node."""
+        self.problems[name] = Problem(name, reason)
         self._logs = [log for log in self._logs if log.node_plan.node != name]

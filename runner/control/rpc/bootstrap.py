@@ -1,26 +1,25 @@
-"""What travels with a connection: our host-side code as one zip, and the shipped tasks."""
+"""Bootstrap of the agent: the command that starts it, and the host-side code as one zip."""
 
 from __future__ import annotations
 
 import functools
-import hashlib
 import io
 import marshal
 import zipfile
-from dataclasses import dataclass
 from importlib.machinery import SourceFileLoader
 from importlib.util import MAGIC_NUMBER
 from pathlib import Path
-from typing import Any
 
 import runner
 from runner.core import shell
+from runner.core.errors import Problem
+from runner.core.model.spec import Spec
 from runner.core.protocol.frames import PROTOCOL
 
 _PACKAGE = Path(runner.__file__).parent
 
 _LOADER = 'exec(open(0,"rb",0,closefd=False).readline())'
-"""All that `ps` shows of our code: the rest comes on standard input, its first line is `_BOOT`."""
+"""All of our code that `ps` shows: the rest arrives on standard input, `_BOOT` as its first line."""
 
 _BOOT = """\
 import sys
@@ -51,7 +50,7 @@ import zipimport
 text = zipimport.zipimporter(p).get_data
 server.main({n: text("runner/host/ranks/%s.py" % n).decode() for n in ("shim", "sitecustomize")})
 """
-"""Runs on any Python 3 far enough to say that it is too old."""
+"""Any Python 3 gets far enough in it to report that it is too old."""
 
 
 @functools.cache
@@ -79,10 +78,10 @@ def _bytecode(path: Path) -> bytes:
 
 
 def boot_command(host_python: str, run_id: str, node: str) -> str:
-    """Return the one command that turns a channel into a wire.
+    """Return the command that starts the agent on a channel.
 
-    The login shell may be fish or csh: it is only asked to start `/bin/sh`. The last words are
-    there for people who read `ps`.
+    The login shell may be fish or csh: it only has to start `/bin/sh`. The last words are
+    for people who read `ps`.
     """
     python = shell.path(host_python)
     ps_words = shell.line([run_id, node])
@@ -93,26 +92,21 @@ def boot_command(host_python: str, run_id: str, node: str) -> str:
     return f"exec /bin/sh -c {shell.quote(script)}"
 
 
-@dataclass(frozen=True)
-class ShippedTasks:
-    """The shipped tasks: their content hash, the names and sizes of the files, the bytes."""
-
-    hash: str
-    files: tuple[tuple[str, int], ...]
-    payload: bytes
-
-    def header(self) -> dict[str, Any]:
-        """Return what `go` says about the payload."""
-        return {"hash": self.hash, "files": [list(file) for file in self.files]}
-
-
-@functools.cache
-def shipped_tasks() -> ShippedTasks:
-    """Return every file of `runner/tasks`; they stand alone, so hosts need no package of ours."""
-    paths = [p for p in sorted((_PACKAGE / "tasks").iterdir()) if p.is_file()]
-    contents = [path.read_bytes() for path in paths]
-    digest = hashlib.sha256()
-    for path, content in zip(paths, contents, strict=True):
-        digest.update(f"{path.name}\0{len(content)}\0".encode() + content)
-    files = tuple((p.name, len(c)) for p, c in zip(paths, contents, strict=True))
-    return ShippedTasks(digest.hexdigest()[:16], files, b"".join(contents))
+def boot_problem(spec: Spec, node: str, banner: bytes, reason: str) -> Problem:
+    """Explain why the agent did not start on a node, from what it printed in place of frames."""
+    text = banner.decode(errors="replace").strip()
+    if "runner-boot: no-python" in text:
+        return Problem(
+            node,
+            f"there is no {spec.host_python}{'' if '/' in spec.host_python else ' on its PATH'}",
+            "set cluster.host_python (and cluster.python) to a Python 3.8 or newer there",
+        )
+    if "runner-boot: python-too-old" in text or "unknown option -I" in text.lower():
+        version = text.rpartition("too-old ")[2].split()[0] if "too-old " in text else "2"
+        return Problem(
+            node,
+            f"{spec.host_python} there is Python {version}; the agent needs 3.8 or newer",
+            "set cluster.host_python to a newer one (cluster.python may stay)",
+        )
+    message = f"the agent did not start there: {reason}"
+    return Problem(node, message, text[-500:] or f"try by hand: {spec.host_python} -V")

@@ -1,4 +1,4 @@
-"""One long request to every host, side by side, and what each answered."""
+"""Broadcast: one request to every host at once, and the reply of each."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from runner.control.rpc.session import HostSession, Inbox
-from runner.control.rpc.wait import wait_for
+from runner.control.rpc.wait import WaitLoop
 from runner.core.errors import NotReady, Problem
 from runner.core.protocol.frames import Frame
 
-RETRY_HINT = "the other hosts did as asked; say it again when this one is well"
+RETRY_HINT = "the other hosts did as asked; repeat the command when this one is well"
 
 
-class Broadcast:
-    """A request to every host; each is told its own name as `node`.
+class Broadcast(WaitLoop):
+    """A request to every host, which carries the host's own name as `node`.
 
     Args:
         sessions: The hosts, by node.
-        inbox: Where all sessions put what they hear.
+        inbox: Where all sessions put what they receive.
         lost_s: How long a host may be silent.
         show: Takes (node, state in a few words) whenever that changes.
     """
@@ -32,17 +32,18 @@ class Broadcast:
         lost_s: float,
         show: Callable[[str, str], None],
     ) -> None:
-        self._sessions, self._inbox, self._lost_s, self._show = sessions, inbox, lost_s, show
+        super().__init__(sessions, inbox, lost_s)
+        self._show = show
         self._replies: dict[str, dict[str, Any]] = {}
         self._problems: dict[str, Problem] = {}
         self._action = self._reply_kind = ""
         self._timeout_s = self._deadline = math.inf
 
     def all(self, kind: str, data: Mapping[str, Any], reply_kind: str) -> dict[str, dict[str, Any]]:
-        """Send a request of `kind`; return what came as `reply_kind`, by node.
+        """Send a request of `kind`; return the replies of kind `reply_kind`, by node.
 
         Raises:
-            NotReady: With the problem of every host that did not answer; the others did as asked.
+            NotReady: With the problem of every host that did not reply; the others did as asked.
             Interrupted: By a signal.
         """
         replies, problems = self.collect(kind, data, reply_kind)
@@ -53,39 +54,43 @@ class Broadcast:
     def collect(
         self, kind: str, data: Mapping[str, Any], reply_kind: str, timeout_s: float = math.inf
     ) -> tuple[dict[str, dict[str, Any]], dict[str, Problem]]:
-        """Send a request of `kind`; return what came as `reply_kind`, and what kept the others.
+        """Send a request of `kind`; return the replies, and the problem of every other host.
 
-        A payload stands in the answer as `payload`. Nobody is waited for longer than `timeout_s`.
+        The payload of a reply is its entry `payload`. A host has `timeout_s` to reply.
 
         Raises:
             Interrupted: By a signal.
         """
         self._action, self._reply_kind = kind.replace("_", " "), reply_kind
         self._timeout_s, self._deadline = timeout_s, time.monotonic() + timeout_s
-        for name, session in self._sessions.items():
+        for name, session in self.sessions.items():
             session.request(kind, {**data, "node": name})
             self._show(name, "working")
-        wait_for(self._inbox, self._pending, self._lost_s, self._on_frame, self._fail)
+        self.wait()
         return self._replies, self._problems
 
-    def _pending(self) -> dict[str, HostSession]:
-        finished = self._replies.keys() | self._problems.keys()
-        pending = {
-            name: session for name, session in self._sessions.items() if name not in finished
-        }
-        if time.monotonic() < self._deadline:
-            return pending
-        for name in pending:
-            self._fail(name, f"did not {self._action} within {self._timeout_s:g} s")
-        return {}
+    def pending(self) -> set[str]:
+        """Return the nodes that have not replied."""
+        return self.sessions.keys() - self._replies.keys() - self._problems.keys()
 
-    def _on_frame(self, name: str, frame: Frame) -> None:
+    def deadline(self, name: str) -> float:
+        """Return the common deadline."""
+        del name
+        return self._deadline
+
+    def on_frame(self, name: str, frame: Frame) -> None:
+        """Take a reply or a refusal."""
         if frame.kind == self._reply_kind:
             self._replies[name] = {**frame.data, "payload": frame.payload}
             self._show(name, "done")
         elif frame.kind == "refused":
-            self._fail(name, f"could not {self._action}: {frame.data['reason']}")
+            self.on_lost(name, f"could not {self._action}: {frame.data['reason']}")
 
-    def _fail(self, name: str, message: str) -> None:
-        self._problems[name] = Problem(name, message, RETRY_HINT)
+    def on_late(self, name: str) -> None:
+        """Stop waiting for a node."""
+        self.on_lost(name, f"did not {self._action} within {self._timeout_s:g} s")
+
+    def on_lost(self, name: str, reason: str) -> None:
+        """Note why a node did not reply."""
+        self._problems[name] = Problem(name, reason, RETRY_HINT)
         self._show(name, "failed")

@@ -1,12 +1,12 @@
-"""Waiting for many hosts at once: what each says, in turn, and which of them says nothing."""
+"""Wait loop over the controller's inbox: pings, silence, deadlines and signals of many hosts at once."""
 
 from __future__ import annotations
 
 import contextlib
+import math
 import queue
 import time
-from collections.abc import Callable, Mapping
-from typing import NoReturn
+from collections.abc import Collection, Mapping
 
 from runner.control.rpc.session import HostSession, Inbox
 from runner.core.errors import Interrupted
@@ -16,51 +16,114 @@ TICK_S = 0.1
 PING_S = 2.0
 
 
-def raise_interrupted(signum: int) -> NoReturn:
-    """Take a signal for the end of the waiting."""
-    raise Interrupted(128 + signum, "interrupted")
+class WaitLoop:
+    """An exchange with many hosts; a subclass names those it waits for and takes their frames.
 
+    Every connected host is pinged, finished or not: an agent stops a run it has lost touch with.
 
-def wait_for(
-    inbox: Inbox,
-    pending: Callable[[], Mapping[str, HostSession]],
-    lost_s: float,
-    on_frame: Callable[[str, Frame], None],
-    on_lost: Callable[[str, str], None],
-    on_signal: Callable[[int], None] = raise_interrupted,
-) -> None:
-    """Return when no host is waited for any more; each is told now and then that we are here.
-
-    Args:
-        inbox: Where all sessions put what they hear.
-        pending: Returns the hosts that are waited for, by node.
-        lost_s: How long one of them may be silent.
-        on_frame: Takes what one of them says.
-        on_lost: Takes one of which nothing more will come, and why.
-        on_signal: Takes the number of a signal.
-
-    Raises:
-        Interrupted: By a signal, unless `on_signal` does something else with it.
+    Attributes:
+        sessions: The hosts, by node; more may be added while waiting.
+        inbox: Where all sessions put what they receive.
+        lost_s: How long a host that is waited for may be silent.
     """
-    next_check = 0.0
-    while sessions := pending():
-        with contextlib.suppress(queue.Empty):
-            session, frame = inbox.get(timeout=TICK_S)
+
+    interrupted_message = "interrupted"
+
+    def __init__(
+        self, sessions: Mapping[str, HostSession], inbox: Inbox, lost_s: float = math.inf
+    ) -> None:
+        self.sessions, self.inbox, self.lost_s = sessions, inbox, lost_s
+
+    def pending(self) -> Collection[str]:
+        """Return the nodes that are still waited for."""
+        raise NotImplementedError
+
+    def is_finished(self) -> bool:
+        """Return whether the wait is over."""
+        return not self.pending()
+
+    def tick(self) -> float:
+        """Do what is due; return how many seconds to wait for the next frame."""
+        return TICK_S
+
+    def deadline(self, name: str) -> float:
+        """Return when (monotonic) to stop waiting for a node."""
+        del name
+        return math.inf
+
+    def on_frame(self, name: str, frame: Frame) -> None:
+        """Take a frame of a pending node."""
+
+    def on_closed(self, name: str, reason: str) -> None:
+        """Handle the end of the connection to a pending node."""
+        self.on_lost(name, f"the connection to it broke: {reason}")
+
+    def on_late(self, name: str) -> None:
+        """Handle a pending node whose deadline has passed."""
+        self.on_lost(name, "it did not answer in time")
+
+    def on_lost(self, name: str, reason: str) -> None:
+        """Handle a pending node that will say nothing more."""
+
+    def on_signal(self, signum: int) -> None:
+        """Handle a signal to the controller.
+
+        Raises:
+            Interrupted: Unless a subclass handles the signal otherwise.
+        """
+        raise Interrupted(128 + signum, self.interrupted_message)
+
+    def wait(self) -> None:
+        """Return when no host is waited for any more.
+
+        Raises:
+            Interrupted: By a signal.
+        """
+        next_ping = next_check = 0.0
+        while True:
+            timeout_s = self.tick()
+            if self.is_finished():
+                return
+            with contextlib.suppress(queue.Empty):
+                self._dispatch(*self.inbox.get(timeout=timeout_s))
+            now = time.monotonic()
+            if now >= next_check:
+                next_check = now + TICK_S
+                for name in [name for name in self.pending() if now >= self.deadline(name)]:
+                    self.on_late(name)
+            if now >= next_ping:  # however busy the inbox is
+                next_ping = now + PING_S
+                self._check_silence()
+                for session in list(self.sessions.values()):  # threads may add some
+                    if not session.closed:
+                        session.request("ping")
+
+    def _dispatch(self, session: HostSession | None, frame: Frame) -> None:
+        if session is None:
+            if frame.kind == "signal":
+                self.on_signal(int(frame.data["signal"]))
+            return  # another kind answers a question of an attempt that is over
+        name = session.node.name
+        if frame.kind in ("reconnected", "admitted"):  # meant for an attempt that is over
+            session.close()
+        elif name not in self.pending() or not self._is_current(session):
+            return
+        elif frame.kind == "closed":
+            self.on_closed(name, str(frame.data["reason"]))
+        else:
+            self.on_frame(name, frame)
+
+    def _is_current(self, session: HostSession) -> bool:
+        """Return whether a session is the node's own, or one that is about to be."""
+        current = self.sessions.get(session.node.name)
+        return current is session or (current is None and not session.closed_locally)
+
+    def _check_silence(self) -> None:
+        for name in list(self.pending()):
+            session = self.sessions.get(name)
             if session is None:
-                if frame.kind == "signal":  # an answer may still come to a question that is over
-                    on_signal(int(frame.data["signal"]))
-            elif sessions.get(name := session.node.name) is session:
-                if frame.kind == "closed":
-                    on_lost(name, f"the connection to it broke: {frame.data['reason']}")
-                else:
-                    on_frame(name, frame)
-        now = time.monotonic()
-        if now >= next_check:  # however much they say
-            next_check = now + PING_S
-            for name, session in pending().items():
-                if session.idle_s > lost_s:
-                    on_lost(name, f"nothing was heard from it for {session.idle_s:.0f} s")
-                elif session.closed and inbox.empty():
-                    on_lost(name, "the connection to it is gone")
-                else:
-                    session.request("ping")
+                continue
+            if session.idle_s > self.lost_s:
+                self.on_lost(name, f"nothing was heard from it for {session.idle_s:.0f} s")
+            elif session.closed and self.inbox.empty():
+                self.on_lost(name, "the connection to it is gone")

@@ -24,6 +24,7 @@ class Host(HostSession):
     """A host that remembers what it was asked."""
 
     def __init__(self, name: str) -> None:
+        self.closed_locally = False
         self.node = Node(name, "10.0.0.1")
         self.last_heard = self.last_sent = time.monotonic()
         self._closed = threading.Event()

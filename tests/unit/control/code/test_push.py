@@ -43,6 +43,7 @@ class Host(HostSession):
     """
 
     def __init__(self, name: str, workdir: Path, inbox: Inbox) -> None:
+        self.closed_locally = False
         self.node = Node(name, "10.0.0.1")
         self.workdir = workdir
         self.last_heard = self.last_sent = time.monotonic()
@@ -187,7 +188,7 @@ class Push:
             {host.node.name: host for host in hosts},
             self.inbox,
             self.show,
-            self.beside,
+            {host.node.name: host for host in self.beside},
         )
         deployment.run()
         return deployment

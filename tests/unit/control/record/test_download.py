@@ -36,7 +36,7 @@ class Host:
 
     def __init__(self, inbox: Inbox, rows: list[Any], contents: dict[str, bytes]) -> None:
         self.node = Node("gpu1", "x")
-        self.closed = False
+        self.closed = self.closed_locally = False
         self.idle_s = 0.0
         self.asked: list[dict[str, Any]] = []
         self.ahead = 0
@@ -86,7 +86,7 @@ def test_a_path_that_leads_out_is_refused(tmp_path: Path, kind: str, path: str) 
     """All of that host's, for such a host is not to be trusted."""
     told = pulled(tmp_path / "run", [row(path, kind=kind)])
     assert not told.is_complete
-    assert "it said what is not to be understood" in str(told.problems)
+    assert "unexpected reply" in str(told.problems)
     assert everything(tmp_path) == set()
 
 

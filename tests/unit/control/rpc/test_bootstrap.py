@@ -9,6 +9,7 @@ from importlib.util import MAGIC_NUMBER
 
 import pytest
 
+from runner.control.code.shipped_tasks import shipped_tasks
 from runner.control.rpc import bootstrap
 
 
@@ -56,7 +57,7 @@ def test_missing_python_is_told_in_words_of_ours(python: str) -> None:
 
 def test_shipped_tasks_are_described_by_their_header() -> None:
     """Names and sizes cut the payload into its files."""
-    tasks = bootstrap.shipped_tasks()
+    tasks = shipped_tasks()
     header = tasks.header()
 
     assert sum(size for _, size in header["files"]) == len(tasks.payload)

@@ -14,7 +14,7 @@ from runner.core.protocol.frames import Frame
 class Wire:
     """A session whose host answers some kinds of requests."""
 
-    idle_s, closed = 0.0, False
+    idle_s, closed, closed_locally = 0.0, False, False
 
     def __init__(self, name: str, inbox: Inbox, answers: dict[str, str]) -> None:
         self.node = Node(name, name)

@@ -1,0 +1,217 @@
+"""Facts collector: connects to every node at once and has each report its facts, in bounded time."""
+
+from __future__ import annotations
+
+import math
+import queue
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
+from types import MappingProxyType
+from typing import NamedTuple
+
+from runner.control.rpc.bootstrap import boot_problem
+from runner.control.rpc.connector import Connector
+from runner.control.rpc.session import HostSession, Inbox
+from runner.control.rpc.wait import WaitLoop
+from runner.core.codec import decode, encode
+from runner.core.errors import NotReady, Problem, RunnerError
+from runner.core.model.facts import Facts, FactsRequest
+from runner.core.model.spec import Node, Spec
+from runner.core.protocol.frames import Frame
+
+MAX_CONCURRENT_LOGINS = 64
+"""Logins in progress at a time: with more, paramiko's threads only slow each other down."""
+
+BOOT_TIMEOUT_S = 20.0
+"""How long a host may take from login to our code running (Python may be on slow NFS)."""
+
+BUG_HINT = "this is a bug of the runner"
+
+
+class CollectedFacts(NamedTuple):
+    """The facts of the nodes that can take part, and the problems of the others.
+
+    Attributes:
+        facts: The facts of every node that takes part.
+        missing: The problem of each node that was to take part and cannot.
+        spares: The facts of the spare nodes that can be used.
+        spare_problems: The problems of the other spare nodes.
+    """
+
+    facts: dict[str, Facts]
+    missing: dict[str, Problem]
+    spares: dict[str, Facts]
+    spare_problems: list[Problem]
+
+
+class FactsCollector(WaitLoop):
+    """Connects to every node at once and collects their facts."""
+
+    interrupted_message = "interrupted; nothing was started"
+
+    def __init__(
+        self,
+        spec: Spec,
+        connector: Connector,
+        inbox: Inbox,
+        request: Callable[[Node], FactsRequest],
+        show: Callable[[str, str], None],
+        open_sessions: Mapping[str, HostSession] = MappingProxyType({}),
+    ) -> None:
+        """Prepare the collection.
+
+        Args:
+            spec: The nodes, and how they are reached.
+            connector: What opens the connections.
+            inbox: Where all sessions put what they receive.
+            request: Returns what to ask a node; called from threads, and may block.
+            show: Takes (node, state in a few words) whenever that changes.
+            open_sessions: Sessions from before; those that are still open are used.
+        """
+        self.sessions: dict[str, HostSession] = {}
+        super().__init__(self.sessions, inbox)
+        self._spec, self._connector, self._request, self._show = spec, connector, request, show
+        self._open_sessions = {n: each for n, each in open_sessions.items() if not each.closed}
+        self._problems: dict[str, Problem] = {}
+        self._facts: dict[str, Facts] = {}
+        self._deadlines: dict[str, float] = {}
+        self._request_ids: dict[str, int] = {}
+
+    def at_least(
+        self,
+        minimum: int,
+        validate: Callable[[Node, Facts], list[Problem]],
+        spares: Collection[Node] = (),
+    ) -> CollectedFacts:
+        """Return the facts of the nodes that can take part, and the problems of the others.
+
+        Args:
+            minimum: How many nodes are enough.
+            validate: Returns the problems that a node's facts show.
+            spares: Nodes of the spec that are not needed for now.
+
+        Raises:
+            NotReady: There are fewer, or the master is not among them; with every problem of every
+                node that is no spare.
+            Interrupted: By a signal.
+        """
+        facts, problems = self.collect()
+        found = {
+            node.name: [problems[node.name]]
+            if node.name in problems
+            else validate(node, facts[node.name])
+            for node in self._spec.nodes
+        }
+        spare_names = {node.name for node in spares}
+        required = {self._spec.master.name, self._spec.rendezvous.serve} - {""}
+        usable = {name: facts[name] for name in found if not found[name]}
+        taking_part = {n: each for n, each in usable.items() if n not in spare_names}
+        if len(taking_part) < minimum or required - taking_part.keys():
+            needed = [p for name in found if name not in spare_names for p in found[name]]
+            raise NotReady(list(dict.fromkeys(needed)))  # a problem of ours is found at every node
+        return CollectedFacts(
+            taking_part,
+            {n: found[n][0] for n in found if found[n] and n not in spare_names},
+            {name: usable[name] for name in usable if name in spare_names},
+            [problem for name in found if name in spare_names for problem in found[name]],
+        )
+
+    def collect(self) -> tuple[dict[str, Facts], dict[str, Problem]]:
+        """Return the facts of the nodes that reported them, and the problem of every other node.
+
+        Raises:
+            Interrupted: By a signal.
+        """
+        self._connect_all()
+        self.wait()
+        for name in self._facts.keys() - self._problems.keys():
+            if self.sessions[name].closed:
+                self._fail(name, "the connection to it broke after it had reported its facts")
+        return self._facts, self._problems
+
+    def _connect_all(self) -> None:
+        todo = queue.SimpleQueue[Node]()
+        for node in self._spec.nodes:
+            todo.put(node)
+
+        def work() -> None:
+            while True:
+                try:
+                    node = todo.get_nowait()
+                except queue.Empty:
+                    return
+                self._connect(node)
+
+        for _ in range(min(MAX_CONCURRENT_LOGINS, len(self._spec.nodes))):
+            threading.Thread(target=work, daemon=True, name="connect").start()
+
+    def _connect(self, node: Node) -> None:
+        name = node.name
+        self._show(name, "connecting")
+        try:
+            session = self._open_sessions.get(name) or self._connector.open(node, self.inbox)
+        except NotReady as error:
+            self._add_problem(name, error.problems[0], "not reached")
+            return
+        except Exception as error:  # noqa: BLE001 (an error in this thread must not hang the wait)
+            message = f"could not be reached: {type(error).__name__}: {error}"
+            self._fail(name, message, BUG_HINT)
+            return
+        self.sessions[name] = session  # pinged from now on
+        try:
+            request = self._request(node)
+        except RunnerError as error:  # of this machine, such as a file that cannot be read
+            self._add_problem(name, error.problems[0], "failed")
+            return
+        except Exception as error:  # noqa: BLE001 (as above)
+            message = f"could not be prepared: {type(error).__name__}: {error}"
+            self._add_problem(name, Problem("deploy", message, BUG_HINT), "failed")
+            return
+        session.request("ping")
+        self._request_ids[name] = session.request("facts", {"request": encode(request)})
+        setup_s = request.setup_timeout_s if request.setup else 0.0
+        self._deadlines[name] = time.monotonic() + BOOT_TIMEOUT_S + request.tool_timeout_s + setup_s
+
+    def _fail(self, name: str, message: str, hint: str = "") -> None:
+        self._add_problem(name, Problem(name, message, hint), "failed")
+
+    def _add_problem(self, name: str, problem: Problem, state: str) -> None:
+        self._problems[name] = problem
+        self._show(name, state)
+
+    def pending(self) -> set[str]:
+        """Return the nodes that have neither reported nor failed."""
+        names = {node.name for node in self._spec.nodes}
+        return names - self._facts.keys() - self._problems.keys()
+
+    def deadline(self, name: str) -> float:
+        """Return when a node must have reported."""
+        return self._deadlines.get(name, math.inf)
+
+    def on_frame(self, name: str, frame: Frame) -> None:
+        """Take the facts of a node, or its refusal."""
+        if frame.kind == "facts":
+            self._show(name, "ready")
+            self._facts[name] = replace(decode(Facts, frame.data["facts"]), node=name)
+        elif frame.kind == "refused" and self._request_ids.get(name) in (
+            None,
+            frame.data.get("id"),
+        ):
+            self._fail(name, f"could not report its facts: {frame.data['reason']}")
+
+    def on_closed(self, name: str, reason: str) -> None:
+        """Handle a node whose agent did not start, or died."""
+        self.on_lost(name, reason)
+
+    def on_lost(self, name: str, reason: str) -> None:
+        """Explain why the agent does not run."""
+        session = self.sessions.get(name)
+        banner = session.banner if session else b""
+        self._add_problem(name, boot_problem(self._spec, name, banner, reason), "failed")
+
+    def on_late(self, name: str) -> None:
+        """Stop waiting for a node."""
+        banner = self.sessions[name].banner.decode(errors="replace").strip()
+        self._fail(name, "reached, but it did not report its facts in time", banner[-500:])

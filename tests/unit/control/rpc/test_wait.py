@@ -1,0 +1,96 @@
+"""The wait loop: deadlines, silence, broken connections and signals."""
+
+from __future__ import annotations
+
+import math
+import queue
+from typing import cast
+
+import pytest
+
+from runner.control.rpc.session import HostSession, Inbox
+from runner.control.rpc.wait import WaitLoop
+from runner.core.errors import Interrupted
+from runner.core.model.spec import Node
+from runner.core.protocol.frames import Frame
+
+
+class FakeSession:
+    """A session that counts requests."""
+
+    def __init__(self, name: str) -> None:
+        self.node = Node(name, name)
+        self.closed = self.closed_locally = False
+        self.idle_s = 0.0
+        self.requests: list[str] = []
+
+    def request(self, kind: str) -> None:
+        """Take a request."""
+        self.requests.append(kind)
+
+    def close(self) -> None:
+        """End it."""
+        self.closed = self.closed_locally = True
+
+
+class Recorder(WaitLoop):
+    """Waits for a frame of each host, or for what ends the wait for it."""
+
+    def __init__(self, *names: str) -> None:
+        self.hosts = {name: FakeSession(name) for name in names}
+        inbox: Inbox = queue.SimpleQueue()
+        super().__init__(cast("dict[str, HostSession]", self.hosts), inbox, 5.0)
+        self.seen: dict[str, str] = {}
+        self.deadlines: dict[str, float] = {}
+
+    def put(self, name: str, kind: str, **data: object) -> None:
+        """Receive a frame of a host."""
+        self.inbox.put((self.sessions[name], Frame(kind, data)))
+
+    def pending(self) -> set[str]:
+        """Return the hosts that have not ended."""
+        return self.sessions.keys() - self.seen.keys()
+
+    def deadline(self, name: str) -> float:
+        """Return the deadline of a host."""
+        return self.deadlines.get(name, math.inf)
+
+    def on_frame(self, name: str, frame: Frame) -> None:
+        """Note an answer."""
+        self.seen[name] = frame.kind
+
+    def on_lost(self, name: str, reason: str) -> None:
+        """Note a reason."""
+        self.seen[name] = reason
+
+
+def test_each_host_ends_in_its_own_way() -> None:
+    """Answers, broken connections, deadlines and silence; everyone is pinged meanwhile."""
+    loop = Recorder("a", "b", "c", "d", "e")
+    loop.put("a", "done")
+    loop.put("b", "closed", reason="reset by peer")
+    loop.deadlines["c"] = 0.0
+    loop.hosts["d"].idle_s = 6.0
+    loop.hosts["e"].closed = True
+    loop.wait()
+    assert loop.seen == {
+        "a": "done",
+        "b": "the connection to it broke: reset by peer",
+        "c": "it did not answer in time",
+        "d": "nothing was heard from it for 6 s",
+        "e": "the connection to it is gone",
+    }
+    assert set(loop.hosts["a"].requests) == {"ping"}
+
+
+def test_a_signal_interrupts() -> None:
+    """Other messages of this machine do not; a connection for an ended attempt is closed."""
+    loop = Recorder("a")
+    stray = FakeSession("b")
+    loop.inbox.put((None, Frame("prompt_answer", {})))
+    loop.inbox.put((cast("HostSession", stray), Frame("reconnected", {})))
+    loop.inbox.put((None, Frame("signal", {"signal": 15})))
+    with pytest.raises(Interrupted) as caught:
+        loop.wait()
+    assert caught.value.exit_code == 143
+    assert stray.closed
