@@ -82,7 +82,7 @@ def test_the_network_of_the_controller_fails(lab: Lab, begin: Callable[..., Cont
     """Every host is silent for longer than `lost_s`; they go on, and so does the controller."""
     controller = begin("lost_s=2", "cluster.ssh.connect_timeout=1")
     with lab.cut_off():
-        controller.until(lambda: controller.err.count("trying to reach it again") == 4, "silence")
+        controller.until(lambda: controller.err.count("; reconnecting") == 4, "silence")
         time.sleep(2)
     done = controller.wait(90)
     assert done.code == 0, done

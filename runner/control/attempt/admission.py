@@ -1,7 +1,7 @@
-"""Nodes that join a run while it is on: tried again and again, judged and furnished as at a launch.
+"""Admission of nodes to a running attempt: connect, check and push code, as at a launch.
 
-Each try is a thread with an inbox of its own, so that it may wait for its host as a launch does;
-once all is ready its wire is handed over, and the inbox of the run hears "admitted" of it.
+Each try runs in a thread with its own inbox, so that it may wait for its host. When the node is
+ready, its session moves to the inbox of the attempt, which receives an "admitted" frame.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from runner.control.attempt.reconnect import Backoff
+from runner.control.attempt.start import OrderSender
 from runner.control.code.push import CodePush
 from runner.control.code.snapshot import Snapshot
 from runner.control.rpc.connector import Connector
@@ -29,15 +30,15 @@ from runner.core.protocol.frames import Frame
 
 @dataclass(frozen=True)
 class AdmissionHooks:
-    """What a launch knows of nodes that may join.
+    """What the launch contributes to the admission of a node.
 
     Attributes:
-        spec: The run; its nodes are all that may take part.
-        request: Returns what to ask a node.
-        validate: Returns what of a node's facts keeps it from the run.
+        spec: The run, with every node that may take part.
+        request: Returns the facts request for a node.
+        validate: Returns the problems of a node with these facts.
         snapshot_if_needed: Returns the code that a host with these facts may lack, None for none.
-        admit: Takes the facts of a node, and returns the plan with it, and what it is to have on
-            record of the run, packed; raises NotReady where the nodes do not go together.
+        admit: Takes the facts of a node, and returns the plan with it and the packed record of the
+            run; raises NotReady where the nodes do not fit together.
     """
 
     spec: Spec
@@ -48,54 +49,49 @@ class AdmissionHooks:
 
 
 class NodeAdmission:
-    """The nodes of a run that are not there, and the tries to take them in."""
+    """The nodes that are missing from an attempt, and the tries to admit them."""
 
     def __init__(
         self,
         hooks: AdmissionHooks,
+        order_sender: OrderSender,
         connector: Connector,
         inbox: Inbox,
         node_status: Callable[[str, str], None],
     ) -> None:
-        self.hooks = hooks
+        self.hooks, self.order_sender = hooks, order_sender
         self._connector, self._inbox, self._node_status = connector, inbox, node_status
         self._backoffs: dict[str, Backoff] = {}
         self._last_reasons: dict[str, str] = {}
 
     def schedule(self, names: Iterable[str], reason: str) -> None:
-        """Try to take in these nodes from now on."""
+        """Try to admit these nodes from now on."""
         for name in names:
             self._backoffs[name] = Backoff(reason, time.monotonic())
 
     def is_scheduled(self, name: str) -> bool:
-        """Whether that node is tried again and again."""
+        """Return whether that node is tried repeatedly."""
         return name in self._backoffs
 
-    def node(self, name: str) -> Node:
-        """Return how a node is reached."""
-        return next(node for node in self.hooks.spec.nodes if node.name == name)
-
     def retry_due(self, now: float) -> None:
-        """Try those once more whose time it is."""
-        for name, backoff in self._backoffs.items():
-            if not backoff.in_progress and now >= backoff.next_try_at:
+        """Start the next try of each node, if it is time."""
+        for node in self.hooks.spec.nodes:
+            backoff = self._backoffs.get(node.name)
+            if backoff is not None and not backoff.in_progress and now >= backoff.next_try_at:
                 backoff.in_progress = True
-                work = functools.partial(self._try_admit, self.node(name), backoff)
-                threading.Thread(target=work, daemon=True, name=f"join {name}").start()
+                work = functools.partial(self._try_admit, node, backoff)
+                threading.Thread(target=work, daemon=True, name=f"join {node.name}").start()
 
     def on_admitted(self, name: str) -> None:
-        """Try no more: it has its order."""
+        """Stop trying: the node gets its order."""
         self._backoffs.pop(name, None)
 
-    def on_failure(self, name: str, reason: str) -> None:
-        """Try again later: it may not take part as it is."""
+    def on_failure(self, name: str, reason: str) -> str:
+        """Try a node again later that cannot join; return a message, "" if nothing is new."""
         if name in self._backoffs:
             self._backoffs[name].on_failure(reason)
-
-    def is_new_reason(self, name: str, reason: str) -> bool:
-        """Whether it is said for the first time why a node may not take part."""
         previous, self._last_reasons[name] = self._last_reasons.get(name), reason
-        return previous != reason
+        return "" if previous == reason else f"{name} cannot join: {reason}; trying again"
 
     def _try_admit(self, node: Node, backoff: Backoff) -> None:
         inbox: Inbox = queue.SimpleQueue()
@@ -107,16 +103,16 @@ class NodeAdmission:
             facts = collector.at_least(1, self.hooks.validate).facts
             session = collector.sessions[node.name]
             self._push(node_spec, session, facts, inbox)
-        except Exception as error:  # noqa: BLE001 (whatever it is, the next try may do better)
+        except Exception as error:  # noqa: BLE001 (whatever it is, the next try may succeed)
             problems = error.problems if isinstance(error, NotReady) else ()
             message = problems[0].message if problems else f"{type(error).__name__}: {error}"
             for opened in collector.sessions.values():
                 opened.close()
-            backoff.on_failure(message)
-            if collector.sessions:  # it is there, and not as it should be
-                self._inbox.put(
-                    (None, Frame("admission_failed", {"node": node.name, "reason": message}))
-                )
+            if collector.sessions:  # it answers, but cannot join as it is
+                failure = {"node": node.name, "reason": message}
+                self._inbox.put((None, Frame("admission_failed", failure)))
+            else:
+                backoff.on_failure(message)
             return
         session.redirect(self._inbox)
         with contextlib.suppress(queue.Empty):

@@ -1,23 +1,17 @@
-"""Where torch numbers the ranks: who takes part, and whether a loss is the end of the run."""
+"""Elastic membership: which nodes take part where torch assigns the ranks, and who may (re)join."""
 
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
-from runner.control.attempt.admission import NodeAdmission
-from runner.control.attempt.event_log import EventLog
-from runner.control.attempt.failure_detector import FailureDetector
-from runner.control.attempt.node import NodeState
-from runner.control.attempt.observer import RunObserver
-from runner.control.attempt.stop import StopSequence
-from runner.control.rpc.session import HostSession
-from runner.core.codec import encode
-from runner.core.errors import NotReady
-from runner.core.model.facts import Facts
+from runner.control.attempt.node import AttemptNode
 from runner.core.outcome.exits import describe_exit
+from runner.core.outcome.loss_policy import nodes_after_loss
 from runner.core.outcome.membership import Membership, Memberships
-from runner.core.planning.build_plan import Plan
+from runner.core.planning.build_plan import NodePlan, Plan
 from runner.core.protocol.events import (
     Ended,
     EventBody,
@@ -27,259 +21,253 @@ from runner.core.protocol.events import (
     ProgramStarted,
     RankExited,
     RankStarted,
-    StopCause,
 )
+from runner.core.protocol.states import NodeState
 from runner.core.text import counted, join_some
 
 
-class ElasticMembership:
-    """The memberships of one attempt, and the nodes that come and go.
+@dataclass
+class Participation:
+    """How one node takes part in an elastic attempt.
 
     Attributes:
-        admission: What takes nodes in; None where nobody does.
+        departed: Whether the run goes on without it.
+        departed_at: When it left the membership last.
+        program_started_at: When its launcher process was started last.
+        order_count: How often it was sent an order in this attempt.
+        joined_late: Whether it got its order when the attempt was running already.
+        replaying: Whether its events are still of the time before it rejoined.
+        succeeded: Whether its launcher process succeeded.
+        surplus: Whether it was stopped because the run succeeded without it.
     """
 
-    def __init__(
-        self,
-        plan: Callable[[], Plan],
-        nodes: Mapping[str, NodeState],
-        stop: StopSequence,
-        detector: FailureDetector,
-        event_log: EventLog,
-        observer: RunObserver,
-    ) -> None:
-        self.admission: NodeAdmission | None = None
-        self._plan, self._nodes, self._stop, self._detector = plan, nodes, stop, detector
-        self._event_log, self._observer = event_log, observer
+    departed: bool = False
+    departed_at: float = float("-inf")
+    program_started_at: float = float("-inf")
+    order_count: int = 1
+    joined_late: bool = False
+    replaying: bool = False
+    succeeded: bool = False
+    surplus: bool = False
+
+
+class Departure(NamedTuple):
+    """A node that the attempt goes on without, with `remaining` others (0: not known)."""
+
+    name: str
+    reason: str
+    at: float
+    remaining: int
+
+
+@dataclass(frozen=True)
+class Reaction:
+    """What the monitor is to do about an event.
+
+    Attributes:
+        handled: Whether nothing else is to be done about it.
+        message: What to show; "" for nothing.
+        next_state: The state its node is to move to; None for no change.
+        departure: A node that left the membership.
+        hub_lost: Whether the hub left it, so that the supervisors are out of touch.
+        surplus: Nodes to stop because the run succeeded without them.
+    """
+
+    handled: bool = False
+    message: str = ""
+    next_state: NodeState | None = None
+    departure: Departure | None = None
+    hub_lost: bool = False
+    surplus: tuple[str, ...] = ()
+
+
+class ElasticMembership:
+    """The memberships of one attempt, and the nodes that leave and join.
+
+    Attributes:
+        plan: The plan, with the nodes that joined.
+        is_finishing: Whether a rank of the last membership has succeeded, so that no node may join.
+    """
+
+    def __init__(self, plan: Plan, nodes: Mapping[str, AttemptNode]) -> None:
+        self.plan = plan
+        self._nodes = nodes
+        self._participations: dict[str, Participation] = {}
         self._memberships = Memberships()
         self._failed_membership: Membership | None = None
-        self._is_finishing = False
-        detector.can_continue_without, detector.awaits_rejoin = (
-            self._can_continue_without,
-            self._awaits_rejoin,
-        )
+        self.is_finishing = False
 
-    def tick(self, now: float) -> None:
-        """Try those once more that may join, if it is time."""
-        if self.admission is not None and self._may_admit:
-            self.admission.retry_due(now)
+    def participation(self, name: str) -> Participation:
+        """Return how a node takes part."""
+        return self._participations.setdefault(name, Participation())
 
-    def on_event(self, node: NodeState, body: EventBody, at: float) -> bool:
-        """Take what a node told of, which happened `at` on our clock.
+    def on_event(
+        self,
+        node: AttemptNode,
+        body: EventBody,
+        at: float,
+        *,
+        is_stopping: bool,
+        may_stop: bool,
+    ) -> Reaction:
+        """Take an event of a node, which happened `at` on our clock.
 
-        Returns:
-            Whether that is all that is to be done about it.
+        Args:
+            node: The node.
+            body: The event.
+            at: When it happened.
+            is_stopping: Whether the attempt is being stopped.
+            may_stop: Whether this controller may stop nodes.
         """
-        if not self._plan().torch_assigns_ranks:
-            return False
-        if isinstance(body, ProgramStarted):
-            self._on_program_started(node, body, at)
-        if node.replaying:
-            return True
+        if not self.plan.torch_assigns_ranks:
+            return Reaction()
+        part, next_state = self.participation(node.name), None
+        if isinstance(body, ProgramStarted) and self._on_program_started(node, part, body, at):
+            next_state = NodeState.RUNNING
+        if part.replaying:
+            return Reaction(handled=True, next_state=next_state)
+        message = ""
         if isinstance(body, RankStarted):
-            self._on_rank_started(node, body, at)
-            return False
-        return self._plan().restarts_ranks and self._on_membership_event(node, body, at)
-
-    def _on_membership_event(self, node: NodeState, body: EventBody, at: float) -> bool:
-        if isinstance(body, PeerDeparted):
-            self._on_peer_left(node, body, at)
-            return True
+            message = self._on_rank_started(node.name, body, at)
+        if message or not self.plan.restarts_ranks:
+            return Reaction(message=message, next_state=next_state)
+        if isinstance(body, (PeerDeparted, PeerLost)):
+            return self._on_loss_event(node, body, at, may_depart=may_stop and not is_stopping)
         if isinstance(body, RankExited):
-            self._on_rank_exited(node, body)
-            return True
-        if isinstance(body, PeerLost):
-            return self._is_partitioned(node, body)
-        is_outside = (
-            node.lost or node.surplus
-        )  # what it does without the others is no matter of theirs
+            return Reaction(True, self._on_rank_exited(node, body, is_stopping=is_stopping))
+        is_lost = part.departed or (node.is_lost and next_state is None)
+        is_outside = (is_lost or part.surplus) and not isinstance(body, RankStarted)
+        surplus: tuple[str, ...] = ()
         if isinstance(body, Ended) and is_outside:
-            node.ended = True
+            next_state = NodeState.ENDED
         elif isinstance(body, ProgramExited) and body.code == 0:
-            node.succeeded = True
-            self._stop_latecomers()
-        return is_outside
+            part.succeeded = True
+            surplus = self._surplus_nodes()
+        return Reaction(handled=is_outside, next_state=next_state, surplus=surplus)
 
-    def _stop_latecomers(self) -> None:
-        """Once all is done, nobody can join: torch would look for the others for a minute."""
+    def _surplus_nodes(self) -> tuple[str, ...]:
+        """Return the nodes to stop once the membership succeeded: torch would wait for others."""
         last = self._memberships.last
-        if last is None or not all(self._nodes[name].succeeded for name in last.nodes):
-            return
-        for name, node in self._nodes.items():
-            if name not in last.nodes and not node.lost and not node.ended and node.live_session:
-                node.surplus = True
-                reason = "the run had succeeded without it"
-                node.live_session.request(
-                    "command", {"command": "stop", "reason": reason, "cause": StopCause.PEER.value}
-                )
-                self._observer.message(f"{name} came too late: {reason}")
+        if last is None or not all(self.participation(name).succeeded for name in last.nodes):
+            return ()
+        surplus = tuple(
+            name
+            for name, node in self._nodes.items()
+            if name not in last.nodes
+            and node.state in (NodeState.STARTING, NodeState.RUNNING)
+            and node.live_session
+        )
+        for name in surplus:
+            self.participation(name).surplus = True
+        return surplus
 
     # Memberships
 
-    def _on_program_started(self, node: NodeState, body: ProgramStarted, at: float) -> None:
-        node.program_started_at = max(node.program_started_at, at)
+    def _on_program_started(
+        self, node: AttemptNode, part: Participation, body: ProgramStarted, at: float
+    ) -> bool:
+        """Return whether a node that was lost takes part again."""
+        part.program_started_at = max(part.program_started_at, at)
         if body.rejoin_count == node.node_plan.order.rejoin_count:
-            node.replaying = False
-        if at > node.departed_at:
-            node.lost = False  # it was taken in again
+            part.replaying = False
+        if at <= part.departed_at:
+            return False
+        part.departed = False
+        return node.is_lost
 
-    def _on_rank_started(self, node: NodeState, body: RankStarted, at: float) -> None:
-        """Say so when another membership is whole."""
-        membership = self._memberships.add_start(node.name, body, at)
+    def _on_rank_started(self, name: str, body: RankStarted, at: float) -> str:
+        """Return a message when another membership is complete."""
+        membership = self._memberships.add_start(name, body, at)
         if membership is None or membership is not self._memberships.last:
-            return
-        self._is_finishing = False
-        if membership.number > 1:
-            self._observer.message(describe_membership(membership))
+            return ""
+        self.is_finishing = False
+        return describe_membership(membership) if membership.number > 1 else ""
 
-    def _on_rank_exited(self, node: NodeState, body: RankExited) -> None:
-        """Say what failed first in a membership; torch ends the others by signals itself."""
+    def _on_rank_exited(self, node: AttemptNode, body: RankExited, *, is_stopping: bool) -> str:
+        """Return what failed first in a membership; torch ends the other ranks by signals."""
         last = self._memberships.last
         if last is None or not last.contains(node.name, body.rank, body.start):
-            return
-        self._is_finishing = self._is_finishing or body.succeeded
+            return ""
+        self.is_finishing = self.is_finishing or body.succeeded
         ended_by_torch = body.signal in (signal.SIGTERM, signal.SIGKILL) and not body.error
-        if (
-            body.succeeded
-            or ended_by_torch
-            or node.lost
-            or self._failed_membership is last
-            or self._stop.requested
-        ):
-            return
+        is_consequence = ended_by_torch or self._failed_membership is last or is_stopping
+        if body.succeeded or is_consequence or self.is_absent(node):
+            return ""
         self._failed_membership = last
         failure = body.error or describe_exit(body.code, body.signal)
-        self._observer.message(
-            f"rank {body.rank} on {node.name} {failure}; torch starts all ranks anew if it may"
-        )
+        return f"rank {body.rank} on {node.name} {failure}; torch restarts all ranks if it may"
 
     # Losses
 
-    def _remaining_without(self, node: NodeState) -> int:
-        """Return with how many nodes the run goes on when this one is lost; 0 if that ends it."""
-        plan, hub = self._plan(), node.node_plan.order.hub
-        sidecar = node.node_plan.order.sidecar
-        hosts_sidecar = sidecar is not None and sidecar.node == node.name
-        if (
-            not plan.restarts_ranks
-            or hub is None
-            or hosts_sidecar
-            or (hub.required and hub.node == node.name)
-        ):
-            return 0
-        remaining = sum(1 for other in self._nodes.values() if other is not node and not other.lost)
-        return remaining if remaining >= (plan.min_nodes or len(plan.nodes)) else 0
+    def is_absent(self, node: AttemptNode) -> bool:
+        """Return whether a node was lost or departed, and has not come back."""
+        return node.is_lost or self.participation(node.name).departed
 
-    def _can_continue_without(self, node: NodeState, reason: str) -> bool:
-        """Go on without a node of which only we know that it is lost, if that can be."""
-        remaining = self._remaining_without(node)
-        if (
-            not remaining
-            or self._stop.requested
-            or not (self._detector.owns_run and self._detector.may_stop)
-        ):
-            return False
-        body = PeerDeparted(node.name, reason, remaining)
-        self._event_log.record_own("", body, node.last_heard)
-        self._mark_departed(node, reason, node.last_heard, remaining)
-        for other in self._nodes.values():
-            if other.live_session and not other.ended:
-                other.live_session.request("command", {"command": "peer_departed", **encode(body)})
-        return True
+    def remaining_without(self, node: AttemptNode) -> int:
+        """Return with how many nodes the attempt goes on without this one; 0 if it does not."""
+        others = [other for other in self._nodes.values() if other is not node]
+        remaining = sum(not self.is_absent(other) for other in others)
+        return nodes_after_loss(node.node_plan.order, node.name, remaining)
 
-    def _on_peer_left(self, reporter: NodeState, body: PeerDeparted, at: float) -> None:
-        """The hub told that it goes on without a node, or others that they do without the hub."""
+    def depart(self, departure: Departure) -> None:
+        """Note that a node left."""
+        part = self.participation(departure.name)
+        part.departed, part.departed_at = True, departure.at
+
+    def _on_loss_event(
+        self, node: AttemptNode, body: PeerDeparted | PeerLost, at: float, *, may_depart: bool
+    ) -> Reaction:
+        if isinstance(body, PeerDeparted):
+            return self._on_peer_departed(node, body, at)
+        departure = self._partition(node, body) if may_depart else None
+        return Reaction(handled=departure is not None or self.is_absent(node), departure=departure)
+
+    def _on_peer_departed(self, reporter: AttemptNode, body: PeerDeparted, at: float) -> Reaction:
+        """The hub reports that a node left, or a member that the hub did."""
         peer, hub = self._nodes.get(body.peer), reporter.node_plan.order.hub
         if peer is None or hub is None or hub.node not in (reporter.name, body.peer):
-            return
-        if hub.node == body.peer:  # nobody keeps in touch any more, but with us
-            for other in self._nodes.values():
-                other.hub_joined = False
-        if not peer.lost and not peer.ended and at > peer.program_started_at:
-            self._mark_departed(peer, body.reason, at, self._remaining_without(peer) or body.nodes)
+            return Reaction(handled=True)
+        is_present = peer.state in (NodeState.STARTING, NodeState.RUNNING)
+        departure = None
+        if is_present and at > self.participation(body.peer).program_started_at:
+            remaining = self.remaining_without(peer) or body.nodes
+            departure = Departure(body.peer, body.reason, at, remaining)
+        return Reaction(handled=True, departure=departure, hub_lost=hub.node == body.peer)
 
-    def _is_partitioned(self, node: NodeState, body: PeerLost) -> bool:
-        """Whether it is the one who is cut off, since it lost the hub, and the others go on."""
-        hub = self._nodes.get(body.peer)
-        remaining = self._remaining_without(node)
-        others_intact = (
-            remaining == len(self._nodes) - 1 and hub is not None and hub.live_session is not None
-        )
-        if (
-            not node.lost
-            and others_intact
-            and remaining
-            and not self._stop.requested
-            and self._detector.may_stop
-        ):
-            self._mark_departed(
-                node, f"it lost {body.peer}: {body.reason}", node.last_heard, remaining
-            )
-        return node.lost
-
-    def _mark_departed(self, node: NodeState, reason: str, at: float, remaining: int) -> None:
-        node.lost, node.departed_at = True, at
-        self._observer.node_status(node.name, "lost")
-        with_rest = f"with {counted(remaining, 'node') if remaining else 'the others'}"
-        self._observer.message(f"{node.name} was lost ({reason}); the run goes on {with_rest}")
-        self._schedule_rejoin(node, reason)
+    def _partition(self, node: AttemptNode, body: PeerLost) -> Departure | None:
+        """Return the departure of a node that lost the hub while all the others are present."""
+        hub, remaining = self._nodes.get(body.peer), self.remaining_without(node)
+        others_intact = hub is not None and hub.live_session and remaining == len(self._nodes) - 1
+        if self.is_absent(node) or not remaining or not others_intact:
+            return None
+        reason = f"it lost {body.peer}: {body.reason}"
+        return Departure(node.name, reason, node.connection.last_heard, remaining)
 
     # Nodes that join
 
-    @property
-    def _may_admit(self) -> bool:
-        """Whether nodes may join: the run is to go on, and no rank has finished."""
-        return self._stop.requested is None and not self._is_finishing
+    def start_late(self, name: str, *, rejoins: bool) -> NodePlan:
+        """Return the part of the plan of a node that joins or rejoins now."""
+        part, node_plan = self.participation(name), self.plan.node(name)
+        part.joined_late = True
+        if rejoins:
+            order = replace(node_plan.order, rejoin_count=part.order_count)
+            node_plan = replace(node_plan, order=order)
+            part.order_count += 1
+            part.departed, part.replaying = False, True
+        return node_plan
 
-    def _awaits_rejoin(self, node: NodeState) -> bool:
-        """Whether a node that was lost is left to what may take it in again."""
-        is_expected = self.admission is not None and self.admission.is_scheduled(node.name)
-        return is_expected and node.lost and self._may_admit
-
-    def _schedule_rejoin(self, node: NodeState, reason: str) -> None:
-        node.close()
-        if node.backoff is None:
-            node.disconnect(reason)
-        if self.admission is not None:
-            self.admission.schedule([node.name], reason)
-
-    def admit(self, session: HostSession, facts: Facts) -> tuple[Plan, bytes] | None:
-        """Return the plan with a node that is there now, and the record of it; None for no."""
-        name, admission = session.node.name, self.admission
-        if admission is None or not admission.is_scheduled(name) or not self._may_admit:
+    def refuse(self, name: str, reason: str) -> PeerDeparted | None:
+        """Return the departure of a joining node that refused its order, None if it is no such."""
+        part = self.participation(name)
+        if not part.joined_late:
             return None
-        try:
-            plan, record = admission.hooks.admit(facts)
-        except NotReady as error:
-            admission.on_failure(name, error.problems[0].message)
-            self.on_unfit(name, error.problems[0].message)
-            return None
-        admission.on_admitted(name)
-        return plan, record
-
-    def on_unfit(self, name: str, reason: str) -> None:
-        """A node is there, and may not take part as it is: it is tried again."""
-        if self.admission is not None and self.admission.is_new_reason(name, reason):
-            self._observer.message(f"{name} cannot join: {reason}; it is tried again")
-
-    def on_refused(self, node: NodeState, reason: str) -> bool:
-        """Take it that a node did not take its order; return whether it is tried again.
-
-        What it had before may not have ended yet.
-        """
-        if self.admission is None or not node.joined_late or self._stop.requested:
-            return False
-        node.lost = True
-        remaining = sum(1 for other in self._nodes.values() if not other.lost)
-        self._event_log.record_own("", PeerDeparted(node.name, reason, remaining))
-        self._schedule_rejoin(node, reason)
-        self.admission.on_failure(node.name, reason)
-        self.on_unfit(node.name, reason)
-        return True
+        part.departed = True
+        remaining = sum(not self.is_absent(other) for other in self._nodes.values())
+        return PeerDeparted(name, reason, remaining)
 
 
 def describe_membership(membership: Membership) -> str:
-    """Return who takes part from now on, and what that changes."""
+    """Return which nodes take part from now on, and what changed."""
     nodes, ranks = len(membership.nodes), len(membership.ranks)
     changes = [
         f"{join_some(names)} {word}"

@@ -1,4 +1,4 @@
-"""What is known of one node of an attempt, and how it is reached again when its wire breaks."""
+"""Node of an attempt as the controller sees it: its state, its connection, its ranks and its logs."""
 
 from __future__ import annotations
 
@@ -6,72 +6,38 @@ import time
 from dataclasses import dataclass, field
 
 from runner.control.attempt.log_tail import LogTailer
-from runner.control.attempt.reconnect import Backoff
+from runner.control.attempt.reconnect import NodeConnection
 from runner.control.rpc.session import HostSession
 from runner.core.model.spec import Node
 from runner.core.planning.build_plan import NodePlan
-
-STABLE_AFTER_S = 10.0
-"""A new wire that breaks within this time is one more failed try."""
+from runner.core.protocol.states import NODE_TRANSITIONS, NodeState
 
 
 @dataclass
-class NodeState:
-    """One node: its wire, and how far it is.
+class AttemptNode:
+    """One node of an attempt; only the monitor of the attempt changes it.
 
     Attributes:
-        node_plan: Its share of the plan.
+        node_plan: Its part of the plan.
         node: How it is reached.
-        tailer: Its files.
-        session: Its wire; None before the first.
-        supervisor_started: Whether its supervisor runs, or ran.
-        hub_joined: Whether its supervisor keeps in touch with the others.
-        hub_unreachable: Whether it said that it cannot.
-        detached: Whether it goes on without any controller.
-        ended: Whether it said that nothing is left.
-        lost: Whether it counts as lost.
-        departed_at: When the run went on without it.
-        program_started_at: When its program was started last.
-        order_count: How often it was sent an order in this attempt.
-        joined_late: Whether it was, when the run was on already.
-        replaying: Whether what it tells is still of the time before it came back.
-        succeeded: Whether its program succeeded.
-        surplus: Whether it was told to end since the run succeeded without it.
-        finished: Whether nothing more is expected of it.
-        last_data: When it sent something of the run last.
-        last_heard: When it was heard last, over whatever wire.
-        started_ranks: The ranks that run, or ran; where torch starts them anew, those of the last
-            time.
-        master: Where these meet, by what torch told them.
-        backoff: Set while it has no wire.
-        last_backoff: The last time that it had none; it ended at `reconnected_at`.
+        tailer: Its events and logs.
+        connection: The connection to it.
+        state: How far it is; changed by `move_to`.
+        supervisor_started: Whether its supervisor was reached in this attempt.
+        last_data: When events or logs of it arrived last.
+        started_ranks: The ranks that started; after a restart by torch, those of the last start.
+        master: Where these ranks meet, as torch told them.
     """
 
     node_plan: NodePlan
     node: Node
     tailer: LogTailer
-    session: HostSession | None
+    connection: NodeConnection
+    state: NodeState = NodeState.STARTING
     supervisor_started: bool = False
-    hub_joined: bool = False
-    hub_unreachable: bool = False
-    detached: bool = False
-    ended: bool = False
-    lost: bool = False
-    finished: bool = False
-    departed_at: float = float("-inf")
-    program_started_at: float = float("-inf")
-    order_count: int = 1
-    joined_late: bool = False
-    replaying: bool = False
-    succeeded: bool = False
-    surplus: bool = False
     last_data: float = field(default_factory=time.monotonic)
-    last_heard: float = field(default_factory=time.monotonic)
     started_ranks: set[int] = field(default_factory=set)
     master: str = ""
-    backoff: Backoff | None = None
-    last_backoff: Backoff | None = None
-    reconnected_at: float = 0.0
 
     @property
     def name(self) -> str:
@@ -80,57 +46,57 @@ class NodeState:
 
     @property
     def live_session(self) -> HostSession | None:
-        """The wire, if it can be spoken over."""
-        is_live = self.session is not None and not self.session.closed and self.backoff is None
-        return self.session if is_live else None
+        """The session, if requests can be sent over it."""
+        return self.connection.live_session
 
     @property
-    def heartbeat_age(self) -> float:
-        """Seconds since it was heard."""
-        if self.session is not None:
-            self.last_heard = max(self.last_heard, self.session.last_heard)
-        return time.monotonic() - self.last_heard
+    def is_lost(self) -> bool:
+        """Whether it is declared lost and did not come back."""
+        return self.state is NodeState.LOST
 
-    def on_rank_started(self, rank: int, master: str) -> None:
-        """Take it that a rank runs; what met elsewhere before is over."""
-        if master != self.master:
-            self.started_ranks.clear()
-        self.master = master
-        self.started_ranks.add(rank)
+    @property
+    def has_ended(self) -> bool:
+        """Whether it reported its end."""
+        return self.state.has_ended
 
-    def rejoin(self, node_plan: NodePlan, session: HostSession) -> None:
-        """It begins once more, with a new wire."""
-        self.node_plan, self.session, self.backoff = node_plan, session, None
-        self.supervisor_started = self.hub_joined = self.hub_unreachable = self.detached = (
-            self.ended
-        ) = False
-        self.lost = self.finished = False
-        self.last_data = self.last_heard = time.monotonic()
-        self.started_ranks.clear()
-        self.order_count += 1
-        self.joined_late = self.replaying = True
-        self.tailer.reopen()
-
-    def disconnect(self, reason: str) -> None:
-        """It has no wire any more; a wire that held for a moment only is no reason for haste."""
-        self.backoff = Backoff(reason, self.last_heard)
-        if (
-            self.last_backoff is not None
-            and time.monotonic() - self.reconnected_at < STABLE_AFTER_S
-        ):
-            self.backoff.delay_s = self.last_backoff.delay_s
-            self.backoff.on_failure(reason)
-            self.backoff.tries = 0
-
-    def close(self) -> None:
-        """Let go of its wire; what still comes over it is no longer heeded."""
-        if self.session is not None:
-            self.last_heard = max(self.last_heard, self.session.last_heard)
-            self.session.close()
-            self.session = None
+    @property
+    def is_finished(self) -> bool:
+        """Whether nothing more is expected of it."""
+        return self.state.is_finished
 
     @property
     def progress(self) -> str:
         """How many of its ranks run, in words."""
         running, total = len(self.started_ranks), self.node_plan.rank_count
         return "running" if running == total else f"{running} of {total} ranks"
+
+    def move_to(self, state: NodeState) -> bool:
+        """Change its state if that is legal; return whether it did.
+
+        Messages of one node arrive late and over several connections: one that does not fit the
+        state any more changes nothing.
+        """
+        is_legal = state in NODE_TRANSITIONS[self.state]
+        if is_legal:
+            self.state = state
+        return is_legal
+
+    def finish(self) -> None:
+        """Expect nothing more of it; without its own report its end stays unverified."""
+        self.move_to(NodeState.COMPLETE if self.has_ended else NodeState.UNVERIFIED)
+
+    def on_rank_started(self, rank: int, master: str) -> None:
+        """Count a rank; ranks that met elsewhere belong to an earlier start."""
+        if master != self.master:
+            self.started_ranks.clear()
+        self.master = master
+        self.started_ranks.add(rank)
+
+    def rejoin(self, node_plan: NodePlan, session: HostSession) -> None:
+        """Start it again within the attempt, over a new session."""
+        self.node_plan, self.supervisor_started = node_plan, False
+        self.connection.replace(session)
+        self.move_to(NodeState.STARTING)
+        self.last_data = time.monotonic()
+        self.started_ranks.clear()
+        self.tailer.reopen()

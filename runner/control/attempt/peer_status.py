@@ -1,13 +1,11 @@
-"""What the hosts of an attempt have settled among themselves, as far as they told us."""
+"""Peer status: what the supervisors of an attempt reported about each other and about a relaunch."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import enum
+from collections.abc import Mapping
 
-from runner.control.attempt.node import NodeState
-from runner.control.attempt.observer import RunObserver
-from runner.control.attempt.stop import StopSequence
-from runner.control.rpc.session import HostSession
+from runner.control.attempt.node import AttemptNode
 from runner.core.planning.build_plan import Plan
 from runner.core.protocol.events import (
     Detached,
@@ -15,124 +13,132 @@ from runner.core.protocol.events import (
     HubJoined,
     HubUnreachable,
     NotRelaunched,
-    PeerLost,
     Relaunching,
-    RelaunchPending,
 )
 from runner.core.protocol.frames import Frame
 
+STANDBY_REPLIES = ("following", "refused", "closed")
+
+
+class HubStatus(enum.Enum):
+    """Whether a supervisor is in touch with the others through the hub."""
+
+    UNKNOWN = "unknown"
+    UNREACHABLE = "unreachable"
+    JOINED = "joined"
+
 
 class PeerStatus:
-    """Whether they keep in touch, whether they need us, and how they go on.
+    """Whether supervisors are in touch, whether they need a controller, and what they decided.
 
     Attributes:
-        next_attempt_number: The attempt by which they follow up this one themselves; 0 for none.
-        pending_standbys: The spares that were told to stand by and have not answered yet.
+        next_attempt_number: The attempt by which the hosts relaunch the run themselves; 0 for none.
+        pending_standbys: The spares that got a standby order and have not answered yet.
     """
 
-    def __init__(
-        self, plan: Plan, nodes: Mapping[str, NodeState], stop: StopSequence, observer: RunObserver
-    ) -> None:
+    def __init__(self, plan: Plan, nodes: Mapping[str, AttemptNode]) -> None:
         self.next_attempt_number = 0
-        self._hub, self._voters = plan.nodes[0].node, plan.nodes[0].order.voter_count
-        self._nodes, self._stop, self._observer = nodes, stop, observer
         self.pending_standbys: set[str] = set()
-        self._relaunch_decided = False
-        self._joined_hub: set[str] = {self._hub}
-        self._detached_by_voter = False
+        self._nodes = nodes
+        self._hub, self._voter_count = plan.nodes[0].node, plan.nodes[0].order.voter_count
+        self._lease_disabled = all(not share.order.disconnect_s for share in plan.nodes)
+        self._hub_status: dict[str, HubStatus] = {}
+        self._ever_joined = {self._hub}
+        self._detached: set[str] = set()
+        self._detached_by_voter = self._relaunch_decided = False
 
-    def expect_standbys(self, spares: Iterable[str]) -> None:
-        """These are told to stand by."""
-        self.pending_standbys = set(spares)
-
-    def on_standby_reply(self, session: HostSession, frame: Frame) -> None:
-        """Take what came from a host that has no part in the attempt."""
-        name = session.node.name
-        if name not in self.pending_standbys or frame.kind not in (
-            "following",
-            "refused",
-            "closed",
-        ):
-            return
+    def on_standby_reply(self, name: str, frame: Frame) -> str:
+        """Take the answer of a spare to its standby order; return a message, "" for none."""
+        if name not in self.pending_standbys or frame.kind not in STANDBY_REPLIES:
+            return ""
         self.pending_standbys.discard(name)
-        if frame.kind != "following":
-            reason = frame.data["reason"]
-            self._observer.message(f"{name} does not stand by: {reason}")
+        return (
+            "" if frame.kind == "following" else f"{name} does not stand by: {frame.data['reason']}"
+        )
 
-    def on_event(self, node: NodeState, body: EventBody) -> str:
-        """Take in what a supervisor says of the others; return why all is to end, "" if not."""
+    def on_event(self, name: str, body: EventBody) -> str:
+        """Take what the supervisor of a node reported; return a message, "" for none."""
         if isinstance(body, HubJoined):
-            node.hub_joined = True
-            self._joined_hub.add(node.name)
-            self._nodes[self._hub].hub_joined = True
+            self._ever_joined.add(name)
+            self._hub_status[name] = self._hub_status[self._hub] = HubStatus.JOINED
         elif isinstance(body, HubUnreachable):
-            hint = ": open that port between the nodes, or set cluster.master_port"
-            self._observer.message(
-                f"{node.name} cannot reach {body.reason}; if {node.name} fails, only this process "
-                f"can stop the others{'' if node.hub_joined else hint}"
-            )
-            node.hub_unreachable = True
+            return self._on_hub_unreachable(name, body)
         elif isinstance(body, Detached):
-            node.detached = True
-            self._detached_by_voter = self._detached_by_voter or node.name in self._joined_hub
-        elif isinstance(body, (RelaunchPending, Relaunching, NotRelaunched)):
-            self._on_relaunch_event(node, body)
-        elif isinstance(body, PeerLost):
-            peer = self._nodes.get(body.peer)
-            if peer and not peer.ended:
-                peer.lost = True
-                self._observer.node_status(body.peer, "lost")
-            return f"lost {body.peer}: {body.reason}"
+            self._detached.add(name)
+            self._detached_by_voter = self._detached_by_voter or name in self._ever_joined
+        elif isinstance(body, (Relaunching, NotRelaunched)):
+            return self._on_relaunch_decision(name, body)
         return ""
 
-    def _on_relaunch_event(
-        self, node: NodeState, body: RelaunchPending | Relaunching | NotRelaunched
-    ) -> None:
-        """Wait for what the hosts decide, and say it once."""
-        if isinstance(body, RelaunchPending):
-            self._stop.extend_deadline()
-            self._observer.phase("waiting for what the hosts decide")
-            return
+    def _on_hub_unreachable(self, name: str, body: HubUnreachable) -> str:
+        hint = ""
+        if not self.is_joined(name):
+            self._hub_status[name] = HubStatus.UNREACHABLE
+            hint = ": open that port between the nodes, or set cluster.master_port"
+        return (
+            f"{name} cannot reach {body.reason}; if {name} fails, only this process can stop the "
+            f"others{hint}"
+        )
+
+    def _on_relaunch_decision(self, name: str, body: Relaunching | NotRelaunched) -> str:
+        """Return the decision as a message, once."""
         was_decided, self._relaunch_decided = self._relaunch_decided, True
         if isinstance(body, Relaunching):
             self.next_attempt_number = body.number
             nodes = ", ".join(body.nodes)
-            message = f"the hosts start it once more: attempt {body.number + 1}, on {nodes}"
+            message = f"the hosts relaunch the run: attempt {body.number + 1}, on {nodes}"
         else:
-            message = f"{node.name}: it does not start once more: {body.reason}"
-        if not was_decided:
-            self._observer.message(message)
+            message = f"{name}: not relaunching: {body.reason}"
+        return "" if was_decided else message
+
+    def on_hub_lost(self) -> None:
+        """Take every node as out of touch with the others: the hub left the membership."""
+        self._hub_status = dict.fromkeys(self._nodes, HubStatus.UNREACHABLE)
+
+    def on_rejoin(self, name: str) -> None:
+        """Forget what the supervisor of a node reported: a new one starts there."""
+        self._hub_status.pop(name, None)
+        self._detached.discard(name)
+
+    def is_joined(self, name: str) -> bool:
+        """Return whether the supervisor of a node is in touch with the others."""
+        return self._hub_status.get(name) is HubStatus.JOINED
+
+    def is_detached(self, name: str) -> bool:
+        """Return whether a node reported that it goes on without a controller."""
+        return name in self._detached
 
     @property
     def all_reported(self) -> bool:
-        """Whether every host has reached the hub or said that it cannot, and every spare too."""
-        reported = all(node.hub_joined or node.hub_unreachable for node in self._nodes.values())
+        """Whether every host has reached the hub or reported that it cannot, and every spare."""
+        reported = self._nodes.keys() <= self._hub_status.keys()
         return (reported and not self.pending_standbys) or len(self._nodes) == 1
 
     @property
     def hosts_decide(self) -> bool:
-        """Whether it is up to them whether the run starts once more, and not to us.
+        """Whether the hosts, and not this controller, decide about a relaunch.
 
-        A host that had not met the hub when it was told has no vote for that.
+        A host that had not met the hub when it was detached has no vote.
         """
-        lease_disabled = all(not node.node_plan.order.disconnect_s for node in self._nodes.values())
-        return self._voters > 0 and (lease_disabled or self._detached_by_voter)
+        return self._voter_count > 0 and (self._lease_disabled or self._detached_by_voter)
 
     @property
     def hub_unreachable(self) -> bool:
         """Whether a host cannot reach the hub."""
-        return any(node.hub_unreachable and not node.hub_joined for node in self._nodes.values())
+        return HubStatus.UNREACHABLE in self._hub_status.values()
 
     @property
     def any_detached(self) -> bool:
-        """Whether a host said that the run goes on without any controller; they tell each other."""
-        return any(node.detached for node in self._nodes.values())
+        """Whether a host goes on without a controller; the hosts tell each other."""
+        return bool(self._detached)
 
     @property
     def all_detached(self) -> bool:
-        """Whether the run goes on wherever we go."""
-        lease_disabled = (not node.node_plan.order.disconnect_s for node in self._nodes.values())
-        detached_or_gone = (
-            node.detached or node.ended or node.lost for node in self._nodes.values()
+        """Whether every supervisor has confirmed the detach, so the controller may exit."""
+        return self._lease_disabled or (
+            self.any_detached
+            and all(
+                self.is_detached(name) or node.has_ended or node.is_lost
+                for name, node in self._nodes.items()
+            )
         )
-        return all(lease_disabled) or (self.any_detached and all(detached_or_gone))

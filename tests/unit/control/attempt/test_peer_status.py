@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import cast
 
 import pytest
 
 from runner.control.attempt.log_tail import LogTailer
-from runner.control.attempt.node import NodeState
-from runner.control.attempt.observer import RunObserver
+from runner.control.attempt.node import AttemptNode
 from runner.control.attempt.peer_status import PeerStatus
-from runner.control.attempt.stop import StopSequence
+from runner.control.attempt.reconnect import NodeConnection
 from runner.core.protocol.events import Detached, HubJoined, HubUnreachable
 from tests.unit.core.relaunch.test_handover import asked, enrolled, told
 
@@ -24,19 +22,18 @@ class Scene:
         wanted = replace(asked("abc"), disconnect_s=disconnect_s)
         plan = enrolled(wanted, told("abc")).plan
         by_name = {node.name: node for node in wanted.nodes}
-        follower = cast("LogTailer", None)
+        tailer = cast("LogTailer", None)
         self.nodes = {
-            share.node: NodeState(share, by_name[share.node], follower, None)
+            share.node: AttemptNode(share, by_name[share.node], tailer, NodeConnection(None))
             for share in plan.nodes
         }
-        tell = cast("RunObserver", SimpleNamespace(message=lambda _: None))
-        self.accord = PeerStatus(plan, self.nodes, cast("StopSequence", None), tell)
+        self.peer_status = PeerStatus(plan, self.nodes)
 
     def decide_after(self, **happened: HubJoined | HubUnreachable | Detached) -> bool:
         """Whether the hosts decide after what nodes say."""
         for name, body in happened.items():
-            assert not self.accord.on_event(self.nodes[name], body)
-        return self.accord.hosts_decide
+            self.peer_status.on_event(name, body)
+        return self.peer_status.hosts_decide
 
 
 @pytest.mark.parametrize("node", ["a", "b"])
@@ -45,7 +42,7 @@ def test_the_hosts_do_once_one_of_them_keeps_the_run(node: str) -> None:
     scene = Scene()
     assert not scene.decide_after(b=HubJoined(), c=HubJoined())
     assert scene.decide_after(**{node: Detached()})
-    assert not scene.accord.all_detached
+    assert not scene.peer_status.all_detached
 
 
 def test_a_node_that_is_apart_has_no_vote() -> None:
@@ -68,13 +65,12 @@ def test_they_do_where_the_hub_is_lost_and_they_go_on() -> None:
     """An elastic run without its hub: those who had met keep it by themselves."""
     scene = Scene()
     assert not scene.decide_after(b=HubJoined(), c=HubJoined())
-    for node in scene.nodes.values():
-        node.hub_joined = False
+    scene.peer_status.on_hub_lost()
     assert scene.decide_after(b=Detached())
 
 
 def test_they_do_from_the_start_where_nobody_is_needed() -> None:
     """`disconnect_s=never`, or an attempt that they began."""
     scene = Scene(disconnect_s=0.0)
-    assert scene.accord.hosts_decide
-    assert scene.accord.all_detached
+    assert scene.peer_status.hosts_decide
+    assert scene.peer_status.all_detached

@@ -1,0 +1,332 @@
+"""Node monitor of an attempt: the one place where the states of its nodes change.
+
+It carries out what the failure detector, the elastic membership and the agents say about a node,
+and requests the stop of all where the attempt cannot go on without it.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from runner.control.attempt.admission import NodeAdmission
+from runner.control.attempt.elastic import Departure, ElasticMembership
+from runner.control.attempt.event_log import EventLog
+from runner.control.attempt.failure_detector import NodeFailureDetector
+from runner.control.attempt.log_tail import LogTailer
+from runner.control.attempt.node import AttemptNode
+from runner.control.attempt.observer import RunObserver
+from runner.control.attempt.peer_status import PeerStatus
+from runner.control.attempt.reconnect import NodeConnection, Reconnector
+from runner.control.attempt.role import Role
+from runner.control.attempt.stop import StopSequence, send_stop
+from runner.control.rpc.session import HostSession
+from runner.core.codec import encode
+from runner.core.errors import NotReady
+from runner.core.model.facts import Facts
+from runner.core.model.spec import Node, Spec
+from runner.core.planning.build_plan import NodePlan, Plan
+from runner.core.protocol.events import (
+    Ended,
+    EndUnverified,
+    EventBody,
+    HostLost,
+    PeerDeparted,
+    PeerLost,
+    StopCause,
+)
+from runner.core.protocol.states import NodeState, State
+from runner.core.text import counted
+
+
+class NodeMonitor:
+    """The nodes of one attempt, and what decides about them.
+
+    Attributes:
+        order_refused: Whether a host refused its order.
+        admission: Lets nodes join; None where none may.
+        nodes: The nodes by name.
+        elastic: Which of them take part.
+        peer_status: What their supervisors reported about each other.
+        stop: The stop of all of them.
+        detector: Judges them.
+    """
+
+    def __init__(
+        self,
+        spec: Spec,
+        plan: Plan,
+        sessions: dict[str, HostSession],
+        reconnector: Reconnector,
+        observer: RunObserver,
+        event_log: EventLog,
+    ) -> None:
+        self.order_refused = False
+        self.admission: NodeAdmission | None = None
+        self.nodes: dict[str, AttemptNode] = {}
+        self.elastic = ElasticMembership(plan, self.nodes)
+        self.peer_status = PeerStatus(plan, self.nodes)
+        self.stop = StopSequence(spec, self.nodes, observer, event_log)
+        self.detector = NodeFailureDetector(spec, self.nodes, self.peer_status, reconnector)
+        self._spec, self._sessions = spec, sessions
+        self._observer, self._event_log = observer, event_log
+
+    def add_planned_nodes(self, **tail_options: Any) -> None:
+        """Take in the nodes of the plan; `tail_options` are those of the `LogTailer`."""
+        by_name = {node.name: node for node in self._spec.nodes}
+        for node_plan in self.elastic.plan.nodes:
+            name = node_plan.node
+            session = self._sessions.get(name)
+            self._add_node(node_plan, by_name[name], session, **tail_options)
+
+    def _add_node(
+        self, node_plan: NodePlan, node: Node, session: HostSession | None, **tail_options: Any
+    ) -> None:
+        def on_log(source: str, stream: str, offset: int, data: bytes) -> None:
+            self._observer.log(node.name, source, stream, offset, data)
+
+        tailer = LogTailer(node_plan, on_log, **tail_options)
+        self.nodes[node.name] = AttemptNode(node_plan, node, tailer, NodeConnection(session))
+
+    @property
+    def role(self) -> Role:
+        """What this controller may do."""
+        return self.detector.role
+
+    @property
+    def _is_stopping(self) -> bool:
+        return self.stop.requested is not None
+
+    def tick(self, now: float) -> None:
+        """Check every node, reopen broken connections, and let missing nodes join."""
+        may_judge = self.detector.check(now)
+        is_full = self._observer.console_full()
+        for node in self.nodes.values():
+            if node.live_session and not is_full:
+                node.tailer.resume_held_back(node.live_session)
+            if may_judge and not node.is_finished:
+                self._check(node, now, logs_paused=is_full)
+        if self.admission is not None and self._may_admit:
+            self.admission.retry_due(now)
+
+    def _check(self, node: AttemptNode, now: float, *, logs_paused: bool) -> None:
+        """Carry out what the failure detector says about a node."""
+        if reason := self.detector.silent_connection(node):
+            self.on_disconnect(node, reason)
+        judgement = self.detector.judge(
+            node, now, self.stop.deadline, awaits_rejoin=self._awaits_rejoin(node)
+        )
+        if judgement is not None and not (node.has_ended and logs_paused):
+            self._apply(node, *judgement)
+        if not node.is_finished and not self._awaits_rejoin(node):
+            self.detector.reconnect_if_due(node, now)
+
+    def _apply(self, node: AttemptNode, state: NodeState, reason: str) -> None:
+        """Move a node to the state that the failure detector found."""
+        if state is NodeState.LOST:
+            self._on_lost(node, reason)
+            return
+        is_timeout = time.monotonic() > self.stop.deadline
+        if state is NodeState.COMPLETE or not (node.is_lost or is_timeout):
+            self._observer.message(f"{node.name}: {reason}")
+        if state is NodeState.UNVERIFIED and (is_timeout or not node.is_lost):
+            self._event_log.record_own(node.name, EndUnverified(reason))
+        node.move_to(state)
+
+    def _awaits_rejoin(self, node: AttemptNode) -> bool:
+        is_scheduled = self.admission is not None and self.admission.is_scheduled(node.name)
+        return is_scheduled and node.is_lost and self._may_admit
+
+    @property
+    def _may_admit(self) -> bool:
+        return not self._is_stopping and not self.elastic.is_finishing
+
+    def on_disconnect(self, node: AttemptNode, reason: str) -> None:
+        """Start to reconnect: the attempt goes on at the other end."""
+        backoff = node.connection.backoff
+        if node.is_finished:
+            node.connection.close()
+        elif backoff is not None:  # the new connection broke before it was of any use
+            node.connection.close()
+            backoff.on_failure(reason)
+        else:
+            node.connection.disconnect(reason)
+            if not node.has_ended:
+                self._observer.node_status(node.name, "reconnecting")
+                self._observer.message(f"{node.name}: {reason}; reconnecting")
+
+    def _on_lost(self, node: AttemptNode, reason: str) -> None:
+        """Go on without a lost node where that is possible, and stop the others where not."""
+        is_launch = self.role is Role.LAUNCH
+        remaining = 0
+        if is_launch and not self._is_stopping:
+            remaining = self.elastic.remaining_without(node)
+        last_heard = node.connection.last_heard
+        if remaining:
+            body = PeerDeparted(node.name, reason, remaining)
+            self._event_log.record_own("", body, last_heard)
+            self._depart(Departure(node.name, reason, last_heard, remaining))
+            for other in self.nodes.values():
+                if other.live_session and not other.has_ended:
+                    fields = {"command": "peer_departed", **encode(body)}
+                    other.live_session.request("command", fields)
+            return
+        node.move_to(NodeState.LOST)
+        self._observer.node_status(node.name, "lost")
+        self._event_log.record_own(node.name, HostLost(reason), last_heard)
+        node.connection.disconnect(reason)
+        if is_launch:  # an attached controller may itself be the one that is cut off
+            self.stop_all(f"lost {node.name}: {reason}")
+
+    def _depart(self, departure: Departure) -> None:
+        """Go on without a node that left the membership."""
+        name, reason, _, remaining = departure
+        node = self.nodes[name]
+        node.move_to(NodeState.LOST)
+        self.elastic.depart(departure)
+        self._observer.node_status(name, "lost")
+        nodes = counted(remaining, "node") if remaining else "the others"
+        self._observer.message(f"{name} was lost ({reason}); the run goes on with {nodes}")
+        node.connection.disconnect(reason)
+        if self.admission is not None:
+            self.admission.schedule([name], reason)
+
+    def on_reconnected(self, node: AttemptNode | None, session: HostSession) -> None:
+        """Follow the node over its new session."""
+        if node is None or node.connection.backoff is None:  # opened for an earlier attempt
+            session.close()
+            return
+        node.connection.session, node.connection.was_reopened = session, True
+        self._sessions[node.name] = session
+        self.follow(node, session)
+
+    def follow(self, node: AttemptNode, session: HostSession) -> None:
+        """Ask the agent to follow the run; `claim` keeps an order that never arrived from it."""
+        role = self.role
+        request = {
+            "order": encode(node.node_plan.order),
+            "claim": role is Role.LAUNCH and not node.supervisor_started,
+            "read_only": not role.may_stop,
+        }
+        session.request("follow", request)
+        session.request("ping")
+        self.stop.send_to(session)
+
+    def on_following(self, node: AttemptNode, session: HostSession) -> None:
+        """Read the logs of a node on whose host the supervisor was reached."""
+        backoff = node.connection.end_backoff()
+        if backoff is not None:
+            if self.role is Role.LAUNCH or backoff.tries:
+                down_s = time.monotonic() - backoff.since
+                self._observer.message(f"{node.name}: connected again after {down_s:.0f} s")
+            self._observer.node_status(node.name, node.progress)
+        if node.state is NodeState.STARTING:
+            node.move_to(NodeState.RUNNING)
+        node.supervisor_started = True
+        node.last_data = time.monotonic()
+        node.tailer.start(session)
+
+    def on_refused(self, node: AttemptNode, reason: str) -> None:
+        """Take the refusal of an order, or of the request to follow the run."""
+        if node.is_finished:
+            return
+        if node.supervisor_started:  # its run folder is gone
+            self._on_lost(node, reason)
+            node.finish()
+            return
+        if self._retry_later(node, reason):
+            return
+        node.move_to(NodeState.COMPLETE)
+        if node.live_session:  # in case it starts all the same
+            send_stop(node.live_session, reason)
+        if self.role is not Role.LAUNCH:
+            self._observer.message(f"{node.name}: {reason}")
+            self._event_log.record_own(node.name, EndUnverified(reason))
+        elif self._is_stopping:
+            self._event_log.record_own(node.name, Ended(State.STOPPED, reason))
+        else:
+            self.order_refused = True
+            self._event_log.record_own(node.name, Ended(State.FAILED, f"could not start: {reason}"))
+            self.stop_all(f"{node.name} could not start: {reason}")
+
+    def _retry_later(self, node: AttemptNode, reason: str) -> bool:
+        """Try a joining node again that refused its order: its old supervisor may still run."""
+        if self.admission is None or self._is_stopping:
+            return False
+        departure = self.elastic.refuse(node.name, reason)
+        if departure is None:
+            return False
+        node.move_to(NodeState.LOST)
+        self._event_log.record_own("", departure)
+        node.connection.disconnect(reason)
+        self.admission.schedule([node.name], reason)
+        self.on_admission_failed(node.name, reason)
+        return True
+
+    def on_node_arrived(self, session: HostSession, facts: Facts) -> None:
+        """Let a node join, unless the attempt is about to end."""
+        name, admission = session.node.name, self.admission
+        if admission is None or not admission.is_scheduled(name) or not self._may_admit:
+            session.close()
+            return
+        try:
+            self.elastic.plan, record = admission.hooks.admit(facts)
+        except NotReady as error:
+            self.on_admission_failed(name, error.problems[0].message)
+            session.close()
+            return
+        admission.on_admitted(name)
+        node = self.nodes.get(name)
+        node_plan = self.elastic.start_late(name, rejoins=node is not None)
+        if node is None:
+            self._add_node(node_plan, session.node, session)
+        else:
+            node.rejoin(node_plan, session)
+            self.peer_status.on_rejoin(name)
+        self._sessions[name] = session
+        admission.order_sender.send(node_plan.order, session, facts, record)
+        self._observer.node_status(name, "starting")
+        self._observer.message(f"{name} is available; torch takes it in")
+
+    def on_membership_event(self, node: AttemptNode, body: EventBody, at: float) -> bool:
+        """Carry out what an event means for the membership; return whether that is all."""
+        reaction = self.elastic.on_event(
+            *(node, body, at),
+            is_stopping=self._is_stopping,
+            may_stop=self.role.may_stop,
+        )
+        if reaction.next_state is not None:
+            node.move_to(reaction.next_state)
+        if reaction.hub_lost:
+            self.peer_status.on_hub_lost()
+        if reaction.departure is not None:
+            self._depart(reaction.departure)
+        for name in reaction.surplus:
+            if session := self.nodes[name].live_session:
+                send_stop(session, "the run had succeeded without it")
+            self._observer.message(f"{name} came too late: the run had succeeded without it")
+        self.show(reaction.message)
+        return reaction.handled
+
+    def on_peer_lost(self, body: PeerLost) -> None:
+        """Take the loss of a node as another supervisor reports it."""
+        peer = self.nodes.get(body.peer)
+        if peer is not None and not peer.has_ended:
+            peer.move_to(NodeState.LOST)
+            self._observer.node_status(body.peer, "lost")
+        self.stop_all(f"lost {body.peer}: {body.reason}")
+
+    def stop_all(self, reason: str, cause: StopCause = StopCause.PEER) -> None:
+        """Stop the whole attempt, if this controller may do so."""
+        if self.role.may_stop:
+            self.stop.begin(reason, cause=cause)
+
+    def show(self, message: str) -> None:
+        """Show a message, unless it is empty."""
+        if message:
+            self._observer.message(message)
+
+    def on_admission_failed(self, name: str, reason: str) -> None:
+        """Try a node again that cannot join as it is, and show why once."""
+        if self.admission is not None:
+            self.show(self.admission.on_failure(name, reason))

@@ -1,0 +1,36 @@
+"""Judging peers by their silence."""
+
+from __future__ import annotations
+
+import pytest
+
+from runner.core.failure_detector import FailureDetector, Liveness
+
+
+@pytest.mark.parametrize(
+    ("silence_s", "expected"),
+    [(0.0, Liveness.ALIVE), (5.1, Liveness.SUSPECTED), (15.1, Liveness.LOST)],
+)
+def test_silence_becomes_suspicion_and_loss(silence_s: float, expected: Liveness) -> None:
+    """Each after its own time."""
+    detector = FailureDetector(lost_s=15.0, suspect_s=5.0)
+    assert detector.check(100.0)
+    assert detector.judge(silence_s) is expected
+
+
+def test_nobody_is_judged_right_after_a_pause_of_our_own() -> None:
+    """Messages that arrived meanwhile are read first."""
+    detector = FailureDetector(lost_s=15.0)
+    assert detector.check(100.0)
+    assert not detector.check(130.0)
+    assert detector.judge(30.0) is Liveness.ALIVE
+    assert not detector.check(130.5)
+    assert detector.check(131.1)
+    assert detector.judge(31.1) is Liveness.LOST
+
+
+def test_a_limit_of_its_own() -> None:
+    """The controller judges each node by what others know of it."""
+    detector = FailureDetector(lost_s=15.0)
+    assert detector.judge(20.0, lost_s=60.0) is Liveness.ALIVE
+    assert detector.judge(70.0, lost_s=60.0) is Liveness.LOST
