@@ -1,4 +1,4 @@
-"""Failure detector: judge a peer by how long it has been silent, but never right after our own pause.
+"""Failure detector: judge a peer by its silence, but never right after a pause of our own.
 
 Pure: the caller says when it checks and how long a peer has been silent. The controller uses it for
 its nodes, and the supervisors use it for each other.
@@ -29,6 +29,7 @@ class FailureDetector:
         suspect_s: A peer that is silent for longer is suspected; None for never.
 
     Attributes:
+        suspect_s: A peer that is silent for longer is suspected.
         may_judge: Whether the last check came soon enough after the one before. After a pause of
             our own, messages that arrived meanwhile are read first.
     """
@@ -36,7 +37,7 @@ class FailureDetector:
     def __init__(self, lost_s: float, suspect_s: Optional[float] = None) -> None:
         self.may_judge = True
         self._lost_s = lost_s
-        self._suspect_s = float("inf") if suspect_s is None else suspect_s
+        self.suspect_s = float("inf") if suspect_s is None else suspect_s
         self._pauses = LocalPauseDetector()
 
     def check(self, now: float) -> bool:
@@ -48,6 +49,6 @@ class FailureDetector:
         """Return what `silence_s` seconds without a message mean; `lost_s` overrides the limit."""
         if self.may_judge and silence_s > (self._lost_s if lost_s is None else lost_s):
             return Liveness.LOST
-        if self.may_judge and silence_s > self._suspect_s:
+        if self.may_judge and silence_s > self.suspect_s:
             return Liveness.SUSPECTED
         return Liveness.ALIVE

@@ -1,4 +1,4 @@
-"""Node of an attempt as the controller sees it: its state, its connection, its ranks and its logs."""
+"""Node of an attempt as the controller sees it: state, connection, ranks and logs."""
 
 from __future__ import annotations
 

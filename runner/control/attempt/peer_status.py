@@ -1,4 +1,4 @@
-"""Peer status: what the supervisors of an attempt reported about each other and about a relaunch."""
+"""Peer status: what supervisors of an attempt reported about each other and about a relaunch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stop sequence of an attempt: request the stop on every host, kill on the second signal, time out."""
+"""Stop sequence of an attempt: stop on the first signal, kill on the second, and time out."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any, Dict, Optional
 
-from runner.core.local_pause import LocalPauseDetector
+from runner.core.failure_detector import FailureDetector
 from runner.core.model.order import Hub, Order
 from runner.core.protocol.events import StopCause
 from runner.host.peers.connection import Identity
@@ -103,8 +103,9 @@ class ConnectedGroup(PeerGroup):
         self._order, self._hub, self._loop, self._observer = order, hub, loop, observer
         self._identity = Identity(order.node, f"{order.run_id}/{order.attempt}", token)
         self._peer_renewed_at = 0.0
-        self._pause_detector = LocalPauseDetector()
         self._heartbeat_s = min(HEARTBEAT_S, hub.lost_s / 5)
+        suspect_s = max(2.5 * self._heartbeat_s, hub.lost_s / 3)
+        self._detector = FailureDetector(hub.lost_s, suspect_s)
         self._next_heartbeat = 0.0
 
     def _on_message(self, message: Dict[str, Any]) -> None:

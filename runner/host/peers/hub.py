@@ -6,6 +6,8 @@ import socket
 import time
 from typing import Any, Dict, Optional, Set
 
+from runner.core.failure_detector import Liveness
+from runner.core.outcome.loss_policy import nodes_after_loss
 from runner.core.protocol.events import StopCause
 from runner.host.peers.connection import PeerConnection, PeerDisconnected, close_all
 from runner.host.peers.group import (
@@ -43,7 +45,7 @@ class HubServer(ConnectedGroup):
         due = (
             self._heartbeat_due() or detached != self._heartbeat["detached"]
         )  # nobody shall end before it knows
-        may_judge = self._pause_detector.may_judge(now)
+        may_judge = self._detector.check(now)
         run_stalled_s = self._run_stalled_s(now, stalled_s)
         self._heartbeat = heartbeat(
             max(renewed_at, self._peer_renewed_at), detached=detached, stalled_s=run_stalled_s
@@ -57,7 +59,7 @@ class HubServer(ConnectedGroup):
             **{name: peer.last_heard for name, peer in self._members.items()},
         }
         for name, last_seen in last_seen_by_name.items():
-            if may_judge and now - last_seen > self._hub.lost_s:
+            if self._detector.judge(now - last_seen) is Liveness.LOST:
                 self._declare_lost(
                     name, f"nothing was heard from it for {now - last_seen:.0f} s", last_seen
                 )
@@ -90,11 +92,7 @@ class HubServer(ConnectedGroup):
         if name in self._hub.spares:
             return
         node_count = 1 + len({*self._members, *self._disconnected} - {*self._hub.spares})
-        required = self._hub.min_nodes or 1 + self._hub.member_count
-        sidecar = self._order.sidecar
-        if sidecar is not None and sidecar.node == name:  # without its etcd no torchrun goes on
-            required = node_count + 1
-        if self._stop_message or not self._order.restarts_ranks or node_count < required:
+        if self._stop_message or not nodes_after_loss(self._order, name, node_count):
             self._observer.on_peer_lost(name, reason, last_seen)
             return
         age_s = round(time.monotonic() - last_seen, 3)

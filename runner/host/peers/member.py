@@ -6,6 +6,8 @@ import errno
 import time
 from typing import Any, Dict, List, Optional
 
+from runner.core.failure_detector import Liveness
+from runner.core.outcome.loss_policy import is_indispensable
 from runner.core.protocol.events import StopCause
 from runner.host.peers.connection import CLIENT, PeerConnection, PeerDisconnected, close_all
 from runner.host.peers.dialler import Dialler
@@ -53,7 +55,7 @@ class HubClient(ConnectedGroup):
         """Beat, reach for the hub, and see whether it is silent."""
         if self._finished:
             return None
-        may_judge = self._pause_detector.may_judge(time.monotonic())
+        may_judge = self._detector.check(time.monotonic())
         now, peer = time.monotonic(), self._hub_peer
         detached = detached or self._wants_detach
         due = (
@@ -70,11 +72,13 @@ class HubClient(ConnectedGroup):
         loss_reason = self._loss_reason(now) if may_judge else ""
         if loss_reason:
             self._declare_lost(loss_reason, self._last_heard or now)
-        elif peer is None and self._suspected_peer is not None and silence < self._suspect_after_s:
+        elif (
+            peer is None and self._suspected_peer is not None and silence < self._detector.suspect_s
+        ):
             self._resume_old_connection()
         elif peer is None:
             self._advance_connect()
-        elif may_judge and peer.name and silence > self._suspect_after_s:
+        elif peer.name and self._detector.judge(silence) is not Liveness.ALIVE:
             # After some lost packets TCP waits for longer than we do; a new connection does not.
             self._suspected_peer, self._hub_peer, self._next_connect_at = peer, None, now
         elif may_judge and not peer.name and now - peer.connected_at > self._handshake_timeout_s:
@@ -85,7 +89,7 @@ class HubClient(ConnectedGroup):
         """Why the hub is given up, "" while it is not; a launch watches over its start itself."""
         silence = now - self._last_heard
         if self._joined:
-            timed_out = silence > self._hub.lost_s
+            timed_out = self._detector.judge(silence) is Liveness.LOST
             return f"nothing was heard from it for {silence:.0f} s" if timed_out else ""
         late = bool(self._hub.required_members) and now > self._started_at + JOIN_TIMEOUT_S
         return f"it could not be reached within {JOIN_TIMEOUT_S:g} s" if late else ""
@@ -108,10 +112,6 @@ class HubClient(ConnectedGroup):
         if self._dialler is not None:
             self._dialler.close()
             self._dialler = None
-
-    @property
-    def _suspect_after_s(self) -> float:
-        return max(2.5 * self._heartbeat_s, self._hub.lost_s / 3)
 
     @property
     def _handshake_timeout_s(self) -> float:
@@ -247,7 +247,7 @@ class HubClient(ConnectedGroup):
                 **stop_message(f"lost {self._hub.node}: {reason}", StopCause.PEER, detached=False)
             )
         self._close_all()
-        if self._order.restarts_ranks and not self._hub.required and self._joined:
+        if self._joined and not is_indispensable(self._order, self._hub.node):
             self._observer.on_hub_unreachable(f"{self._hub.node} any more: {reason}")
             self._observer.on_peer_departed(self._hub.node, reason, last_seen, 0)
         else:
