@@ -282,8 +282,8 @@ class RunnerConfig:
     relaunch: RelaunchConfig = doc(RelaunchConfig, "what is done when a run fails", "see below")
     dry_run: Any = doc(
         False,
-        "true shows what each host would be told, offline does so without asking any",
-        "false, true or offline",
+        "true prints the commands of each host, offline without asking any; json prints the plan",
+        "false, true, offline, json or [offline, json]",
     )
     run_id: str | None = doc(
         None,

@@ -87,9 +87,10 @@ def build_spec(inputs: SpecInputs, problems: list[Problem]) -> tuple[Spec, dict[
         detach=bool(values["detach"]),
     )
     run_dir = Path(validator.line("run_dir", values["run_dir"])).expanduser()
-    dry_run = validator.choice("dry_run", scalar_text(values["dry_run"]), [d.value for d in DryRun])
+    dry_run, plan_as_json = _read_dry_run(validator, values["dry_run"])
     options = {
-        "dry_run": DryRun(dry_run),
+        "dry_run": dry_run,
+        "plan_as_json": plan_as_json,
         "run_dir": Path(inputs.cwd, run_dir),
         "ui": validator.choice("ui", values["ui"], ("auto", "plain")),
         "console_ranks": validator.ranks("console_ranks", values["console_ranks"]),
@@ -97,6 +98,19 @@ def build_spec(inputs: SpecInputs, problems: list[Problem]) -> tuple[Spec, dict[
     if problems:
         raise ConfigError(problems)
     return spec, options
+
+
+def _read_dry_run(validator: Validator, value: object) -> tuple[DryRun, bool]:
+    """Return what to do in place of a launch, and whether the plan is printed as JSON."""
+    words = [scalar_text(word) for word in (value if isinstance(value, list) else [value])]
+    modes = [word for word in words if word != "json"] or ["true"]
+    legal = [mode.value for mode in DryRun]
+    if len(modes) > 1 or (modes == ["false"] and len(words) > 1) or not words:
+        validator.add("dry_run", f"must be one mode, or [offline, json], not {value!r}")
+        return DryRun.ON, False
+    if modes[0] not in legal:
+        modes = [validator.choice("dry_run", modes[0], [*legal, "json"])]
+    return DryRun(modes[0]), "json" in words
 
 
 def program_name(task: Mapping[str, Any]) -> str:

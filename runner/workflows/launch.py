@@ -75,8 +75,8 @@ def run(composed: LaunchRequest) -> int:
         raise
 
 
-def dry_run(composed: LaunchRequest, *, as_json: bool = False) -> None:
-    """Print what each host would be told, or write the plan as JSON; nothing is started.
+def dry_run(composed: LaunchRequest) -> None:
+    """Print the commands of each host, or the plan as JSON; start nothing.
 
     Raises:
         RunnerError: A launch would not come that far.
@@ -93,7 +93,10 @@ def dry_run(composed: LaunchRequest, *, as_json: bool = False) -> None:
         inbox: Inbox = queue.SimpleQueue()
         with forward_signals(inbox):
             plan = LaunchSession(composed, source, RunStore(composed.run_dir), inbox).plan()
-    print(json.dumps(encode(plan)) if as_json else report.render_dry_run(plan, assumptions))
+    if composed.plan_as_json:
+        print(json.dumps(encode(plan)))
+    else:
+        print(report.render_dry_run(plan, assumptions))
 
 
 class LaunchSession:

@@ -70,7 +70,7 @@ def test_what_is_legal_is_what_the_checks_take() -> None:
     assert legal["pull_outputs"] == join_or(spec_builder.PULL_MODES)
     assert legal["cluster.ssh.host_keys"] == join_or(spec_builder.HOST_KEY_MODES)
     assert legal["task.args_style"] == join_or(("argparse", "hydra", "raw"))
-    assert legal["dry_run"] == join_or([each.value for each in DryRun])
+    assert legal["dry_run"] == join_or([*DryRun, "json", "[offline, json]"])
     assert {field.name for field in dataclasses.fields(NodeConfig)} == set(nodes.NODE_KEYS)
 
 

@@ -25,7 +25,7 @@ RANK_SCRIPT = str(PROGRAMS / "rank.py")
 PLAIN_ENTRY = "task.entry=plain"
 VERBS = [
     *("attach", "check", "clean", "config", "deploy", "exec", "explain", "init"),
-    *("logs", "plan", "ps", "pull", "stacks", "stop", "why"),
+    *("logs", "ps", "pull", "stacks", "stop", "why"),
 ]
 
 

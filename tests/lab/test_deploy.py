@@ -333,7 +333,9 @@ def test_what_cannot_be_pushed_is_said_before_anything_is_contacted(project: Lau
     assert "ignored.py is here, but it is ignored" in ignored.err
     assert "there is no tre.py" in absent.err
     (project.folder / ".runnerignore").write_text("/data/\n")
-    assert project("plan", "--cluster", "lab", "--set", "deploy.max_mb=1").code == 0
+    assert (
+        project("cluster=lab", "task.script=tree.py", "deploy.max_mb=1", "dry_run=true").code == 0
+    )
 
 
 def test_never_runs_what_is_there(lab: Lab, project: Launcher) -> None:

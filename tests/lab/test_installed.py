@@ -276,7 +276,8 @@ def test_every_verb(lab: Lab, on_lab: Installed, way: list[str]) -> None:
     done = on_lab(*way, "exec", *mine, "--", "ls", ".runner/releases")
     assert (done.code, done.err) == (0, ""), done
     assert done.out == f"── node[1-2] (2) ──\n{json.loads(deploy.out)['release']}\n"
-    plan = on_lab(*way, "plan", *mine, "--set", "task.script=train.py", "--offline", "--json")
+    words = ("cluster=mine", "task.script=train.py", "dry_run=[offline,json]")
+    plan = on_lab.runner(*words)
     assert [each["ranks"] for each in json.loads(plan.out)["nodes"]] == [[0], [1]]
     assert json.loads(plan.out)["release"] == json.loads(deploy.out)["release"]
     config = on_lab(*way, "config", *mine, "--key", "cluster.nodes", "--json")

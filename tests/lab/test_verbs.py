@@ -25,7 +25,7 @@ REFUSED = {
     "verb": (["depoly"], "'depoly' is neither", "deploy"),
     "flag": (["exec", "--nope", "--", "ls"], "'--nope'", "exec --help"),
     "cluster": (["exec", "--cluster", "nope", "--", "ls"], "no cluster 'nope'", "looked in"),
-    "value": (["plan", "--cluster"], "cluster", "plan --help"),
+    "value": (["deploy", "--cluster"], "cluster", "deploy --help"),
     "number": (["exec", "--timeout", "soon", "--", "ls"], "soon", "--timeout"),
     "no time": (["exec", "--timeout", "-1", "--", "ls"], "-1", "--timeout"),
     "no limit": (["exec", "--timeout", "nan", "--", "ls"], "nan", "--timeout"),
@@ -310,13 +310,15 @@ def test_a_deploy_says_what_is_where(lab: Lab, on_lab: Launcher) -> None:
 
 def test_a_plan_is_ready_to_paste_and_writes_nothing(lab: Lab, on_lab: Launcher) -> None:
     """One command per host, the same for programs; offline it asks nobody."""
-    words = ("--cluster", "lab", "--set", "task=env", "--set", "run_id=one")
-    told = on_lab("plan", *words)
+    words = ("cluster=lab", "task=env", "run_id=one")
+    told = on_lab(*words, "dry_run=true")
     assert told.code == 0, told
     assert [told.out.count(f"--node_rank={rank} ") for rank in range(5)] == [1, 1, 1, 1, 0]
     assert told.out.count(f"--master_addr={lab['node1'].address} ") == 4
-    offline = on_lab("plan", *words, "--offline", "--json", "cluster.nodes.node1.port=23")
+    offline = on_lab(*words, "dry_run=[offline,json]", "cluster.nodes.node1.port=23")
     assert offline.code == 0, offline
+    asked = json.loads(on_lab(*words, "dry_run=json").out)
+    assert asked["master_addr"] == lab["node1"].address
     plan = json.loads(offline.out)
     assert [each["node"] for each in plan["nodes"]] == list(lab.hosts)
     assert [each["ranks"] for each in plan["nodes"]] == [[0], [1], [2], [3]]

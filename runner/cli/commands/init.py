@@ -57,5 +57,5 @@ def init(
         print(json.dumps({name: [str(path) for path in paths] for name, paths in data.items()}))
     if result.try_now:
         composed = Selection(settings=tuple(result.overrides)).compose()
-        dry_run(replace(composed, dry_run=DryRun.OFFLINE), as_json=False)
+        dry_run(replace(composed, dry_run=DryRun.OFFLINE))
     return 0

@@ -46,6 +46,7 @@ class LaunchRequest:
     Attributes:
         spec: What to run, and where.
         dry_run: What to do in place of a launch.
+        plan_as_json: Whether a dry run prints the plan as JSON.
         run_dir: The run's folder on this machine, absolute.
         ui: "auto" or "plain".
         console_ranks: The ranks whose output is shown; None for all.
@@ -70,6 +71,7 @@ class LaunchRequest:
     overrides: Tuple[str, ...] = ()
     config_dirs: Tuple[str, ...] = ()
     recorded_code: Optional[RecordedCode] = None
+    plan_as_json: bool = False
 
     @property
     def cluster_selector(self) -> str:

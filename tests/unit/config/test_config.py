@@ -67,6 +67,7 @@ def test_defaults_make_a_spec() -> None:
     )
     assert options == {
         "dry_run": DryRun.OFF,
+        "plan_as_json": False,
         "run_dir": Path("/runs/run-1"),
         "ui": "auto",
         "console_ranks": None,
@@ -175,7 +176,14 @@ def test_port_rules(rule: object, ports: PortRange) -> None:
         ({"deploy.max_mb": 0}, "deploy.max_mb: must be a whole number from 1, not 0"),
         ({"deploy.keep": -1}, "deploy.keep: must be a whole number from 0, not -1"),
         ({"ui": "rich"}, "ui: 'rich' is not legal; choose auto or plain"),
-        ({"dry_run": "maybe"}, "dry_run: 'maybe' is not legal; choose false, true or offline"),
+        (
+            {"dry_run": "maybe"},
+            "dry_run: 'maybe' is not legal; choose false, true, offline or json",
+        ),
+        (
+            {"dry_run": [False, "json"]},
+            "dry_run: must be one mode, or [offline, json], not [False, 'json']",
+        ),
         (
             {"task.args_style": "click"},
             "task.args_style: 'click' is not legal; choose argparse, hydra or raw",
@@ -465,14 +473,31 @@ def test_options_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
         "run_dir": Path("/home/ada/r"),
         "console_ranks": frozenset({0, 3}),
         "dry_run": DryRun.OFFLINE,
+        "plan_as_json": False,
         "ui": "plain",
     }
     assert build_spec(asked({"console_ranks": 2, "dry_run": True}), [])[1] == {
         "run_dir": Path("/runs/run-1"),
         "console_ranks": frozenset({2}),
         "dry_run": DryRun.ON,
+        "plan_as_json": False,
         "ui": "auto",
     }
+
+
+@pytest.mark.parametrize(
+    ("value", "mode"),
+    [
+        ("json", (DryRun.ON, True)),
+        (["offline", "json"], (DryRun.OFFLINE, True)),
+        (["json", True], (DryRun.ON, True)),
+        (["offline"], (DryRun.OFFLINE, False)),
+    ],
+)
+def test_a_dry_run_prints_json_for_programs(value: object, mode: tuple[DryRun, bool]) -> None:
+    """Of all hosts, or offline as a list of both words."""
+    options = build_spec(asked({"dry_run": value}), [])[1]
+    assert (options["dry_run"], options["plan_as_json"]) == mode
 
 
 WATCH = ("watch.stall_s", "watch.action", "watch.metrics", "watch.stacks")
