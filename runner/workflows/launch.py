@@ -37,7 +37,8 @@ from runner.core.planning.readiness import problems_of
 from runner.core.protocol.events import Event
 from runner.core.protocol.paths import is_rank_source, local_log_name, source_rank
 from runner.core.protocol.remote_files import OUTPUT
-from runner.core.relaunch.handover import assign_voters, relaunch_context, run_info
+from runner.core.relaunch.handover import relaunch_context, run_info
+from runner.core.relaunch.voters import assign_voters
 from runner.ui.console.factory import open_console
 from runner.ui.reports import report
 from runner.ui.reports.findings import errors, warnings

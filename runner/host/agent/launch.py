@@ -172,7 +172,7 @@ class LaunchHandler(RequestHandler):
         )
         from runner.host.peers.election import ElectionContext
         from runner.host.supervisor import guardian
-        from runner.host.supervisor.supervisor import SupervisorArgs
+        from runner.host.supervisor.args import SupervisorArgs
 
         facts = self.context.require_facts()
         # A host's own PET_* would be options of torchrun's behind the back of the order.

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import socket
 import time
-from typing import Any, Dict, Optional, Set, Tuple
+from typing import Any, Collection, Dict, Optional, Tuple
 
-from runner.core.relaunch.handover import Voter
+from runner.core.relaunch.voters import Voter
 from runner.host.peers.connection import (
     CLIENT,
     Identity,
@@ -116,7 +116,7 @@ class LeaderSearch:
         return self.leader is None and not self._candidates
 
     def tick(
-        self, heartbeat: Optional[Dict[str, Any]], timeout_s: float, lost_nodes: Set[str]
+        self, heartbeat: Optional[Dict[str, Any]], timeout_s: float, lost_nodes: Collection[str]
     ) -> None:
         """Continue the search, or send the leader the `heartbeat`."""
         if self.leader is not None:

@@ -15,8 +15,9 @@ from runner.host.storage import run_owner
 from runner.host.storage.journal import has_ended
 from runner.host.storage.run_folder import read_order
 from runner.host.storage.run_lock import RunLock
+from runner.host.supervisor.args import SupervisorArgs
 from runner.host.supervisor.recovery import finalise_record
-from runner.host.supervisor.supervisor import Supervisor, SupervisorArgs
+from runner.host.supervisor.supervisor import Supervisor
 
 READY = b"ready"
 

@@ -10,15 +10,13 @@ import functools
 import os
 import signal
 import time
-from typing import Any, Callable, Dict, List, NamedTuple, Optional
+from typing import Any, Callable, Dict, List, Optional
 
-from runner.core.model.order import Order
 from runner.core.outcome.exits import describe_exit
 from runner.core.protocol.events import Ended, PortTaken, ProgramExited, StopCause
-from runner.core.protocol.paths import RunPaths
 from runner.core.protocol.states import State, StopPhase
+from runner.core.relaunch.handover import AttemptEnd
 from runner.host.facts import ports
-from runner.host.peers.election import ElectionContext
 from runner.host.process import procfs
 from runner.host.process.event_loop import EventLoop
 from runner.host.process.kill import cgroup_empty, kill_until_gone, reap_all
@@ -27,38 +25,18 @@ from runner.host.ranks.watchdog import Watchdog
 from runner.host.storage import run_owner
 from runner.host.storage.journal import EventLog
 from runner.host.storage.run_lock import RunLock
+from runner.host.supervisor.args import SupervisorArgs
 from runner.host.supervisor.control_socket import ControlSocket
 from runner.host.supervisor.log_sampler import LogSampler
 from runner.host.supervisor.peers import PeerExchange
 from runner.host.supervisor.program import LauncherProcess, child_setup
-from runner.host.supervisor.relaunch import AttemptEnd, HostRelaunch
+from runner.host.supervisor.relaunch import HostRelaunch
 from runner.host.supervisor.sidecar import SidecarProcess
 from runner.host.supervisor.stop_ladder import StopLadder
 
 TICK_S = 0.05
 HUB_STOP_TIMEOUT_S = 2.0
 """How long to wait for the hub's stop, after this host began to stop."""
-
-
-class SupervisorArgs(NamedTuple):
-    """What a supervisor begins with.
-
-    Attributes:
-        folder: The run's folder on this host.
-        order: What to carry out.
-        environ: The environment below that of the order.
-        reserved_ports: The ports that are reserved for the run here.
-        token: The secret that the supervisors of the run share.
-        election_context: What the hosts need to relaunch the run by themselves; None where they
-            must not.
-    """
-
-    folder: RunPaths
-    order: Order
-    environ: Dict[str, str]
-    reserved_ports: ports.ReservedPorts
-    token: bytes
-    election_context: Optional[ElectionContext] = None
 
 
 class Supervisor:
@@ -77,7 +55,7 @@ class Supervisor:
         self._logs = LogSampler(args.folder, order, self._watchdog.interval_s)
         self._sidecar = SidecarProcess(args.folder, order)
         self._peers = PeerExchange(order, journal, self._ladder, self.stop, self._restart_ranks)
-        self._relaunch = HostRelaunch(order, args.election_context, args.environ, journal)
+        self._relaunch = HostRelaunch(args, journal)
         self._port_reservation = ports.PortReservation(
             args.reserved_ports.store, order.reserve_port
         )
@@ -91,9 +69,8 @@ class Supervisor:
         preexec_fn = functools.partial(child_setup, self._launcher.cgroup, signal.SIGTERM)
         self._sidecar.start(self._args.environ, preexec_fn)
         self._start_when_ready()
-        reserved_ports, token = self._args.reserved_ports, self._args.token
-        self._peers.join(reserved_ports.hub, token, self._loop)
-        self._relaunch.listen(reserved_ports, token, self._loop)
+        self._peers.join(self._args.reserved_ports.hub, self._args.token, self._loop)
+        self._relaunch.listen(self._loop)
         self._check_start()
         on_ready()
         while not self._is_finished():
@@ -109,8 +86,7 @@ class Supervisor:
         """
         if self._loop.term_received:  # after the election
             return None
-        next_attempt = self._relaunch.next_start(self._args.folder)
-        return self._args._replace(**next_attempt._asdict()) if next_attempt else None
+        return self._relaunch.next_start()
 
     def stop(self, reason: str, cause: StopCause = StopCause.LOCAL) -> None:
         """Stop the attempt: TERM to the program, KILL after the grace."""

@@ -15,15 +15,13 @@ from runner.core.model.release import CodeRef
 from runner.core.model.spec import Node, Relaunch, Spec
 from runner.core.planning.build_plan import build_plan
 from runner.core.relaunch.handover import (
-    AttemptOrders,
+    NextAttempt,
     RelaunchContext,
-    Voter,
-    assign_voters,
-    has_quorum,
     plan_next_attempt,
     relaunch_context,
     run_info,
 )
+from runner.core.relaunch.voters import AttemptOrders, Voter, assign_voters, has_quorum
 from runner.core.secret import Secret
 from tests.golden.builders import facts, spec
 
@@ -108,11 +106,12 @@ def test_the_master_is_gone() -> None:
     now = begun(asked("abc", "d"), told("abcd"))
     ended = PastAttempt(0, ("a", "b", "c"), "lost a", 9.0, ("a",))
     made = plan_next_attempt(now, ended, 1, told("bcd"))
-    assert [share.node for share in made.attempt_orders.plan.nodes] == ["b", "c", "d"]
-    assert made.attempt_orders.plan.attempt == 1
-    assert made.attempt_orders.orders["b"].reserve_port
-    assert made.attempt_orders.orders["d"].hub == made.attempt_orders.orders["b"].hub
-    assert {order.disconnect_s for order in made.attempt_orders.orders.values()} == {0.0}
+    assert [share.node for share in made.orders.plan.nodes] == ["b", "c", "d"]
+    assert made.orders.plan.attempt == 1
+    assert decode(NextAttempt, json.loads(json.dumps(encode(made)))) == made
+    assert made.orders.orders["b"].reserve_port
+    assert made.orders.orders["d"].hub == made.orders.orders["b"].hub
+    assert {order.disconnect_s for order in made.orders.orders.values()} == {0.0}
     assert made.context.info.past_attempts == (ended,)
     assert [voter.node for voter in made.context.voters] == ["b", "c", "d"]
 
@@ -121,8 +120,8 @@ def test_who_failed_stands_by_from_now_on() -> None:
     """A suspect makes room, and is there in case."""
     now = begun(asked("ab", "c"), told("abc"))
     made = plan_next_attempt(now, PastAttempt(0, ("a", "b"), "rank 1"), 1, told("abc"), {"b"})
-    assert [share.node for share in made.attempt_orders.plan.nodes] == ["a", "c"]
-    assert list(made.attempt_orders.standby) == ["b"]
+    assert [share.node for share in made.orders.plan.nodes] == ["a", "c"]
+    assert list(made.orders.standby) == ["b"]
 
 
 def test_who_cannot_is_passed_over() -> None:
@@ -130,7 +129,7 @@ def test_who_cannot_is_passed_over() -> None:
     now = begun(asked("ab", "c"), told("abc"))
     known = {**told("ab"), **told("c", workdir_error="No space left on device")}
     made = plan_next_attempt(now, PastAttempt(0, ("a", "b"), "rank 1"), 1, known, {"b"})
-    assert [share.node for share in made.attempt_orders.plan.nodes] == ["a", "b"]
+    assert [share.node for share in made.orders.plan.nodes] == ["a", "b"]
 
 
 def test_too_few_are_left() -> None:
@@ -146,7 +145,7 @@ def test_secrets_have_no_values_there() -> None:
     assert now.secrets == ("TOKEN",)
     assert "hunter2" not in json.dumps(encode(now))
     made = plan_next_attempt(now, PastAttempt(0, ("a", "b"), "rank 1"), 1, told("ab"))
-    assert made.attempt_orders.plan.secrets == ("TOKEN",)
+    assert made.orders.plan.secrets == ("TOKEN",)
     assert made.context.secrets == ("TOKEN",)
 
 

@@ -1,0 +1,128 @@
+"""Voters of an attempt: the supervisors that may relaunch the run without a controller."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Collection, Dict, List, Mapping, Tuple
+
+from runner.core.model.facts import Facts
+from runner.core.model.order import Hub, Order
+from runner.core.model.spec import Node, Spec
+from runner.core.planning import addresses
+from runner.core.planning.build_plan import Plan
+from runner.core.protocol.paths import RunPaths
+
+
+@dataclass(frozen=True)
+class Voter:
+    """A node that takes part when the hosts decide by themselves how a run goes on.
+
+    Attributes:
+        node: Its name.
+        addr: Its address on the training network, numeric.
+        port: Its TCP port for that; 0 where it is alone.
+    """
+
+    node: str
+    addr: str = ""
+    port: int = 0
+
+
+@dataclass(frozen=True)
+class AttemptOrders:
+    """The plan of an attempt, with all who take part in its end.
+
+    Attributes:
+        plan: With orders that say so.
+        standby: The orders of the spares.
+        voters: See `RelaunchContext`; () where the hosts cannot decide by themselves.
+    """
+
+    plan: Plan
+    standby: Dict[str, Order]
+    voters: Tuple[Voter, ...]
+
+    @property
+    def orders(self) -> Dict[str, Order]:
+        """What every supervisor is told."""
+        return {
+            **{node_plan.node: node_plan.order for node_plan in self.plan.nodes},
+            **self.standby,
+        }
+
+
+def assign_voters(
+    spec: Spec, plan: Plan, facts: Mapping[str, Facts], relaunches_left: int
+) -> AttemptOrders:
+    """Have the supervisors of a planned attempt able to start the run once more.
+
+    Spares of whom nothing is known do not stand by.
+
+    Args:
+        spec: What was asked.
+        plan: The attempt.
+        facts: Of every node, and of the spares that are to stand by.
+        relaunches_left: How often the run may start once more.
+    """
+    if not relaunches_left:
+        return AttemptOrders(plan, {}, ())
+    spares = [node for node in spec.spares if node.name in facts]
+    voters = _reachable_voters(spec, [*spec.nodes, *spares], facts)
+    spares = spares if voters else []
+    hub = plan.nodes[0].order.hub
+    if hub is None and spares:
+        port = facts[spec.master.name].hub_port
+        hub = Hub(spec.master.name, voters[0].addr, port, 0, spec.lost_s) if port else None
+    if hub is None and len(voters) > 1:  # they would not hear of each other's end
+        voters, spares = (), []
+    if hub is not None:
+        hub = replace(hub, spares=tuple(node.name for node in spares))
+    order_changes = {"hub": hub, "relaunches_left": relaunches_left, "voter_count": len(voters)}
+    node_plans = tuple(
+        replace(node_plan, order=replace(node_plan.order, **order_changes))  # type: ignore[arg-type]
+        for node_plan in plan.nodes
+    )
+    template = node_plans[0].order
+    standby = {node.name: _standby_order(template, node, facts[node.name]) for node in spares}
+    return AttemptOrders(replace(plan, nodes=node_plans), standby, voters)
+
+
+def _reachable_voters(
+    spec: Spec, nodes: List[Node], facts: Mapping[str, Facts]
+) -> Tuple[Voter, ...]:
+    """Return all of them, or none: where one has no port or address, no majority is sure."""
+    if len(nodes) == 1:
+        return (Voter(nodes[0].name),)
+    endpoints = addresses.peer_endpoints(spec, nodes, facts)
+    voters = []
+    for node in nodes:
+        numeric_addr = node.addr if node.addr and addresses.is_numeric(node.addr) else ""
+        addr = numeric_addr or (endpoints[node.name].address if node.name in endpoints else "")
+        port = facts[node.name].vote_port
+        if not addr or not port:
+            return ()
+        voters.append(Voter(node.name, addr, port))
+    return tuple(voters)
+
+
+def _standby_order(template: Order, node: Node, facts: Facts) -> Order:
+    run_paths = RunPaths(facts.workdir, template.run_id, node.name)
+    return replace(
+        template,
+        node=node.name,
+        workdir=facts.workdir,
+        argv=(),
+        env={},
+        cwd=run_paths.work,
+        ranks=(),
+        shim=run_paths.shim,
+        reserve_port=0,
+        stall_s=0.0,
+        stop_on_stall=False,
+        metrics=(),
+    )
+
+
+def has_quorum(voters: Collection[Voter], present: Collection[str]) -> bool:
+    """Whether more than half of all are present, so that nobody else can be of the same mind."""
+    return 2 * len({voter.node for voter in voters} & set(present)) > len(voters)
