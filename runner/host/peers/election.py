@@ -135,6 +135,10 @@ class LeaderElection:
         self._followers.tick(heartbeat, self._peer_timeout_s)
         if self._end is None or self.is_decided:
             return
+        has_voted = self.facts_child.started and self._poll is None
+        if has_voted and self._leader_search.leader_lost:
+            self.withdraw("its leader was lost before it decided")
+            return
         previous_leader = self._leader_search.leader
         self._leader_search.tick(
             self._follower_heartbeat(self._end) if heartbeat_due else None,
@@ -144,9 +148,6 @@ class LeaderElection:
         if previous_leader is not self._leader_search.leader:
             self._next_heartbeat = 0.0
             self._leader_active = False
-            if self.facts_child.started:
-                self.withdraw("its leader was lost before it decided")
-                return
         self._pass_on_facts()
         if self._leader_search.exhausted:
             self._lead(now, self._end)

@@ -96,6 +96,7 @@ class LeaderSearch:
 
     Attributes:
         leader: The connection to it.
+        leader_lost: Whether there was one, and there is none now.
     """
 
     def __init__(
@@ -106,6 +107,7 @@ class LeaderSearch:
         on_message: OnMessage,
     ) -> None:
         self.leader: Optional[PeerConnection] = None
+        self.leader_lost = False
         self._identity, self._loop, self._on_message = identity, loop, on_message
         self._candidates = list(candidates)
         self._dialler: Optional[Dialler] = None
@@ -142,7 +144,7 @@ class LeaderSearch:
     def _drop_leader(self) -> None:
         if self.leader is not None:
             self.leader.close()
-            self.leader = None
+            self.leader, self.leader_lost = None, True
         self._next_candidate()
 
     def _next_candidate(self) -> None:
@@ -161,7 +163,7 @@ class LeaderSearch:
         if self._dialler.error:
             self._next_candidate()
         elif connection is not None:
-            self._dialler = None
+            self._dialler, self.leader_lost = None, False
             self.leader = PeerConnection(connection, self._identity, CLIENT)
             self.leader.watch(self._loop, self._on_message, self._on_disconnect)
 
