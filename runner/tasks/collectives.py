@@ -206,7 +206,7 @@ def find_nodes() -> list[dict[str, Any]]:
 
 
 def measure_pair(device: torch.device, peer: int, args: argparse.Namespace) -> dict[str, float]:
-    """Measure with another rank, which does the same: latency, and what this rank sends at.
+    """Measure latency and sending bandwidth with another rank, which does the same.
 
     The latency is half a round trip of one element. The bandwidth is that of messages one way,
     each of which the other side answers with one element.
@@ -370,7 +370,8 @@ def main() -> int:
     timeout = timedelta(seconds=args.timeout)
     alone: dict[str, Any] = {}
     if "RANK" not in os.environ:
-        alone = {"store": dist.HashStore(), "rank": 0, "world_size": 1}  # type: ignore[attr-defined]
+        store = dist.HashStore()  # type: ignore[attr-defined]
+        alone = {"store": store, "rank": 0, "world_size": 1}
     dist.init_process_group(args.backend, timeout=timeout, **alone)
     say(f"world size {WORLD_SIZE}, backend {args.backend}, device {device}", "")
     right = run(device, args)

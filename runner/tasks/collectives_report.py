@@ -8,10 +8,10 @@ from statistics import median
 from typing import Any, Optional, Sequence
 
 SLOW_BELOW = 0.6
-"""Of the others' median bandwidth: what two equal links differ by in practice is less."""
+"""Share of the others' median bandwidth; equal links differ by less in practice."""
 
 LARGEST_MATRIX = 16
-"""Nodes; a larger one fits no screen."""
+"""In nodes; a larger matrix fits no screen."""
 
 UNITS = ("", "K", "M", "G", "T")
 
@@ -92,7 +92,7 @@ class Share:
     receives_share: Optional[float]
 
     def verdict(self) -> str:
-        """Say in a sentence that the node is slow; "" if it is not, or nobody could tell."""
+        """Return a sentence if the node is slow; "" if it is not, or if that is unknown."""
         sends, receives = self.sends_share, self.receives_share
         if sends is None or receives is None or min(sends, receives) >= SLOW_BELOW:
             return ""
@@ -105,8 +105,8 @@ class Share:
 def compare_nodes(names: Sequence[str], bandwidth: Sequence[Sequence[float]]) -> list[Share]:
     """Judge each node by its links against all links that do not touch it.
 
-    Medians, so that a slow node does not make those slow that it talks to. It takes three nodes,
-    and fewer than half of them slow.
+    Medians keep a slow node from making its peers look slow. This takes three nodes, fewer than
+    half of them slow.
 
     Args:
         names: The nodes.
@@ -146,7 +146,7 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1
 
 
 def pairs_tables(names: list[str], matrix: dict[str, list[list[float]]], message: str) -> list[str]:
-    """Write the matrices where they fit, a line per node, and who is slow."""
+    """Return the matrices where they fit, a line per node, and the slow nodes."""
     if len(names) == 1:
         return ["pairs: one node, so there is no pair of nodes to measure", ""]
     lines = [
@@ -170,19 +170,19 @@ def pairs_tables(names: list[str], matrix: dict[str, list[list[float]]], message
     header = ("node, medians", "sends GB/s", "of others'", "receives GB/s", "of others'")
     lines += [*table(header, rows), ""]
     if shares[0].sends_share is None:
-        return [*lines, "two nodes: it takes a third to say which of them is slow"]
+        return [*lines, "two nodes: a third is needed to tell which of them is slow"]
     return lines + ([text for text in map(Share.verdict, shares) if text] or ["no node is slow"])
 
 
 def show_part(part: Optional[float]) -> str:
-    """Write a share of the others' median; one above it tells of others, not of this node."""
+    """Return a share of the others' median; a share above 1 says nothing about this node."""
     if part is None:
         return "-"
     return f"{part:.2f}" if part < 1 else "1+"
 
 
 def square(names: list[str], values: list[list[float]], scale: float, digits: int) -> list[str]:
-    """Write a matrix of all nodes, if they are not too many."""
+    """Return a matrix of all nodes, if it fits a screen."""
     if len(names) > LARGEST_MATRIX:
         return [f"{len(names)} nodes: only --json has all of them"]
     rows = [
@@ -193,7 +193,7 @@ def square(names: list[str], values: list[list[float]], scale: float, digits: in
 
 
 def smoke_table(nodes: Sequence[dict[str, Any]]) -> list[str]:
-    """Write a line per node. The node that is late to every step has the shortest all_reduce."""
+    """Return a line per node. A node that is late to every step has the shortest all_reduce."""
     rows = [
         (
             node["node"],

@@ -1,4 +1,4 @@
-"""Every rank says in one line who and where it is; the quickest proof that a cluster works.
+"""Identity of each rank in one line: the quickest proof that a cluster works.
 
 By hand, alone or as two ranks:
 
@@ -31,7 +31,7 @@ def main() -> None:
 
 
 def find_device(local_rank: int) -> str:
-    """Name this rank's device; torch is slow to load, so it is asked only where GPUs may be."""
+    """Return this rank's device; torch is imported only where there may be GPUs, as it is slow."""
     if not may_have_gpus():
         return "cpu"
     try:
@@ -47,7 +47,7 @@ def find_device(local_rank: int) -> str:
 
 
 def may_have_gpus() -> bool:
-    """Whether this process could see a GPU: not all are hidden, and there is a driver's file."""
+    """Return whether this process may see a GPU: not all are hidden, and a driver is loaded."""
     if os.environ.get("CUDA_VISIBLE_DEVICES", "all").strip() in ("", "-1"):
         return False
     # A container may hold /dev/nvidia3 alone; the others are WSL's and AMD's.

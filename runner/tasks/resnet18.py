@@ -87,7 +87,7 @@ def parse_args() -> argparse.Namespace:
 
 
 class Block(nn.Module):
-    """Two 3x3 convolutions and a way around them."""
+    """Residual block: two 3x3 convolutions and a shortcut around them."""
 
     def __init__(self, width_in: int, width: int, stride: int) -> None:
         super().__init__()
@@ -101,7 +101,7 @@ class Block(nn.Module):
             self.shortcut.append(nn.BatchNorm2d(width, momentum=NORM_MOMENTUM))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Add what the convolutions found to what came in."""
+        """Add the result of the convolutions to the input."""
         y = relu(self.norm1(self.conv1(x)))
         return relu(self.norm2(self.conv2(y)) + self.shortcut(x))
 
@@ -123,7 +123,7 @@ def resnet18() -> nn.Sequential:
 
 
 def load_digits() -> tuple[TensorDataset, TensorDataset]:
-    """All images, normalised, with their labels: those to train on, and those of the test."""
+    """Return all images, normalised, with their labels: the training set, then the test set."""
     with gzip.open(Path(__file__).with_name("digits.csv.gz"), "rt") as file:
         rows = torch.tensor([[int(value) for value in line.split(",")] for line in file])
     images = (rows[:, :64].reshape(-1, 1, 8, 8) - 4.9) / 6.0  # mean and deviation of all pixels
@@ -133,14 +133,14 @@ def load_digits() -> tuple[TensorDataset, TensorDataset]:
 
 
 def distort(images: Tensor, generator: torch.Generator) -> Tensor:
-    """Turn, stretch, shear and shift each image a little, and each in its own way."""
+    """Rotate, stretch, shear and shift each image a little, each differently."""
     change = torch.empty(len(images), 2, 3).uniform_(-DISTORTION, DISTORTION, generator=generator)
     grid = affine_grid(torch.eye(2, 3) + change, list(images.shape), align_corners=False)
     return grid_sample(images, grid, padding_mode="border", align_corners=False)
 
 
 def learning_rate(step: int, steps: int, highest: float) -> float:
-    """Up for one epoch of so many steps, then down; blind to --epochs, so training can go on."""
+    """Rise for one epoch of steps, then fall; independent of --epochs, so training can resume."""
     return highest * min((step + 1) / steps, float(LR_DECAY ** (step / steps - 1)))
 
 
@@ -158,7 +158,7 @@ def evaluate(model: nn.Module, test_set: TensorDataset, device: torch.device) ->
 
 
 def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
-    """Write aside, then rename: whoever reads finds the old file or the new one, never half."""
+    """Write a new file, then rename it: a reader finds the old file or the new one, never half."""
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(path.name + ".tmp")
     with aside.open("wb") as file:
@@ -169,13 +169,13 @@ def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
 
 
 def say(line: str) -> None:
-    """Rank 0 speaks for all."""
+    """Print on rank 0 only."""
     if RANK == 0:
         print(line, flush=True)
 
 
 def train(args: argparse.Namespace) -> float:
-    """Train, test and save, epoch by epoch; the result is the last test accuracy in percent."""
+    """Train, test and save in each epoch; return the last test accuracy in percent."""
     device = args.device
     train_set, test_set = load_digits()
     sampler = DistributedSampler[Any](train_set, WORLD_SIZE, RANK, seed=args.seed)
@@ -234,7 +234,7 @@ def train(args: argparse.Namespace) -> float:
 
 
 def main() -> int:
-    """Join the other ranks, train with them, and part in good order."""
+    """Join the other ranks, train, and leave in good order."""
     args = parse_args()
     if args.device.type == "cuda":
         torch.cuda.set_device(args.device)

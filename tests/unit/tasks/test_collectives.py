@@ -143,7 +143,7 @@ def test_two_nodes_cannot_tell_who_is_slow() -> None:
 
     assert verdicts(matrix) == []
     lines = report.pairs_tables(NAMES[:2], {"bandwidth": matrix, "latency": matrix}, "4M")
-    assert lines[-1] == "two nodes: it takes a third to say which of them is slow"
+    assert lines[-1] == "two nodes: a third is needed to tell which of them is slow"
 
 
 def test_tables_of_pairs() -> None:
