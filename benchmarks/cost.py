@@ -21,6 +21,7 @@ import time
 from pathlib import Path
 
 from tests.lab.lab import Lab, make_lab
+from tests.lab.waiting import wait_until
 
 TIMEOUT_S = 600
 TICKS = os.sysconf("SC_CLK_TCK")
@@ -104,10 +105,12 @@ def taken(lab: Lab, folder: Path, rate: int, seconds: float) -> dict[str, tuple[
 
 def roles(lab: Lab, node: str, folder: Path) -> dict[str, int]:
     """Wait for the ranks; return our processes of that node, by what they are."""
-    end = time.monotonic() + 60
-    while "rank_started" not in lab[node].sh("cat ~/.runner/runs/*/*/events.jsonl", check=False):
-        assert time.monotonic() < end, (folder / "err").read_text()
-        time.sleep(0.2)
+    wait_until(
+        lambda: "rank_started" in lab[node].sh("cat ~/.runner/runs/*/*/events.jsonl", check=False),
+        "the ranks",
+        60,
+        detail=(folder / "err").read_text,
+    )
     found = {}
     for entry in Path("/proc").glob("[0-9]*"):
         try:

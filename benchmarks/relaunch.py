@@ -19,6 +19,7 @@ import time
 from pathlib import Path
 
 from tests.lab.lab import Lab, make_lab
+from tests.lab.waiting import wait_until
 
 TIMEOUT_S = 180
 RANKS = 3
@@ -95,11 +96,12 @@ def start(lab: Lab, folder: Path, lost_s: float, backoff_s: float) -> subprocess
 
 def await_joined(folder: Path) -> None:
     """Return once every supervisor knows the hub."""
-    end = time.monotonic() + TIMEOUT_S
     events = next(folder.glob("runs/*/events.jsonl"))
-    while events.read_text().count('"kind":"hub_joined"') < RANKS - 1:
-        assert time.monotonic() < end, "the supervisors are out of touch"
-        time.sleep(0.1)
+    wait_until(
+        lambda: events.read_text().count('"kind":"hub_joined"') == RANKS - 1,
+        "every supervisor to know the hub",
+        TIMEOUT_S,
+    )
 
 
 def await_steps(folder: Path, attempt: int) -> float:

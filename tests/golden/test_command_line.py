@@ -235,6 +235,13 @@ def test_ranges_need_no_quotes_for_hydra(here: Here) -> None:
     assert [node.name for node in run.spec.nodes] == ["gpu02", "gpu03"]
 
 
+@pytest.mark.parametrize("word", ["~task.args.lr", "~task.args", "~task.args.lr=0.1"])
+def test_a_key_can_be_left_out(here: Here, word: str) -> None:
+    """`~KEY`, also as the first word, and also where the schema has a default for the key."""
+    run = here(word, "cluster=pair", "task=mine", "dry_run=offline").run
+    assert run.spec.task == Task("mine", "script", "train.py", ())
+
+
 def test_a_program_on_the_command_line_stands_alone(here: Here) -> None:
     """Nothing of the default task is kept; a chosen task keeps its own."""
     run = here("cluster=pair", "task.module=my.fit", "task.args.x=1").run

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -34,10 +34,12 @@ def agent_of(lab: Lab, node: str) -> Process:
     return agent
 
 
-def events_by_node(lab: Lab, run_id: str) -> Iterator[tuple[str, list[dict[str, object]]]]:
-    """Yield each host's name and its events of a run."""
-    for name, host in lab.hosts.items():
+def events_by_node(
+    lab: Lab, run_id: str, nodes: Iterable[str] = ()
+) -> Iterator[tuple[str, list[dict[str, object]]]]:
+    """Yield the names of some hosts, or of all, and their events of a run."""
+    for name in nodes or lab.hosts:
         text = ""
         with contextlib.suppress(Exception):
-            text = host.sh(f"cat ~/.runner/runs/{run_id}/{name}/events.jsonl")
+            text = lab[name].sh(f"cat ~/.runner/runs/{run_id}/{name}/events.jsonl")
         yield name, [json.loads(line) for line in text.splitlines()]

@@ -23,6 +23,7 @@ from runner.core.model.facts import FactsRequest
 from runner.core.model.results import PullResult
 from runner.core.model.spec import Node, Spec, Task
 from runner.core.protocol.frames import Frame
+from tests.lab.waiting import wait_until
 
 pytestmark = [pytest.mark.promise(6, 12)]
 
@@ -271,10 +272,11 @@ def test_a_cut_wire_costs_nothing_that_came(cluster: Cluster) -> None:
     home = cluster.home / "outputs" / "gpu1" / "results"
 
     def cut() -> None:
-        deadline = time.monotonic() + 30
-        while sum(path.stat().st_size for path in home.glob(".part-*")) < 20 * MB:
-            assert time.monotonic() < deadline
-            time.sleep(0.001)
+        wait_until(
+            lambda: sum(path.stat().st_size for path in home.glob(".part-*")) >= 20 * MB,
+            "20 MB of it",
+            30,
+        )
         sessions["gpu1"].close()
 
     cutter = threading.Thread(target=cut)
@@ -363,8 +365,7 @@ def test_a_file_that_grows_meanwhile(cluster: Cluster) -> None:
 
     grower = threading.Thread(target=grow)
     grower.start()
-    while result.stat().st_size < 4 * MB:
-        time.sleep(0.01)
+    wait_until(lambda: result.stat().st_size >= 4 * MB, "4 MB of it")
     told = cluster.one()
     stop.set()
     grower.join()

@@ -103,7 +103,7 @@ def test_a_host_without_power_is_replaced(
     (first,) = past(done)
     assert first["nodes"] == ["node1", "node2", "node3"]
     assert first["unverified"] == [off]
-    assert f"lost {off}" in str(first["why"])
+    assert f"lost {off}" in str(first["reason"])
     end = done.err[done.err.index("after 1 relaunch:") :]
     assert f"lost {off}" in end, done
     assert f"{off}: there is no proof that nothing is left" in end
@@ -160,7 +160,7 @@ def test_a_rank_that_fails_once(begin: Callable[..., Controller], steps: Path) -
     whole(steps, 2)
     assert nodes_of(steps, 1, 2) == ["node1", "node2"]
     assert "attempt 2 of 2: rank 1 on node2 exited with 3; on the same nodes" in done.err, done
-    assert past(done)[0]["why"] == "rank 1 on node2 exited with 3"
+    assert past(done)[0]["reason"] == "rank 1 on node2 exited with 3"
     assert (done.folder / "logs" / "node2" / "attempt_1" / "rank_1.out").exists()
 
 
@@ -182,7 +182,7 @@ def test_an_etcd_that_the_run_serves_itself_begins_anew(
     assert done.code == 0, done
     whole(steps)
     (first,) = past(done)
-    assert first["why"] == "rank 1 on node2 exited with 3"
+    assert first["reason"] == "rank 1 on node2 exited with 3"
     assert nodes_of(steps, 1) == ["node1", "node2", "node3"]
 
 
@@ -193,7 +193,7 @@ def test_a_rank_that_always_fails(begin: Callable[..., Controller]) -> None:
     done = begin(*overrides, when=("fail=1:4:3:always",), nodes=2).wait(90)
     assert done.code == 1, done
     assert "first failure: rank 1 on node2 exited with 3" in done.err
-    assert [each["why"] for each in past(done)] == ["rank 1 on node2 exited with 3"] * 2
+    assert [each["reason"] for each in past(done)] == ["rank 1 on node2 exited with 3"] * 2
     assert "after 2 relaunches:" in done.err
     assert "starting in 0.5 s" in done.err
     assert "starting in 1 s" in done.err

@@ -28,7 +28,7 @@ def combinations() -> Iterator[ParameterSet]:
         yield pytest.param(way, ending, id=f"{way.name}-{ending.name}", marks=marks)
 
 
-@pytest.mark.parametrize(("way", "ending"), combinations())
+@pytest.mark.parametrize(("way", "ending"), list(combinations()))
 def test_a_run_ends_as_it_should(
     lab: Lab, on_lab: Launcher, way: RendezvousCase, ending: EndingCase
 ) -> None:

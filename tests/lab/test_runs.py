@@ -23,12 +23,14 @@ from tests.lab.waiting import read_until, wait_until, wait_until_ended, wait_unt
 pytestmark = [pytest.mark.promise(10), pytest.mark.documents("docs/commands.md")]
 
 Start = Callable[..., str]
+NODES = ("node1", "node2")
 ALL = pytest.mark.all
 
 
 @pytest.fixture
-def on_lab(plainly: Launcher) -> Launcher:
-    """None of this is about torch."""
+def on_lab(lab: Lab, plainly: Launcher) -> Launcher:
+    """A user with two hosts; none of this is about torch."""
+    lab.write_cluster(plainly.conf, names=NODES)
     return plainly
 
 
@@ -63,7 +65,7 @@ def test_a_detached_run_outlives_everything(lab: Lab, on_lab: Launcher) -> None:
     assert "running" in listed.out
     for host in lab.hosts.values():
         host.sh("touch /dev/shm/end")
-    for _, record in wait_until_ended(lab, run_id):
+    for _, record in wait_until_ended(lab, run_id, NODES):
         assert "detached" in [event["kind"] for event in record]
         assert record[-1]["state"] == "succeeded"
     assert run_id not in on_lab("ps", "--cluster", "lab").out
@@ -71,11 +73,11 @@ def test_a_detached_run_outlives_everything(lab: Lab, on_lab: Launcher) -> None:
     (row,) = [row for row in json.loads(listed.out)["runs"] if row["run_id"] == run_id]
     assert (row["state"], row["nodes"], row["ended"]) == (
         "succeeded",
-        ["node1", "node2", "node3", "node4"],
+        [*NODES],
         True,
     )
     logs = on_lab("logs", "--cluster", "lab", "--tail", "1")
-    assert sorted(logs.out.splitlines()) == [f"[node{n + 1}:{n}] over" for n in range(4)]
+    assert sorted(logs.out.splitlines()) == [f"[node{n + 1}:{n}] over" for n in range(2)]
     pulled = on_lab("pull", run_id)
     assert pulled.code == 0, pulled
     assert json.loads((done.folder / "result.json").read_text())["state"] == "succeeded"
@@ -110,21 +112,21 @@ def test_logs_are_chosen(on_lab: Launcher, detached: Start, lab: Lab) -> None:
         assert done.code == 0, done
         return done.out.splitlines()
 
-    wait_until(lambda: len(logs()) == 4 * 501, "all lines", 60)
+    wait_until(lambda: len(logs()) == 2 * 501, "all lines", 60)
     assert logs() == sorted(logs(), key=lambda line: line.split("]")[0])
-    assert [line[:9] for line in logs("--rank", "2", "--tail", "2")] == ["[node3:2]"] * 2
-    assert len(logs("--node", "node4", "--grep", "0000049[0-9]")) == 10
-    assert len(logs("--rank", "0,2-3", "--tail", "1")) == 3
-    assert len(logs("--since", "1h")) == 4 * 501
+    assert [line[:9] for line in logs("--rank", "1", "--tail", "2")] == ["[node2:1]"] * 2
+    assert len(logs("--node", "node2", "--grep", "0000049[0-9]")) == 10
+    assert len(logs("--rank", "0-1", "--tail", "1")) == 2
+    assert len(logs("--since", "1h")) == 2 * 501
     follower = on_lab.start("logs", "--cluster", "lab", "--follow", "--tail", "1", "--run", run_id)
-    follower.until(lambda: follower.out.count("\n") == 4, "the tails")
+    follower.until(lambda: follower.out.count("\n") == 2, "the tails")
     for host in lab.hosts.values():
         host.sh("touch /dev/shm/end")
     done = follower.wait(30)
     assert done.code == 0, done
-    assert done.out.count("over") == 4
+    assert done.out.count("over") == 2
     bad = on_lab("logs", "--cluster", "lab", "--rank", "9")
-    assert (bad.code, "has ranks 0 to 3, and no rank 9" in bad.err) == (2, True), bad
+    assert (bad.code, "has ranks 0 to 1, and no rank 9" in bad.err) == (2, True), bad
     bad = on_lab("logs", "nothing", "--cluster", "lab")
     assert (bad.code, "no run nothing on the hosts of lab" in bad.err) == (3, True), bad
     bad = on_lab("logs", "--run", "../x", "--cluster", "lab")
@@ -140,9 +142,9 @@ def test_somebody_who_reads_keeps_no_run_alive(lab: Lab, on_lab: Launcher) -> No
     run = on_lab.start(
         "cluster=lab", "disconnect_s=3", *on_lab.rank_overrides("print=up", "sleep=60")
     )
-    run.until_printed("] up", 4)
+    run.until_printed("] up", 2)
     reader = on_lab.start("logs", "--cluster", "lab", "--follow")
-    reader.until(lambda: reader.out.count("] up") == 4, "the lines")
+    reader.until(lambda: reader.out.count("] up") == 2, "the lines")
     run.kill()
     wait_until_idle(lab, 20)
     assert reader.wait(20).code == 0
@@ -169,7 +171,7 @@ def test_stop_works_whoever_is_dead(lab: Lab, on_lab: Launcher, detached: Start,
     for keeper in chosen.get(dead, []):
         lab["node2"].kill(keeper.pid)
     if dead == "both":
-        assert on_lab("logs", run_id, "--cluster", "lab").out.count("] up") == 4
+        assert on_lab("logs", run_id, "--cluster", "lab").out.count("] up") == 2
         assert lab["node2"].leftovers()  # who reads changes nothing
         listed = on_lab("ps", "--all", "--cluster", "lab", "cluster.only=[node2]")
         assert "broken" in listed.out, listed
@@ -177,7 +179,7 @@ def test_stop_works_whoever_is_dead(lab: Lab, on_lab: Launcher, detached: Start,
         lab["node2"].kill(supervisor.pid, signal.SIGSTOP)
     done = on_lab("stop", "--run", run_id, "--cluster", "lab", seconds=60)
     assert done.code == 0, done
-    assert done.out.count("  0 processes") == 4, done
+    assert done.out.count("  0 processes") == 2, done
     assert f"run {run_id}: nothing of it is left" in done.out
     assert lab.wait_idle() == {}
     again = on_lab("stop", "--run", run_id, "--cluster", "lab")
@@ -191,16 +193,16 @@ def test_stop_names_silent_hosts_and_finishes_later(
     """Exit 5 while one is unplugged; the same command finishes the work when it is back."""
     run_id = detached("deaf", "sleep=600", overrides=("lost_s=60",))
     words = ("stop", "--run", run_id, "--cluster", "lab", "cluster.ssh.connect_timeout=2")
-    lab["node3"].unplug()
+    lab["node2"].unplug()
     done = on_lab(*words, seconds=60)
     assert done.code == 5, done
     assert (
-        "run " + run_id + " may go on on node3; once that can be asked: python -m runner stop"
+        "run " + run_id + " may go on on node2; once that can be asked: python -m runner stop"
         in done.out
     )
-    alone = on_lab(*words, "cluster.only=[node3]", seconds=60)
+    alone = on_lab(*words, "cluster.only=[node2]", seconds=60)
     assert alone.code == 5, alone
-    lab["node3"].plug()
+    lab["node2"].plug()
     done = on_lab(*words, seconds=60)
     assert done.code == 0, done
     assert lab.wait_idle() == {}
@@ -215,7 +217,7 @@ def test_a_terminal_that_closes_hurries_no_stop(
     stop.until(lambda: "told to stop by" in stop.err, "the stop")
     stop.send(signal.SIGHUP)
     assert stop.wait(10).code == 128 + signal.SIGHUP
-    for _, record in wait_until_ended(lab, run_id):
+    for _, record in wait_until_ended(lab, run_id, NODES):
         times = {event["kind"]: event["mono"] for event in record}
         assert times["ended"] - times["stopping"] > 3.5  # type: ignore[operator]
     assert lab.wait_idle() == {}
@@ -224,17 +226,17 @@ def test_a_terminal_that_closes_hurries_no_stop(
 def test_whoever_joins_a_run_ends_with_it(lab: Lab, on_lab: Launcher, detached: Start) -> None:
     """Also where a host of it is off by now: that is said, and is exit code 5."""
     run_id = detached("print=over", overrides=("lost_s=3",))
-    until_ended_everywhere = dict(wait_until_ended(lab, run_id))
-    assert len(until_ended_everywhere) == 4
-    lab["node3"].unplug()
+    until_ended_everywhere = dict(wait_until_ended(lab, run_id, NODES))
+    assert len(until_ended_everywhere) == 2
+    lab["node2"].unplug()
     limit = "cluster.ssh.connect_timeout=2"
     joined = on_lab("attach", "--run", run_id, "--cluster", "lab", limit, seconds=40)
     assert joined.code == 5, joined
-    assert "node3: it could not be reached: " in joined.err
-    assert joined.out.count("] over") == 3
+    assert "node2: it could not be reached: " in joined.err
+    assert joined.out.count("] over") == 1
     followed = on_lab("logs", "--follow", "--run", run_id, "--cluster", "lab", limit, seconds=40)
     assert followed.code == 3, followed
-    lab["node3"].plug()
+    lab["node2"].plug()
 
 
 def test_verbs_ask_the_cluster_of_the_run_that_is_on_record_here(
@@ -246,10 +248,10 @@ def test_verbs_ask_the_cluster_of_the_run_that_is_on_record_here(
     assert re.search(rf"^{run_id} +rank ", listed.out, re.MULTILINE)
     assert "note: on lab, like runs/latest; --cluster NAME chooses another cluster" in listed.err
     stopped = on_lab("stop", "--run", run_id)
-    assert (stopped.code, stopped.out.count(" 0 processes")) == (0, 4), stopped
+    assert (stopped.code, stopped.out.count(" 0 processes")) == (0, 2), stopped
     assert on_lab("logs", "--run", run_id, "--since", "0s").out == ""
     again = on_lab("stop", "--run", run_id)
-    assert (again.code, again.out.count(" 0 processes")) == (0, 4), again
+    assert (again.code, again.out.count(" 0 processes")) == (0, 2), again
     assert f"run {run_id} had ended" in again.err
     assert "told to stop" not in again.err
     assert f"note: on lab, like runs/{run_id}; " in stopped.err
@@ -289,7 +291,7 @@ def test_ps_names_silent_hosts(lab: Lab, on_lab: Launcher, detached: Start) -> N
     lab["node2"].unplug()
     done = on_lab("ps", "--cluster", "lab", "cluster.ssh.connect_timeout=2")
     assert done.code == 0, done
-    assert "node[1,3-4] of 4" in done.out, done
+    assert "node1 of 2" in done.out, done
     assert "node2: not asked: " in done.out
     lab["node2"].plug()
     assert on_lab("stop", "--run", run_id, "--cluster", "lab", seconds=60).code == 0
@@ -307,13 +309,13 @@ def test_attach_goes_on_where_a_killed_controller_ended(
     run = on_lab.start(
         *("cluster=lab", "grace_s=1"), *on_lab.rank_overrides("count=1500/0.004", "print=over")
     )
-    run.until(lambda: run.out.count("line 300") >= 4, "some lines")
+    run.until(lambda: run.out.count("line 300") >= 2, "some lines")
     run.kill()
     joined = on_lab.start("attach", "--cluster", "lab", *tail)
     done = joined.wait(60)
     assert done.code == 0, done
     assert f"run {run.run_id} succeeded" in done.err
-    for rank in range(4):
+    for rank in range(2):
         node = f"node{rank + 1}"
         there = lab[node].sh(f"cat ~/.runner/runs/{run.run_id}/{node}/attempt_0/rank_{rank}.out")
         here = (run.folder / "logs" / node / f"rank_{rank}.out").read_text()
@@ -336,7 +338,7 @@ def done_events(run: Controller) -> list[object]:
 def test_attach_from_another_host(lab: Lab, on_lab: Launcher) -> None:
     """The launch ran on node1 and was killed; node2 follows on, byte for byte."""
     ssh = {"key": "~/p/key", "known_hosts": "~/p/known_hosts"}
-    yaml = lab.write_cluster(on_lab.conf, "there", ssh=ssh).read_text()
+    yaml = lab.write_cluster(on_lab.conf, "there", NODES, ssh=ssh).read_text()
     for name in ("node1", "node2"):
         host = lab[name]
         host.write("~/p/key", lab.key.read_text(), 0o600)
@@ -347,13 +349,13 @@ def test_attach_from_another_host(lab: Lab, on_lab: Launcher) -> None:
     )
     python = f"cd ~/p && PYTHONPATH={ROOT} {sys.executable} -m runner"
     first = lab["node1"].popen(["sh", "-c", f"{python} cluster=lab {words} >out 2>&1"])
-    wait_until(lambda: "attempt_0/rank_2.out" in ranks_files(lab), "its ranks", 30)
+    wait_until(lambda: "attempt_0/rank_1.out" in ranks_files(lab), "its ranks", 30)
     for process in lab["node1"].processes():
         if "-m runner cluster=lab" in process.cmdline:
             lab["node1"].kill(process.pid)
     first.wait()
     text = lab["node2"].sh(f"{python} attach --cluster lab", timeout=60)
-    for rank in range(4):
+    for rank in range(2):
         node = f"node{rank + 1}"
         there = lab[node].sh(f"cat ~/.runner/runs/*/{node}/attempt_0/rank_{rank}.out")
         prefix = f"[{node}:{rank}] "
@@ -362,8 +364,8 @@ def test_attach_from_another_host(lab: Lab, on_lab: Launcher) -> None:
 
 
 def ranks_files(lab: Lab) -> str:
-    """The logs of node3."""
-    return lab["node3"].sh("find ~/.runner/runs -name 'rank_*.out' -size +0", check=False)
+    """The logs of node2."""
+    return lab["node2"].sh("find ~/.runner/runs -name 'rank_*.out' -size +0", check=False)
 
 
 @pytest.mark.parametrize(
@@ -376,7 +378,7 @@ def test_ctrl_c_while_attached_asks(
     """Detach or stop; Enter alone is the harmless one. Without a terminal it detaches."""
     run_id = detached("sleep=600")
     process, near = attached_on_a_terminal(on_lab)
-    seen = read_until(near, b"] up", 4)
+    seen = read_until(near, b"] up", 2)
     process.send_signal(signal.SIGINT)
     seen += read_until(near, b"Type d or s")
     os.write(near, f"{answer}\n".encode())
@@ -393,7 +395,7 @@ def test_who_said_stop_is_not_asked_again(on_lab: Launcher, detached: Start, lab
     """The next Ctrl-C hurries the stop, as at a launch; nothing abandons it."""
     detached("deaf", "sleep=600", overrides=("grace_s=60",))
     process, near = attached_on_a_terminal(on_lab)
-    read_until(near, b"] up", 4)
+    read_until(near, b"] up", 2)
     process.send_signal(signal.SIGINT)
     read_until(near, b"Type d or s")
     os.write(near, b"s\n")
@@ -410,15 +412,15 @@ def test_who_detaches_an_attached_run_lets_it_go(lab: Lab, on_lab: Launcher) -> 
     launched = on_lab.start(
         "cluster=lab", "disconnect_s=3", *on_lab.rank_overrides("print=up", "sleep=12")
     )
-    launched.until_printed("] up", 4)
+    launched.until_printed("] up", 2)
     joined = on_lab.start("attach", "--cluster", "lab")
-    joined.until_printed("] up", 4)
+    joined.until_printed("] up", 2)
     launched.kill()
     joined.send(signal.SIGINT)
     left = joined.wait(5)
     assert left.code == 0, left
     assert f"run {launched.run_id} goes on without this terminal\n" in left.err
-    for _, record in wait_until_ended(lab, launched.run_id):
+    for _, record in wait_until_ended(lab, launched.run_id, NODES):
         assert "detached" in [event["kind"] for event in record]
         assert record[-1]["state"] == "succeeded"
 
@@ -446,9 +448,9 @@ def test_outputs_come_home(lab: Lab, on_lab: Launcher) -> None:
     done = on_lab("cluster=lab", "task.outputs=['*.pt']", *on_lab.rank_overrides(*words))
     assert done.code == 0, done
     found = sorted(path.name for path in (done.folder / "outputs").rglob("*.pt"))
-    assert found == [f"ckpt_{rank}.pt" for rank in range(4)]
+    assert found == [f"ckpt_{rank}.pt" for rank in range(2)]
     assert not [*(done.folder / "outputs").rglob("scratch*")]
-    assert "pulled 4 files" in done.err
+    assert "pulled 2 files" in done.err
 
     never = on_lab(
         *("cluster=lab", "task.outputs=['*.pt']", "pull_outputs=never"),
@@ -458,7 +460,7 @@ def test_outputs_come_home(lab: Lab, on_lab: Launcher) -> None:
     assert not (never.folder / "outputs").exists()
     pulled = on_lab("pull", "--run", never.folder.name, "--cluster", "lab")
     assert pulled.code == 0, pulled
-    assert len([*(never.folder / "outputs").rglob("*.pt")]) == 4
+    assert len([*(never.folder / "outputs").rglob("*.pt")]) == 2
     assert (never.folder / "hosts" / "node2" / "state.json").exists()
     assert "nothing new" in on_lab("pull", "--cluster", "lab").out
     assert lab.wait_idle() == {}
@@ -473,10 +475,10 @@ def test_attach_stops_nothing_that_it_cannot_reach(
     run_id = detached("sleep=600", overrides=("lost_s=2",))
     with lab.cut_off("node2"):
         joined = on_lab.start("attach", "--cluster", "lab", "cluster.ssh.connect_timeout=1")
-        joined.until(lambda: joined.out.count("] up") == 3, "three of them", 30)
+        joined.until(lambda: joined.out.count("] up") == 1, "the other one", 30)
         time.sleep(4)
         assert joined.process.poll() is None
-        assert all(lab.leftovers().get(name) for name in lab.hosts)
+        assert all(lab.leftovers().get(name) for name in NODES)
         joined.kill()
     assert on_lab("stop", "--run", run_id, "--cluster", "lab", seconds=60).code == 0
 

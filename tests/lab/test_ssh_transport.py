@@ -30,6 +30,7 @@ from runner.transport.base import Channel, Transport
 from runner.transport.local import LocalTransport
 from runner.transport.ssh import stream
 from runner.transport.ssh.transport import SshTransport
+from tests.lab.waiting import wait_until
 
 pytestmark = [pytest.mark.timeout(60), pytest.mark.promise(7)]
 
@@ -469,10 +470,7 @@ def test_nothing_of_a_connection_stays_behind(place: Place) -> None:
     with listener(lambda link: link.sendall(b"SSH-2.0-x\r\n")) as node, pytest.raises(NotReady):
         place.transport(connect_timeout=0.3).open(node, "true")
     transport.close()
-    deadline = time.monotonic() + 3
-    while left := set(threading.enumerate()) - before:
-        assert time.monotonic() < deadline, left
-        time.sleep(0.05)
+    wait_until(lambda: set(threading.enumerate()) <= before, "the end of the threads", 3)
 
 
 # Our keys
@@ -547,10 +545,7 @@ def agent(place: Place, monkeypatch: pytest.MonkeyPatch, *keys: Path) -> Iterato
     process = subprocess.Popen(["ssh-agent", "-D", "-a", path], stdout=subprocess.DEVNULL)
     try:
         monkeypatch.setenv("SSH_AUTH_SOCK", str(path))
-        deadline = time.monotonic() + 5
-        while not path.exists():
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        wait_until(path.exists, "the agent's socket", 5)
         subprocess.run(["ssh-add", "-q", *keys], check=True, stderr=subprocess.DEVNULL)
         yield
     finally:

@@ -323,7 +323,7 @@ def test_a_plan_is_ready_to_paste_and_writes_nothing(lab: Lab, on_lab: Launcher)
     assert [each["node"] for each in plan["nodes"]] == list(lab.hosts)
     assert [each["ranks"] for each in plan["nodes"]] == [[0], [1], [2], [3]]
     assert (plan["run_id"], plan["task"], plan["world_size"]) == ("one", "env", 4)
-    assert (plan["meeting"], plan["master_addr"]) == ("assumed", lab["node1"].address)
+    assert (plan["rendezvous_reason"], plan["master_addr"]) == ("assumed", lab["node1"].address)
     assert not (on_lab.folder / "runs").exists()
     for host in lab.hosts.values():
         assert host.sh("ls -A ~/.runner 2>/dev/null || true") == ""

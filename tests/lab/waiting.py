@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import select
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from tests.lab.inspecting import events_by_node
@@ -54,12 +54,14 @@ def wait_until_idle(lab: Lab, timeout: float = 20) -> None:
     assert lab.wait_idle(timeout) == {}
 
 
-def wait_until_ended(lab: Lab, run_id: str) -> Iterator[tuple[str, list[dict[str, object]]]]:
-    """Wait for the last event of a run on every host; return each host's name and events."""
+def wait_until_ended(
+    lab: Lab, run_id: str, nodes: Iterable[str] = ()
+) -> Iterator[tuple[str, list[dict[str, object]]]]:
+    """Wait for the last event of a run on some hosts, or all; return their names and events."""
     found: list[tuple[str, list[dict[str, object]]]] = []
 
     def ended() -> bool:
-        found[:] = events_by_node(lab, run_id)
+        found[:] = events_by_node(lab, run_id, nodes)
         return all(events and events[-1]["kind"] == "ended" for _, events in found)
 
     wait_until(ended, f"the end of {run_id} on every host", 40, detail=lambda: found)

@@ -1,0 +1,97 @@
+"""Everyday projects: hyphens in node names, two projects on one cluster, an earlier runs/."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import subprocess
+
+import pytest
+
+from tests.lab.lab import Lab, LabFactory
+from tests.lab.launching import Launcher
+from tests.lab.waiting import wait_until_idle
+
+pytestmark = [pytest.mark.promise(10), pytest.mark.documents("docs/commands.md")]
+
+TWO = ("cluster=lab", "cluster.only=[node1,node2]")
+
+
+def printed_commands(text: str) -> dict[str, list[str]]:
+    """Return the words of the printed commands, by verb."""
+    lines = re.findall(r"^ +python -m runner (\w+) +(--run .+)$", text, re.MULTILINE)
+    return {verb: [verb, *shlex.split(words)] for verb, words in lines}
+
+
+def test_node_names_with_a_hyphen(lab_factory: LabFactory, launcher: Launcher) -> None:
+    """Launch, ps, logs and stop take a key with `gpu-01` in it, as the printed commands do."""
+    launcher.entry = "plain"
+    lab = lab_factory(names=["gpu-01", "gpu-02"])
+    lab.write_cluster(launcher.conf)
+    address = f"cluster.nodes.gpu-02.host={lab['gpu-02'].address}"
+    words = launcher.rank_overrides("print=up", "sleep=600")
+    done = launcher("cluster=lab", address, "detach=true", "cluster.nodes.gpu-01.env.A=b", *words)
+    assert done.code == 0, done
+    commands = printed_commands(done.err)
+    assert address in commands["stop"], done
+    listed = launcher("ps", "--cluster", "lab", address)
+    assert re.search(rf"^{done.folder.name} .*running", listed.out, re.MULTILINE), listed
+    logs = launcher(*(word for word in commands["logs"] if word != "--follow"))
+    assert sorted(logs.out.splitlines()) == ["[gpu-01:0] up", "[gpu-02:1] up"], logs
+    stopped = launcher(*commands["stop"])
+    assert stopped.code == 0, stopped
+    assert stopped.out.count("  0 processes") == 2, stopped
+    wait_until_idle(lab)
+
+
+def test_two_projects_on_one_cluster(lab: Lab, plainly: Launcher) -> None:
+    """Each has its own records and its own latest run; an id ends that run and no other."""
+    other = plainly.in_folder(plainly.folder.parent / "other project")
+    other.folder.mkdir()
+    find = ("--cluster", "lab", "--config-dir", str(plainly.conf))
+    words = (*TWO, "detach=true", "stop.grace_s=1")
+    first = plainly(*words, "run_id=first", *plainly.rank_overrides("print=first", "sleep=600"))
+    ranks = other.rank_overrides("print=second", "sleep=600")
+    second = other(*words, "run_id=second", *find[2:], *ranks)
+    assert (first.code, second.code) == (0, 0), (first, second)
+    for user, run in ((plainly, "first"), (other, "second")):
+        records = {path.parent.resolve().name for path in user.folder.glob("runs/*/plan.json")}
+        assert records == {run}
+        assert (user.folder / "runs" / "latest").resolve().name == run
+        logs = user("logs", "--run", run, *find)
+        assert sorted(logs.out.splitlines()) == [f"[node1:0] {run}", f"[node2:1] {run}"], logs
+    stopped = plainly("stop", "--run", "first", "--cluster", "lab")
+    assert stopped.code == 0, stopped
+    listed = json.loads(plainly("ps", "--cluster", "lab", "--json").out)["runs"]
+    states = {row["run_id"]: row["state"] for row in listed}
+    assert states.get("second") == "running", states
+    assert "first" not in states
+    why = plainly("why")
+    assert "run first " in why.out, why
+    assert other("stop", "--run", "second", *find).code == 0
+    wait_until_idle(lab)
+
+
+def test_a_runs_folder_that_was_there_before(plainly: Launcher) -> None:
+    """Our records there are not pushed, and git shows none of them but the link `latest`."""
+
+    def git(*words: str) -> str:
+        argv = ["git", "-c", "user.name=a", "-c", "user.email=a@b", *words]
+        return subprocess.run(
+            argv, cwd=plainly.folder, check=True, capture_output=True, text=True
+        ).stdout
+
+    events = plainly.folder / "runs" / "tb" / "events"
+    events.parent.mkdir(parents=True)
+    events.write_text("scalars")
+    git("init", "-q")
+    git("add", ".")
+    git("commit", "-qm", "first")
+    words = [*TWO, *plainly.rank_overrides("print=hi")]
+    launches = [plainly(*words) for _ in range(2)]
+    assert [done.code for done in launches] == [0, 0], launches
+    assert git("status", "--porcelain").splitlines() == ["?? runs/latest"]
+    releases = {json.loads((done.folder / "plan.json").read_text())["release"] for done in launches}
+    assert len(releases) == 1, "the record of a run changed the code"
+    assert events.read_text() == "scalars"
