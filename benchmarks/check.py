@@ -1,4 +1,4 @@
-"""How long `check` takes: every look at a cluster, against one parallel `ssh HOST true`.
+"""Duration of `check`, against one parallel `ssh HOST true`.
 
     python -m benchmarks.check [--hosts 1 4 8 16] [--pairs 5]
 

@@ -1,4 +1,4 @@
-"""What the runner itself takes while ranks train: of a host's CPU and memory, and of their time.
+"""Cost of the runner while ranks train: CPU and memory of a host, and time of the training.
 
     python -m benchmarks.cost [--minutes 5] [--lines 5000] [--pairs 6] [--epochs 3]
 

@@ -1,4 +1,4 @@
-"""How fast a run ends: one failed rank, with and without a controller, Ctrl-C, and `stop`.
+"""Duration of a run's end: one failed rank, with and without a controller, Ctrl-C, and `stop`.
 
     python -m benchmarks.ends [--hosts 2 4 8] [--rounds 5]
 

@@ -1,4 +1,4 @@
-"""Many lines: 4 ranks of 200,000 lines of 100 bytes, against hand-written ssh + torchrun.
+"""Log throughput: 4 ranks of 200,000 lines of 100 bytes, against hand-written ssh + torchrun.
 
     python -m benchmarks.logs [--lines 200000] [--pairs 3]
 

@@ -1,4 +1,4 @@
-"""How long a run stands still when a host loses its power and a spare takes its place.
+"""Standstill of a run when a host loses its power and a spare takes its place.
 
     python -m benchmarks.relaunch [--rounds 3] [--limits 15/5 3/0.5]
 

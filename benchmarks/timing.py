@@ -1,4 +1,4 @@
-"""What several benchmarks do alike."""
+"""Timing helpers that several benchmarks share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Specs, facts and plans for tests, in as few words as a test can bear."""
+"""Builders of specs, facts and plans for tests."""
 
 from __future__ import annotations
 

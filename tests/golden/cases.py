@@ -1,4 +1,4 @@
-"""The launches whose plans are on record: what was asked, and what the hosts are."""
+"""Launches whose plans are on record: the request, and the hosts' facts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From the words of a command line, and a folder of YAML, to runs: in this process."""
+"""The command line in this process: from words and a folder of YAML to runs."""
 
 from __future__ import annotations
 

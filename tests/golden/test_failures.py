@@ -1,4 +1,4 @@
-"""The page of known failures is made from what the code knows, and from what ranks really wrote."""
+"""The page of known failures: made from the code, and from real output of ranks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page of faults is made of the list that is tried on the lab."""
+"""The page of faults: made from the list that is tried on the lab."""
 
 from __future__ import annotations
 

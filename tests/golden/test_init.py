@@ -1,4 +1,4 @@
-"""`scaffold` writes YAML that composes, teaches, and takes nothing's place."""
+"""`init` writes YAML that composes and explains itself, and overwrites nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a value comes from: the place that won, and those it overrides."""
+"""Origins of values: the setting that won, and those it overrides."""
 
 from __future__ import annotations
 

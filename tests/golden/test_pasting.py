@@ -1,4 +1,4 @@
-"""What `dry_run` shows is pasted into a real shell, and starts exactly what a launch would."""
+"""Commands of `dry_run`, pasted into a real shell, start exactly what a launch would."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page on programs says what a launch would run."""
+"""The page on programs: its commands are those of a launch."""
 
 from __future__ import annotations
 

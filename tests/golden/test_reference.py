@@ -1,4 +1,4 @@
-"""The schema explains itself, and the page made of it is current and true."""
+"""The configuration reference: made from the schema, current and complete."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page of the ways to meet: its commands are those of a plan, its table is what is tried."""
+"""The page on rendezvous: its commands are those of a plan, its table is what is tried."""
 
 from __future__ import annotations
 

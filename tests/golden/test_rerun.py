@@ -1,4 +1,4 @@
-"""A past run again: its record makes the same `Spec`, and the words change it as they would."""
+"""Reruns: a record makes the same `Spec`, and overrides change it as usual."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a person sees of `check`: a cluster that is well, and one with several things wrong."""
+"""Output of `check`: a healthy cluster, and one with several problems."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How faults come about on the lab, and how each is undone."""
+"""Causes of faults on the lab, and their cures."""
 
 from __future__ import annotations
 

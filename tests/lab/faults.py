@@ -1,4 +1,4 @@
-"""The faults that are tried: how each comes about, and what a person has to read of it.
+"""List of the faults under test: how each is caused, and what a person must read about it.
 
 `docs/faults.md` is made of this list, by `pytest tests/golden/test_faults_page.py --update-golden`.
 """

@@ -1,4 +1,4 @@
-"""The supervisors' own connections: who knows the token is heard, nobody else does any harm."""
+"""Connections between supervisors: holders of the token are heard, strangers do no harm."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Removing what ended runs left on real hosts, and nothing that is in use."""
+"""`clean` on real hosts: ended runs are removed, and nothing that is in use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command line as a process of its own: what it imports, and what it shows."""
+"""The command line as a process: what it imports, and what it prints."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The code on its way to real hosts: intact, once, whole or not at all."""
+"""Code pushed to real hosts: intact, once, whole or not at all."""
 
 from __future__ import annotations
 

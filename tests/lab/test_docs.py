@@ -1,4 +1,4 @@
-"""What README and docs tell people to type works as it stands there."""
+"""Commands of README and docs: each works as printed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Faults of all kinds: host and cause stand in the last lines, the exit code is right, in time."""
+"""Faults of all kinds: the last lines name host and cause, and the exit code is right."""
 
 from __future__ import annotations
 

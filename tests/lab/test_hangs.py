@@ -1,4 +1,4 @@
-"""Runs that hang: who waits for whom is named, attached or not; the ranks' stacks on request."""
+"""Runs that hang: the report names the rank that the others wait for, and shows stacks."""
 
 from __future__ import annotations
 

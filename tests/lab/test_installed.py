@@ -1,4 +1,4 @@
-"""The wheel, installed where nothing else of ours is, in a project that has nothing to do with us.
+"""The wheel, installed apart from this repository, in a project of somebody else.
 
 The environment has what the wheel depends on from the tests' own, by a `.pth` file: torch alone
 would take minutes to install.

@@ -1,4 +1,4 @@
-"""The lab keeps its promises: what every other test on real hosts relies on."""
+"""The lab itself: what every other test on real hosts relies on."""
 
 from __future__ import annotations
 

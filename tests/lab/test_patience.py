@@ -1,4 +1,4 @@
-"""Slow hosts, long setups, consoles nobody reads: no one is given up early, or waited for."""
+"""Slow hosts, long setups, unread consoles: none is given up early, and none holds up the rest."""
 
 from __future__ import annotations
 

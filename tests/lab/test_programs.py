@@ -1,4 +1,4 @@
-"""Every kind of program there is, started on real hosts as it was written."""
+"""Programs of every kind, started on real hosts as they were written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run needs to be ended for certain, with real processes that do their worst.
+"""Proof of death, with real processes that do their worst to survive.
 
 Once with a cgroup of the run's own, once where none can be made.
 """

@@ -1,4 +1,4 @@
-"""A run comes home over a real link: whole, resumably, and nowhere but into its folder."""
+"""Download of a run over a real connection: whole, resumable, and only into its folder."""
 
 from __future__ import annotations
 

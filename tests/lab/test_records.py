@@ -1,4 +1,4 @@
-"""Records that were cut off, damaged, or made by an earlier version: still listed, read, ended."""
+"""Damaged records: a run that was cut off is still listed and read."""
 
 from __future__ import annotations
 

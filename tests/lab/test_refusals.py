@@ -1,4 +1,4 @@
-"""What is wrong before a start: one clear message, the right exit code, nothing started.
+"""Refusals before a start: one clear message, the right exit code, nothing started.
 
 Each case is a table row; every one is checked for a traceback, for its time, and for hosts that
 are as they were.

@@ -1,4 +1,4 @@
-"""A run that starts once more by itself: on which nodes, from where, how often, and its end."""
+"""Relaunch by the controller: on which nodes, from which step, how often, and its end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run that nobody stays with starts once more by itself, on the nodes that are left."""
+"""Relaunch of a detached run by its hosts, on the nodes that are left."""
 
 from __future__ import annotations
 

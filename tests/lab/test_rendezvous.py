@@ -1,4 +1,4 @@
-"""Every way nodes meet, on real hosts with real torchrun: each ends as runs end."""
+"""Rendezvous of every kind, on real hosts with real torchrun, and every way a run ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A past run again on real hosts: the code it ran then, or nothing is started."""
+"""Reruns on real hosts: the recorded code runs, or nothing is started."""
 
 from __future__ import annotations
 

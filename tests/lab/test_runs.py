@@ -1,4 +1,4 @@
-"""A run has a name: left, found, read, joined, fetched and ended, from any machine."""
+"""Verbs about a run, from any machine: detach, ps, logs, attach, pull and stop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The server that a run's programs need, as their supervisors see to it; on this machine."""
+"""An etcd that belongs to a run, as supervisors start and end it; on this machine."""
 
 from __future__ import annotations
 

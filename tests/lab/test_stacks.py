@@ -1,4 +1,4 @@
-"""Asking Python processes for their stacks, and seeing whether they move."""
+"""Stacks of Python processes, and whether they make progress."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ways nodes meet, and how a run ends on each: what is tried, and what comes of it.
+"""Rendezvous and endings under test: the cases of `test_rendezvous.py`.
 
 `docs/rendezvous.md` has its table from this list: `pytest tests/golden/test_rendezvous_page.py
 --update-golden`.

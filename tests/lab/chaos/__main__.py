@@ -1,4 +1,4 @@
-"""Let many random things happen to runs on real hosts, and report.
+"""Command line of the chaos test: many random events on real hosts, and a report.
 
     python -m tests.lab.chaos --events 1000 --seed 7 --report docs/chaos.md
 

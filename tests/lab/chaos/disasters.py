@@ -1,4 +1,4 @@
-"""The kinds of events that hit whole hosts, and so the bystander too."""
+"""Events that hit whole hosts, and so the bystander too."""
 
 from __future__ import annotations
 

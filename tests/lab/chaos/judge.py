@@ -1,4 +1,4 @@
-"""What must hold after each event: no process left, no byte lost, every record readable."""
+"""Judge of a run after each event: no process left, no byte lost, every record readable."""
 
 from __future__ import annotations
 

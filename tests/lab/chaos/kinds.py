@@ -1,4 +1,4 @@
-"""The kinds of events: what is done to processes, and what the rules say must follow."""
+"""Events that hit processes, and what must follow from each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What came of the events: in a few lines, and as a page."""
+"""Report of the events: in a few lines, and as a page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an event can see and do: a victim, a bystander, the hosts, and chance."""
+"""Scene of an event: a victim, a bystander, the hosts, and chance."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A session of events on one lab: what is run, hit, judged, and kept as evidence."""
+"""Session of events on one lab: runs are started, hit, judged, and kept as evidence."""
 
 from __future__ import annotations
 

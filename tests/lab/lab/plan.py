@@ -1,4 +1,4 @@
-"""What a lab shall be: its hosts and their networks, as plain data."""
+"""Plan of a lab: its hosts and their networks, as plain data."""
 
 from __future__ import annotations
 

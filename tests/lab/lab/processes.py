@@ -1,4 +1,4 @@
-"""What runs in a PID namespace, read from its /proc."""
+"""Processes of a PID namespace, read from its /proc."""
 
 from __future__ import annotations
 

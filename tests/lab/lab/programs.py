@@ -1,4 +1,4 @@
-"""Running the system's programs, and saying what went wrong when one fails."""
+"""Programs of the system: run them, and report why one failed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A rank that waits: hanging.py HOW RANK. The rank does not come to what the others wait in."""
+"""A rank that waits: hanging.py HOW RANK. That rank never joins what the others wait in."""
 
 import os
 import sys

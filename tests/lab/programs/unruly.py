@@ -1,4 +1,4 @@
-"""What a rank can do to be hard to end.
+"""A rank that is hard to end.
 
 zombies=N  forks  hops  bare  sheds=SECONDS  stray=PATH  escape=PATH
 headless=PATH  pid=PATH

@@ -1,4 +1,4 @@
-"""The checks: what each says of hosts that are well, and of those that are not."""
+"""Checks: their findings on healthy hosts and on others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The checks of driver, health and system: every outcome, on hosts well but for one thing."""
+"""Checks of driver, health and system: every outcome, one fault at a time."""
 
 from __future__ import annotations
 

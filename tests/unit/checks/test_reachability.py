@@ -1,4 +1,4 @@
-"""What is made of the tries of hosts to reach each other, and of their name look-ups."""
+"""Findings from the hosts' tries to reach each other, and from their name look-ups."""
 
 from __future__ import annotations
 

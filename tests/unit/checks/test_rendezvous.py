@@ -1,4 +1,4 @@
-"""The check of how nodes are to meet: each outcome, on one host of two."""
+"""Check of the rendezvous: each outcome, on one host of two."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`task.args` becomes the words a program gets, and the program reads the same values from them."""
+"""`task.args` become words, from which the program reads the same values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Composed values become a `Spec`, or every problem is told at once."""
+"""Composed values become a `Spec`, or all problems are reported at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What starts a task's processes: what each way takes, and what it cannot."""
+"""Task entries: the settings that each takes, and those it cannot take."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which machines a run uses, and in which order."""
+"""Nodes of a run, and their order."""
 
 from __future__ import annotations
 

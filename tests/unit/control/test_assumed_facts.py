@@ -1,4 +1,4 @@
-"""Facts that nobody reported: what `dry_run=offline` assumes, and says so."""
+"""Assumed facts of `dry_run=offline`, and the note about them."""
 
 from __future__ import annotations
 

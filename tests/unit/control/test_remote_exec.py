@@ -1,4 +1,4 @@
-"""One command on every host: what they print, how they end, and whom nothing is heard of."""
+"""One command on every host: output, ends, and silent hosts."""
 
 from __future__ import annotations
 

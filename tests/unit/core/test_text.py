@@ -1,4 +1,4 @@
-"""Text of others on our terminal."""
+"""Foreign text on our terminal."""
 
 from __future__ import annotations
 

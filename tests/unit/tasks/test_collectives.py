@@ -1,4 +1,4 @@
-"""What the shipped task `collectives` works out without torch."""
+"""Reports of the shipped task `collectives`, without torch."""
 
 from __future__ import annotations
 

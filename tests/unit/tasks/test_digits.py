@@ -1,4 +1,4 @@
-"""The shipped digits are what their description says; torch is not needed to know."""
+"""The shipped digits match their description; no torch needed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Problems as a person reads them: the same one on many hosts is one."""
+"""Problems as a person reads them: equal ones of many hosts are one."""
 
 from __future__ import annotations
 

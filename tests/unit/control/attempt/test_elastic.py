@@ -1,4 +1,4 @@
-"""What a person hears of the memberships of a run."""
+"""Messages about the memberships of an elastic run."""
 
 from __future__ import annotations
 

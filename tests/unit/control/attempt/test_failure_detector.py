@@ -1,4 +1,4 @@
-"""Judging silent nodes: which are declared lost, and which are waited for."""
+"""The failure detector: lost nodes, and nodes worth waiting for."""
 
 from __future__ import annotations
 

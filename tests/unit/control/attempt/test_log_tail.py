@@ -1,4 +1,4 @@
-"""Following the files of a node: nothing lost, nothing doubled, nothing pulled that may wait."""
+"""Log tail of a node: nothing lost, nothing doubled, nothing pulled too early."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who decides whether a run starts once more: the hosts, or its controller."""
+"""Peer status: the hosts or the controller decide about a relaunch."""
 
 from __future__ import annotations
 

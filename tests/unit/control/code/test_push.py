@@ -1,4 +1,4 @@
-"""One release on its way to many hosts, whose own end is real and whose wires are not."""
+"""Push of one release to many hosts, with real agents and simulated connections."""
 
 from __future__ import annotations
 

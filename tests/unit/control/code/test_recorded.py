@@ -1,4 +1,4 @@
-"""A past run's code: what the hosts hold, what is here if it is the same, or nothing."""
+"""Code of a past run: the hosts' release, the same code here, or none."""
 
 from __future__ import annotations
 

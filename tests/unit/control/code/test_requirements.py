@@ -1,4 +1,4 @@
-"""The packages a project names, in each kind of file.
+"""Requirements of a project, from files of every kind.
 
 uv.lock, pylock.toml and the compiled requirements are what uv 0.13 wrote for one small project.
 """

@@ -1,4 +1,4 @@
-"""The code as it is now: hashed in the background, and read as it was hashed."""
+"""Snapshots of the code: hashed in the background, and read as they were hashed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What of a project is pushed, and what is nobody's code."""
+"""Files of a project that are pushed, and files that are not code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a pull makes of what a host says, whatever that is, and where it puts it."""
+"""Downloads, whatever a host says and wherever it points."""
 
 from __future__ import annotations
 

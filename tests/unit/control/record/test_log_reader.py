@@ -1,4 +1,4 @@
-"""The logs of many ranks one after the other: in order, and never many of them in memory."""
+"""Logs of many ranks one after the other, in order and in bounded memory."""
 
 from __future__ import annotations
 

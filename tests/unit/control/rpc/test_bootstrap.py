@@ -1,4 +1,4 @@
-"""What travels with a connection."""
+"""Code that travels with a connection."""
 
 from __future__ import annotations
 

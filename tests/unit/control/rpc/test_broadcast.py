@@ -1,4 +1,4 @@
-"""A request to many hosts, of which one answers pings only."""
+"""A request to many hosts, one of which answers pings only."""
 
 from __future__ import annotations
 

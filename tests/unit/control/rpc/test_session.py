@@ -1,4 +1,4 @@
-"""The controller's end of a wire, over a channel that exists in memory only."""
+"""The controller's end of a connection, over a channel in memory."""
 
 from __future__ import annotations
 

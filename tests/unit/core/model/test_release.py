@@ -1,4 +1,4 @@
-"""What a release is called, and which trees can be one."""
+"""Releases: their names, and the trees that can be one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs as their hosts tell of them: those that may do with fewer nodes."""
+"""Runs as hosts report them, also elastic ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was asked, and what follows from it."""
+"""The spec, and what follows from it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Why a run failed: the last words of the rank that failed first, and what is known of them."""
+"""Diagnosis: the last output of the first failed rank, and known causes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is known of failures: an entry each, found in what a rank really wrote."""
+"""Known failures, each found in real output of a rank."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who takes part: starts of ranks, put together by where they meet."""
+"""Memberships, from the starts of ranks."""
 
 from __future__ import annotations
 

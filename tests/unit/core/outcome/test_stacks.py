@@ -1,4 +1,4 @@
-"""Stacks of many ranks as one picture: what is alike, and who waits for whom."""
+"""Stacks of many ranks as one picture: equal stacks, and the rank that others wait for."""
 
 from __future__ import annotations
 

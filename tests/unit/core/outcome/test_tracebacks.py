@@ -1,4 +1,4 @@
-"""What a program said last."""
+"""The last traceback of a program."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a run ended and why, folded from what was seen.
+"""The verdict on a run: a fold over its events.
 
 Nodes a and b have two ranks each; times are seconds on the controller's clock.
 """

@@ -1,4 +1,4 @@
-"""How a run ended in which torch numbers the ranks, and nodes come and go.
+"""The verdict on an elastic run.
 
 Nodes a, b and c have one rank each; times are seconds on the controller's clock.
 """

@@ -1,4 +1,4 @@
-"""Where nodes meet, and over which interface."""
+"""Training addresses and interfaces."""
 
 from __future__ import annotations
 

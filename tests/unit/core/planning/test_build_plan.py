@@ -1,4 +1,4 @@
-"""What `build_plan` decides and refuses; whole plans are in tests/golden."""
+"""`build_plan`: its choices and refusals; whole plans are in tests/golden."""
 
 from __future__ import annotations
 

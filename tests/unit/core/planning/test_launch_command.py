@@ -1,4 +1,4 @@
-"""What starts the ranks of a node, as commands and as an order."""
+"""Launch commands of a node, and its order."""
 
 from __future__ import annotations
 

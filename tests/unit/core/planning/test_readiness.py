@@ -1,4 +1,4 @@
-"""What makes a start pointless, one problem at a time, as a person reads it."""
+"""Readiness: each problem that makes a start pointless, as a person reads it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What torchrun is told of the meeting, by every way there is."""
+"""torchrun's rendezvous flags, for every backend."""
 
 from __future__ import annotations
 

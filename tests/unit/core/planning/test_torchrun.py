@@ -1,4 +1,4 @@
-"""torchrun's command line, and what torchrun makes of a task's arguments."""
+"""torchrun's command line, and the arguments that reach the task."""
 
 from __future__ import annotations
 

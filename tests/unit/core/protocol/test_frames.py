@@ -1,4 +1,4 @@
-"""Frames survive being cut anywhere; what is no frame is refused."""
+"""Frames survive being cut anywhere; anything else is refused."""
 
 from __future__ import annotations
 

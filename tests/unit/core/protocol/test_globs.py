@@ -1,4 +1,4 @@
-"""Which paths the patterns of a task's outputs match."""
+"""Globs of a task's outputs, and the paths they match."""
 
 from __future__ import annotations
 

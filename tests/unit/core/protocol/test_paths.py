@@ -1,4 +1,4 @@
-"""Where things lie on a host."""
+"""Paths of a run on a host."""
 
 from __future__ import annotations
 

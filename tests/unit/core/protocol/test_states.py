@@ -1,4 +1,4 @@
-"""The life of a run on one host."""
+"""States of a run on one host."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What hosts need, and make of it, when they start a run once more by themselves."""
+"""Handover: what hosts need to relaunch a run by themselves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who takes part in the next attempt of a run that failed."""
+"""Relaunch policy: the nodes of the next attempt."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the parent makes of the answers of its children: setup, interpreter, GPUs."""
+"""Results of child processes: setup, interpreter, GPUs."""
 
 from __future__ import annotations
 

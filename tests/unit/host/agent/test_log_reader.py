@@ -1,4 +1,4 @@
-"""Reading logs from somewhere in them: the last lines, or those of the last minutes."""
+"""Log reader of the agent: the last lines, or those of the last minutes."""
 
 from __future__ import annotations
 

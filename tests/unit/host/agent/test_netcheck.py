@@ -1,4 +1,4 @@
-"""The tries of hosts to reach each other, over the loopback interface."""
+"""Connections that hosts try to each other, over the loopback interface."""
 
 from __future__ import annotations
 

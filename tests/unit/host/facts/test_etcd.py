@@ -1,4 +1,4 @@
-"""What a host learns of etcd: from what the program prints, and from what an endpoint answers."""
+"""Facts about etcd: from the program's output, and from an endpoint."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether logind would kill a run at logout, read from trees of files that look like a host's."""
+"""logind's settings, read from trees of files like a host's."""
 
 from __future__ import annotations
 

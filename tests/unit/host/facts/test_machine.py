@@ -1,4 +1,4 @@
-"""Cores, memory and load, read from trees of files that look like /proc and /sys."""
+"""Cores, folders and commands, read from trees of files like /proc and /sys."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who listens on a port, as /proc tells it."""
+"""Listeners on a port, from /proc."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cgroups, read from trees of files that look like /proc and /sys."""
+"""Cgroups, read from trees of files like /proc and /sys."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Why a rank died, as its host can tell: by the kernel's log, of which these are real lines."""
+"""Exit causes of ranks, from real lines of the kernel's log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What goes and what stays when a host is cleaned."""
+"""Garbage collection on a host: what goes and what stays."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which releases a host has, and which of them may go."""
+"""The release store: what a host has, and what may go."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A release on its way in: whole or not at all."""
+"""The release writer: a release arrives whole or not at all."""
 
 from __future__ import annotations
 

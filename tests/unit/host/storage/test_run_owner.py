@@ -1,4 +1,4 @@
-"""Whose a run is: of this machine, of an earlier boot of it, or of another one on the same disk."""
+"""Owners of runs: this machine, an earlier boot of it, or another one on the same disk."""
 
 from __future__ import annotations
 

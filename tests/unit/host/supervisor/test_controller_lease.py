@@ -1,4 +1,4 @@
-"""Whether an attempt needs a controller, and by whose word it does not."""
+"""The controller lease: an attempt with it, without it, and detached."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The user's ssh configuration: what it settles, what the YAML settles over it."""
+"""The user's ssh configuration, and the YAML's settings over it."""
 
 from __future__ import annotations
 

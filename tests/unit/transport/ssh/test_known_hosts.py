@@ -1,4 +1,4 @@
-"""Known hosts: every form of a line, and what a key that a machine shows is worth."""
+"""Known hosts: every form of a line, and the verdict on a shown key."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Prefixes, colours, and what ranks may do to a terminal."""
+"""Prefixes, colours, and control sequences from ranks."""
 
 from __future__ import annotations
 

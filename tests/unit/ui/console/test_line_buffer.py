@@ -1,4 +1,4 @@
-"""Lines out of pieces: torn, redrawn, unfinished."""
+"""Lines from pieces: torn, redrawn, unfinished."""
 
 from __future__ import annotations
 

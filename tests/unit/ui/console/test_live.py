@@ -1,4 +1,4 @@
-"""The console on a terminal: what is on the screen, and what is left of it."""
+"""The live console on a terminal: its screen, and what is left of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The plain console: whole lines, and nobody waits for it."""
+"""The plain console: whole lines, and no rank waits for it."""
 
 from __future__ import annotations
 

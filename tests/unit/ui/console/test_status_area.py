@@ -1,4 +1,4 @@
-"""The live area: what it says, and how little room it takes."""
+"""The live status area: its text, and its size."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a pull says of itself."""
+"""Report of a pull."""
 
 from __future__ import annotations
 

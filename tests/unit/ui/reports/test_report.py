@@ -1,4 +1,4 @@
-"""What a run says at its beginning and at its end, to the letter."""
+"""Report of a run at its beginning and its end, word for word."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the verbs print."""
+"""Tables of the verbs."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What stands before the real torch on PYTHONPATH where torch is not what is tested."""
+"""Stand-in for torch, put before the real one on PYTHONPATH where torch is not under test."""
