@@ -1,7 +1,7 @@
-"""Follow the files of one node by offset.
+"""Log tailing: read the events and logs of one node by offset, as they grow.
 
-One outstanding read per file, so that unread output stays on its host and a stop never queues
-behind it.
+Each file has at most one outstanding read, so that unread output stays on its host and a stop never
+queues behind it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ CHUNK = 256 << 10
 
 @dataclass
 class _TailedFile:
-    """One followed file: how far we have it, and whether we have all of it."""
+    """One followed file, read up to `offset`."""
 
     source: str
     stream: str
@@ -33,16 +33,16 @@ class _TailedFile:
 
 
 class LogTailer:
-    """The files of one node in one attempt.
+    """The events and logs of one node in one attempt.
 
     Args:
-        share: The node's share of the plan.
+        node_plan: The node's part of the plan.
         sink: Takes (source, stream, offset, bytes) of the logs, in order per file.
-        logs: Whether to follow the logs too, or the events only.
-        begin: Where the logs of ranks and the program begin: `tail` lines before their end, or
-            `since` so many seconds ago; empty for the first byte.
-        ranks: The ranks whose logs are wanted; None for all logs there are. Which of them the
-            node has, is known by the plan, or learned from the events where torch decides.
+        logs: Whether to read the logs too, or the events only.
+        start_at: Where logs begin: `tail` lines before their end, or `since` that many seconds ago;
+            empty for the first byte.
+        ranks: The ranks whose logs are wanted; None for all logs. Ranks that torch assigns are
+            discovered from the events.
     """
 
     def __init__(
@@ -71,11 +71,11 @@ class LogTailer:
 
     @property
     def is_complete(self) -> bool:
-        """Whether every file is here to its end."""
+        """Whether every file has been read to its end."""
         return all(file.is_complete for file in self._files)
 
     def start(self, session: HostSession) -> None:
-        """Ask for every file, from where we are; also after a new link."""
+        """Request every incomplete file from its offset, over the first session or a new one."""
         self._pending_reads.clear()
         self._held_back.clear()
         for file in self._files:
@@ -92,15 +92,15 @@ class LogTailer:
         eof: bool,
         hold_back: bool,
     ) -> Iterator[Event]:
-        """Take an answer; yield the events in it.
+        """Take the reply to a read; yield the events in it.
 
         Args:
-            session: Where to ask on.
-            request_id: The id of the read that is answered.
+            session: Where to request the next chunk.
+            request_id: The id of the read.
             offset: Where in the file the chunk begins.
-            chunk: What was read.
-            eof: Whether the file ends here.
-            hold_back: Whether to ask for more logs only at `resume_held_back`.
+            chunk: The bytes.
+            eof: Whether the file is complete with them.
+            hold_back: Whether to request more logs only at `resume_held_back`.
         """
         file = self._pending_reads.pop(request_id, None)
         if file is None:
@@ -122,7 +122,7 @@ class LogTailer:
         return self._ranks is None or rank in self._ranks
 
     def _discover_rank(self, session: HostSession, event: Event) -> None:
-        """Follow the logs of a rank that nobody knew to be there."""
+        """Follow the logs of a rank that the plan did not assign to this node."""
         body = event.body
         if not isinstance(body, RankStarted) or not self._logs or not self._is_wanted(body.rank):
             return
@@ -133,22 +133,19 @@ class LogTailer:
                 self._request(session, self._files[-1])
 
     def reopen(self) -> None:
-        """Take it that the node came back: every file may go on where it ended."""
+        """Expect every file to grow again: the node rejoined."""
         for file in self._files:
             file.is_complete = False
 
     def resume_held_back(self, session: HostSession) -> None:
-        """Ask again for what was held back."""
+        """Request the files that were held back."""
         held_back, self._held_back = self._held_back, []
         for file in held_back:
             self._request(session, file)
 
     def _request(self, session: HostSession, file: _TailedFile) -> None:
-        request: dict[str, Any] = {
-            "source": file.source,
-            "stream": file.stream,
-            "attempt": self._attempt,
-        }
+        request: dict[str, Any] = {"source": file.source, "stream": file.stream}
+        request["attempt"] = self._attempt
         if file is not self._events and file.source != STACKS_LOG and not file.is_started:
             request.update(self._start_at)
         request_id = session.request("read", {**request, "offset": file.offset, "n": CHUNK})

@@ -1,7 +1,8 @@
 """Monitor of one attempt: start or follow it, watch its nodes, and stop it when one of them fails.
 
 One thread reads one inbox. Other modules decide (failure detector, elastic membership, peer status,
-stop and detach sequence); only the monitor changes the state of the attempt and of its nodes.
+stop and detach sequence); this module changes the state of the attempt, and `node_monitor` those of
+its nodes.
 """
 
 from __future__ import annotations
@@ -42,12 +43,7 @@ from runner.core.protocol.events import (
     Stopping,
 )
 from runner.core.protocol.frames import Frame
-from runner.core.protocol.states import (
-    ATTEMPT_TRANSITIONS,
-    AttemptState,
-    NodeState,
-    State,
-)
+from runner.core.protocol.states import ATTEMPT_TRANSITIONS, AttemptState
 
 TICK_S = 0.05
 
@@ -75,11 +71,11 @@ class AttemptMonitor:
         self._connector, self._inbox, self._sessions = connector, inbox, sessions
         self._observer = observer
         self._event_log = EventLog(spec.run_id, plan.attempt, observer.record)
-        self._contact = NodeMonitor(
+        self._node_monitor = NodeMonitor(
             spec, plan, sessions, Reconnector(connector, inbox), observer, self._event_log
         )
-        self._nodes, self._stop = self._contact.nodes, self._contact.stop
-        self._elastic, self.peer_status = self._contact.elastic, self._contact.peer_status
+        self._nodes, self._stop = self._node_monitor.nodes, self._node_monitor.stop
+        self._elastic, self.peer_status = self._node_monitor.elastic, self._node_monitor.peer_status
         self._detach = DetachSequence(self._nodes, sessions, self.peer_status)
         self._began_at = time.monotonic()
         self._all_started_at: float | None = None
@@ -102,16 +98,16 @@ class AttemptMonitor:
             admission_hooks: How nodes join that are missing or come back; None if they may not.
             relaunch_follows: Whether another attempt follows if this one fails.
         """
-        self._contact.detector.relaunch_follows = relaunch_follows
+        self._node_monitor.detector.relaunch_follows = relaunch_follows
         self._detach.expect_standbys(order_sender.standby_orders)
-        self._contact.add_planned_nodes()
+        self._node_monitor.add_planned_nodes()
         if admission_hooks is not None:
-            self._contact.admission = NodeAdmission(
+            self._node_monitor.admission = NodeAdmission(
                 *(admission_hooks, order_sender, self._connector, self._inbox),
                 self._observer.node_status,
             )
             missing = [n.name for n in admission_hooks.spec.nodes if n.name not in self._nodes]
-            self._contact.admission.schedule(missing, "it was left out at the start")
+            self._node_monitor.admission.schedule(missing, "it was left out at the start")
         node_orders = {name: node.node_plan.order for name, node in self._nodes.items()}
         for name, order in {**node_orders, **order_sender.standby_orders}.items():
             order_sender.send(order, self._sessions[name], facts[name], record)
@@ -130,23 +126,14 @@ class AttemptMonitor:
     ) -> None:
         """Follow an attempt that is running or over, and keep trying to reach missing hosts.
 
-        Args:
-            logs: As for `LogTailer`, and so are `start_at` and `ranks`.
-            start_at: Where the logs begin.
-            ranks: The ranks whose logs are wanted.
-            read_only: Whether to stop nothing, and to renew no controller lease.
-            age_s: How long the run has been running, in seconds.
+        With `read_only`, stop nothing and renew no controller lease. `logs`, `start_at` and `ranks`
+        are those of the `LogTailer`; `age_s` is how long the run has been running, in seconds.
         """
-        self._contact.detector.role = Role.READ_ONLY if read_only else Role.ATTACH
-        self._contact.add_planned_nodes(logs=logs, start_at=start_at, ranks=ranks)
+        self._node_monitor.detector.role = Role.READ_ONLY if read_only else Role.ATTACH
+        self._node_monitor.add_planned_nodes(logs=logs, start_at=start_at, ranks=ranks)
         self._began_at = time.monotonic() - age_s
         self._observer.phase("joining")
-        for node in self._nodes.values():
-            if node.connection.session is None:
-                node.connection.begin_backoff("it could not be reached")
-                self._observer.node_status(node.name, "not reached")
-            else:
-                self._contact.follow(node, node.connection.session)
+        self._node_monitor.follow_all()
 
     def run(self, *, detach: bool = False) -> None:
         """Return when every node is finished, or the user left.
@@ -159,7 +146,7 @@ class AttemptMonitor:
                 self._dispatch(*self._inbox.get(timeout=TICK_S))
             if time.monotonic() >= next_tick:
                 next_tick = time.monotonic() + TICK_S
-                self._contact.tick(time.monotonic())
+                self._node_monitor.tick(time.monotonic())
             self._advance(detach=detach)
         self._move_to(AttemptState.ENDED)
         status = self.peer_status
@@ -193,7 +180,7 @@ class AttemptMonitor:
 
     def stop_by_user(self, reason: str) -> None:
         """Stop everything because the user asked for it, other than by a signal."""
-        self._contact.stop_all(reason, cause=StopCause.USER)
+        self._node_monitor.stop_all(reason, cause=StopCause.USER)
 
     def interrupt(self, signum: int) -> None:
         """Stop everything for the user, and kill it the second time.
@@ -201,16 +188,12 @@ class AttemptMonitor:
         A closed terminal stops nothing if every rank started: the attempt goes on until its
         controller lease (`disconnect_s`) expires.
         """
-        is_launch = self._contact.role is Role.LAUNCH
+        is_launch = self._node_monitor.role is Role.LAUNCH
         if signum == signal.SIGHUP and (self._all_started_at is not None or not is_launch):
             self._move_to(AttemptState.HUNG_UP)
             return
-        skip_logs = self._stop.on_signal(signum)
-        for node in self._nodes.values() if skip_logs else ():
-            if node.has_ended and not node.is_finished:
-                node.finish()
-                message = f"{node.name}: the rest of its logs stays there, in cluster.workdir"
-                self._observer.message(message)
+        if self._stop.on_signal(signum):
+            self._node_monitor.skip_logs()
 
     # What the attempt came to
 
@@ -237,7 +220,7 @@ class AttemptMonitor:
     @property
     def order_refused(self) -> bool:
         """Whether a host refused its order."""
-        return self._contact.order_refused
+        return self._node_monitor.order_refused
 
     @property
     def interrupted(self) -> bool:
@@ -258,7 +241,12 @@ class AttemptMonitor:
         nodes = self._nodes.values()
         is_clean = all(node.has_ended and not node.connection.was_reopened for node in nodes)
         port_taken = any(isinstance(timed.event.body, PortTaken) for timed in self.timed_events)
-        return port_taken and is_clean and not self._contact.order_refused and not self.interrupted
+        return (
+            port_taken
+            and is_clean
+            and not self._node_monitor.order_refused
+            and not self.interrupted
+        )
 
     def duration(self, began_at: float) -> float:
         """Return how long the run took or takes; `began_at` is in seconds since 1970."""
@@ -278,60 +266,51 @@ class AttemptMonitor:
         name = session.node.name
         node = self._nodes.get(name)
         if frame.kind == "admitted":
-            self._contact.on_node_arrived(session, frame.data["facts"])
+            self._node_monitor.on_node_arrived(session, frame.data["facts"])
         elif frame.kind == "reconnected":
-            self._contact.on_reconnected(node, session)
+            self._node_monitor.on_reconnected(node, session)
         elif node is None:
-            self._contact.show(self.peer_status.on_standby_reply(name, frame))
+            self._node_monitor.show(self.peer_status.on_standby_reply(name, frame))
         elif session is node.connection.session:
             self._on_node_frame(node, session, frame)
 
     def _on_local_frame(self, frame: Frame) -> None:
-        if frame.kind == "prompt_answer":
-            if frame.data["command"] == "stop":
-                self.stop_by_user("stop requested by its user")
-                self._stop.signal_count = max(1, self._stop.signal_count)  # as Ctrl-C at a launch
-            elif frame.data["command"] == "detach":
-                self.detach()
-            else:
-                self.leave()
+        command = frame.data.get("command")
+        if command == "stop":
+            self.stop_by_user("stop requested by its user")
+            self._stop.signal_count = max(1, self._stop.signal_count)  # as Ctrl-C at a launch
+        elif command == "detach":
+            self.detach()
+        elif frame.kind == "prompt_answer":
+            self.leave()
         elif frame.kind == "admission_failed":
-            self._contact.on_admission_failed(str(frame.data["node"]), str(frame.data["reason"]))
+            self._node_monitor.on_admission_failed(
+                str(frame.data["node"]), str(frame.data["reason"])
+            )
         elif self.on_interrupt is None or self.on_interrupt(int(frame.data["signal"])):
             self.interrupt(int(frame.data["signal"]))
 
     def _on_node_frame(self, node: AttemptNode, session: HostSession, frame: Frame) -> None:
         if frame.kind == "data":
-            self._on_data(node, session, frame)
+            for event in self._node_monitor.on_data(node, session, frame):
+                self._on_event(node, session, event)
         elif frame.kind == "following":
-            self._contact.on_following(node, session)
+            self._node_monitor.on_following(node, session)
         elif frame.kind == "in_progress":
             node.last_data = time.monotonic()
         elif frame.kind == "refused":
-            self._contact.on_refused(node, str(frame.data["reason"]))
+            self._node_monitor.on_refused(node, str(frame.data["reason"]))
         elif frame.kind == "closed":
-            self._contact.on_disconnect(node, f"the connection to it broke: {frame.data['reason']}")
-
-    def _on_data(self, node: AttemptNode, session: HostSession, frame: Frame) -> None:
-        data = frame.data
-        if "error" in data:
-            self._contact.show(f"{node.name}: the end of a log cannot be read: {data['error']}")
-        for event in node.tailer.on_data(
-            *(session, data["id"], data["offset"], frame.payload),
-            eof=data["eof"],
-            hold_back=self._observer.console_full(),
-        ):
-            self._on_event(node, session, event)
-        node.last_data = time.monotonic()
-        if node.tailer.is_complete:
-            node.finish()
+            self._node_monitor.on_disconnect(
+                node, f"the connection to it broke: {frame.data['reason']}"
+            )
 
     # Events
 
     def _on_event(self, node: AttemptNode, session: HostSession, event: Event) -> None:
         at = session.to_controller_clock(event.mono, event.wall)
         self._event_log.append(at, event)
-        if self._contact.on_membership_event(node, event.body, at):
+        if self._node_monitor.on_membership_event(node, event.body, at):
             return
         name, body = node.name, event.body
         if isinstance(body, RankStarted):
@@ -340,31 +319,23 @@ class AttemptMonitor:
             self._check_all_started()
         elif isinstance(body, RankExited) and not body.succeeded:
             failure = body.error or describe_exit(body.code, body.signal)
-            self._contact.stop_all(f"rank {body.rank} on {name} {failure}")
+            self._node_monitor.stop_all(f"rank {body.rank} on {name} {failure}")
         elif isinstance(body, ProgramExited) and (body.error or body.code != 0):
             failure = body.error or f"{self.plan.launcher} {describe_exit(body.code, body.signal)}"
-            self._contact.stop_all(f"{name}: {failure}")
+            self._node_monitor.stop_all(f"{name}: {failure}")
         elif isinstance(body, PortTaken):
-            self._contact.stop_all(f"port {body.port} on {name} was taken")
+            self._node_monitor.stop_all(f"port {body.port} on {name} was taken")
         elif isinstance(body, Stopping):
-            self._contact.stop_all(body.reason, cause=body.cause)
+            self._node_monitor.stop_all(body.reason, cause=body.cause)
         elif isinstance(body, Ended):
-            self._on_ended(node, body)
+            self._node_monitor.on_ended(node, body)
         elif isinstance(body, PeerLost):
-            self._contact.on_peer_lost(body)
+            self._node_monitor.on_peer_lost(body)
         elif isinstance(body, RelaunchPending):
             self._stop.extend_deadline()
             self._observer.phase("waiting for the hosts to decide about a relaunch")
         else:
-            self._contact.show(self.peer_status.on_event(name, body))
-
-    def _on_ended(self, node: AttemptNode, body: Ended) -> None:
-        node.move_to(NodeState.COMPLETE if node.is_finished else NodeState.ENDED)
-        self._observer.node_status(node.name, "ended")
-        if all(other.has_ended for other in self._nodes.values()):
-            self._observer.phase("fetching the last of the logs")
-        if body.state in (State.FAILED, State.STUCK):
-            self._contact.stop_all(f"the run failed on {node.name}")
+            self._node_monitor.show(self.peer_status.on_event(name, body))
 
     def _check_all_started(self) -> None:
         present = (node for node in self._nodes.values() if not self._elastic.is_absent(node))
@@ -374,7 +345,7 @@ class AttemptMonitor:
             elapsed_s = self._all_started_at - self._began_at
             if not self.is_stopping and self._move_to(AttemptState.RUNNING):
                 self._observer.phase("running", elapsed_s)
-            if self._contact.role is Role.LAUNCH:
+            if self._node_monitor.role is Role.LAUNCH:
                 self._observer.message(f"every rank started after {elapsed_s:.1f} s")
 
     def _move_to(self, state: AttemptState) -> bool:

@@ -1,12 +1,13 @@
-"""Node monitor of an attempt: the one place where the states of its nodes change.
+"""Node monitor of an attempt: connections and states of its nodes, which change here alone.
 
-It carries out what the failure detector, the elastic membership and the agents say about a node,
-and requests the stop of all where the attempt cannot go on without it.
+It carries out what the failure detector, the elastic membership and the agents report about a node,
+and requests the stop of the whole attempt where it cannot continue without the node.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from typing import Any
 
 from runner.control.attempt.admission import NodeAdmission
@@ -29,12 +30,14 @@ from runner.core.planning.build_plan import NodePlan, Plan
 from runner.core.protocol.events import (
     Ended,
     EndUnverified,
+    Event,
     EventBody,
     HostLost,
     PeerDeparted,
     PeerLost,
     StopCause,
 )
+from runner.core.protocol.frames import Frame
 from runner.core.protocol.states import NodeState, State
 from runner.core.text import counted
 
@@ -191,6 +194,15 @@ class NodeMonitor:
         if self.admission is not None:
             self.admission.schedule([name], reason)
 
+    def follow_all(self) -> None:
+        """Follow an attempt that this controller did not start."""
+        for node in self.nodes.values():
+            if node.connection.session is None:
+                node.connection.begin_backoff("it could not be reached")
+                self._observer.node_status(node.name, "not reached")
+            else:
+                self._follow(node, node.connection.session)
+
     def on_reconnected(self, node: AttemptNode | None, session: HostSession) -> None:
         """Follow the node over its new session."""
         if node is None or node.connection.backoff is None:  # opened for an earlier attempt
@@ -198,9 +210,9 @@ class NodeMonitor:
             return
         node.connection.session, node.connection.was_reopened = session, True
         self._sessions[node.name] = session
-        self.follow(node, session)
+        self._follow(node, session)
 
-    def follow(self, node: AttemptNode, session: HostSession) -> None:
+    def _follow(self, node: AttemptNode, session: HostSession) -> None:
         """Ask the agent to follow the run; `claim` keeps an order that never arrived from it."""
         role = self.role
         request = {
@@ -225,6 +237,36 @@ class NodeMonitor:
         node.supervisor_started = True
         node.last_data = time.monotonic()
         node.tailer.start(session)
+
+    def on_data(self, node: AttemptNode, session: HostSession, frame: Frame) -> Iterator[Event]:
+        """Take a piece of the events or logs of a node; yield the events in it."""
+        data = frame.data
+        if "error" in data:
+            self.show(f"{node.name}: the end of a log cannot be read: {data['error']}")
+        yield from node.tailer.on_data(
+            *(session, data["id"], data["offset"], frame.payload),
+            eof=data["eof"],
+            hold_back=self._observer.console_full(),
+        )
+        node.last_data = time.monotonic()
+        if node.tailer.is_complete:
+            node.finish()
+
+    def skip_logs(self) -> None:
+        """Read no more logs of nodes that have ended."""
+        for node in self.nodes.values():
+            if node.has_ended and not node.is_finished:
+                node.finish()
+                self.show(f"{node.name}: the rest of its logs stays there, in cluster.workdir")
+
+    def on_ended(self, node: AttemptNode, body: Ended) -> None:
+        """Take the end of a node; a failure ends the others too."""
+        node.move_to(NodeState.COMPLETE if node.is_finished else NodeState.ENDED)
+        self._observer.node_status(node.name, "ended")
+        if all(other.has_ended for other in self.nodes.values()):
+            self._observer.phase("fetching the last of the logs")
+        if body.state in (State.FAILED, State.STUCK):
+            self.stop_all(f"the run failed on {node.name}")
 
     def on_refused(self, node: AttemptNode, reason: str) -> None:
         """Take the refusal of an order, or of the request to follow the run."""
@@ -291,9 +333,7 @@ class NodeMonitor:
     def on_membership_event(self, node: AttemptNode, body: EventBody, at: float) -> bool:
         """Carry out what an event means for the membership; return whether that is all."""
         reaction = self.elastic.on_event(
-            *(node, body, at),
-            is_stopping=self._is_stopping,
-            may_stop=self.role.may_stop,
+            node, body, at, is_stopping=self._is_stopping, may_stop=self.role.may_stop
         )
         if reaction.next_state is not None:
             node.move_to(reaction.next_state)

@@ -1,4 +1,4 @@
-"""What hosts are sent so that they begin their part of an attempt."""
+"""Start of an attempt on a host: send the order, the secrets and the record of the run."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from runner.core.secret import Secret
 
 
 class OrderSender:
-    """What goes with the order of every host.
+    """Sends orders, with what every host of the attempt gets besides.
 
     Args:
         secrets: The task's secrets by name.
-        token: The secret by which the supervisors know each other.
+        token: The secret by which the supervisors authenticate each other.
         tasks: The shipped tasks, if the run is of one.
-        handover: What the hosts need to start the run once more by themselves; None if they do not.
-        standby_orders: The orders of the spares that stand by for that.
+        relaunch_context: What the hosts need to relaunch the run themselves; None if they may not.
+        standby_orders: The orders of the spares that stand by for a relaunch.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class OrderSender:
             self._data["handover"] = encode(relaunch_context)
 
     def send(self, order: Order, session: HostSession, facts: Facts, record: bytes) -> None:
-        """Have a host begin; `record` is what it is to have on record of the whole run, packed."""
+        """Start an order on a host; `record` is the packed record of the whole run."""
         session.send_shared(Frame("record", {}, record).header_bytes(), record)
         missing_tasks = self._tasks if self._tasks and not facts.has_tasks else None
         data = {"order": encode(order), **self._data}
