@@ -45,12 +45,7 @@ class SshProtocol(paramiko.Transport):  # type: ignore[misc]  # paramiko has no 
         super()._parse_channel_open_failure(message)
 
 
-def make_transport(
-    sock: Any,
-    *,
-    key_types: Sequence[str],
-    timeout: float,
-) -> SshProtocol:
+def make_transport(sock: Any, *, key_types: Sequence[str], timeout: float) -> SshProtocol:
     """Make the SSH protocol over a socket.
 
     Args:

@@ -26,11 +26,7 @@ class StatusArea:
     """What is going on, in a few rows."""
 
     def __init__(
-        self,
-        nodes: Sequence[str],
-        *,
-        colour: bool,
-        clock: Callable[[], float] = time.monotonic,
+        self, nodes: Sequence[str], *, colour: bool, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._clock, self._colour = clock, colour
         self._lock = threading.Lock()

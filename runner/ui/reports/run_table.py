@@ -11,11 +11,7 @@ from runner.core.codec import encode
 from runner.core.errors import Problem
 from runner.core.model.facts import Facts
 from runner.core.model.results import RemoteRun
-from runner.core.model.run_info import (
-    aggregate_state,
-    current_hosts,
-    elastic_summary,
-)
+from runner.core.model.run_info import aggregate_state, current_hosts, elastic_summary
 from runner.core.outcome.verdict import NodeResult, Verdict
 from runner.core.text import counted, format_age, printable
 from runner.ui.node_names import fold_names
