@@ -1,1 +1,1 @@
-"""What may be wrong with a cluster, one check per file: pure functions over what its hosts say."""
+"""Checks of a cluster, one per file: pure functions over the facts of its hosts."""

@@ -1,4 +1,4 @@
-"""Whether the release that a launch would push is there already, and is what it was."""
+"""The release on the hosts: present, absent, or damaged since it was pushed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from runner.core.model.finding import Finding, Level
 
 
 def code(context: CheckContext) -> Iterator[Finding]:
-    """A warning where it is damaged, an error where a launch could not push what is here."""
+    """Report an error where the code cannot run or be pushed; warn about a damaged release."""
     if context.spec.pushes_code:
         for problem in context.push_problems:
             yield Finding(Level.ERROR, "", f"{problem.subject}: {problem.message}", problem.hint)
@@ -21,13 +21,15 @@ def code(context: CheckContext) -> Iterator[Finding]:
     hint = f"python -m runner deploy --cluster {context.spec.cluster}"
     for node, facts in context.ready:
         if facts.release_state == "intact":
-            yield Finding(Level.OK, node.name, f"{release} is there, every file as it was")
+            yield Finding(Level.OK, node.name, f"{release} is there and intact")
         elif facts.release_state == "absent":
-            yield Finding(Level.OK, node.name, f"{release} is not there; a launch pushes it")
+            yield Finding(Level.OK, node.name, f"{release} is not there yet; a launch pushes it")
         elif facts.release_state == "damaged":
-            consequence = "does not notice" if facts.has_release else "sends them again"
-            message = f"{release} is there, with files that are not what was pushed; a launch {consequence}"
+            consequence = "would not notice" if facts.has_release else "sends them again"
+            message = (
+                f"{release} has files that differ from what was pushed; a launch {consequence}"
+            )
             yield Finding(Level.WARNING, node.name, message, hint)
         else:
-            message = f"{release} could not be read: its disk is slow, or denies it"
+            message = f"{release} could not be read: the disk is slow, or access is denied"
             yield Finding(Level.WARNING, node.name, message, hint)

@@ -1,4 +1,4 @@
-"""What a check is given."""
+"""The input of a check: the spec, and everything that is known about its hosts."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from runner.core.planning.readiness import requirement_problems
 
 @dataclass(frozen=True)
 class CheckContext:
-    """What is known of a cluster.
+    """Everything known about a cluster.
 
     Attributes:
-        spec: What it is said to be.
-        facts: What the hosts that answered say of themselves.
-        unreachable: Why the others cannot be asked.
-        clock_offsets: How far each host's clock is ahead of ours, in seconds.
+        spec: The cluster and the task, as configured.
+        facts: The facts of the hosts that answered.
+        unreachable: The reasons why other hosts did not.
+        clock_offsets: Seconds by which each host's clock is ahead of this machine's.
         requirements: The packages that the project names.
-        code: What a launch would push; nothing when it pushes nothing, or it was not looked at.
-        push_problems: Why the code here cannot be pushed.
-        network_probe: What they found of each other; None where nobody looked.
+        code: The code that a launch would push; empty for none, or if it was not examined.
+        push_problems: The reasons why the code here cannot be pushed.
+        network_probe: The hosts' tests of each other; None if there were none.
     """
 
     spec: Spec
@@ -48,13 +48,13 @@ class CheckContext:
 
     @property
     def ready(self) -> list[tuple[Node, Facts]]:
-        """Those of them whose setup went through: of others nothing else is known."""
+        """The nodes whose setup succeeded: nothing else is known of the others."""
         nodes = ((node, self.facts.get(node.name)) for node in self.spec.nodes)
         return [(node, facts) for node, facts in nodes if facts and facts.setup.exit_code == 0]
 
     @property
     def ready_nodes(self) -> tuple[Node, ...]:
-        """Them alone."""
+        """The nodes whose setup succeeded, without their facts."""
         return tuple(node for node, _ in self.ready)
 
     def unmet(self, check: str, node: Node) -> list[Finding]:
@@ -64,7 +64,7 @@ class CheckContext:
 
 
 def used_gpus(node: Node, facts: Facts) -> list[Gpu]:
-    """Return the GPUs a run would use there."""
+    """Return the GPUs that a run would use on a node."""
     indices = select_gpus(node, facts)
     return [gpu for gpu in facts.gpus if gpu.index in indices]
 
@@ -73,7 +73,7 @@ Check = Callable[[CheckContext], Iterable[Finding]]
 
 
 def most_common(values: Mapping[str, str]) -> str:
-    """Return the value that most nodes have, "" of none; of several, that of the first node."""
+    """Return the value that most nodes have; the first node's of several, "" of none."""
     counts: dict[str, int] = {}
     for value in values.values():
         counts[value] = counts.get(value, 0) + 1

@@ -1,4 +1,4 @@
-"""Whether the GPUs the YAML asks for are there, alike, and free."""
+"""The GPUs of each node: as many as configured, of one model, and free."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from runner.core.model.finding import Finding, Level
 
 
 def gpus(context: CheckContext) -> Iterator[Finding]:
-    """An error where there are too few, a warning where they are mixed or somebody's."""
+    """Report an error where GPUs are missing; warn about mixed models and GPUs in use."""
     models = {gpu.name for _, facts in context.answering for gpu in facts.gpus if gpu.name}
     for node, facts in context.ready:
         if errors := context.unmet("gpus", node):
@@ -20,8 +20,10 @@ def gpus(context: CheckContext) -> Iterator[Finding]:
         yield Finding(Level.OK, node.name, _gpus_text(used, facts))
         yield from _busy_findings(node.name, used)
     if len(models) > 1:
-        message = f"{' and '.join(sorted(models))}: the slowest sets the pace of all"
-        yield Finding(Level.WARNING, "", message, "cluster.only or cluster.exclude leave nodes out")
+        message = f"{' and '.join(sorted(models))}: the slowest sets the pace"
+        yield Finding(
+            Level.WARNING, "", message, "leave nodes out with cluster.only or cluster.exclude"
+        )
 
 
 def _gpus_text(used: list[Gpu], facts: Facts) -> str:
@@ -36,7 +38,7 @@ def _busy_findings(node: str, used: list[Gpu]) -> Iterator[Finding]:
     for gpu in used:
         if gpu.processes:
             users = ", ".join(map(_process_text, gpu.processes))
-            hint = f"wait, ask them, or choose others: cluster.nodes.{node}.gpus"
+            hint = f"wait, ask the user, or choose other GPUs: cluster.nodes.{node}.gpus"
             yield Finding(Level.WARNING, node, f"GPU {gpu.index} is in use: {users}", hint)
 
 

@@ -1,4 +1,4 @@
-"""Whether the GPUs a run would use are well, as their driver and the kernel's log tell."""
+"""Health of the GPUs that a run would use, from their driver and the kernel's log."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ SLOWDOWNS = {
     0x20: "it is too hot (driver)",
     0x08: "its hardware slows it down (heat or power)",
 }
-"""Bits of nvml.h's nvmlClocksEventReason; idle, chosen clocks and the power cap are as should be.
+"""Bits of nvml.h's nvmlClocksEventReason; idle, chosen clocks and the power cap are normal.
 The last is set along with the first two, and alone by older drivers."""
 
 FindingText = tuple[Level, str, str]
-"""How bad it is, what is said of a GPU, and the hint."""
+"""The level, the message about a GPU, and the hint."""
 
 
 def health(context: CheckContext) -> Iterator[Finding]:
-    """An error for a GPU that cannot work, a warning for one that may not for long."""
+    """Report an error for a GPU that cannot work; warn of one that may fail soon."""
     for node, facts in context.ready:
         used = used_gpus(node, facts)
         indices_by_text: dict[FindingText, list[int]] = {}
@@ -42,7 +42,7 @@ def health(context: CheckContext) -> Iterator[Finding]:
             yield Finding(
                 Level.OK,
                 node.name,
-                f"{format_ranges([gpu.index for gpu in measured], 'GPU')}: well",
+                f"{format_ranges([gpu.index for gpu in measured], 'GPU')}: healthy",
             )
 
 
@@ -62,62 +62,62 @@ def _gpu_findings(gpu: Gpu, logged_xids: Iterable[Xid], node: str) -> Iterator[F
 def _driver_finding(error: str, index: int, node: str) -> FindingText:
     leave = f"leave it out: cluster.nodes.{node}.gpus=[...]"
     if "permission" in error.lower():
-        return Level.ERROR, f"not ours to use ({error})", leave
+        return Level.ERROR, f"no permission to use it ({error})", leave
     if "reset" in error.lower():
         hint = f"nvidia-smi --gpu-reset -i {index} there, as root, or reboot it; or {leave}"
-        return Level.ERROR, f"to be reset, says the driver ({error})", hint
+        return Level.ERROR, f"the driver asks for a reset ({error})", hint
     message = f"no answer to the driver ({error}); fallen off the bus (Xid 79)?"
     return Level.ERROR, message, f"dmesg | grep Xid, there; reboot it, or {leave}"
 
 
-def _memory_findings(gpu_health: GpuHealth, index: int) -> Iterator[FindingText]:
-    reset = f"nvidia-smi --gpu-reset -i {index} there, as root, nobody using it; or reboot it"
-    if gpu_health.volatile:
-        errors = counted(gpu_health.volatile, "uncorrected memory error")
+def _memory_findings(state: GpuHealth, index: int) -> Iterator[FindingText]:
+    reset = f"nvidia-smi --gpu-reset -i {index} there, as root, while it is idle; or reboot it"
+    if state.volatile:
+        errors = counted(state.volatile, "uncorrected memory error")
         message = f"{errors} since the driver was loaded; a run there may die"
         yield Level.WARNING, message, reset
-    elif gpu_health.aggregate:
-        errors = counted(gpu_health.aggregate, "uncorrected memory error")
+    elif state.aggregate:
+        errors = counted(state.aggregate, "uncorrected memory error")
         message = f"{errors} in its life, none since the driver was loaded"
         yield Level.WARNING, message, f"nvidia-smi -q -d ECC -i {index}, there; watch it"
-    if gpu_health.repair_failed:
-        message = "bad memory could not be replaced; the GPU is to be replaced"
-        yield Level.WARNING, message, "leave it out, and hand it in (nvidia-smi -q -d ROW_REMAPPER)"
-    if gpu_health.repair_pending:
-        yield Level.WARNING, "bad memory waits for a reset to be replaced", reset
+    if state.repair_failed:
+        message = "bad memory could not be remapped: the GPU has to be replaced"
+        yield Level.WARNING, message, "leave it out and return it (nvidia-smi -q -d ROW_REMAPPER)"
+    if state.repair_pending:
+        yield Level.WARNING, "bad memory is remapped at the next reset", reset
 
 
-def _speed_findings(gpu_health: GpuHealth) -> Iterator[FindingText]:
-    bits = gpu_health.throttle_reasons or 0
+def _speed_findings(state: GpuHealth) -> Iterator[FindingText]:
+    bits = state.throttle_reasons or 0
     if bits & ~HARDWARE_BIT & (THERMAL_BITS | 0x80):
         bits &= ~HARDWARE_BIT
     reasons = [words for bit, words in SLOWDOWNS.items() if bits & bit]
     if reasons:
-        hint = "look at fans, room and power; nvidia-smi -q -d PERFORMANCE,TEMPERATURE there"
+        hint = "check fans, room and power; nvidia-smi -q -d PERFORMANCE,TEMPERATURE there"
         yield Level.WARNING, f"slowed down: {', '.join(reasons)}", hint
-    if (
-        gpu_health.pcie_width
-        and gpu_health.pcie_width_max
-        and gpu_health.pcie_width < gpu_health.pcie_width_max
-    ):
-        message = f"{gpu_health.pcie_width} of {gpu_health.pcie_width_max} PCIe lanes in use; copies from and to it are slow"
-        yield Level.WARNING, message, "see whether it sits well in its slot, and what the slot has"
-    if gpu_health.persistent is False:
+    if state.pcie_width and state.pcie_width_max and state.pcie_width < state.pcie_width_max:
+        message = f"{state.pcie_width} of {state.pcie_width_max} PCIe lanes in use; copies to and from it are slow"
+        yield (
+            Level.WARNING,
+            message,
+            "see whether it sits firmly in its slot, and how many lanes the slot has",
+        )
+    if state.persistent is False:
         message = "persistence mode is off; each start takes seconds longer"
         yield Level.WARNING, message, "nvidia-smi -pm 1 there, as root; or run nvidia-persistenced"
 
 
-def _mig_findings(gpu_health: GpuHealth, index: int, node: str) -> Iterator[FindingText]:
-    if gpu_health.mig and gpu_health.instances == 0:
+def _mig_findings(state: GpuHealth, index: int, node: str) -> Iterator[FindingText]:
+    if state.mig and state.instances == 0:
         hint = (
             f"nvidia-smi mig -i {index} -cgi PROFILE -C there, as root (-lgip lists them); or "
             f"nvidia-smi -i {index} -mig 0\n"
             f"or leave it out: cluster.nodes.{node}.gpus=[...]"
         )
-        yield Level.ERROR, "divided (MIG), but without an instance that a program could use", hint
-    elif gpu_health.mig and gpu_health.instances:
-        parts = counted(gpu_health.instances, "instance")
-        yield Level.OK, f"divided (MIG) into {parts}, and a rank gets one", ""
+        yield Level.ERROR, "in MIG mode, but without an instance that a program could use", hint
+    elif state.mig and state.instances:
+        parts = counted(state.instances, "instance")
+        yield Level.OK, f"in MIG mode with {parts}; each rank gets one", ""
 
 
 def _xid_finding(xid: Xid, index: str) -> FindingText:
@@ -126,13 +126,13 @@ def _xid_finding(xid: Xid, index: str) -> FindingText:
     info = xids.XIDS.get(xid.code)
     if info and info.caused_by_program:
         return Level.OK, f"Xid {xid.code}, {when}: {info.meaning}", ""
-    means = info.meaning if info else xid.text or "no words of it"
+    means = info.meaning if info else xid.text or "unknown"
     cure = info.remedy if info else f"look it up: {xids.CATALOGUE}"
     return Level.WARNING, f"Xid {xid.code}, {when}: {means}", cure.format(gpu=index)
 
 
 def _unplaced_xid_findings(node: str, facts: Facts) -> Iterator[Finding]:
-    """Errors of a GPU that no longer tells where it is; those of GPUs left out are not ours."""
+    """Report errors of a GPU that no longer reports its bus; GPUs left out do not count."""
     known_buses = {gpu.health.bus for gpu in facts.gpus if gpu.health}
     if facts.gpus and "" not in known_buses and all(gpu.health for gpu in facts.gpus):
         return
@@ -147,6 +147,6 @@ def _mixed_mig_findings(node: str, used: list[Gpu]) -> Iterator[Finding]:
     undivided = [gpu.index for gpu in used if gpu.health and gpu.health.mig is False]
     if divided and undivided:
         with_mig, without = format_ranges(divided, "GPU"), format_ranges(undivided, "GPU")
-        message = f"{with_mig} divided (MIG), {without} not: CUDA shows one kind only"
-        hint = f"choose those of one kind: cluster.nodes.{node}.gpus={divided} or {undivided}"
+        message = f"{with_mig} in MIG mode, {without} not: CUDA shows only one kind"
+        hint = f"choose GPUs of one kind: cluster.nodes.{node}.gpus={divided} or {undivided}"
         yield Finding(Level.WARNING, node, message, hint)

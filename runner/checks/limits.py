@@ -1,4 +1,4 @@
-"""Whether a process of ours may open enough files, start enough others, and lock memory."""
+"""Resource limits of ranks: open files, processes and locked memory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MIN_LOCKED_BYTES = 1 << 30
 
 
 def limits(context: CheckContext) -> Iterator[Finding]:
-    """Warnings only: a small task needs little."""
+    """Warn about low limits; a small task may run all the same."""
     for name, facts in context.answering:
         findings = list(_limit_findings(name, facts))
         yield from findings
@@ -25,9 +25,9 @@ def limits(context: CheckContext) -> Iterator[Finding]:
 
 def _limit_findings(name: str, facts: Facts) -> Iterator[Finding]:
     limits = facts.limits
-    hint = "in cluster.setup, `ulimit -{flag} {wanted}`; or there, /etc/security/limits.conf"
+    hint = "add `ulimit -{flag} {wanted}` to cluster.setup, or edit /etc/security/limits.conf there"
     if 0 <= limits.get("nofile", -1) < MIN_OPEN_FILES:
-        message = f"ulimit -n is {limits['nofile']}: data loaders and NCCL open a file per tensor"
+        message = f"ulimit -n is {limits['nofile']}: data loaders and NCCL open many files"
         yield Finding(Level.WARNING, name, message, hint.format(flag="n", wanted=65536))
     if 0 <= limits.get("nproc", -1) < MIN_PROCESSES:
         message = f"ulimit -u is {limits['nproc']}: ranks, workers and threads all count"

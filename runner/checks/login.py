@@ -1,4 +1,4 @@
-"""Whether every host answers, and our part runs there."""
+"""Login on each host, and the start of our agent there."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from runner.core.model.finding import Finding, Level
 
 
 def reach(context: CheckContext) -> Iterator[Finding]:
-    """An error for each host that does not."""
+    """Report an error for each host where either fails."""
     for node in context.spec.nodes:
         if node.name in context.unreachable:
             yield Finding.from_problem(context.unreachable[node.name])

@@ -1,4 +1,4 @@
-"""Whether a run outlives the log-in that started it."""
+"""Logind's habit of killing processes when their user logs out."""
 
 from __future__ import annotations
 
@@ -15,6 +15,6 @@ def logout(context: CheckContext) -> Iterator[Finding]:
         if facts and (errors := context.unmet("logout", node)):
             yield from errors
         elif facts and facts.logind_kill_setting:
-            message = f"logind kills what you leave when you log out ({facts.logind_kill_setting})"
-            hint = f"KillUserProcesses=no, or KillExcludeUsers={facts.user}, in logind.conf there"
+            message = f"logind kills your processes when you log out ({facts.logind_kill_setting})"
+            hint = f"set KillUserProcesses=no or KillExcludeUsers={facts.user} in logind.conf there"
             yield Finding(Level.WARNING, node.name, message, hint)

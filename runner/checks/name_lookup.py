@@ -1,4 +1,4 @@
-"""Whether the hosts' name look-ups answer, and say the same: torch's store waits for them."""
+"""Name lookups on the hosts: quick, and with the same answers; torch's store waits for them."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from runner.core.model.finding import Finding, Level
 from runner.core.model.network_probe import NameResults, NetworkProbe
 
 SLOW_LOOKUP_S = 1.0
-CHECK_AGAIN = "python -m runner check, once more"
+CHECK_AGAIN = "run python -m runner check again"
 MAX_HOSTS_LINES = 4
-"""So many lines for /etc/hosts are shown."""
+"""The number of lines for /etc/hosts to show."""
 
 
 def names(context: CheckContext) -> Iterator[Finding]:
-    """A warning for look-ups that stall a launch, an error where the master's name misleads."""
+    """Warn of lookups that stall a launch; report an error where the master's name misleads."""
     probe = context.network_probe
     if probe is None or not probe.lookups.addresses:
         return
@@ -31,7 +31,7 @@ def names(context: CheckContext) -> Iterator[Finding]:
     yield from _master_name_findings(context, probe, results)
     for name, result in results.items():
         if not result.queried:
-            message = "its look-ups could not be timed: no process or thread could be started"
+            message = "its name lookups could not be timed: no process or thread could be started"
             yield Finding(Level.WARNING, name, message, f"ulimit -u on {name}")
             continue
         stalls = list(_slow_lookups(name, result, probe))
@@ -42,7 +42,7 @@ def names(context: CheckContext) -> Iterator[Finding]:
 
 
 def _slow_lookups(name: str, result: NameResults, probe: NetworkProbe) -> Iterator[Finding]:
-    """Torch's store looks up the name of each peer's address (socket.cpp, `getnameinfo`)."""
+    """Warn of slow lookups: torch's store does one per peer (socket.cpp, `getnameinfo`)."""
     limit_s = probe.lookups.timeout_s
     unanswered = [node for node in result.queried if result.seconds.get(node, limit_s) >= limit_s]
     slowest = max(result.seconds.values(), default=0.0)
@@ -68,27 +68,26 @@ def _hosts_file_hint(probe: NetworkProbe) -> str:
 
 
 def _own_name_finding(name: str, result: NameResults, probe: NetworkProbe, facts: Facts) -> Finding:
-    """Gloo publishes the address of the host's own name, unless GLOO_SOCKET_IFNAME is set.
+    """Return a finding about the host's own name: gloo publishes the address it resolves to.
 
-    The plan sets that wherever it knows the interface.
+    It does not where GLOO_SOCKET_IFNAME is set, as the plan does if it knows the interface.
     """
     is_loopback = all(map(_is_loopback, result.own_addresses))
     has_interface = probe.endpoints[name].interface or "GLOO_SOCKET_IFNAME" in facts.preset_env
     if not is_loopback:
         return Finding(Level.OK, name, "answered at once")
     if has_interface or not result.own_name_answered:
-        message = (
-            "its own name leads to no address of the network: harmless, the plan sets interfaces"
-        )
+        message = "its own name resolves to no network address: harmless, the plan sets interfaces"
         return Finding(Level.OK, name, message)
-    message = f"its own name, {facts.hostname}, leads to {_join_addresses(result.own_addresses)}: gloo would publish that"
+    addresses = _join_addresses(result.own_addresses)
+    message = f"its own name, {facts.hostname}, resolves to {addresses}: gloo would publish that"
     return Finding(Level.WARNING, name, message, f"set cluster.nodes.{name}.interface")
 
 
 def _master_name_findings(
     context: CheckContext, probe: NetworkProbe, results: dict[str, NameResults]
 ) -> Iterator[Finding]:
-    """All have to meet at the same machine; there itself a loopback address will do."""
+    """Report an error where the master's name resolves to another machine."""
     host = probe.lookups.master_name
     if not host:
         return
@@ -112,24 +111,21 @@ def _master_name_findings(
     for name, result in results.items():
         if not result.queried:
             continue
+        addresses = _join_addresses(result.master_addresses)
         where = f"{key}: {host} "
         if not result.master_addresses:
             why = result.master_error or f"no answer within {probe.lookups.timeout_s:g} s"
             yield Finding(Level.ERROR, name, f"{where}cannot be looked up there: {why}", hint)
-        elif name == master or master_addresses & {
-            ip_address(interface) for interface in result.master_addresses
-        }:
+        elif name == master or master_addresses & {*map(ip_address, result.master_addresses)}:
             continue
         elif any(map(_is_loopback, result.master_addresses)):
-            message = f"{where}leads to {_join_addresses(result.master_addresses)} there, so to itself and not to {master}"
+            message = f"{where}leads to {addresses} there, that is, to itself and not to {master}"
             yield Finding(Level.ERROR, name, message, hint)
-        elif _join_addresses(result.master_addresses) != common:
-            message = f"{where}leads to {_join_addresses(result.master_addresses)} there, and to {common} on most"
+        elif addresses != common:
+            message = f"{where}leads to {addresses} there, and to {common} on most"
             yield Finding(Level.ERROR, name, message, hint)
         else:
-            message = (
-                f"{where}leads to {common}, which {master} does not have: right only behind NAT"
-            )
+            message = f"{where}leads to {common}, not an address of {master}: right only behind NAT"
             yield Finding(Level.WARNING, name, message, hint)
 
 

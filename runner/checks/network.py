@@ -1,4 +1,4 @@
-"""Where the ranks would meet, and over which interfaces."""
+"""Addresses and interfaces of the training traffic, and the master's port."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from runner.core.planning.readiness import problems_of
 
 
 def network(context: CheckContext) -> Iterator[Finding]:
-    """An error where no address or port can be had; of the hosts that answered."""
+    """Report an error where the hosts that answered have no usable address or port."""
     nodes = context.ready_nodes
     if not nodes:
         return
@@ -31,7 +31,7 @@ def network(context: CheckContext) -> Iterator[Finding]:
         yield from map(Finding.from_problem, others)  # other checks report those of hosts
         return
     if len(nodes) == 1:
-        yield Finding(Level.OK, nodes[0].name, "alone")
+        yield Finding(Level.OK, nodes[0].name, "single node")
         return
     node_endpoints = peer_endpoints(context.spec, nodes, facts_by_node)
     for name, endpoint in node_endpoints.items():
@@ -56,8 +56,8 @@ def _mtu_findings(
     for name, mtu in mtus.items():
         if mtu != common:
             endpoint = node_endpoints[name]
-            message = f"{endpoint.interface} has MTU {mtu}, most have {common}: large packets may get lost"
-            hint = (
-                f"ip link set dev {endpoint.interface} mtu {common}, there, or the same everywhere"
+            message = (
+                f"{endpoint.interface} has MTU {mtu}, most have {common}: large packets may be lost"
             )
+            hint = f"there: ip link set dev {endpoint.interface} mtu {common}; or the same MTU everywhere"
             yield Finding(Level.WARNING, name, message, hint)

@@ -1,4 +1,4 @@
-"""Whether the task's interpreter is there, and the same everywhere."""
+"""The task's Python interpreter: found, and of the same version everywhere."""
 
 from __future__ import annotations
 
@@ -15,10 +15,7 @@ SAME_VERSION_HINT = (
 
 
 def python(context: CheckContext) -> Iterator[Finding]:
-    """An error where there is none, a warning where it is another version than most have.
-
-    One more where a login shell has another environment than the task gets.
-    """
+    """Report an error where there is none; warn of other versions and other login environments."""
     if not needs_python(context.spec.task):
         return
     for node in context.ready_nodes:
@@ -30,16 +27,14 @@ def python(context: CheckContext) -> Iterator[Finding]:
         if version.split(".")[:2] == common.split(".")[:2]:
             yield Finding(Level.OK, name, f"{version}, {pythons[name].executable}")
         else:
-            message = (
-                f"Python {version}, most have {common}: what one pickles, another may not read"
-            )
+            message = f"Python {version}, most have {common}: pickles may not be readable by both"
             yield Finding(Level.WARNING, name, message, SAME_VERSION_HINT)
     for node, facts in context.ready:
         yield from _login_shell_findings(node.name, context.spec.python, facts)
 
 
 def _login_shell_findings(node: str, name: str, facts: Facts) -> Iterator[Finding]:
-    """What a user gets who types the name there, if it is another environment than the task's."""
+    """Warn if a login shell finds another environment than the task gets."""
     login_python, task_python = facts.login_python, facts.python
     if (
         not login_python.prefix
@@ -49,9 +44,9 @@ def _login_shell_findings(node: str, name: str, facts: Facts) -> Iterator[Findin
         return
     message = (
         f"a login shell finds {name} at {login_python.executable} ({_python_text(login_python)}), "
-        f"ours is {task_python.executable} ({_python_text(task_python)})"
+        f"the task gets {task_python.executable} ({_python_text(task_python)})"
     )
-    hint = f"if that one is meant: cluster.python={login_python.executable}"
+    hint = f"to use that one: cluster.python={login_python.executable}"
     yield Finding(Level.WARNING, node, message, hint)
 
 

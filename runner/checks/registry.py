@@ -1,4 +1,4 @@
-"""Every check by its name, in the order in which they are shown."""
+"""Registry of checks by name, in the order in which their findings appear."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ CHECKS: dict[str, Check] = {
 
 
 LAUNCH_CHECKS = ("python", "torch", "packages", "rendezvous", "gpus", "driver", "health")
-"""What every launch looks at as well; of the others it does what it cannot do without.
+"""The checks that every launch evaluates, warnings included; `readiness` has all its refusals.
 
-It does not ask after the health of GPUs, only whether each answers: see `FactsRequest.thorough`.
+A launch does not ask for the health of GPUs, only whether each answers: `FactsRequest.thorough`.
 """
 
 
 def evaluate_checks(
     context: CheckContext, skip: Collection[str] = (), only: Iterable[str] = tuple(CHECKS)
 ) -> dict[str, list[Finding]]:
-    """Return what the checks of these names find, but for those that are skipped."""
+    """Return the findings of these checks, except the skipped ones."""
     return {name: list(CHECKS[name](context)) for name in only if name not in skip}

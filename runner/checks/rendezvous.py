@@ -1,4 +1,4 @@
-"""Whether the nodes can meet as they are to: etcd, what torch speaks to it with, and torchrun."""
+"""Requirements of the rendezvous: etcd, torch's client for it, and options of torchrun."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ENDPOINT_HINT = (
 
 
 def rendezvous(context: CheckContext) -> Iterator[Finding]:
-    """An error for each of them that is missing; nothing to say where torch needs no more."""
+    """Report an error for each requirement that is missing."""
     for node, facts in context.ready:
         findings = [
             *context.unmet("rendezvous", node),
@@ -38,9 +38,7 @@ def _client_findings(context: CheckContext, node: Node, python: Interpreter) -> 
     if not context.spec.rendezvous.uses_etcd or python.error or python.packages is None:
         return
     if distribution not in python.packages and module not in python.substitutes:
-        message = (
-            f"no {distribution} in {python.executable}: torch cannot speak to an etcd without it"
-        )
+        message = f"no {distribution} in {python.executable}: torch needs it to use etcd"
         yield Finding(
             Level.ERROR, node.name, message, INSTALL_HINT.format(python=python.executable)
         )
@@ -51,7 +49,7 @@ def _endpoint_findings(context: CheckContext, node: Node, facts: Facts) -> Itera
     if answer is None:
         return
     if answer.error:
-        message = f"rendezvous.endpoint: {endpoint} cannot be used from here: {answer.error}"
+        message = f"rendezvous.endpoint: {endpoint} cannot be used from this host: {answer.error}"
         yield Finding(Level.ERROR, node.name, message, ENDPOINT_HINT)
     elif not answer.has_v2:
         message = f"rendezvous.endpoint: the etcd {answer.version} at {endpoint} offers no v2 API"
@@ -63,4 +61,4 @@ def _etcd_text(facts: Facts) -> str:
         return f"etcd {facts.etcd.endpoint_reply.version} answers"
     if facts.etcd.program:
         return f"can run etcd {facts.etcd.version}".strip()
-    return "has what torch needs for etcd"
+    return "torch can use etcd"

@@ -1,4 +1,4 @@
-"""Whether a node's cores and memory are enough for its ranks, near their GPUs, and free."""
+"""Cores and memory of a node: enough for its ranks, close to their GPUs, and free."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from runner.core.model.spec import Node
 from runner.core.text import counted, format_ranges
 
 LIMITED_SHARE = 0.75
-"""A cgroup that leaves less of the machine's memory than this is worth a word."""
+"""A cgroup that allows less of the machine's memory than this is worth a warning."""
 LOW_MEMORY_SHARE = 0.1
-"""Of the machine's memory: with less left it swaps, or kills."""
+"""Share of the machine's memory: with less left, it swaps or kills."""
 HIGH_LOAD_SHARE = 0.5
-"""Of the machine's cores, on average over a minute."""
+"""Share of the machine's cores, averaged over a minute."""
 
 
 def system(context: CheckContext) -> Iterator[Finding]:
-    """Warnings only: a run starts all the same, but may be slow, or killed."""
+    """Warn where a run would start, but may be slow or killed."""
     for node, facts in context.ready:
         findings = [
             *_memory_findings(facts, context.spec.cluster),
@@ -44,28 +44,28 @@ def _memory_findings(facts: Facts, cluster: str) -> Iterator[FindingText]:
         return
     if machine.memory_limit and machine.memory_limit < LIMITED_SHARE * machine.memory:
         message = (
-            f"our cgroup may take {_size(machine.memory_limit)} of the machine's "
+            f"the cgroup of a run may use {_size(machine.memory_limit)} of the machine's "
             f"{_size(machine.memory)} of memory: beyond that the kernel kills ranks"
         )
         hint = (
-            "fewer ranks or data loaders' workers; or have it raised: MemoryMax= of user-UID.slice "
-            "there, a container's --memory"
+            "use fewer ranks or data loader workers, or raise the limit: MemoryMax= of "
+            "user-UID.slice there, a container's --memory"
         )
         yield Level.WARNING, message, hint
     if machine.memory_free is not None and machine.memory_free < LOW_MEMORY_SHARE * machine.memory:
-        swapped = f", {_size(machine.swapped)} are swapped out" if machine.swapped else ""
+        swapped = f", {_size(machine.swapped)} is swapped out" if machine.swapped else ""
         message = (
-            f"{_size(machine.memory_free)} of {_size(machine.memory)} of memory are free{swapped}"
+            f"{_size(machine.memory_free)} of {_size(machine.memory)} of memory is free{swapped}"
         )
-        hint = f"who has it: python -m runner exec --cluster {cluster} -- ps aux --sort=-rss"
+        hint = f"to see the largest processes: python -m runner exec --cluster {cluster} -- ps aux --sort=-rss"
         yield Level.WARNING, message, hint
 
 
 def _core_findings(node: Node, facts: Facts) -> Iterator[FindingText]:
     ranks = node.nproc or len(used_gpus(node, facts)) or 1
     if facts.cores < ranks:
-        message = f"{counted(facts.cores, 'core')} for {ranks} ranks: they wait for each other"
-        hint = f"set cluster.nodes.{node.name}.nproc, or have a larger share (affinity, cpu.max)"
+        message = f"{counted(facts.cores, 'core')} for {ranks} ranks: they compete for time"
+        hint = f"set cluster.nodes.{node.name}.nproc, or ask for a larger share (affinity, cpu.max)"
         yield Level.WARNING, message, hint
 
 
@@ -95,8 +95,8 @@ def _load_findings(facts: Facts) -> Iterator[FindingText]:
         name = f" {top.command}" if top.command else ""
         top_text = f"; process {top.pid}{name} of {top.user or 'unknown'} takes {top.cores:g} cores"
     load = max(1, round(machine.load))
-    message = f"a load of {load} on {counted(machine.cpus, 'core')}: somebody uses them{top_text}"
-    yield Level.WARNING, message, "wait, ask them, or cluster.exclude leaves it out"
+    message = f"a load of {load} on {counted(machine.cpus, 'core')}: they are in use{top_text}"
+    yield Level.WARNING, message, "wait, ask the user, or leave the node out with cluster.exclude"
 
 
 def _size(size: int) -> str:

@@ -1,4 +1,4 @@
-"""Whether torch is there, and the same everywhere: versions do not understand each other."""
+"""Torch, CUDA and NCCL versions: different ones cannot talk to each other."""
 
 from __future__ import annotations
 
@@ -11,17 +11,16 @@ from runner.core.model.finding import Finding, Level
 from runner.core.model.packages import NCCL_PACKAGES
 from runner.core.planning.readiness import needs_python, without_torch
 
-INSTALL_HINT = "the same on every node: {python} -m pip install {wanted}"
+INSTALL_HINT = "install the same version on every node: {python} -m pip install {wanted}"
 
 
 def torch(context: CheckContext) -> Iterator[Finding]:
-    """An error where it is missing, or another minor version; else a difference is a warning.
+    """Report an error where torch is missing or of another minor version; warn of other differences.
 
-    Without torch's launcher a program may do without torch, and then it is a warning as well.
-    Which NCCL torch will load is not known for sure: another package may have brought the one that
-    is there, and a torch of conda's brings its own.
+    A program that torch does not launch may need no torch: then its lack is a warning. The NCCL
+    that torch will load is not known for sure, as another package may have installed the one found.
     """
-    if not needs_python(context.spec.task):  # whatever it uses, it is not known which
+    if not needs_python(context.spec.task):  # it is unknown which Python the task uses, if any
         return
     for node, facts in context.ready:
         errors = context.unmet("torch", node)
@@ -54,19 +53,19 @@ def torch(context: CheckContext) -> Iterator[Finding]:
         others = others.partition(" ")[2] if differing[0] == "torch" else others
         message = f"{_versions_text({part: own[part] for part in differing})}, most have {others}"
         is_incompatible = _minor_version(own["torch"]) != _minor_version(common["torch"])
-        message += ": they do not understand each other" if is_incompatible else ""
+        message += ": they cannot work together" if is_incompatible else ""
         message += ": NCCL refuses a peer of another version" if differing == ["NCCL"] else ""
         yield Finding(Level.ERROR if is_incompatible else Level.WARNING, name, message, hint)
 
 
 def _versions(info: Interpreter) -> dict[str, str]:
-    """Return the versions that have to be alike, "" for what is not known."""
+    """Return the versions that have to be equal; "" for an unknown one."""
     nccl = (info.packages or {}).get(_nccl_distribution(info), "")
     return {"torch": info.torch, "CUDA": info.torch_cuda, "NCCL": nccl}
 
 
 def _nccl_distribution(info: Interpreter) -> str:
-    """Return the distribution that has NCCL, "" for none, or where leftovers make it unclear."""
+    """Return the distribution that holds NCCL; "" for none or several."""
     names = [name for name in NCCL_PACKAGES if name in (info.packages or {})]
     return names[0] if len(names) == 1 else ""
 

@@ -256,7 +256,7 @@ FAULTS = (
     refused_launch(
         "an endpoint where nobody listens",
         ("rendezvous=etcd", f"rendezvous.endpoint={{node4}}:{ETCD_PORT}"),
-        (f":{ETCD_PORT} cannot be used from here: Connection refused", "client URL"),
+        (f":{ETCD_PORT} cannot be used from this host: Connection refused", "client URL"),
     ),
     refused_launch(
         "an etcd at the endpoint that offers no v2 API",
@@ -273,7 +273,7 @@ FAULTS = (
     check_fault(
         "an endpoint that drops what one host sends",
         ("rendezvous=etcd", f"rendezvous.endpoint={{node4}}:{ETCD_PORT}", "--skip", "pairs"),
-        ("node3", "cannot be used from here: no answer within 5 s"),
+        ("node3", "cannot be used from this host: no answer within 5 s"),
         endpoint_dropped,
     ),
     check_fault(
@@ -308,7 +308,7 @@ FAULTS = (
     check_fault(
         "a name that leads to loopback",
         ("cluster.nodes.node1.addr=master.lab",),
-        ("master.lab leads to 127.0.1.1 there, so to itself and not to node1",),
+        ("master.lab leads to 127.0.1.1 there, that is, to itself and not to node1",),
         misleading_name,
     ),
     check_fault(

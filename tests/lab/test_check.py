@@ -91,7 +91,7 @@ def test_a_host_whose_memory_is_limited(lab: Lab, on_lab: Launcher) -> None:
         assert done.code == 0, done
         (said,) = [row for row in found(done, check="system") if "cgroup" in row["message"]]
         assert (said["level"], said["node"]) == ("warning", "node2")
-        assert said["message"].startswith("our cgroup may take 2.0 GiB of the machine's ")
+        assert said["message"].startswith("the cgroup of a run may use 2.0 GiB of the machine's ")
         assert "MemoryMax=" in said["hint"]
     finally:
         host.sh(f"echo 1 > {MEMORY}{before}/cgroup.procs", check=False)
@@ -168,16 +168,16 @@ def test_the_release_that_a_launch_would_push(lab: Lab, on_lab: Launcher) -> Non
 
     fine = dict.fromkeys(lab.hosts, "fine")
     assert levels() == (fine, mock.ANY)
-    assert levels()[1].endswith("is not there; a launch pushes it")
+    assert levels()[1].endswith("is not there yet; a launch pushes it")
     assert on_lab("deploy", "--cluster", "lab").code == 0
-    assert levels()[1].endswith("is there, every file as it was")
+    assert levels()[1].endswith("is there and intact")
     file = lab["node2"].sh("ls ~/.runner/releases/*/code/train.py").strip()
     lab["node2"].sh(f"chmod u+w {file}; sed -i s/hello/jello/ {file}; chmod u-w {file}")
     lab["node2"].sh(f"touch -d @1000000000 {file}")
     for _ in range(2):
         found_levels, what = levels()
         assert found_levels == {**fine, "node2": "warning"}
-        assert what.endswith("a launch does not notice")
+        assert what.endswith("a launch would not notice")
     lab["node2"].sh(f"touch {file}")
     assert levels()[1].endswith("a launch sends them again")
     assert on_lab("deploy", "--cluster", "lab").code == 0

@@ -120,7 +120,7 @@ def test_unlike_mtus(lab: Lab, on_lab: Launcher) -> None:
     with changed(lab["node3"], "ip link set dev eth0 mtu 1400", "ip link set dev eth0 mtu 1500"):
         row = one(on_lab)
     assert (row["check"], row["level"], row["node"]) == ("network", "warning", "node3")
-    assert row["message"] == "eth0 has MTU 1400, most have 1500: large packets may get lost"
+    assert row["message"] == "eth0 has MTU 1400, most have 1500: large packets may be lost"
 
 
 def test_a_slow_host(lab: Lab, on_lab: Launcher) -> None:
@@ -222,5 +222,7 @@ def test_a_master_whose_name_misleads(lab: Lab, on_lab: Launcher) -> None:
         ("names", "error", "node4"),
     ]
     key = "cluster.nodes.node1.addr: master.lab "
-    assert rows[0]["message"] == key + "leads to 127.0.1.1 there, so to itself and not to node1"
+    assert (
+        rows[0]["message"] == key + "leads to 127.0.1.1 there, that is, to itself and not to node1"
+    )
     assert rows[1]["message"].startswith(key + "cannot be looked up there: ")

@@ -72,7 +72,7 @@ def test_setup_that_fails_is_an_error_and_the_rest_of_that_host_is_not_judged() 
     )
     (found,) = CHECKS["setup"](ill)
     assert (found.level, found.node) == (ERROR, "b")
-    assert found.message == "cluster.setup ended with 1; the host is not looked at any further"
+    assert found.message == "cluster.setup ended with 1; this host is not checked any further"
     assert found.hint.startswith("| module: not found\n")
     for check in CHECKS.keys() - {"setup"}:
         assert bad(check, ill) == []
@@ -106,7 +106,7 @@ OTHER = replace(TORCH, version="3.9.2")
         (
             "logout",
             {"logind_kill_setting": "KillUserProcesses=yes"},
-            (WARNING, "logind kills what you"),
+            (WARNING, "logind kills your"),
         ),
     ],
 )
@@ -180,7 +180,7 @@ def test_another_python_in_a_login_shell_is_a_warning() -> None:
             "a",
             (
                 "a login shell finds python3 at /opt/conda/bin/python3 (Python 3.12.1, torch "
-                "2.5.0), ours is /usr/bin/python3 (Python 3.11.7, no torch)"
+                "2.5.0), the task gets /usr/bin/python3 (Python 3.11.7, no torch)"
             ),
         )
     ]
@@ -288,7 +288,7 @@ def test_the_release_a_launch_would_push() -> None:
     found = bad("code", replace(looked_at, code=CodeRef(release="0123456789abcdef")))
     assert [(level, node) for level, node, _ in found] == [(WARNING, "a"), (WARNING, "b")]
     assert found[0][2].endswith("a launch sends them again")
-    assert found[1][2].endswith("a launch does not notice")
+    assert found[1][2].endswith("a launch would not notice")
     unread = replace(case(), code=CodeRef(release="0123456789abcdef"))
     assert {one[0] for one in bad("code", unread)} == {WARNING}
 
@@ -337,8 +337,8 @@ def test_a_clock_that_is_off_is_a_warning() -> None:
     """In either direction."""
     off = replace(case(), clock_offsets={"a": -90.0, "b": 0.5, "c": 7.2})
     assert [(node, what.partition(":")[0]) for _, node, what in bad("clock", off)] == [
-        ("a", "its clock is 90 s behind ours"),
-        ("c", "its clock is 7 s ahead of ours"),
+        ("a", "its clock is 90 s behind this machine's"),
+        ("c", "its clock is 7 s ahead of this machine's"),
     ]
 
 

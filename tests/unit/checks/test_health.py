@@ -68,7 +68,9 @@ def test_a_driver_too_old_for_torch_is_an_error(driver: Driver, cuda: str, told:
         f"driver {driver.version} supports {told}, torch {TORCH.torch} needs CUDA {cuda}"
     )
     branch = {"12.8": 525, "13.0": 580}[cuda]
-    assert finding.hint.startswith(f"install driver {branch} or newer there, or a torch built")
+    assert finding.hint.startswith(
+        f"install driver {branch} or newer on that host, or a torch built"
+    )
 
 
 @pytest.mark.parametrize(
@@ -118,7 +120,7 @@ def ill(*healths: GpuHealth | None, xids: tuple[Xid, ...] = (), **errors: str) -
 
 def test_gpus_that_are_well_are_told_so() -> None:
     """Idle clocks are no finding; where nobody asked, nothing is said."""
-    assert fine("health", ill(WELL, replace(WELL, throttle_reasons=4))) == ["GPUs 0-1: well"]
+    assert fine("health", ill(WELL, replace(WELL, throttle_reasons=4))) == ["GPUs 0-1: healthy"]
     assert fine("health", ill(None, None)) == []
 
 
@@ -137,22 +139,22 @@ def test_what_is_not_known_is_not_held_against_it(told: GpuHealth) -> None:
             "2 uncorrected memory errors since the driver was loaded",
         ),
         ({"aggregate": 1}, WARNING, "1 uncorrected memory error in its life, none since"),
-        ({"repair_pending": True}, WARNING, "bad memory waits for a reset"),
-        ({"repair_failed": True}, WARNING, "bad memory could not be replaced"),
+        ({"repair_pending": True}, WARNING, "bad memory is remapped at the next reset"),
+        ({"repair_failed": True}, WARNING, "bad memory could not be remapped"),
         ({"throttle_reasons": 0x48}, WARNING, "slowed down: it is too hot (hardware)"),
         ({"throttle_reasons": 0x21}, WARNING, "slowed down: it is too hot (driver)"),
         ({"throttle_reasons": 0x88}, WARNING, "slowed down: the power supply asks"),
         ({"throttle_reasons": 0x08}, WARNING, "slowed down: its hardware slows it down"),
         ({"pcie_width": 8}, WARNING, "8 of 16 PCIe lanes in use"),
         ({"persistent": False}, WARNING, "persistence mode is off"),
-        ({"mig": True, "instances": 0}, ERROR, "divided (MIG), but without an instance"),
+        ({"mig": True, "instances": 0}, ERROR, "in MIG mode, but without an instance"),
     ],
 )
 def test_each_ill_is_told_with_its_gpu(changes: dict[str, Any], level: Level, what: str) -> None:
     """The well one beside it is not named."""
     found = bad("health", ill(WELL, replace(WELL, **changes)))
     assert (level, "b", True) in [(lv, node, what in text) for lv, node, text in found]
-    assert all(text.startswith("GPU 1: ") for _, _, text in found if " divided " not in text)
+    assert all(text.startswith("GPU 1: ") for _, _, text in found if " not: CUDA" not in text)
 
 
 def test_one_ill_of_several_gpus_is_one_line() -> None:
@@ -173,8 +175,8 @@ def test_gpus_that_are_not_used_are_not_judged() -> None:
     [
         ("GPU is lost", "GPU 1: no answer to the driver (GPU is lost); fallen off the bus"),
         ("Unknown Error", "GPU 1: no answer to the driver (Unknown Error); fallen off"),
-        ("GPU requires reset", "GPU 1: to be reset, says the driver (GPU requires reset)"),
-        ("Insufficient Permissions", "GPU 1: not ours to use (Insufficient Permissions)"),
+        ("GPU requires reset", "GPU 1: the driver asks for a reset (GPU requires reset)"),
+        ("Insufficient Permissions", "GPU 1: no permission to use it (Insufficient Permissions)"),
     ],
 )
 def test_a_gpu_that_does_not_answer_is_an_error(error: str, what: str) -> None:
@@ -189,19 +191,17 @@ def test_a_gpu_that_does_not_answer_is_an_error(error: str, what: str) -> None:
 def test_a_gpu_that_has_a_name_may_be_in_trouble() -> None:
     """As its driver says when it is asked for more."""
     ((level, _, what),) = bad("health", ill(replace(WELL, error="GPU requires reset")))
-    assert (level, what) == (ERROR, "GPU 0: to be reset, says the driver (GPU requires reset)")
+    assert (level, what) == (ERROR, "GPU 0: the driver asks for a reset (GPU requires reset)")
 
 
 def test_instances_are_told_and_a_mixture_is_a_warning() -> None:
     """CUDA shows either whole GPUs or instances."""
     divided = replace(WELL, mig=True, instances=4)
-    assert "GPU 0: divided (MIG) into 4 instances, and a rank gets one" in fine(
-        "health", ill(divided)
-    )
+    assert "GPU 0: in MIG mode with 4 instances; each rank gets one" in fine("health", ill(divided))
     ((level, _, what),) = bad("health", ill(divided, WELL))
     assert (level, what) == (
         WARNING,
-        "GPU 0 divided (MIG), GPU 1 not: CUDA shows one kind only",
+        "GPU 0 in MIG mode, GPU 1 not: CUDA shows only one kind",
     )
 
 
@@ -273,16 +273,16 @@ def test_a_machine_with_room_is_fine() -> None:
         (
             {"memory_limit": 16 * GIB},
             (
-                "our cgroup may take 16.0 GiB of the machine's 64.0 GiB of memory: beyond that "
+                "the cgroup of a run may use 16.0 GiB of the machine's 64.0 GiB of memory: beyond that "
                 "the kernel kills ranks"
             ),
         ),
         (
             {"memory_free": 2 * GIB, "swapped": 3 * GIB},
-            "2.0 GiB of 64.0 GiB of memory are free, 3.0 GiB are swapped out",
+            "2.0 GiB of 64.0 GiB of memory is free, 3.0 GiB is swapped out",
         ),
-        ({"memory_free": 2 * GIB}, "2.0 GiB of 64.0 GiB of memory are free"),
-        ({"load": 6.5}, "a load of 6 on 8 cores: somebody uses them"),
+        ({"memory_free": 2 * GIB}, "2.0 GiB of 64.0 GiB of memory is free"),
+        ({"load": 6.5}, "a load of 6 on 8 cores: they are in use"),
     ],
 )
 def test_little_memory_or_busy_cores_are_a_warning(changes: dict[str, Any], what: str) -> None:
@@ -308,7 +308,7 @@ def test_who_keeps_the_cores_busy_is_named() -> None:
 def test_fewer_cores_than_ranks_are_a_warning() -> None:
     """One rank for each GPU, unless the YAML says otherwise."""
     few = case(ALL, b=replace(roomy(), cores=1))
-    assert bad("system", few) == [(WARNING, "b", "1 core for 2 ranks: they wait for each other")]
+    assert bad("system", few) == [(WARNING, "b", "1 core for 2 ranks: they compete for time")]
 
 
 def test_gpus_far_from_our_cores_are_a_warning() -> None:

@@ -178,7 +178,7 @@ def test_who_did_not_answer_is_said() -> None:
         (WARNING, "c"),
         (WARNING, ""),
     ]
-    assert told(lost)[2].message == "tries that did not end in time: 1, such as c → b"
+    assert told(lost)[2].message == "tests that did not end in time: 1, such as c → b"
 
 
 def test_an_address_that_two_machines_have() -> None:
@@ -206,7 +206,7 @@ def test_unlike_mtus_are_a_warning() -> None:
         probed("abc"), a=replace(plain, interfaces=usual), b=replace(host, interfaces=jumbo)
     )
     assert [(e.node, e.message) for e in network(looked) if e.level is WARNING] == [
-        ("b", "eth0 has MTU 9000, most have 1500: large packets may get lost")
+        ("b", "eth0 has MTU 9000, most have 1500: large packets may be lost")
     ]
 
 
@@ -272,8 +272,8 @@ def test_an_own_name_that_loops_matters_where_no_interface_is_known() -> None:
     ("addresses", "level", "what"),
     [
         (("10.0.0.1",), FINE, "answered at once"),
-        (("127.0.1.1",), ERROR, "leads to 127.0.1.1 there, so to itself and not to a"),
-        (("10.9.9.9",), WARNING, "leads to 10.9.9.9, which a does not have: right only behind NAT"),
+        (("127.0.1.1",), ERROR, "leads to 127.0.1.1 there, that is, to itself and not to a"),
+        (("10.9.9.9",), WARNING, "leads to 10.9.9.9, not an address of a: right only behind NAT"),
         ((), ERROR, "cannot be looked up there: no answer within 5 s"),
     ],
 )

@@ -53,7 +53,7 @@ def test_it_is_looked_at_by_every_launch() -> None:
         (
             SERVED,
             host(etcd=EtcdFacts("/usr/bin/etcd", "3.4.23")),
-            ["has what torch needs for etcd", "can run etcd 3.4.23"],
+            ["torch can use etcd", "can run etcd 3.4.23"],
         ),
     ],
 )
@@ -69,14 +69,14 @@ def test_what_is_well_is_said(way: Rendezvous, b: Facts, said: list[str]) -> Non
         pytest.param(
             AT,
             host(python=replace(TORCH, packages={}), etcd=ANSWERS),
-            "no python-etcd in /opt/venv/bin/python: torch cannot speak to an etcd without it",
+            "no python-etcd in /opt/venv/bin/python: torch needs it to use etcd",
             "/opt/venv/bin/python -m pip install python-etcd",
             id="no client",
         ),
         pytest.param(
             AT,
             host(etcd=EtcdFacts(endpoint_reply=EndpointReply("Connection refused"))),
-            "rendezvous.endpoint: etcd1:2379 cannot be used from here: Connection refused",
+            "rendezvous.endpoint: etcd1:2379 cannot be used from this host: Connection refused",
             "HOST:PORT of an etcd's client URL",
             id="unreachable",
         ),

@@ -49,7 +49,7 @@ def test_launch_refuses_what_checks_call_an_error(changes: dict[str, Any], *, de
 
     by_check = evaluate_checks(CheckContext(asked, told))
     errors = {
-        finding.message.partition("; the host is not")[0]
+        finding.message.partition("; this host is not")[0]
         for findings in by_check.values()
         for finding in findings
         if finding.level is Level.ERROR
