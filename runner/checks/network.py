@@ -7,9 +7,10 @@ from dataclasses import replace
 
 from runner.checks.context import CheckContext, most_common
 from runner.core.errors import NotReady
+from runner.core.model.endpoint import Endpoint
 from runner.core.model.facts import Facts
 from runner.core.model.finding import Finding, Level
-from runner.core.planning.addresses import Endpoint, peer_endpoints
+from runner.core.planning.addresses import peer_endpoints
 from runner.core.planning.build_plan import build_plan
 from runner.core.planning.readiness import problems_of
 

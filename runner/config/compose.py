@@ -348,7 +348,6 @@ class Composer:
             config_yaml=OmegaConf.to_yaml(config, resolve=False),
             sources=tuple(self._files.sources(configs)),
             notes=(*notes, *self._files.shadows(configs)),
-            task_option=task,
             overrides=tuple(overrides),
             recorded_code=recorded_code,
             **options,

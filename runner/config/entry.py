@@ -10,7 +10,7 @@ from typing import Any
 from runner.config.schema import TorchrunConfig
 from runner.config.validation import Validator
 from runner.core.model.spec import Node, Rendezvous
-from runner.core.planning.torchrun import LOCAL_RANK_MACRO
+from runner.core.planning.launch_command import LOCAL_RANK_MACRO
 
 ENTRIES = ("torchrun", "launch", "plain")
 REFUSED_ELSEWHERE = "max_restarts"

@@ -9,8 +9,8 @@ from typing import Any
 
 from runner.config.validation import Validator, scalar_text
 from runner.core.model.spec import Node, Relaunch, Rendezvous, Torchrun
+from runner.core.planning.rendezvous_flags import BACKENDS
 
-BACKENDS = ("static", "standalone", "c10d", "etcd", "etcd-v2")
 START_METHODS = ("spawn", "fork", "forkserver")
 NUMA_BINDINGS = ("node", "socket", "exclusive", "core-complex")
 ETCD_BACKENDS = ("etcd", "etcd-v2")
@@ -21,7 +21,7 @@ def read_rendezvous(
     validator: Validator, values: Mapping[str, Any], nodes: Sequence[Node], min_nodes: int | None
 ) -> Rendezvous:
     """Return it, as far as these nodes can meet by it."""
-    backend = validator.choice("rendezvous.backend", values["backend"], BACKENDS)
+    backend = validator.choice("rendezvous.backend", values["backend"], tuple(BACKENDS))
     endpoint = _read_endpoint(validator, values["endpoint"])
     serve = validator.optional_line("rendezvous.serve", values["serve"]) or ""
     key = "rendezvous.backend"

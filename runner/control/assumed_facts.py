@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from runner.core.model.etcd import SIDECAR_NAME, EtcdFacts
 from runner.core.model.facts import ASSUMED, Facts, Gpu, Interpreter
 from runner.core.model.spec import Node, Spec
-from runner.core.planning.etcd import SIDECAR_NAME, EtcdFacts
 
 ASSUMED_PORT = 29500
 

@@ -12,15 +12,13 @@ from runner.control.rpc.session import HostSession, Inbox
 from runner.control.rpc.wait import WaitLoop
 from runner.core.model.results import CommandResult
 from runner.core.protocol.frames import Frame
+from runner.core.protocol.timing import COMMAND_KILL_TIMEOUT_S
 
 MAX_OUTPUT_BYTES = 4 << 20
 """Bytes kept of what one host prints; the rest is dropped, and that is said."""
 
 TIMEOUT_MARGIN_S = 15.0
 """What a host may take beyond the command's own limit to end it."""
-
-KILL_TIMEOUT_S = 12.0
-"""How long hosts may take to end it after Ctrl-C (`host.ending.KILL_S`, and a margin)."""
 
 
 class RemoteCommand(WaitLoop):
@@ -73,7 +71,7 @@ class RemoteCommand(WaitLoop):
 
     def on_signal(self, signum: int) -> None:
         """Have every host end it; at the second signal, wait for none of them."""
-        timeout_s = 0 if self.received_signal else KILL_TIMEOUT_S
+        timeout_s = 0 if self.received_signal else COMMAND_KILL_TIMEOUT_S
         self._deadline = min(self._deadline, time.monotonic() + timeout_s)
         self.received_signal = signum
         for name in self.pending():

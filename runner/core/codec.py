@@ -1,4 +1,4 @@
-"""Dataclasses to JSON and back: the one way data crosses a wire or reaches a disk."""
+"""Codec of dataclasses to JSON and back, for messages and files."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 def encode(value: Any) -> Any:
-    """Return `value` as plain JSON data; dataclasses become objects, tuples lists."""
+    """Return `value` as plain JSON data; dataclasses become objects, tuples become lists."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {f.name: encode(getattr(value, f.name)) for f in dataclasses.fields(value)}
     if isinstance(value, enum.Enum):
@@ -68,5 +68,5 @@ def _decode(hint: Any, value: Any) -> Any:
 
 def _require_type(expected: Any, value: Any) -> Any:
     if not isinstance(value, expected):
-        raise ValueError(f"a {type(value).__name__} where there should be several things")
+        raise ValueError(f"expected several values, got {type(value).__name__}")
     return value

@@ -1,12 +1,12 @@
-"""Everything that can go wrong in a way a user should read about.
+"""Errors that are reported to the user, each with its exit code.
 
-RunnerError                1    the task failed, or a bug of ours
+RunnerError                1    the task failed, or a bug in the runner
 ├── ConfigError            2    the YAML or the command line is wrong; nothing was contacted
-├── NotReady               3    a host could not be reached or made ready; nothing was started
+├── NotReady               3    a host could not be reached or prepared; nothing was started
 ├── Interrupted            130  (143 by SIGTERM, 129 by SIGHUP)
-└── Unproven               5    something could not be stopped, or asked
+└── StopUnverified         5    a stop could not be verified
 
-A run that did start ends with a `Verdict`, which carries its own exit code.
+A run that was started ends with a `Verdict`, which has its own exit code.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from typing import Sequence
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing that is wrong, where, and what to do about it.
+    """One problem: where it is, and what to do about it.
 
     Attributes:
         subject: The node or the config key concerned.
-        message: One sentence: what was seen, and what would be legal.
+        message: One sentence: what was found, and what would be legal.
         hint: The next command to type or key to set; may have several lines.
     """
 
@@ -36,7 +36,7 @@ class Problem:
 
 
 class RunnerError(Exception):
-    """The root of our errors: prints as its problems, ends the process with `exit_code`."""
+    """The root of all reported errors: prints as its problems, exits with `exit_code`."""
 
     exit_code = 1
 
@@ -52,13 +52,13 @@ class ConfigError(RunnerError):
 
 
 class NotReady(RunnerError):
-    """At least one host could not be reached or made ready; nothing was started."""
+    """At least one host could not be reached or prepared; nothing was started."""
 
     exit_code = 3
 
 
 class Interrupted(RunnerError):
-    """A signal came before it was done; what was begun is said in `what`."""
+    """A signal interrupted a verb; the message says what had been started."""
 
     def __init__(self, exit_code: int, message: str = "interrupted; nothing was started") -> None:
         super().__init__([Problem("", message)])
@@ -66,6 +66,6 @@ class Interrupted(RunnerError):
 
 
 class StopUnverified(RunnerError):
-    """Something was to be stopped, and the hosts that know do not answer."""
+    """A stop could not be verified, because hosts do not answer."""
 
     exit_code = 5

@@ -1,10 +1,10 @@
-"""A secret is a type, not a habit."""
+"""Secret: text that is never printed."""
 
 from __future__ import annotations
 
 
 class Secret:
-    """Text that prints as `***`; only the frame that carries it to a host calls `reveal`."""
+    """Text that prints as `***`; only the frame that takes it to a host calls `reveal`."""
 
     __slots__ = ("_text",)
 

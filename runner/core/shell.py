@@ -1,4 +1,4 @@
-"""The only place where text becomes shell text."""
+"""Shell quoting: the only place where text becomes shell text."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Iterable, Mapping, Sequence
 
 
 def quote(word: str) -> str:
-    """Return `word` as one shell word, to the letter; in zsh too, where `=ls` is /bin/ls."""
+    """Return `word` as one literal shell word; in zsh too, where `=ls` is /bin/ls."""
     quoted = shlex.quote(word)
     return f"'{word}'" if quoted.startswith("=") else quoted
 
 
 def path(word: str) -> str:
-    """Quote a path, but let the shell on the other side expand a leading `~/`."""
+    """Quote a path, but let the shell on the host expand a leading `~/`."""
     if word == "~":
         return '"$HOME"'
     if word.startswith("~/"):
@@ -24,7 +24,7 @@ def path(word: str) -> str:
 def line(argv: Sequence[str], paths: int = 0) -> str:
     """Join `argv` into one line that a POSIX shell splits back into exactly `argv`.
 
-    The first `paths` words are paths, or none that could be mistaken for one: see `path`.
+    The first `paths` words are quoted as paths: see `path`.
     """
     return " ".join([*map(path, argv[:paths]), *map(quote, argv[paths:])])
 

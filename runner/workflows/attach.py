@@ -16,11 +16,11 @@ from runner.control.record.run_store import RunStore
 from runner.control.rpc.session import Inbox
 from runner.core.errors import ConfigError, Interrupted
 from runner.core.model.launch_request import LaunchRequest
+from runner.core.model.plan import Plan
 from runner.core.model.results import PullResult
 from runner.core.model.run_info import current_hosts
 from runner.core.outcome.exits import SIGNAL_EXIT_BASE
 from runner.core.outcome.verdict import Verdict, fold_events
-from runner.core.planning.build_plan import Plan
 from runner.core.protocol.events import EndUnverified, Event
 from runner.core.protocol.frames import Frame
 from runner.core.protocol.paths import is_rank_source, local_log_name, source_rank

@@ -14,10 +14,10 @@ from runner.core.codec import decode
 from runner.core.errors import NotReady, Problem
 from runner.core.model.facts import Facts, FactsRequest
 from runner.core.model.launch_request import LaunchRequest
+from runner.core.model.plan import Plan
 from runner.core.model.results import RemoteRun
 from runner.core.model.run_info import HostRunStatus, RunInfo
 from runner.core.model.spec import Node, Spec
-from runner.core.planning.build_plan import Plan
 from runner.core.protocol.paths import is_run_id
 from runner.ui.console.factory import open_console
 from runner.ui.console.plain import Console

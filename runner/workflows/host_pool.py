@@ -20,13 +20,14 @@ from runner.control.code.snapshot import Snapshot
 from runner.control.rpc.connector import Connector
 from runner.control.rpc.facts import CollectedFacts, FactsCollector
 from runner.control.rpc.session import HostSession, Inbox
-from runner.control.rpc.wait import PING_S, TICK_S, WaitLoop
+from runner.control.rpc.wait import TICK_S, WaitLoop
 from runner.core.errors import Problem
 from runner.core.model.facts import Facts, FactsRequest
+from runner.core.model.plan import Plan
 from runner.core.model.spec import Node, Spec
-from runner.core.planning.build_plan import Plan
 from runner.core.protocol.events import Event
 from runner.core.protocol.frames import Frame
+from runner.core.protocol.timing import PING_S
 from runner.ui.console.plain import Console
 
 FLUSH_TIMEOUT_S = 2.0

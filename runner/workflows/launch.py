@@ -27,11 +27,11 @@ from runner.core.codec import encode
 from runner.core.errors import Interrupted, NotReady, Problem, RunnerError, StopUnverified
 from runner.core.model.facts import Facts, FactsRequest
 from runner.core.model.launch_request import DryRun, LaunchRequest
-from runner.core.model.past import PastAttempt
-from runner.core.model.run_info import RunInfo
+from runner.core.model.plan import Plan
+from runner.core.model.run_info import PastAttempt, RunInfo
 from runner.core.model.spec import Node, Spec
 from runner.core.outcome.verdict import STOPPED, Verdict, fold_events
-from runner.core.planning.build_plan import Plan, build_plan
+from runner.core.planning.build_plan import build_plan
 from runner.core.planning.facts_request import facts_request
 from runner.core.planning.readiness import problems_of
 from runner.core.protocol.events import Event

@@ -7,9 +7,9 @@ import time
 
 from runner.control.attempt.monitor import AttemptMonitor
 from runner.core.errors import Interrupted, NotReady
+from runner.core.model.plan import Plan
 from runner.core.model.results import RemoteRun
 from runner.core.model.run_info import current_hosts
-from runner.core.planning.build_plan import Plan
 from runner.workflows.discovery import RunFinder, RunRecord
 
 ANNOUNCE_TIMEOUT_S = 15.0

@@ -10,10 +10,10 @@ from runner.control.attempt.monitor import AttemptMonitor
 from runner.control.rpc.broadcast import Broadcast
 from runner.core.errors import Interrupted, NotReady, Problem
 from runner.core.model.facts import Facts, FactsRequest
-from runner.core.model.past import PastAttempt
+from runner.core.model.plan import Plan
+from runner.core.model.run_info import PastAttempt
 from runner.core.model.spec import Node, Spec
 from runner.core.outcome.verdict import Verdict
-from runner.core.planning.build_plan import Plan
 from runner.core.relaunch import policy
 from runner.ui.reports import report
 from runner.workflows.host_pool import HostPool

@@ -8,8 +8,9 @@ from ipaddress import ip_interface
 from typing import Any
 
 from runner.core.model.facts import Facts, Gpu, Interface, Interpreter, Route
+from runner.core.model.plan import Plan
 from runner.core.model.spec import Node, Spec, Task
-from runner.core.planning.build_plan import Plan, build_plan
+from runner.core.planning.build_plan import build_plan
 
 RUN_ID = "0314-1592-digits-65a3"
 TASKS_HASH = "0123456789abcdef"
@@ -21,9 +22,7 @@ TORCH = Interpreter("/opt/venv/bin/python", "3.11.7", "2.13.0+cu128", "12.8")
 
 def gpus(count: int) -> tuple[Gpu, ...]:
     """So many GPUs of one kind."""
-    return tuple(
-        Gpu(index, "NVIDIA A100", f"GPU-{index:04x}-a100", 80 << 30) for index in range(count)
-    )
+    return tuple(Gpu(index, "NVIDIA A100", f"GPU-{index:04x}-a100") for index in range(count))
 
 
 def interface(text: str, *, up: bool = True) -> Interface:

@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from runner.control.assumed_facts import assumed_facts
+from runner.core.model.etcd import EndpointReply, EtcdFacts
 from runner.core.model.facts import Facts, Interpreter
+from runner.core.model.plan import Plan
 from runner.core.model.release import CodeRef
 from runner.core.model.spec import (
     Deploy,
@@ -18,8 +20,7 @@ from runner.core.model.spec import (
     Task,
     Torchrun,
 )
-from runner.core.planning.build_plan import Plan, build_plan
-from runner.core.planning.etcd import EndpointReply, EtcdFacts
+from runner.core.planning.build_plan import build_plan
 from runner.core.secret import Secret
 from runner.ui.reports.report import render_dry_run
 from tests.golden.builders import SHIPPED, TASKS_HASH, facts, interface, spec

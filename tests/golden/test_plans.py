@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from runner.core.codec import decode, encode
-from runner.core.planning.build_plan import Plan
+from runner.core.model.plan import Plan
 from tests.golden.cases import CASES, SECRETS, Case
 from tests.golden.conftest import PLANS
 

@@ -10,7 +10,8 @@ import pytest
 from runner.config.compose import Composer
 from runner.control.assumed_facts import assumed_facts
 from runner.core import shell
-from runner.core.planning.build_plan import Plan, build_plan
+from runner.core.model.plan import Plan
+from runner.core.planning.build_plan import build_plan
 from tests.golden.test_failures import cell
 from tests.lab.launching import ROOT
 from tests.lab.ways import ENDINGS, RENDEZVOUS_CASES, RendezvousCase

@@ -10,6 +10,7 @@ import pytest
 from runner.checks.context import CheckContext
 from runner.checks.registry import evaluate_checks
 from runner.core.errors import Problem
+from runner.core.model.endpoint import Endpoint
 from runner.core.model.facts import Facts, GpuProcess, Interpreter, SetupResult
 from runner.core.model.hardware import System
 from runner.core.model.network_probe import (
@@ -23,7 +24,6 @@ from runner.core.model.network_probe import (
 )
 from runner.core.model.packages import Certainty, PackageRequirement, Requirements
 from runner.core.model.spec import Node
-from runner.core.planning.addresses import Endpoint
 from runner.ui.reports.findings import render
 from tests.golden.builders import TORCH, facts, gpus, spec
 

@@ -86,7 +86,7 @@ FAULTS = (
     rank_fault(
         "somebody kills a rank",
         ("signal", str(int(signal.SIGKILL))),
-        ("was killed by SIGKILL", "somebody or the kernel killed it"),
+        ("was killed by SIGKILL", "a user or the kernel killed it"),
         "sigkill",
     ),
     Fault(
@@ -137,7 +137,7 @@ FAULTS = (
     Fault(
         "a rank returns while the others go on",
         program_args("hanging.py", "leave", "2"),
-        ("rank 2 on node3 had ended with 0 before", "take part in every collective"),
+        ("rank 2 on node3 had exited with 0 before", "take part in every collective"),
         timeout_s=40.0,
         cause="peer_left",
     ),

@@ -18,8 +18,8 @@ import pytest
 
 from runner.core.protocol.events import ProgramStarted, RankStarted
 from runner.core.protocol.states import State
+from runner.core.protocol.timing import KILL_TIMEOUT_S
 from runner.host.process import cgroup
-from runner.host.process.kill import KILL_TIMEOUT_S
 from runner.host.storage import garbage
 from tests.lab.supervising import RECOVER_CODE, RunStarter, SupervisedRun
 

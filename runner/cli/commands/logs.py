@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from runner.cli.command import Selection, parse_duration, parse_line_count, verb
 from runner.core.errors import ConfigError, Problem
+from runner.core.model.plan import Plan
 from runner.core.outcome.exits import SIGNAL_EXIT_BASE
-from runner.core.planning.build_plan import Plan
 
 if TYPE_CHECKING:
     from runner.ui.reports.grep import OutputSink

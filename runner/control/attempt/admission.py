@@ -23,8 +23,8 @@ from runner.control.rpc.facts import FactsCollector
 from runner.control.rpc.session import HostSession, Inbox
 from runner.core.errors import NotReady, Problem
 from runner.core.model.facts import Facts, FactsRequest
+from runner.core.model.plan import Plan
 from runner.core.model.spec import Node, Spec
-from runner.core.planning.build_plan import Plan
 from runner.core.protocol.frames import Frame
 
 

@@ -9,9 +9,7 @@ from runner.control.attempt.node import AttemptNode
 from runner.control.attempt.peer_status import PeerStatus
 from runner.control.attempt.stop import send_stop
 from runner.control.rpc.session import HostSession
-
-JOIN_TIMEOUT_S = 15.0
-"""How long hosts may take to report whether they reach each other (see `host.peers.group`)."""
+from runner.core.protocol.timing import HUB_REPORT_TIMEOUT_S
 
 DETACH_TIMEOUT_S = 2.0
 """How long hosts may take to confirm the detach."""
@@ -47,7 +45,7 @@ class DetachSequence:
         """
         if all_started_at is None:
             return False
-        is_late = time.monotonic() - all_started_at > JOIN_TIMEOUT_S
+        is_late = time.monotonic() - all_started_at > HUB_REPORT_TIMEOUT_S
         return self._peer_status.all_reported or is_late
 
     def begin(self, exclude: Iterable[str]) -> None:

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from runner.control.attempt.node import AttemptNode
+from runner.core.model.plan import NodePlan, Plan
 from runner.core.outcome.exits import describe_exit
 from runner.core.outcome.loss_policy import nodes_after_loss
 from runner.core.outcome.membership import Membership, Memberships
-from runner.core.planning.build_plan import NodePlan, Plan
 from runner.core.protocol.events import (
     Ended,
     EventBody,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from runner.core.outcome.verdict import TimedEvent
+from runner.core.outcome.results import TimedEvent
 from runner.core.protocol.events import Event, EventBody
 
 

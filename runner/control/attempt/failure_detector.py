@@ -13,11 +13,11 @@ from runner.control.attempt.node import AttemptNode
 from runner.control.attempt.peer_status import PeerStatus
 from runner.control.attempt.reconnect import Reconnector
 from runner.control.attempt.role import Role
-from runner.control.attempt.stop import STOP_TIMEOUT_S
 from runner.control.rpc.facts import BOOT_TIMEOUT_S
 from runner.core.failure_detector import FailureDetector, Liveness
 from runner.core.model.spec import Spec
 from runner.core.protocol.states import NodeState
+from runner.core.protocol.timing import PING_S, STOP_TIMEOUT_S
 
 START_TIMEOUT_S = 30.0
 """How long a host may take from its order to a running supervisor."""
@@ -27,9 +27,6 @@ LAST_HOST_TIMEOUT_S = 60.0
 
 ATTACH_TIMEOUT_S = 600.0
 """How long an attached controller waits when no host of the run can be reached any more."""
-
-PING_S = 2.0
-"""The longest time between two pings; short time limits make it shorter."""
 
 DRAIN_TIMEOUT_S = 15.0
 """How long a host that has ended may take to send the next piece of its logs."""

@@ -14,11 +14,10 @@ from types import MappingProxyType
 from typing import Any
 
 from runner.control.rpc.session import HostSession
-from runner.core.planning.build_plan import NodePlan
+from runner.core.model.plan import NodePlan
 from runner.core.protocol.events import Event, RankStarted, parse
 from runner.core.protocol.paths import PROGRAM_LOG, STACKS_LOG, STREAMS, rank_source
-
-CHUNK = 256 << 10
+from runner.core.protocol.remote_files import CHUNK
 
 
 @dataclass

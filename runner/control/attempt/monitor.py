@@ -26,10 +26,10 @@ from runner.control.attempt.start import OrderSender
 from runner.control.rpc.connector import Connector
 from runner.control.rpc.session import HostSession, Inbox
 from runner.core.model.facts import Facts
+from runner.core.model.plan import Plan
 from runner.core.model.spec import Spec
 from runner.core.outcome.exits import describe_exit
-from runner.core.outcome.verdict import TimedEvent
-from runner.core.planning.build_plan import Plan
+from runner.core.outcome.results import TimedEvent
 from runner.core.protocol.events import (
     Ended,
     Event,

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from runner.control.attempt.log_tail import LogTailer
 from runner.control.attempt.reconnect import NodeConnection
 from runner.control.rpc.session import HostSession
+from runner.core.model.plan import NodePlan
 from runner.core.model.spec import Node
-from runner.core.planning.build_plan import NodePlan
 from runner.core.protocol.states import NODE_TRANSITIONS, NodeState
 
 

@@ -25,8 +25,8 @@ from runner.control.rpc.session import HostSession
 from runner.core.codec import encode
 from runner.core.errors import NotReady
 from runner.core.model.facts import Facts
+from runner.core.model.plan import NodePlan, Plan
 from runner.core.model.spec import Node, Spec
-from runner.core.planning.build_plan import NodePlan, Plan
 from runner.core.protocol.events import (
     Ended,
     EndUnverified,

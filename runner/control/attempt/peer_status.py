@@ -6,7 +6,7 @@ import enum
 from collections.abc import Mapping
 
 from runner.control.attempt.node import AttemptNode
-from runner.core.planning.build_plan import Plan
+from runner.core.model.plan import Plan
 from runner.core.protocol.events import (
     Detached,
     EventBody,

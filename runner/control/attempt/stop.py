@@ -11,16 +11,11 @@ from runner.control.attempt.observer import RunObserver
 from runner.control.rpc.session import HostSession
 from runner.core.model.spec import Spec
 from runner.core.protocol.events import StopCause, Stopping, StopRequested
+from runner.core.protocol.timing import DECISION_TIMEOUT_S, STOP_TIMEOUT_S
 from runner.core.relaunch.policy import MAX_BACKOFF_S
 
 SKIP_LOGS_AFTER = 2
 """After more signals than this, the rest of the logs is skipped too."""
-
-STOP_TIMEOUT_S = 16.0
-"""How long the hosts' own stop ladder may take beyond the grace (`DEAF_S` and a margin)."""
-
-DECISION_TIMEOUT_S = 90.0
-"""How long hosts may examine themselves before the next attempt (see `host.peers.election`)."""
 
 
 class StopSequence:

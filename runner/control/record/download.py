@@ -21,10 +21,9 @@ from runner.control.rpc.wait import WaitLoop
 from runner.core.errors import Problem
 from runner.core.model.results import PullResult
 from runner.core.protocol.frames import Frame
-from runner.core.protocol.remote_files import FILE_KINDS, RemoteFile
+from runner.core.protocol.remote_files import CHUNK, FILE_KINDS, RemoteFile
 from runner.core.text import printable
 
-CHUNK = 256 << 10
 WINDOW, MAX_REQUESTS = 8 << 20, 256
 """Bytes, and pieces, that one host may have been asked for and not sent."""
 

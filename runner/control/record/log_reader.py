@@ -11,15 +11,14 @@ from runner.control.rpc.session import HostSession, Inbox
 from runner.control.rpc.wait import TICK_S, WaitLoop
 from runner.core.codec import encode
 from runner.core.errors import Problem
-from runner.core.planning.build_plan import NodePlan
+from runner.core.model.plan import NodePlan
 from runner.core.protocol.events import RankStarted, parse
 from runner.core.protocol.frames import Frame
 from runner.core.protocol.paths import STREAMS, rank_source
+from runner.core.protocol.remote_files import CHUNK
 
 READ_AHEAD = 32
 """So many files are asked for before it is their turn."""
-
-CHUNK = 256 << 10
 
 
 @dataclass

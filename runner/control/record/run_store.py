@@ -12,9 +12,9 @@ from typing import Any
 from runner.control.record.folder_lock import try_lock_folder
 from runner.core.codec import decode, encode
 from runner.core.errors import ConfigError, NotReady, Problem
+from runner.core.model.plan import Plan
 from runner.core.outcome.diagnosis import diagnose
 from runner.core.outcome.verdict import Verdict
-from runner.core.planning.build_plan import Plan
 from runner.core.protocol.events import Event, parse
 from runner.core.protocol.paths import STACKS_LOG, local_log_name
 

@@ -15,6 +15,7 @@ from runner.core import shell
 from runner.core.errors import Problem
 from runner.core.model.spec import Spec
 from runner.core.protocol.frames import PROTOCOL
+from runner.core.protocol.timing import SPEEDUP, SPEEDUP_VARIABLE
 
 _PACKAGE = Path(runner.__file__).parent
 
@@ -85,9 +86,10 @@ def boot_command(host_python: str, run_id: str, node: str) -> str:
     """
     python = shell.path(host_python)
     ps_words = shell.line([run_id, node])
+    speedup = f"env {SPEEDUP_VARIABLE}={SPEEDUP:g} " if SPEEDUP != 1 else ""
     script = (
         f"command -v {python} >/dev/null 2>&1 || {{ echo runner-boot: no-python; exit 127; }}; "
-        f"exec {python} -I -X utf8 -c {shell.quote(_LOADER)} runner {ps_words} v{PROTOCOL}"
+        f"exec {speedup}{python} -I -X utf8 -c {shell.quote(_LOADER)} runner {ps_words} v{PROTOCOL}"
     )
     return f"exec /bin/sh -c {shell.quote(script)}"
 

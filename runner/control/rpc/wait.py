@@ -11,9 +11,9 @@ from collections.abc import Collection, Mapping
 from runner.control.rpc.session import HostSession, Inbox
 from runner.core.errors import Interrupted
 from runner.core.protocol.frames import Frame
+from runner.core.protocol.timing import PING_S
 
 TICK_S = 0.1
-PING_S = 2.0
 
 
 class WaitLoop:

@@ -1,12 +1,12 @@
-"""What a host reported about itself, all in one answer."""
+"""Facts: what a host reports about itself, all in one answer, and the request for it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Dict, Optional, Tuple
 
+from runner.core.model.etcd import EtcdFacts
 from runner.core.model.hardware import Driver, GpuHealth, System, TopProcess, Xid
-from runner.core.planning.etcd import EtcdFacts
 
 MANAGED_ENV = (
     "CUDA_VISIBLE_DEVICES",
@@ -16,41 +16,41 @@ MANAGED_ENV = (
     "OMP_NUM_THREADS",
     "TP_SOCKET_IFNAME",
 )
-"""Variables the plan sets, but never over a setting of the user's."""
+"""Variables that the plan sets unless the user did."""
 
 ASSUMED = "assumed"
-"""The `gpu_source` of a host that was not asked."""
+"""The `gpu_source` of facts that were assumed, for a plan without contacting hosts."""
 
 
 @dataclass(frozen=True)
 class FactsRequest:
-    """What the controller wants to know of one host.
+    """The request for the facts of one host.
 
     Attributes:
         node: The node's name in the YAML.
         run_id: The run that asks.
-        setup: Shell lines to run by bash first; their environment is kept for the run.
+        setup: Shell lines that bash runs first; their environment is kept for the run.
         python: The task's interpreter: a name on PATH, or a path (`~/` allowed).
-        project: The folder of the code (`~/` allowed); "" when the task is ours.
-        script: A script below `project`, or an absolute one; "" when there is none.
-        workdir: Where runs are kept (`~/` allowed).
-        tasks_hash: The content hash of our shipped tasks; "" when the task is a user's.
-        release: The hash of the release the run is to work in; "" for none.
-        reserve_port: Whether to reserve the port where the nodes meet here.
+        project: The folder of the code (`~/` allowed); "" for a shipped task.
+        script: A script, absolute or below `project`; "" for none.
+        workdir: The folder of runs (`~/` allowed).
+        tasks_hash: The content hash of the shipped tasks; "" for a task of the user's.
+        release: The hash of the release that the run works in; "" for none.
+        reserve_port: Whether to reserve a port for the rendezvous.
         reserve_hub_port: Whether to reserve a port for the supervisors' hub.
-        reserve_vote_port: Whether to reserve a port by which the hosts relaunch the run themselves.
+        reserve_vote_port: Whether to reserve a port for a relaunch by the hosts themselves.
         port_first: The first port allowed; 0 for any.
         port_last: The last port allowed.
-        tool_timeout_s: How long one slow tool may take before it is left out.
+        tool_timeout_s: The time limit of each external tool.
         skip_launch_facts: Whether to leave out what only a launch needs: interpreter and GPUs.
-        gpus: Whether to look at the GPUs all the same.
-        setup_timeout_s: How long the setup lines may take.
-        python_path: The PYTHONPATH the ranks will have, if the configuration sets one.
+        gpus: Whether to query the GPUs even then.
+        setup_timeout_s: The time limit of the setup lines.
+        python_path: The PYTHONPATH of the ranks, if the configuration sets one.
         packages: Distributions to look for in the task's interpreter, by normalised name.
-        find_etcd: Whether to look for an etcd of the host's own.
+        find_etcd: Whether to look for an etcd program.
         etcd_endpoint: HOST:PORT of an etcd to try, "" for none.
-        thorough: Whether to do what no launch waits for: look at the health of the GPUs and at who
-            uses the machine, ask the login shell for the interpreter, read all of the release.
+        thorough: Whether to do what no launch waits for: query the health of the GPUs and the load
+            of the machine, ask the login shell for the interpreter, read the whole release.
     """
 
     node: str
@@ -82,8 +82,8 @@ class FactsRequest:
 class Interface:
     """One network interface; `addresses` like "10.0.0.1/24" or "fe80::1/64".
 
-    `up` is switched on and with a carrier. A labelled address (`eth0:1`) is one of its own.
-    `mtu` is in bytes, 0 when unknown.
+    `up` means switched on and with a carrier. A labelled address (`eth0:1`) is an interface of its
+    own. `mtu` is in bytes, 0 if unknown.
     """
 
     name: str
@@ -104,7 +104,7 @@ class Route:
 
 @dataclass(frozen=True)
 class GpuProcess:
-    """A process that holds memory of a GPU. Memory in bytes, 0 when unknown."""
+    """A process that uses a GPU; `memory` is in bytes, 0 if unknown."""
 
     pid: int
     memory: int = 0
@@ -114,17 +114,11 @@ class GpuProcess:
 
 @dataclass(frozen=True)
 class Gpu:
-    """One GPU. Memory in bytes, 0 when unknown.
-
-    A broken GPU has nothing but its index, and in `error` the driver's words. `health` is only
-    known where it was asked for.
-    """
+    """One GPU; a broken one has only its index and the driver's `error`."""
 
     index: int
     name: str = ""
     uuid: str = ""
-    memory_total: int = 0
-    memory_used: int = 0
     processes: Tuple[GpuProcess, ...] = ()
     error: str = ""
     health: Optional[GpuHealth] = None
@@ -132,20 +126,18 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Interpreter:
-    """The task's interpreter. `error` says why it could not be asked; then the rest is empty.
+    """The task's interpreter; with an `error` the rest is empty.
 
     Attributes:
         executable: Its path.
-        version: Such as "3.11.7".
+        version: Its version, such as "3.11.7".
         torch: The version string of torch's version file ("2.13.0+cpu"), "" without torch.
         torch_cuda: The CUDA runtime it is built for ("12.8"), "" for none.
-        error: Why it could not be asked.
-        prefix: Where its environment is (`sys.prefix`, links resolved): two interpreters with
-            the same one import the same packages.
-        implementation: As in `sys.implementation.name`.
-        packages: Versions of those distributions that were asked for and are there; None when
-            they could not be listed.
-        substitutes: What may stand for those that are not: another distribution, or a module.
+        error: Why it could not be queried.
+        prefix: Its `sys.prefix`, links resolved: interpreters that share it share their packages.
+        implementation: Its `sys.implementation.name`.
+        packages: Versions of the requested distributions that it has; None if unknown.
+        substitutes: Distributions or modules that may stand for the missing ones.
     """
 
     executable: str = ""
@@ -161,9 +153,9 @@ class Interpreter:
 
 @dataclass(frozen=True)
 class SetupResult:
-    """How the setup lines ended: exit code (-1: out of time) and the end of their output.
+    """The exit code of the setup lines (-1: timed out) and the end of their output.
 
-    After a failure, the last line of `output` is ours and says which line it was.
+    After a failure, the last line of `output` is ours and names the line that failed.
     """
 
     exit_code: int = 0
@@ -172,50 +164,48 @@ class SetupResult:
 
 @dataclass(frozen=True)
 class Facts:
-    """One host, as it sees itself.
+    """One host, as it reports itself.
 
     Attributes:
-        node: The node's name in the YAML, as asked.
+        node: The node's name in the YAML.
         hostname: Its own name.
-        user: The user we are there.
+        user: The user of the agent.
         home: That user's home.
-        setup: How the setup lines ended; with a code other than 0 the rest is not filled.
+        setup: The result of the setup lines; after a failure the rest is empty.
         python: The task's interpreter.
         gpus: Its GPUs, by index.
         gpu_source: "nvml", "none", or why NVML did not answer.
-        driver: That of the GPUs.
-        xids: What it told the kernel's log since the boot, if that was asked for and may be read.
+        driver: The NVIDIA driver.
+        xids: Its errors in the kernel's log since the boot, if requested and readable.
         interfaces: Every interface with its addresses.
         routes: The routing table.
-        ssh_address: The address of its own by which we came (SSH_CONNECTION), "" when local.
-        cores: CPU cores a process of ours may use (affinity and cgroup quota).
-        reserved_port: The port reserved for the meeting, 0 when none was asked for or free.
-        hub_port: The one reserved for the supervisors' hub, likewise.
-        vote_port: The one reserved for a relaunch by the hosts, likewise.
+        ssh_address: Its own address of our connection (SSH_CONNECTION), "" if local.
+        cores: CPU cores that a process of ours may use (affinity and cgroup quota).
+        reserved_port: The port reserved for the rendezvous, 0 for none.
+        hub_port: The port reserved for the supervisors' hub, 0 for none.
+        vote_port: The port reserved for a relaunch by the hosts, 0 for none.
         port_error: Why no port could be reserved.
-        workdir: Absolute.
+        workdir: The folder of runs, absolute.
         workdir_error: Why no file can be written below it.
         disk_free: Bytes free there.
-        project: Absolute.
-        project_exists: Whether that folder is there.
-        script_exists: Whether the script is there.
-        run_exists: Whether a run of this id has been here before.
-        run_stopped: Whether somebody told it here to stop.
-        has_tasks: Whether the shipped tasks of that hash are there.
-        has_release: Whether the release is there, whole.
-        release_state: "absent", "intact" or "damaged", after all of it was read; "" when it was
-            not.
-        login_python: What the login shell finds by the same name, if it was asked and did.
-        machine: The kind of processor, as in `uname -m`.
+        project: The folder of the code, absolute.
+        project_exists: Whether that folder exists.
+        script_exists: Whether the script exists.
+        run_exists: Whether this run has a folder here already.
+        run_stopped: Whether a stop of this run was requested here.
+        has_tasks: Whether the shipped tasks of the requested hash are here.
+        has_release: Whether the release is here and complete.
+        release_state: "absent", "intact" or "damaged" if all of it was read, else "".
+        login_python: The interpreter that the login shell finds, if requested and found.
+        machine: The kind of processor, as `uname -m` prints it.
         shm_free: Bytes free in /dev/shm.
-        logind_kill_setting: The setting by which logind kills at logout what a run leaves, "" for
-            none.
-        preset_env: What `setup` or the host itself sets of the variables in `MANAGED_ENV`.
+        logind_kill_setting: The setting by which logind kills processes at logout, "" for none.
+        preset_env: Variables of `MANAGED_ENV` that `setup` or the host sets.
         limits: Soft resource limits by name ("nofile", "memlock", "nproc"); -1 is unlimited.
         system: The machine's memory, load and NUMA nodes.
-        top_process: Who keeps its cores busy, if that was asked for and somebody does.
-        etcd: What it knows of etcd, if that was asked for.
-        part_seconds: How long each part of the answer took.
+        top_process: The process that uses most cores, if requested.
+        etcd: Its etcd program and the run's endpoint, if requested.
+        part_seconds: How long each part of the answer took; for people who debug a slow host.
     """
 
     node: str

@@ -1,4 +1,4 @@
-"""What a check found."""
+"""Finding: one result of a check."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ class Level(enum.Enum):
     ERROR = "error"
     """A launch refuses, or would hang."""
     WARNING = "warning"
-    """It may go well."""
+    """A launch may succeed."""
     OK = "fine"
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was seen of one node, or of the whole cluster.
+    """One observation about a node, or about the whole cluster.
 
     Attributes:
         level: How bad it is.
         node: The node; "" for the whole cluster.
-        message: What was seen, and where it is not obvious, why it matters.
+        message: What was found and, if not obvious, why it matters.
         hint: The next command to type, or the key to set; "" for what is fine.
     """
 
@@ -36,10 +36,10 @@ class Finding:
 
     @property
     def as_problem(self) -> Problem:
-        """It, as a launch tells it."""
+        """The finding as a problem that a launch reports."""
         return Problem(self.node, self.message, self.hint)
 
     @staticmethod
     def from_problem(problem: Problem) -> Finding:
-        """Return a problem that a launch would refuse for."""
+        """Return the finding for a problem that makes a launch refuse."""
         return Finding(Level.ERROR, problem.subject, problem.message, problem.hint)

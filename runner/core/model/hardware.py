@@ -1,7 +1,4 @@
-"""How well a host is: its driver, its GPUs, its memory, and who else uses it.
-
-What is None, or empty, the host does not tell.
-"""
+"""Hardware health: driver, GPUs, memory and load of a host; None or "" is unknown."""
 
 from __future__ import annotations
 
@@ -19,22 +16,22 @@ class Driver:
 
 @dataclass(frozen=True)
 class GpuHealth:
-    """How well one GPU is.
+    """The health of one GPU.
 
     Attributes:
         bus: Its PCI address, like "0000:3b:00".
-        volatile: Memory errors that could not be corrected, since the driver was loaded.
-        aggregate: Those of its whole life.
-        repair_pending: Whether bad memory waits for a reset to be replaced (row or page).
+        volatile: Uncorrected memory errors since the driver was loaded.
+        aggregate: Uncorrected memory errors of its whole life.
+        repair_pending: Whether bad memory is replaced at the next reset (row or page).
         repair_failed: Whether bad memory could not be replaced.
-        throttle_reasons: Why its clocks are lower than they could be: the bits of nvml.h.
-        persistent: Whether the driver stays loaded while nobody uses the GPU.
+        throttle_reasons: The reasons for lower clocks: the bits of nvml.h.
+        persistent: Whether the driver stays loaded while no process uses the GPU.
         mig: Whether it is divided into instances (MIG).
-        instances: How many of those a program can use; 0 without MIG.
+        instances: The number of instances that a program can use; 0 without MIG.
         pcie_width: Lanes of its PCIe link.
-        pcie_width_max: How many lanes card and slot have.
+        pcie_width_max: Lanes of card and slot.
         numa_node: The NUMA node it is attached to.
-        error: The driver's words for why it cannot be used, though it has a name.
+        error: The driver's reason why it cannot be used, though it has a name.
     """
 
     bus: str = ""
@@ -54,14 +51,14 @@ class GpuHealth:
 
 @dataclass(frozen=True)
 class Xid:
-    """One kind of error that the driver told the kernel's log since the boot.
+    """One kind of error in the kernel's log since the boot, reported by the driver.
 
     Attributes:
         bus: The PCI address of the GPU, like "0000:3b:00".
         code: Its number in NVIDIA's catalogue.
-        text: The driver's words, of the last time.
-        count: How often.
-        ago_s: How long the last time is ago.
+        text: The text of the last one.
+        count: The number of times.
+        ago_s: The seconds since the last one.
     """
 
     bus: str
@@ -73,15 +70,15 @@ class Xid:
 
 @dataclass(frozen=True)
 class System:
-    """What the machine has, and how much of it is taken. Memory in bytes.
+    """The machine and its load; memory in bytes.
 
     Attributes:
-        cpus: Cores of the machine, ours or not.
-        load: Processes that ran or waited for a disk, on average over the last minute.
-        memory: All of it.
-        memory_free: What programs could still get without swapping.
-        memory_limit: What all processes of our cgroups together may take; None for all of it.
-        swapped: What lies in swap.
+        cpus: All cores of the machine.
+        load: The load average of the last minute.
+        memory: All memory.
+        memory_free: Memory that programs can still get without swapping.
+        memory_limit: The memory limit of our cgroups; None for all memory.
+        swapped: Memory in swap.
         numa_nodes: The NUMA nodes whose cores we may use.
         infiniband: The InfiniBand (or RoCE) devices.
     """
@@ -98,7 +95,7 @@ class System:
 
 @dataclass(frozen=True)
 class TopProcess:
-    """The process that took most cores over its life, of those that run right now."""
+    """The running process that has used most cores over its life."""
 
     pid: int
     cores: float

@@ -1,4 +1,4 @@
-"""All that one run was asked to be: what configuring hands over to launching."""
+"""Launch request: the result of composing the configuration, which a launch carries out."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from runner.core.model.release import CodeRef
 from runner.core.model.spec import Spec
 
 _CONNECTION_OVERRIDE = re.compile(
-    r"[+]{0,2}cluster\.(workdir|transport|host_python|ssh\..*|nodes\.[^.=]+\.(host|user|port|transport))="
+    r"[+]{0,2}cluster\.(workdir|transport|host_python|ssh\..*|"
+    r"nodes\.[^.=]+\.(host|user|port|transport))="
 )
-"""Words of a command line that say how hosts are reached, and where runs are kept there."""
+"""Overrides that decide how hosts are reached, and where they keep runs."""
 
 
 class DryRun(str, enum.Enum):
-    """What to do in place of a launch: nothing, show the plan, show it without asking any host."""
+    """Whether to show the plan in place of a launch, and whether to contact hosts for it."""
 
     OFF = "false"
     ON = "true"
@@ -28,11 +29,11 @@ class DryRun(str, enum.Enum):
 
 @dataclass(frozen=True)
 class RecordedCode:
-    """The code of a past run that is to run once more, and no other.
+    """The code of a past run that is to run again.
 
     Attributes:
         run_id: The past run.
-        code: What travelled with it.
+        code: The code that was sent with it.
     """
 
     run_id: str
@@ -41,7 +42,7 @@ class RecordedCode:
 
 @dataclass(frozen=True)
 class LaunchRequest:
-    """All that one run was asked to be, as plain data.
+    """One run, as the command line and the YAML ask for it.
 
     Attributes:
         spec: What to run, and where.
@@ -50,13 +51,12 @@ class LaunchRequest:
         run_dir: The run's folder on this machine, absolute.
         ui: "auto" or "plain".
         console_ranks: The ranks whose output is shown; None for all.
-        config_yaml: The whole configuration, its interpolations unresolved.
+        config_yaml: The whole configuration, with interpolations unresolved.
         sources: The YAML files that were chosen, as "GROUP/OPTION: PATH".
-        notes: What the user should hear: files that shadow others, a task set aside.
-        task_option: The name of the task's YAML file.
-        overrides: The words of the command line.
+        notes: Notes for the user: files that shadow others, a task that is replaced.
+        overrides: The overrides of the command line.
         config_dirs: The folders of YAML that it named.
-        recorded_code: The code it has to run with, where it is a past run again.
+        recorded_code: The code to run with, if this is a past run again.
     """
 
     spec: Spec
@@ -67,7 +67,6 @@ class LaunchRequest:
     config_yaml: str
     sources: Tuple[str, ...] = ()
     notes: Tuple[str, ...] = ()
-    task_option: str = ""
     overrides: Tuple[str, ...] = ()
     config_dirs: Tuple[str, ...] = ()
     recorded_code: Optional[RecordedCode] = None
@@ -75,7 +74,7 @@ class LaunchRequest:
 
     @property
     def cluster_selector(self) -> str:
-        """The words by which any verb finds the same hosts again, for a shell."""
+        """The options, as shell text, by which any verb finds the same hosts."""
         args = ["--cluster", self.spec.cluster]
         args += [word for word in self.overrides if _CONNECTION_OVERRIDE.match(word)]
         args += [word for folder in self.config_dirs for word in ("--config-dir", folder)]

@@ -1,4 +1,4 @@
-"""What the hosts of a cluster find when they try to reach each other, and look up their names."""
+"""Network probe: results of hosts that connect to each other and look up their names."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import enum
 from dataclasses import dataclass, field
 from typing import Dict, Optional, Tuple
 
-from runner.core.planning.addresses import Endpoint
+from runner.core.model.endpoint import Endpoint
 
 
 class Outcome(enum.Enum):
-    """How one host's try to reach another ended."""
+    """The outcome of a connection from one host to another."""
 
     REACHED = "reached"
     REFUSED = "refused"
@@ -19,9 +19,9 @@ class Outcome(enum.Enum):
     UNREACHABLE = "unreachable"
     RESET = "reset"
     WRONG_PEER = "stranger"
-    """Whoever answered does not know the token, or is another node."""
+    """What answered does not have the token, or is another node."""
     NO_GREETING = "mute"
-    """The connection was made, and nothing was said."""
+    """The connection was accepted, but nothing was sent."""
     STALLED = "stalled"
     """Small packets passed, large ones did not."""
     FAILED = "failed"
@@ -29,7 +29,7 @@ class Outcome(enum.Enum):
 
 @dataclass(frozen=True)
 class Target:
-    """Where a node listens."""
+    """The address and port on which a node listens."""
 
     node: str
     address: str
@@ -38,7 +38,7 @@ class Target:
 
 @dataclass(frozen=True)
 class ProbeResult:
-    """One try to reach a target; `rtt_s` is the round trip in seconds, 0 when unknown."""
+    """One connection to a target; `rtt_s` is the round-trip time in seconds, 0 if unknown."""
 
     target: Target
     outcome: Outcome
@@ -48,12 +48,12 @@ class ProbeResult:
 
 @dataclass(frozen=True)
 class NameLookups:
-    """What a host shall look up.
+    """Names and addresses that a host looks up.
 
     Attributes:
         addresses: The training address of every node, by node.
-        master_name: The name at which the ranks are to meet; "" when that is an address.
-        timeout_s: After so long an answer does not matter any more.
+        master_name: The name at which the ranks meet; "" if it is an address.
+        timeout_s: The time limit of each look-up.
     """
 
     addresses: Dict[str, str] = field(default_factory=dict)
@@ -63,13 +63,13 @@ class NameLookups:
 
 @dataclass(frozen=True)
 class NameResults:
-    """What a host's own look-ups say.
+    """The results of a host's look-ups.
 
     Attributes:
         queried: The nodes whose address was looked up.
-        seconds: How long each answer took, whatever it was; nodes without one are not in it.
+        seconds: How long each answer took, by node.
         own_addresses: The addresses of its own name.
-        own_name_answered: Whether there was an answer to that at all.
+        own_name_answered: Whether the look-up of its own name was answered.
         master_addresses: The addresses of the master's name.
         master_error: Why there are none.
     """
@@ -84,7 +84,7 @@ class NameResults:
 
 @dataclass(frozen=True)
 class HostProbe:
-    """What one host found."""
+    """The results of one host."""
 
     results: Tuple[ProbeResult, ...] = ()
     name_results: NameResults = NameResults()
@@ -92,15 +92,15 @@ class HostProbe:
 
 @dataclass(frozen=True)
 class NetworkProbe:
-    """What all hosts found.
+    """The results of all hosts.
 
     Attributes:
-        endpoints: Where each node is reached by its peers.
-        targets: What each host tried, but for itself: a port of each node, and `store_target`.
-        store_target: The master's port, where the ranks would meet; None when not tried.
-        by_node: What each host found.
-        missing_reasons: Why others, whose facts are known, found nothing, or were not to be tried.
-        lookups: What was looked up.
+        endpoints: The endpoint of each node.
+        targets: The targets of each host, except its own: a port of each node, and `store_target`.
+        store_target: The master's port for the rendezvous; None if not tried.
+        by_node: The results of each host.
+        missing_reasons: Why other hosts, whose facts are known, took no part.
+        lookups: The look-ups of each host.
     """
 
     endpoints: Dict[str, Endpoint]

@@ -1,4 +1,4 @@
-"""A host's part of the plan: all its supervisor needs, and nothing of torchrun."""
+"""Order: a node's part of the plan, as its supervisor carries it out."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from typing import Dict, Optional, Tuple
 
 @dataclass(frozen=True)
 class Hub:
-    """Where the supervisors of one attempt keep in touch, so that one's failure ends all.
+    """The hub of an attempt: supervisors connect to it, so that the failure of one ends all.
 
     Attributes:
         node: The node whose supervisor listens: the master.
         addr: Its address on the training network.
         port: Its TCP port.
-        member_count: How many other nodes there are.
-        lost_s: Seconds of silence after which a node counts as lost.
-        min_nodes: With so many nodes the run goes on; 0 for all of them.
-        required: Whether the run cannot go on without `node`: the ranks' store is there.
-        spares: Nodes that only stand by: nobody waits for them, and their loss ends nothing.
-        required_members: Nodes that are lost if they do not come; () where a controller watches for
-            that.
+        member_count: The number of other nodes.
+        lost_s: Seconds of silence after which a node is declared lost.
+        min_nodes: The fewest nodes with which the attempt goes on; 0 for all of them.
+        required: Whether the attempt cannot go on without `node`, which has the ranks' store.
+        spares: Nodes that stand by: no member waits for them, and their loss ends nothing.
+        required_members: Nodes that are declared lost if they do not join; () if a controller
+            watches for that.
     """
 
     node: str
@@ -36,14 +36,14 @@ class Hub:
 
 @dataclass(frozen=True)
 class Sidecar:
-    """A server that the programs of an attempt need, run by one of its nodes for all of them.
+    """A server that one node runs for the programs of all nodes of an attempt.
 
     Attributes:
-        name: Its own; also the stem of its logs, and the folder it runs in while it lives.
+        name: Its name; also the stem of its logs and the folder it runs in.
         node: The node whose supervisor runs it.
-        addr: The address it listens at, a number.
+        addr: The numeric address it listens on.
         port: Its TCP port.
-        argv: What starts it there.
+        argv: Its command line.
     """
 
     name: str
@@ -55,40 +55,39 @@ class Sidecar:
 
 @dataclass(frozen=True)
 class Order:
-    """What one supervisor shall start, watch and end.
+    """What one supervisor starts, watches and ends.
 
     Attributes:
         run_id: The run.
         node: The node's name in the YAML.
         attempt: The run's n-th start, from 0.
-        workdir: Where runs are kept on this host, absolute.
-        argv: The program, ready for exec; () for a spare, which starts nothing and stands by.
-        env: Its environment, over the host's own (after `setup`).
-        cwd: Its working directory; created when it lies in the run folder.
-        ranks: The global ranks it will start here, by local rank; () where torch numbers them.
-        shim: Where the rank shim is to be put; `argv` or `env` refer to it.
+        workdir: The folder of runs on this host, absolute.
+        argv: The launcher process, ready for exec; () for a spare, which stands by.
+        env: Its environment, overriding the host's own (after `setup`).
+        cwd: Its working directory; created if it is in the run folder.
+        ranks: The global ranks it starts here, by local rank; () if torch assigns them.
+        shim: The path of the rank shim; `argv` or `env` refer to it.
         shim_python: The interpreter that runs the shim.
-        rank_prefix: What the shim puts before a rank's own arguments (the task's interpreter).
-        hidden_env: Names of `env` that a rank shall not see.
-        release: The release to copy into the run's `work` first; "" for none.
-        reserve_port: The port kept from others until the program listens on it; 0 for none.
+        rank_prefix: What the shim puts before the arguments of a rank (the task's interpreter).
+        hidden_env: Names of `env` that are removed from the environment of ranks.
+        release: The release that is copied into the run's `work` first; "" for none.
+        reserve_port: The port reserved until the program listens on it; 0 for none.
         grace_s: Seconds between TERM and KILL.
         disconnect_s: Seconds without a controller after which the run is stopped; 0 for never.
-        hub: How it keeps in touch with the other nodes; None where there is no other.
-        sidecar: What has to listen before the program starts; None for nothing.
-        stall_s: Seconds without progress of any rank after which that is said; 0 for never.
-        stop_on_stall: Whether the run is stopped then.
-        metrics: Files below `cwd` that grow with each step; where there are any, only they count.
-        stacks: Whether the ranks are prepared to tell their Python stacks.
-        launcher: What the program is that starts the ranks and hands TERM on to them; "" where it
-            is the one rank itself, in its shim, with whatever it starts.
-        nproc: How many ranks it will start here; 0 in an order from before, which names them.
-        restarts_ranks: Whether the program starts ranks that failed anew by itself, and nobody else
-            is to act on it.
-        rejoin_count: How often this attempt began here before: a node that was lost came back.
-        relaunches_left: How often the run may start once more after this attempt.
-        voter_count: How many supervisors decide about that once no controller is needed, those that
-            stand by included; 0 where they cannot.
+        hub: The hub of the attempt; None if there is no other node.
+        sidecar: The server that has to listen before the program starts; None for none.
+        stall_s: Seconds without progress on any rank after which that is reported; 0 for never.
+        stop_on_stall: Whether a stalled attempt is stopped.
+        metrics: Files below `cwd` that grow with each step; if there are any, only they count.
+        stacks: Whether ranks are prepared to dump their Python stacks.
+        launcher: The name of a program that starts the ranks and forwards TERM to them; "" if
+            the launcher process is the one rank itself, in its shim.
+        nproc: The number of ranks it starts here.
+        restarts_ranks: Whether the program restarts failed ranks itself.
+        rejoin_count: How often this node was lost in this attempt and rejoined it.
+        relaunches_left: The number of relaunches left after this attempt.
+        voter_count: The number of supervisors, standby ones included, that decide on a relaunch
+            of a detached run; 0 if they cannot.
     """
 
     run_id: str
@@ -122,5 +121,5 @@ class Order:
 
     @property
     def is_standby(self) -> bool:
-        """Whether there is nothing to start."""
+        """Whether it is that of a spare, which starts nothing."""
         return not self.argv

@@ -1,4 +1,4 @@
-"""What a project names of distributions: data that the controller reads, and a check judges."""
+"""Package requirements of a project, as the controller reads them and a check compares them."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Tuple
 
 
 class Certainty(enum.Enum):
-    """How sure it is that a run fails without a package."""
+    """The certainty that a run fails without a package."""
 
     RUNTIME = "runtime"
-    """The project declares it for its run time."""
+    """Declared as a run-time dependency of the project."""
     LISTED = "listed"
-    """Listed with all others, tools for development included."""
+    """Listed with all others, including development tools."""
     INDIRECT = "indirect"
-    """A lock's own conclusion: some other package's need, perhaps of another machine."""
+    """Resolved by a lock file: required by another package, perhaps only on other machines."""
 
 
 @dataclass(frozen=True)
@@ -24,10 +24,10 @@ class PackageRequirement:
 
     Attributes:
         name: Normalised (PEP 503).
-        specifier: The versions it may have (PEP 440); "" for any.
-        marker: Where it is wanted at all (PEP 508); "" for everywhere.
-        locked: The versions the lock file has for it, of which a host gets one.
-        certainty: How sure it is that it is needed.
+        specifier: The versions that are accepted (PEP 440); "" for any.
+        marker: Where it is required (PEP 508); "" for everywhere.
+        locked: Its versions in the lock file, of which a host gets one.
+        certainty: The certainty that it is needed.
     """
 
     name: str
@@ -39,16 +39,16 @@ class PackageRequirement:
 
 @dataclass(frozen=True)
 class Requirements:
-    """All that a project names, and the file that does."""
+    """All requirements of a project, and the file that lists them."""
 
     source: str = ""
     packages: Tuple[PackageRequirement, ...] = ()
 
     @property
     def names(self) -> Tuple[str, ...]:
-        """The names to ask a host for, each once."""
+        """The names of all packages, without duplicates."""
         return tuple(dict.fromkeys(requirement.name for requirement in self.packages))
 
 
 NCCL_PACKAGES = ("nvidia-nccl-cu11", "nvidia-nccl-cu12", "nvidia-nccl-cu13")
-"""The distributions that bring torch its NCCL, one of them per CUDA runtime."""
+"""The distributions that contain torch's NCCL, one per CUDA runtime."""

@@ -13,14 +13,14 @@ HASH_LENGTH = 16
 
 @dataclass(frozen=True)
 class CodeRef:
-    """What travels with a run.
+    """The code that is sent with a run.
 
     Attributes:
-        tasks_hash: The content hash of the shipped tasks; "" when the task is a user's.
-        release: The hash of the release the ranks run in; "" when they run in `project`.
-        subdirectory: The folder within the release the user stands in, "" at its top.
-        script: `task.script` as it is called from there; "" when it is meant as it is.
-        commit: The git commit the release was made from, with "+" when files differ from it.
+        tasks_hash: The content hash of the shipped tasks; "" for a task of the user's.
+        release: The hash of the release that ranks run in; "" if they run in `project`.
+        subdirectory: The user's working directory within the release, "" for its top.
+        script: `task.script` relative to that; "" if it is used as it is.
+        commit: The git commit of the release, with "+" if files differ from it.
     """
 
     tasks_hash: str = ""
@@ -42,7 +42,7 @@ class File:
 
 @dataclass(frozen=True)
 class Symlink:
-    """A symbolic link of a release: its path, and what it says, to the letter."""
+    """A symbolic link of a release: its path and its literal target."""
 
     path: str
     target: str
@@ -58,9 +58,9 @@ class Folder:
 
 @dataclass(frozen=True)
 class Manifest:
-    """All of a release but the bytes of its files. Each group is sorted by path.
+    """Everything in a release except the contents of files; each group is sorted by path.
 
-    Names that are no UTF-8 are kept as `os.fsdecode` returns them.
+    Names that are not UTF-8 are kept as `os.fsdecode` returns them.
     """
 
     folders: Tuple[Folder, ...] = ()
@@ -68,7 +68,7 @@ class Manifest:
     links: Tuple[Symlink, ...] = ()
 
     def encode(self) -> bytes:
-        """Return the manifest as bytes, always the same ones for the same release."""
+        """Return the manifest as bytes, the same ones for equal manifests."""
         rows = {
             "folders": [[item.path, item.mode] for item in self.folders],
             "files": [[item.path, item.mode, item.size, item.digest] for item in self.files],
@@ -78,10 +78,10 @@ class Manifest:
 
     @staticmethod
     def decode(data: bytes) -> Manifest:
-        """Return what `encode` made.
+        """Return the manifest that `encode` encoded.
 
         Raises:
-            ValueError: It is no manifest, or would write outside of its folder.
+            ValueError: It is no manifest, or has paths outside its folder.
         """
         try:
             rows = json.loads(data)
@@ -98,11 +98,11 @@ class Manifest:
 
     @property
     def size(self) -> int:
-        """The bytes of all files."""
+        """The size of all files in bytes."""
         return sum(file.size for file in self.files)
 
     def problems(self) -> Iterator[str]:
-        """Yield what would make this no tree of its own."""
+        """Yield the reasons why this is not a valid tree."""
         folders = {"", *(folder.path for folder in self.folders)}
         seen = set()
         paths: List[str] = [folder.path for folder in self.folders]
@@ -124,7 +124,7 @@ def release_hash(encoded: bytes) -> str:
 
 
 def unique_contents(manifest: Manifest) -> List[File]:
-    """Return one file for each content, in the order in which contents are streamed."""
+    """Return one file per distinct content, in the order in which contents are streamed."""
     first: Dict[str, File] = {}
     for file in manifest.files:
         first.setdefault(file.digest, file)

@@ -1,32 +1,50 @@
-"""A run as its hosts' files tell of it, to whoever asks."""
+"""Run info: the record of a whole run that every host keeps, and what a host reports about it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Dict, Mapping, Optional, Tuple
 
-from runner.core.model.past import PastAttempt
 from runner.core.protocol.states import State
 
 
 @dataclass(frozen=True)
-class RunInfo:
-    """What every host has on record of the whole run, in `run.json`.
+class PastAttempt:
+    """One attempt that failed.
 
     Attributes:
-        run_id: Its name.
+        attempt: The run's n-th start, from 0.
+        nodes: Its nodes, in rank order.
+        reason: Why it ended.
+        seconds: How long it took.
+        unverified: Nodes that did not prove that nothing of it is left there.
+    """
+
+    attempt: int
+    nodes: Tuple[str, ...]
+    reason: str
+    seconds: float = 0.0
+    unverified: Tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class RunInfo:
+    """The whole run, as every host has it on record in `run.json`.
+
+    Attributes:
+        run_id: The run.
         cluster: The cluster's name.
         task: The task's name.
-        launched_by: Who launched it, as user@machine.
-        launched_at: When, in seconds since 1970 on the launching machine.
-        nnodes: How many nodes it has.
-        world_size: How many ranks.
-        gpus: How many GPUs it uses on each node that uses any.
-        attempt: Which start of it this is, from 0.
-        min_nodes: With so many nodes it goes on, 0 for all of them.
+        launched_by: The user who launched it, as user@machine.
+        launched_at: The time in seconds since 1970 on the launching machine.
+        nnodes: The number of nodes.
+        world_size: The number of ranks.
+        gpus: The number of GPUs on each node that uses any.
+        attempt: The run's n-th start, from 0.
+        min_nodes: The fewest nodes with which it goes on, 0 for all of them.
         past_attempts: The attempts before it.
-        standby_nodes: Spare nodes that stand by; their hosts have a record of it, too.
-        relaunches_left: How often it may start once more after this attempt.
+        standby_nodes: Spares that stand by; their hosts have a record of it, too.
+        relaunches_left: The number of relaunches left after this attempt.
     """
 
     run_id: str
@@ -45,7 +63,7 @@ class RunInfo:
 
     @property
     def past_nodes(self) -> Tuple[str, ...]:
-        """All nodes that took part in the attempts before it."""
+        """All nodes of the attempts before it."""
         return tuple(
             dict.fromkeys(name for attempt in self.past_attempts for name in attempt.nodes)
         )
@@ -53,15 +71,15 @@ class RunInfo:
 
 @dataclass(frozen=True)
 class HostRunStatus:
-    """One run as one host sees it.
+    """One run as one host reports it.
 
     Attributes:
-        info: What is on record of the whole.
+        info: The record of the whole run.
         owner: The user it belongs to on that host.
-        state: How far it is there; None when the record cannot be read.
-        alive: Whether its supervisor or guardian lives.
-        changed_at: When its state changed last, in seconds since 1970 on that host.
-        relaunch_pending: Whether its controller is about to start it once more.
+        state: Its state there; None if the record cannot be read.
+        alive: Whether its supervisor or guardian is alive.
+        changed_at: The time of its last change of state, in seconds since 1970 on that host.
+        relaunch_pending: Whether its controller is about to relaunch it.
     """
 
     info: RunInfo
@@ -73,7 +91,7 @@ class HostRunStatus:
 
     @property
     def is_active(self) -> bool:
-        """Whether something of it may go on there."""
+        """Whether processes of it may still run there."""
         return self.alive or self.state not in TERMINAL_STATES or self.state is State.STUCK
 
 
@@ -82,13 +100,12 @@ TERMINAL_STATES = (State.SUCCEEDED, State.FAILED, State.STOPPED, State.STUCK, No
 BROKEN = "broken"
 """The state of a run whose supervisors are gone, while its record has no end."""
 
-
 RESTARTING = "restarting"
 """The state of a run between two attempts."""
 
 
 def elastic_summary(info: RunInfo, statuses: Mapping[str, HostRunStatus]) -> str:
-    """Return with how many nodes a run goes on that may do with fewer, "" for any other."""
+    """Return the number of live nodes of a run that may go on with fewer, "" for any other."""
     if not 0 < info.min_nodes < info.nnodes:
         return ""
     live = sum(1 for status in statuses.values() if status.alive)
@@ -96,9 +113,9 @@ def elastic_summary(info: RunInfo, statuses: Mapping[str, HostRunStatus]) -> str
 
 
 def current_hosts(statuses: Mapping[str, HostRunStatus]) -> Dict[str, HostRunStatus]:
-    """Return those of a run's hosts that tell how it is: of its last attempt, or still at it.
+    """Return the hosts by which a run is judged: those of its last attempt, or still alive.
 
-    Who only stands by does so where no other is left.
+    Standby nodes count only if there is no other.
     """
     last_attempt = max((status.info.attempt for status in statuses.values()), default=0)
     current = {
@@ -112,7 +129,7 @@ def current_hosts(statuses: Mapping[str, HostRunStatus]) -> Dict[str, HostRunSta
 
 
 def aggregate_state(statuses: Mapping[str, HostRunStatus]) -> str:
-    """Return how far a whole run is, from what those of its hosts say that answered."""
+    """Return the state of a whole run, from the hosts that answered."""
     statuses = current_hosts(statuses)
     live = [status.state for status in statuses.values() if status.alive]
     for state in (State.STOPPING, State.STARTING):

@@ -1,4 +1,4 @@
-"""What the user asked for: the composed configuration as plain, validated data."""
+"""Spec: the composed configuration as plain, validated data."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Dict, Optional, Tuple
 from runner.core.secret import Secret
 
 SHIPPED_TASKS = "runner.tasks."
-"""Modules below this name travel with the run: hosts need no copy of our package."""
+"""Modules below this name are sent with the run: hosts need no copy of our package."""
 
 
 @dataclass(frozen=True)
 class PortRange:
-    """Which TCP ports may be used: `first` to `last`, both included; 0 to 0 is any free port."""
+    """TCP ports that may be used: `first` to `last`, inclusive; 0 to 0 is any free port."""
 
     first: int = 0
     last: int = 0
@@ -31,10 +31,7 @@ class PortRange:
 
 @dataclass(frozen=True)
 class Ssh:
-    """How the hosts of a cluster are logged in to. Times in seconds.
-
-    `None` leaves a choice to the user's ssh configuration.
-    """
+    """Log-in to the hosts of a cluster; None leaves a choice to the user's ssh configuration."""
 
     user: Optional[str] = None
     port: Optional[int] = None
@@ -48,12 +45,12 @@ class Ssh:
 
 @dataclass(frozen=True)
 class Deploy:
-    """What is pushed to the hosts before a run.
+    """Code that is pushed to the hosts before a run.
 
     Attributes:
-        enabled: Whether the user's code is pushed; else it is in `Spec.project` there.
-        max_mb: More than that is refused, in units of 10**6 bytes.
-        keep: How many older releases stay on a host.
+        enabled: Whether the user's code is pushed; if not, it is in `Spec.project` on the hosts.
+        max_mb: The largest size that is accepted, in units of 10**6 bytes.
+        keep: The number of older releases that stay on a host.
     """
 
     enabled: bool = False
@@ -66,13 +63,13 @@ class Node:
     """One machine of the cluster.
 
     Attributes:
-        name: Its name in the YAML; also a folder name.
+        name: The name in the YAML; also a folder name.
         host: The SSH name or address (an ssh_config alias is fine).
         transport: "ssh" or "local".
-        addr: The address other nodes use to reach it, if not derived.
-        user: Login name, over `Ssh.user`.
-        port: SSH port, over `Ssh.port`.
-        gpu_count: How many GPUs to use; None for all that are there.
+        addr: The address at which other nodes reach it, if not derived.
+        user: Login name, overriding `Ssh.user`.
+        port: SSH port, overriding `Ssh.port`.
+        gpu_count: The number of GPUs to use; None for all.
         gpu_ids: The devices to use; empty unless chosen one by one.
         nproc: Ranks on this node; None for one per GPU.
         env: Environment of the ranks on this node.
@@ -94,12 +91,12 @@ class Node:
 
 @dataclass(frozen=True)
 class Rendezvous:
-    """How the nodes of a run find each other.
+    """Rendezvous of the nodes of a run.
 
     Attributes:
         backend: "static", "standalone", "c10d", "etcd" or "etcd-v2".
         endpoint: HOST:PORT of etcd, "" for none.
-        serve: The node that is to run etcd, "" for none.
+        serve: The node that runs etcd for the others, "" for none.
     """
 
     backend: str = "static"
@@ -108,30 +105,27 @@ class Rendezvous:
 
     @property
     def uses_master_store(self) -> bool:
-        """Whether the master keeps a port free for it: the store of the ranks."""
+        """Whether the ranks meet at a store on the master."""
         return self.backend in ("static", "c10d")
 
     def reserves_port(self, node: str, master: str) -> bool:
-        """Whether `node` keeps a port free for the meeting: as the master, or for its etcd."""
+        """Return whether `node` reserves a port: as the master, or for the etcd that it runs."""
         return node == self.serve if self.serve else self.uses_master_store and node == master
 
     @property
     def uses_etcd(self) -> bool:
-        """Whether the nodes meet at an etcd."""
+        """Whether the nodes meet at etcd."""
         return self.backend in ("etcd", "etcd-v2")
 
     @property
     def torch_assigns_ranks(self) -> bool:
-        """Whether torch decides which node has which ranks, anew at every membership."""
+        """Whether torch decides which node has which ranks, again at every membership."""
         return self.backend != "static"
 
 
 @dataclass(frozen=True)
 class Torchrun:
-    """Options of torchrun's by its own names; None, "" and () leave the choice to it.
-
-    Times in seconds.
-    """
+    """torchrun's options by its own names, in seconds; None, "" and () leave the choice to it."""
 
     max_restarts: int = 0
     monitor_interval: Optional[float] = None
@@ -145,7 +139,7 @@ class Torchrun:
 
 @dataclass(frozen=True)
 class Relaunch:
-    """How often a run that failed starts once more, and the first pause before that in seconds."""
+    """Number of relaunches of a failed run, and the pause before the first one in seconds."""
 
     max: int = 0
     backoff_s: float = 5.0
@@ -159,10 +153,10 @@ class Task:
         name: The name of its YAML file, or of the program.
         kind: "module", "script" or "command".
         target: The module's dotted name, the script's path, or the program.
-        args: Its arguments as the program shall see them, before torchrun's templates.
-        env: Environment of the ranks, over the cluster's.
-        outputs: What it leaves in its working folder to be fetched: paths, or patterns of them.
-        entry: What starts it: "torchrun", "launch" (`torch.distributed.launch`) or "plain".
+        args: Its arguments as the program receives them, before torchrun's templates.
+        env: Environment of the ranks, overriding the cluster's.
+        outputs: Paths, or patterns of paths, in its working folder that are downloaded.
+        entry: Its launcher: "torchrun", "launch" (`torch.distributed.launch`) or "plain".
     """
 
     name: str
@@ -175,12 +169,12 @@ class Task:
 
     @property
     def is_plain(self) -> bool:
-        """Whether a node has one process, and nothing of torch's between it and the supervisor."""
+        """Whether the supervisor starts the one process of each node itself."""
         return self.entry == "plain"
 
     @property
     def shipped_file(self) -> str:
-        """The file name of a task of ours ("resnet18.py"), or "" for a user's program."""
+        """The file name of a shipped task ("resnet18.py"), or "" for a user's program."""
         if self.kind == "module" and self.target.startswith(SHIPPED_TASKS):
             return self.target[len(SHIPPED_TASKS) :].replace(".", "/") + ".py"
         return ""
@@ -188,7 +182,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Spec:
-    """Everything one run was asked to be.
+    """Everything that the configuration says about one run.
 
     Attributes:
         run_id: `MMDD-HHMM-TASK-xxxx`, `[a-z0-9-]`: a file name, a label, a rendezvous id.
@@ -197,33 +191,32 @@ class Spec:
         master_port: The rule for torch's store on the master.
         backend: "auto", "nccl" or "gloo".
         task: The program.
-        rendezvous: How the nodes find each other.
-        torchrun: Options of torchrun's.
-        relaunch: What is done when an attempt fails.
-        min_nodes: With so many nodes a run may begin or go on; all of `nodes` unless it is elastic.
-        max_nodes: So many may take part, where some of them are not among `nodes` for now.
-        spares: Nodes that may take the place of one that failed, in the order of the YAML.
-        ssh: Log-in.
+        rendezvous: The rendezvous of the nodes.
+        torchrun: Options of torchrun.
+        relaunch: The relaunch after an attempt failed.
+        min_nodes: The fewest nodes of an elastic run; None for all of `nodes`.
+        max_nodes: The most nodes that may take part; None if that is all of `nodes`.
+        spares: Nodes that may replace a failed one, in the order of the YAML.
+        ssh: The log-in to the hosts.
         python: The task's interpreter on the hosts.
         host_python: The interpreter of our own host-side code.
-        setup: Shell lines run by bash once per host before anything else of the task.
+        setup: Shell lines that bash runs once per host before the task.
         project: The folder of the code on the hosts.
-        workdir: Where runs and releases are kept on the hosts.
-        deploy: What is pushed there first.
-        skip_checks: The checks that are left out.
-        pull_outputs: Whether what the task leaves is fetched at the end.
+        workdir: The folder of runs and releases on the hosts.
+        deploy: The code that is pushed first.
+        skip_checks: Checks that are left out.
+        pull_outputs: Whether `Task.outputs` are downloaded at the end.
         env: Environment of all ranks (`pass_env` included).
-        secrets: Environment of the ranks that is never written anywhere.
+        secrets: Environment of the ranks that is never written to disk.
         grace_s: Seconds between TERM and KILL.
-        lost_s: Seconds of silence after which a host counts as lost.
-        disconnect_s: Seconds without a controller after which supervisors stop the run; 0: never.
-        stall_s: Seconds without progress of any rank after which that is said; 0 for never.
-        stop_on_stall: Whether the run, or with `relaunch_on_stall` this attempt of it, is stopped
-            then.
-        relaunch_on_stall: Whether it starts once more then.
-        metrics: Files below the ranks' working folder that grow with each step: paths, or patterns.
-        stacks: Whether ranks are prepared to tell their Python stacks.
-        detach: Whether to leave once every rank runs; from then on none is needed.
+        lost_s: Seconds of silence after which a host is declared lost.
+        disconnect_s: Seconds without a controller after which the run stops; 0 for never.
+        stall_s: Seconds without progress on any rank after which that is reported; 0 for never.
+        stop_on_stall: Whether a stalled run (with `relaunch_on_stall`: attempt) is stopped.
+        relaunch_on_stall: Whether a stalled run is relaunched.
+        metrics: Paths, or patterns, of files in the working folder that grow with each step.
+        stacks: Whether ranks are prepared to dump their Python stacks.
+        detach: Whether the launch exits once every rank runs.
     """
 
     run_id: str
@@ -261,16 +254,16 @@ class Spec:
 
     @property
     def pushes_code(self) -> bool:
-        """Whether the ranks run in a release: our shipped tasks need none."""
+        """Whether the ranks run in a release; shipped tasks need none."""
         return self.deploy.enabled and not self.task.shipped_file
 
     def env_of(self, node: Node) -> Dict[str, str]:
-        """What the user sets for the ranks of a node: the task's wins, then the node's."""
+        """Return what the user sets for the ranks of a node: the task overrides the node."""
         return {**self.env, **node.env, **self.task.env}
 
     @property
     def elastic(self) -> bool:
-        """Whether nodes may come and go, or torchrun starts ranks anew, while the run is on."""
+        """Whether nodes may come and go, or torchrun restarts ranks, during an attempt."""
         may_shrink = self.min_nodes is not None and self.min_nodes < (
             self.max_nodes or len(self.nodes)
         )

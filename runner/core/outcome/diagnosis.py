@@ -1,11 +1,13 @@
-"""Why a run failed: what the rank that failed first said last, and what is known of that."""
+"""Diagnosis of a failed run: the last words of the rank that failed first, and what they mean."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Callable, List, Mapping, Optional, Sequence, Tuple
 
+from runner.core.model.plan import Plan
 from runner.core.outcome.known_failures import explain
+from runner.core.outcome.results import Failure
 from runner.core.outcome.stacks import (
     STALL_REASON,
     Stack,
@@ -22,34 +24,33 @@ from runner.core.outcome.tracebacks import (
     strip_rank_prefix,
     traceback_starts,
 )
-from runner.core.outcome.verdict import LOST, Failure, Verdict
-from runner.core.planning.build_plan import Plan
+from runner.core.outcome.verdict import LOST, Verdict
 from runner.core.protocol.paths import PROGRAM_LOG, STACKS_LOG, local_log_name, rank_source
 from runner.core.text import format_ranges
 
 Tail = Callable[[str, str, int], List[str]]
-"""Takes (node, log, how many) and returns the last lines of a log."""
+"""Takes (node, log, number) and returns the last lines of a log."""
 
 LOG_LINES = 400
-"""Of a log are looked at."""
+"""The number of last lines of a log that are read."""
 
 DUMP_LINES = 20_000
-"""Of the stacks of a node: every thread of every rank."""
+"""The number of last lines of a node's stacks that are read: every thread of every rank."""
 
 CONTEXT_LINES = 2
-"""Lines of what was said before a traceback that a report shows."""
+"""The number of lines before a traceback that a report shows."""
 
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What is known of the first failure.
+    """An explanation of the first failure.
 
     Attributes:
-        excerpt: Its last traceback, or its last lines where it has none.
-        context: What stood before that.
-        cause: The name of a known cause, "" for one that is not known.
-        meaning: What happened, in words; "" likewise.
-        remedy: What to do about it; "" likewise.
+        excerpt: The last traceback of its log, or the last lines.
+        context: The lines before that.
+        cause: The name of a known failure, "" for any other.
+        meaning: What happened, "" if unknown.
+        remedy: What to do about it, "" if unknown.
     """
 
     excerpt: Tuple[str, ...] = ()
@@ -60,10 +61,7 @@ class Diagnosis:
 
 
 def diagnose(plan: Plan, verdict: Verdict, tail: Tail) -> Optional[Diagnosis]:
-    """Return what is known of the first failure; None where nothing failed.
-
-    Of a host that was lost, nothing that its ranks said when they were told to end is a reason.
-    """
+    """Return the diagnosis of the first failure; None if nothing failed, or a host was lost."""
     failure = verdict.first_failure
     if failure is None or verdict.state == LOST:
         return None
@@ -74,7 +72,7 @@ def diagnose(plan: Plan, verdict: Verdict, tail: Tail) -> Optional[Diagnosis]:
     if result and result.traceback and not traceback_starts(lines):
         lines += result.traceback.splitlines()
     context, excerpt = last_traceback(lines)
-    signum = result.signal if result and not result.exception else None  # else it was ours
+    signum = result.signal if result and not result.exception else None  # else we sent it
     explanation = explain((failure.reason, *context[-CONTEXT_LINES:], *excerpt), signum)
     meaning, remedy = (explanation.meaning, explanation.remedy) if explanation else ("", "")
     if explanation and failure.rank is not None:
@@ -92,23 +90,23 @@ def diagnose(plan: Plan, verdict: Verdict, tail: Tail) -> Optional[Diagnosis]:
 
 
 PEER_GONE_CAUSES = ("peer_left", "nccl_watchdog")
-"""What becomes of ranks that wait for one that is gone."""
+"""Failures of ranks that waited for another one that was gone."""
 
 
 def _explain_early_exit(verdict: Verdict, ranks: List[int]) -> Tuple[str, str]:
-    """Return what it means, and the cure, that some ranks were done while others went on."""
+    """Return the meaning and remedy if some ranks had succeeded while others went on."""
     who = with_nodes(sorted(ranks), {rank: verdict.ranks[str(rank)].node for rank in ranks})
-    verb = "had ended with 0 before" if len(ranks) == 1 else "had all ended with 0 before"
+    verb = "had exited with 0 before" if len(ranks) == 1 else "had all exited with 0 before"
     whom = "it" if len(ranks) == 1 else "them"
     remedy = (
-        "every rank has to take part in every collective: as many batches for each, or "
-        "torch.distributed.algorithms.join for what is uneven"
+        "every rank has to take part in every collective: give each the same number of batches, or "
+        "use torch.distributed.algorithms.join for uneven inputs"
     )
     return f"{who} {verb}, and the others still waited for {whom}", remedy
 
 
 def _diagnose_stall(plan: Plan, tail: Tail) -> Diagnosis:
-    """Return who waited for whom when nothing moved, by the last stacks of every node."""
+    """Return the diagnosis of a stall, from the last stacks of every node."""
     name = local_log_name(plan.attempt, STACKS_LOG, "out")
     dumps = {
         node_plan.node: parse_dumps("\n".join(tail(node_plan.node, name, DUMP_LINES)) + "\n")
@@ -127,13 +125,13 @@ def _diagnose_stall(plan: Plan, tail: Tail) -> Diagnosis:
         excerpt=(*head, *calls),
         cause="standstill",
         meaning=summary(report),
-        remedy="the stacks of all ranks are in logs/NODE/stacks.out; if they only needed longer, "
-        "watch.stall_s gives them more time",
+        remedy="the stacks of all ranks are in logs/NODE/stacks.out; if they only needed more "
+        "time, increase watch.stall_s",
     )
 
 
 def group_run_stacks(plan: Plan, stacks_by_node: Mapping[str, Sequence[Stack]]) -> StackReport:
-    """Put together the stacks that the hosts of a run told."""
+    """Return the stacks of a whole run as one report."""
     node_of_rank = plan.node_of_rank or {
         s.rank: name for name, node_stacks in stacks_by_node.items() for s in node_stacks
     }
@@ -150,7 +148,7 @@ def _last_log_lines(plan: Plan, failure: Failure, tail: Tail) -> List[str]:
 
 
 def truncate_middle(lines: Sequence[str]) -> Tuple[str, ...]:
-    """Return the first and the last lines: the frames between are torch's mostly."""
+    """Return the first and the last lines: those between are mostly torch's frames."""
     if len(lines) <= EXCERPT_LINES:
         return tuple(lines)
     head = 3 if lines[0].strip() == TRACEBACK else 0
@@ -161,7 +159,7 @@ def truncate_middle(lines: Sequence[str]) -> Tuple[str, ...]:
 def _same_error_elsewhere(
     plan: Plan, verdict: Verdict, failure: Failure, excerpt: Sequence[str], tail: Tail
 ) -> str:
-    """Say on how many other nodes a rank ended with the same words, if any came so far."""
+    """Return on how many other nodes a rank ended with the same line, as text; "" for none."""
     others = [node_plan for node_plan in plan.nodes if node_plan.node != failure.node]
     affected = [
         node_plan

@@ -1,4 +1,4 @@
-"""How a process ended, in words."""
+"""Exit descriptions: how a process ended, in words."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import signal
 from typing import Optional
 
 SIGNAL_EXIT_BASE = 128
-"""Exit codes from here on are those of signals."""
+"""Exit codes above this one are those of signals."""
 
 
 def describe_exit(code: Optional[int], signum: Optional[int]) -> str:
-    """Say an exit in words: "exited with 3", "was killed by SIGKILL"."""
+    """Return an exit in words: "exited with 3", "was killed by SIGKILL"."""
     if signum:
         try:
             return f"was killed by {signal.Signals(signum).name}"

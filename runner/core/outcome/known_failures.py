@@ -1,7 +1,6 @@
-"""Failures that are known by the words they leave: what they mean, and the cure. One entry each.
+"""Known failures: patterns of the last lines of a log, with their meaning and remedy.
 
-An entry is found by what a rank, or torchrun, wrote last. The first that matches is told: causes
-stand before what they may end in.
+The first pattern that matches counts: causes come before their consequences.
 """
 
 from __future__ import annotations
@@ -11,15 +10,18 @@ import signal
 from dataclasses import dataclass
 from typing import Mapping, Optional, Pattern, Sequence, Tuple
 
+MAX_LINE_CHARS = 2000
+"""The patterns take quadratic time on some lines; of longer ones the middle is left out."""
+
 
 @dataclass(frozen=True)
 class FailurePattern:
     """One known failure.
 
     Attributes:
-        name: What it is called in `result.json`.
-        pattern: Found somewhere in the last lines; its named groups may stand in the texts.
-        meaning: What happened, as a sentence without an end.
+        name: Its name in `result.json`.
+        pattern: Searched for in the last lines; the texts may refer to its named groups.
+        meaning: What happened, as a sentence without a full stop.
         remedy: What to do: the key, or the command.
     """
 
@@ -31,7 +33,7 @@ class FailurePattern:
 
 @dataclass(frozen=True)
 class Explanation:
-    """A failure that is known, in words."""
+    """The meaning and remedy of a known failure."""
 
     name: str
     meaning: str
@@ -42,13 +44,21 @@ def _pattern(name: str, pattern: str, meaning: str, remedy: str) -> FailurePatte
     return FailurePattern(name, re.compile(pattern, re.MULTILINE), meaning, remedy)
 
 
+def _in_order(*parts: str) -> str:
+    """Return a pattern for parts that follow each other in a line, found in linear time.
+
+    Each part matches at its first place only: a group in a lookahead is not tried again.
+    """
+    return "^" + "".join(f"(?=(.*?(?:{part})))\\{n}" for n, part in enumerate(parts, start=1))
+
+
 FAILURE_PATTERNS: Tuple[FailurePattern, ...] = (
     _pattern(
         "memory",
         r"(?P<cgroup>Memory cgroup out|Out) of memory: Killed process",
         "memory ran out on that host, and the kernel killed the rank",
-        "fewer data loader workers, smaller batches, fewer ranks there, or a larger limit where "
-        "it says 'cgroup'; max_rss in result.json is what the rank took",
+        "use fewer data loader workers, smaller batches or fewer ranks there, or raise the limit "
+        "if it says 'cgroup'; max_rss in result.json is the memory of the rank",
     ),
     _pattern(
         "local_rank_unknown",
@@ -60,7 +70,7 @@ FAILURE_PATTERNS: Tuple[FailurePattern, ...] = (
     _pattern(
         "local_rank_wanted",
         r"error: the following arguments are required:.*--local[-_]rank",
-        "the program wants --local_rank, or --local-rank, and was not given it by that name",
+        "the program requires --local_rank, or --local-rank, and did not get it under that name",
         "task.local_rank_arg=--local_rank (as the program spells it; with task.entry=torchrun, "
         "since torch's own launch spells it --local-rank) passes it, or have the program read "
         "LOCAL_RANK from its environment",
@@ -68,9 +78,9 @@ FAILURE_PATTERNS: Tuple[FailurePattern, ...] = (
     _pattern(
         "port_taken",
         r"(?:\bport: (?P<port>\d+).*)?(?:EADDRINUSE|[Aa]ddress already in use)",
-        "port{port: ?} was taken already",
-        "if the program opens a port of its own, have it choose a free one; the runner's is "
-        "cluster.master_port (auto, or a range), kept for what sets SO_REUSEADDR as torch does",
+        "port{port: ?} was already taken",
+        "if the program opens a port of its own, let it choose a free one; the runner's is "
+        "cluster.master_port (auto, or a range), reserved for what sets SO_REUSEADDR, as torch",
     ),
     _pattern(
         "shared_memory",
@@ -89,28 +99,28 @@ FAILURE_PATTERNS: Tuple[FailurePattern, ...] = (
     _pattern(
         "gpu_memory",
         r"CUDA out of memory\. Tried to allocate (?P<much>[\d.]+ \w+)",
-        "the GPU's memory ran out: {much} more were wanted",
-        "a smaller batch; or somebody else holds it: python -m runner ps names who",
+        "the GPU's memory ran out: {much} more were requested",
+        "use a smaller batch; if another process holds it, python -m runner ps names that",
     ),
     _pattern(
         "no_gpu",
         r"No CUDA GPUs are available|no CUDA-capable device is detected|"
         r"Torch not compiled with CUDA enabled|Found no NVIDIA driver",
         "torch sees no GPU there",
-        "cluster.nodes.NODE.gpus=0 and backend=gloo train without; else look at the driver "
-        "(nvidia-smi), at CUDA_VISIBLE_DEVICES, and whether that torch is a CUDA build",
+        "cluster.nodes.NODE.gpus=0 and backend=gloo train without; else check the driver "
+        "(nvidia-smi), CUDA_VISIBLE_DEVICES, and whether that torch is a CUDA build",
     ),
     _pattern(
         "gpu_ordinal",
         r"CUDA error: invalid device ordinal",
         "a rank chose a GPU that it does not have",
-        "use LOCAL_RANK as the device's number, and as many ranks as GPUs (nproc_per_node: auto)",
+        "use LOCAL_RANK as the device index, and as many ranks as GPUs (nproc_per_node: auto)",
     ),
     _pattern(
         "nccl_versions",
         r"[Mm]ismatched NCCL version|NCCL version mismatch",
         "the nodes have different versions of NCCL",
-        "the same torch on all of them: python -m runner exec -- PYTHON -m pip list",
+        "install the same torch on all of them: python -m runner exec -- PYTHON -m pip list",
     ),
     _pattern(
         "nccl_no_route",
@@ -123,25 +133,25 @@ FAILURE_PATTERNS: Tuple[FailurePattern, ...] = (
     _pattern(
         "gloo_loopback",
         r"connectFullMesh failed.*remote=\[(?:127\.|::1)|"
-        r"[Gg]loo.*(?:connect|Connection refused).*\[?(?:127\.0\.\d+\.\d+|::1)\]?:\d+",
+        + _in_order("[Gg]loo", "connect|Connection refused", r"\[?(?:127\.0\.\d+\.\d+|::1)\]?:\d+"),
         "gloo told the other nodes that this one is at its loopback address",
         "its own name resolves to 127.x there: set cluster.nodes.NODE.interface (or "
-        "GLOO_SOCKET_IFNAME) to the one the nodes share, or mend its /etc/hosts",
+        "GLOO_SOCKET_IFNAME) to the one the nodes share, or fix its /etc/hosts",
     ),
     _pattern(
         "ranks_missing",
         r"Timed out after (?P<seconds>\d+) seconds waiting for (?:clients|workers)\. "
         r"(?P<there>\d+)/(?P<all>\d+) (?:clients|workers) joined",
-        "only {there} of {all} came to the meeting within {seconds} s",
-        "the others are slow to start, or cannot reach the master's port: their own logs say",
+        "only {there} of {all} joined the rendezvous within {seconds} s",
+        "the others are slow to start, or cannot reach the master's port: see their logs",
     ),
     _pattern(
         "master_refused",
         r"The client socket has (?:failed to connect|timed out).*?\((?P<where>[^()]*)\)|"
         r"The server socket at .* has (?:failed|timed out)",
         "the master could not be reached{where: at ?}",
-        "nobody listens there yet or any more, or a firewall is between: open the ports of "
-        "cluster.master_port, or choose the address by cluster.nodes.MASTER.addr",
+        "no process listens there (yet), or a firewall is in between: open the ports of "
+        "cluster.master_port, or choose the address with cluster.nodes.MASTER.addr",
     ),
     _pattern(
         "module_missing",
@@ -153,14 +163,14 @@ FAILURE_PATTERNS: Tuple[FailurePattern, ...] = (
         "file_missing",
         r"FileNotFoundError: \[Errno 2\] No such file or directory: '(?P<path>[^']+)'",
         "there is no {path} on that host",
-        "data are not pushed with the code: bring them there, or name where they are; what is in "
-        "the project is pushed unless git or .runnerignore leave it out",
+        "data are not pushed with the code: copy them there, or set their path; files of "
+        "the project are pushed unless git or .runnerignore ignore them",
     ),
     _pattern(
         "nccl_watchdog",
         r"Watchdog caught collective operation timeout",
         "a collective was not joined by all ranks in time",
-        "the rank that is missing hangs or left: the others only waited for it",
+        "the missing rank hangs or has left: the others only waited for it",
     ),
     _pattern(
         "nccl_system",
@@ -179,29 +189,28 @@ FAILURE_PATTERNS: Tuple[FailurePattern, ...] = (
 
 SIGNAL_EXPLANATIONS: Mapping[int, Tuple[str, str]] = {
     signal.SIGKILL: (
-        "somebody or the kernel killed it; the kernel does so when memory runs out",
+        "a user or the kernel killed it; the kernel does so when memory runs out",
         "`dmesg -T` on that host shows it; max_rss in result.json is the memory the rank took",
     ),
     signal.SIGSEGV: (
         "compiled code crashed",
-        "task.env.PYTHONFAULTHANDLER=1 shows where; mostly a library does not fit torch",
+        "task.env.PYTHONFAULTHANDLER=1 shows where; often a library does not match torch",
     ),
     signal.SIGABRT: (
-        "compiled code gave up: an assertion, or threads that still ran when the program ended",
-        "what stands before it says why; after an exception of Python's, that is the cause",
+        "compiled code aborted: an assertion, or threads that still ran when the program ended",
+        "the lines before it say why; after a Python exception, that is the cause",
     ),
     signal.SIGBUS: (
-        "memory that was mapped is not there: mostly a full /dev/shm, or a file cut off",
+        "mapped memory is missing: usually a full /dev/shm, or a truncated file",
         "make /dev/shm larger there, or use fewer data loader workers",
     ),
     signal.SIGILL: (
-        "that processor lacks an instruction the code was built for",
+        "the processor lacks an instruction that the code was built for",
         "use a build of torch or the extension for the oldest processor of the cluster",
     ),
     signal.SIGFPE: ("compiled code divided by zero", "task.env.PYTHONFAULTHANDLER=1 shows where"),
 }
-"""What it means to die by a signal, and the cure."""
-
+"""Meaning and remedy of a death by signal."""
 
 _SECONDARY_ERROR = re.compile(
     r"closed by (remote )?peer|reset by peer|Broken pipe|was likely closed|ncclRemoteError"
@@ -211,13 +220,13 @@ _SECONDARY_ERROR = re.compile(
 
 
 def is_secondary_error(error: str) -> bool:
-    """Whether these are the words of one that only noticed how another rank ended."""
+    """Return whether a rank with this error only noticed the end of another one."""
     return _SECONDARY_ERROR.search(error) is not None
 
 
 def explain(lines: Sequence[str], signum: Optional[int] = None) -> Optional[Explanation]:
-    """Return what is known of a failure by its last lines, or by the signal it died of."""
-    text = "\n".join(lines)
+    """Return the known failure that the last lines, or the signal, match."""
+    text = "\n".join(map(_shorten, lines))
     for entry in FAILURE_PATTERNS:
         match = entry.pattern.search(text)
         if match:
@@ -229,11 +238,18 @@ def explain(lines: Sequence[str], signum: Optional[int] = None) -> Optional[Expl
     return None
 
 
+def _shorten(line: str) -> str:
+    """Return the beginning and the end of a line that is too long to search for every pattern."""
+    if len(line) <= MAX_LINE_CHARS:
+        return line
+    return f"{line[: MAX_LINE_CHARS // 2]} … {line[-MAX_LINE_CHARS // 2 :]}"
+
+
 _PLACEHOLDER = re.compile(r"\{(\w+)(?::([^}]*))?\}")
 
 
 def _substitute(text: str, groups: Mapping[str, Optional[str]]) -> str:
-    """Put in what was found: `{x}`, or `{x:...?...}` with what stands around it, if anything."""
+    """Fill in the groups: `{x}`, or `{x:...?...}` with text around it, left out if not found."""
 
     def put(field: "re.Match[str]") -> str:
         value = groups.get(field[1])

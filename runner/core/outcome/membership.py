@@ -1,6 +1,6 @@
-"""Who takes part in a run whose ranks torch numbers: one membership after the other.
+"""Memberships of an attempt whose ranks torch assigns, recognised by the starts of their ranks.
 
-torch tells no rank which membership it is of. But each meets at a port of its own, the store that
+torch tells no rank which membership it belongs to. But each has a port of its own, the store that
 its rank 0 opens (torch/distributed/elastic/rendezvous/api.py, `RendezvousStoreInfo.build`).
 """
 
@@ -14,17 +14,17 @@ from runner.core.protocol.events import RankStarted
 
 @dataclass
 class Membership:
-    """The ranks that were started together.
+    """Ranks that were started together.
 
     Attributes:
-        number: From 1.
-        master: Where its ranks meet.
-        world_size: How many ranks it has; 0 where nobody said.
-        started_at: When the first of them started, by the clock of whoever counts.
-        ranks: Per rank its node, and the number of its start there.
-        joined: The nodes that it has, and the one before had not.
-        departed: The nodes that the one before had.
-        diff_known: Whether these are known: all of the one before was seen.
+        number: Its number, from 1.
+        master: The address at which its ranks meet.
+        world_size: The number of its ranks; 0 if unknown.
+        started_at: The time of its first start, on the controller's clock.
+        ranks: The node of each rank, and the number of its start there.
+        joined: The nodes that the previous membership did not have.
+        departed: The nodes that only the previous one had.
+        diff_known: Whether these two are known: all of the previous one was seen.
     """
 
     number: int
@@ -38,7 +38,7 @@ class Membership:
 
     @property
     def is_complete(self) -> bool:
-        """Whether every rank of it was seen to start."""
+        """Whether all its ranks were seen to start."""
         return 0 < self.world_size <= len(self.ranks)
 
     @property
@@ -47,28 +47,28 @@ class Membership:
         return tuple(dict.fromkeys(node for _, (node, _) in sorted(self.ranks.items())))
 
     def contains(self, node: str, rank: int, start: int) -> bool:
-        """Whether this start of a rank belongs to it."""
+        """Return whether this start of a rank belongs to it."""
         return self.ranks.get(rank) == (node, start)
 
 
 class Memberships:
-    """All memberships of a run so far."""
+    """All memberships of an attempt so far."""
 
     def __init__(self) -> None:
         self._all: List[Membership] = []
 
     @property
     def last(self) -> Optional[Membership]:
-        """The one that began last; None before any rank has started."""
+        """The latest one; None before any rank has started."""
         return max(self._all, key=lambda membership: membership.started_at, default=None)
 
     @property
     def count(self) -> int:
-        """How many there were."""
+        """The number of memberships."""
         return len(self._all)
 
     def add_start(self, node: str, body: RankStarted, at: float) -> Optional[Membership]:
-        """Take a start of a rank; return its membership if it is whole by that."""
+        """Add the start of a rank; return its membership if that completes it."""
         membership = self._find(body)
         if membership is None:
             membership = Membership(len(self._all) + 1, body.master, body.world_size, at)

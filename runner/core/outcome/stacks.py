@@ -1,7 +1,7 @@
-"""The Python stacks of a run's ranks: as text in a host's log, and what they tell together.
+"""Stacks: the Python stacks of a run's ranks, parsed from logs and grouped.
 
-A host appends each dump to its log `stacks`: a line of its own, then every process with its
-threads in the form of CPython's `faulthandler`, which is the form people know, and a last line.
+A host appends each dump to its log `stacks`: a header, then every process with its threads in the
+form of CPython's `faulthandler`, and a last line.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, 
 from runner.core.text import format_ranges
 
 STALL_REASON = "no rank made progress for"
-"""How the reason begins for which a watchdog stops a run."""
+"""The beginning of the reason for which a watchdog stops a run."""
 
 DUMP_HEADER = "=== stacks, {when}: {why}\n"
 DUMP_END = "=== end\n"
@@ -29,21 +29,21 @@ COLLECTIVE_FILES = (
     "torch/distributed/_functional_collectives.py",
     "torch/distributed/rendezvous.py",
 )
-"""Who is in one of these files waits for other ranks, or talks to them."""
+"""Files of torch in which a rank waits for other ranks, or talks to them."""
 
 INTERMEDIATE_FILES = ("torch/distributed/c10d_logger.py", "torch/_ops.py")
-"""Files between a call of the user's and those."""
+"""Files between the user's call and those."""
 
 WRAPPER_FUNCTIONS = frozenset(("wrapper", "<module>", "__call__"))
-"""Functions there that are no operation."""
+"""Functions of those files that are no collective."""
 
 BACKWARD_FUNCTION = "_engine_run_backward"
-"""Autograd's; under DDP the gradients are reduced in it."""
+"""The function of autograd in which DDP reduces gradients."""
 
 
 @dataclass(frozen=True)
 class Frame:
-    """One call; `line` is 0 where it is not known."""
+    """One call; `line` is 0 if unknown."""
 
     file: str
     line: int
@@ -55,14 +55,14 @@ class Frame:
 
 @dataclass(frozen=True)
 class Stack:
-    """One process of a rank.
+    """The stack of one process of a rank.
 
     Attributes:
         rank: The rank it belongs to.
-        pid: On its host.
+        pid: Its pid on the host.
         program: Its name.
-        method: What read the stack; or why there is none.
-        frames: Of its main thread, the innermost first; () for none.
+        method: What read the stack, or why there is none.
+        frames: The frames of its main thread, innermost first; () for none.
     """
 
     rank: int
@@ -74,10 +74,7 @@ class Stack:
 
 @dataclass(frozen=True)
 class StackDump:
-    """What one host said at one moment; `time` is its own time, ISO 8601.
-
-    `is_complete` is whether all of it is here: logs come in pieces.
-    """
+    """One dump of a host, at its own `time` (ISO 8601); incomplete while the log still arrives."""
 
     time: str
     reason: str
@@ -87,19 +84,19 @@ class StackDump:
 
 @dataclass(frozen=True)
 class StackGroup:
-    """Ranks whose main threads stand at the same place."""
+    """Ranks whose main threads have the same stack."""
 
     ranks: Tuple[int, ...]
     stack: Stack
 
     @property
     def collective(self) -> str:
-        """The operation of several ranks that they are in, "" for none."""
+        """The collective that they are in, "" for none."""
         return blocking_collective(self.stack.frames)
 
 
 def parse_dumps(text: str) -> List[StackDump]:
-    """Return the dumps in a host's log; what is no line of one is skipped."""
+    """Return the dumps in a host's log; other lines are skipped."""
     dumps: List[StackDump] = []
     for block in re.split(r"^(?==== stacks, )", text, flags=re.MULTILINE):
         header = _DUMP_LINE.match(block)
@@ -118,7 +115,7 @@ def _processes(block: str) -> Iterator[Stack]:
 
 
 def _main_thread(lines: Sequence[str]) -> Tuple[Frame, ...]:
-    """Return the frames of the thread that answered; of several dumps of a process, the last."""
+    """Return the frames of the main thread; of several dumps of a process, those of the last."""
     threads: List[Tuple[bool, List[Frame]]] = []
     for line in lines:
         header, frame = _THREAD_LINE.match(line), _FRAME_LINE.match(line)
@@ -132,7 +129,7 @@ def _main_thread(lines: Sequence[str]) -> Tuple[Frame, ...]:
 
 
 def group_equal(stacks: Iterable[Stack]) -> List[StackGroup]:
-    """Return the ranks' first processes, equal stacks as one; the rarest first: they are odd."""
+    """Return the first process of each rank, grouped by stack; the rarest stacks come first."""
     first: Dict[int, Stack] = {}
     for stack in stacks:
         first.setdefault(stack.rank, stack)
@@ -145,9 +142,9 @@ def group_equal(stacks: Iterable[Stack]) -> List[StackGroup]:
 
 
 def blocking_collective(frames: Sequence[Frame]) -> str:
-    """Return the operation of several ranks that a stack ends in: the outermost call of torch's.
+    """Return the collective that a stack is in: its outermost call of torch, "" for none.
 
-    The innermost call has to be one that waits: who computes inside a wrapper of torch's does not.
+    The innermost call has to be one that waits: a rank that computes inside a wrapper does not.
     """
     operation = ""
     for frame in frames:
@@ -165,18 +162,18 @@ def blocking_collective(frames: Sequence[Frame]) -> str:
 
 
 def _is_stdlib(frame: Frame) -> bool:
-    """Whether it is Python's own: who waits may do so in `threading`."""
+    """Return whether a frame is in the standard library: ranks may wait in `threading`."""
     return bool(re.search(r"(^|/)lib/python3\.\d+/(?!site-packages)", frame.file))
 
 
 @dataclass(frozen=True)
 class StackReport:
-    """All of a run at one moment.
+    """The stacks of a whole run at one moment.
 
     Attributes:
-        groups: Ranks at the same place, the odd ones first.
+        groups: Ranks with the same stack, the rarest first.
         ended: Ranks that have no process any more.
-        unknown: Ranks of hosts that told nothing.
+        unknown: Ranks of hosts that sent no stacks.
         node_of_rank: The node of each rank.
     """
 
@@ -191,12 +188,12 @@ def group_by_stack(
     node_of_rank: Mapping[int, str],
     folders: Sequence[str],
 ) -> StackReport:
-    """Put together what hosts told.
+    """Return the stacks of all hosts as one report.
 
     Args:
         stacks_by_node: The stacks of each host that answered.
         node_of_rank: The node of each rank.
-        folders: Where ranks run, on any host.
+        folders: The working folders of ranks, on any host.
     """
     groups = group_equal(
         shorten_paths(stack, folders) for stacks in stacks_by_node.values() for stack in stacks
@@ -212,7 +209,7 @@ def group_by_stack(
 
 
 def summary(report: StackReport) -> str:
-    """Return who waits for whom; where nobody waits in torch, who is elsewhere than the most."""
+    """Return which ranks wait for which, or where the odd ones are, as one sentence."""
     waiting: Dict[str, List[int]] = {}
     for group in report.groups:
         if group.collective:
@@ -232,10 +229,11 @@ def summary(report: StackReport) -> str:
     if others:
         return f"{waits_text} for {' and '.join(others[:3])}"
     if len(waiting) > 1:
-        return f"{waits_text}: they do not agree on which comes next"
+        return f"{waits_text}: they do not agree on which collective comes next"
     if len({_user_call(group) for group in report.groups}) > 1:
         return f"{waits_text}, called from different places: one may be a call ahead of the others"
-    return f"{waits_text}, all at the same place: the network between them, or the sizes they pass, differ"
+    cause = "the network between them, or the sizes they pass, differ"
+    return f"{waits_text}, all at the same place: {cause}"
 
 
 def _describe_missing(report: StackReport) -> Iterator[str]:
@@ -243,14 +241,11 @@ def _describe_missing(report: StackReport) -> Iterator[str]:
         clause = "which has" if len(report.ended) == 1 else "which have"
         yield f"{with_nodes(report.ended, report.node_of_rank)}, {clause} ended"
     if report.unknown:
-        yield f"{with_nodes(report.unknown, report.node_of_rank)}, of which no stack is known"
+        yield f"{with_nodes(report.unknown, report.node_of_rank)}, whose stacks are unknown"
 
 
 def shorten_paths(stack: Stack, folders: Sequence[str]) -> Stack:
-    """Return a stack with files as people name them, the same on every node.
-
-    Below one of the `folders` in which ranks run, or as part of an installed package.
-    """
+    """Return a stack with paths relative to one of `folders`, or to the installed packages."""
     return replace(stack, frames=tuple(_shorten_path(frame, folders) for frame in stack.frames))
 
 
@@ -268,7 +263,7 @@ def _shorten_path(frame: Frame, folders: Sequence[str]) -> Frame:
 
 
 def _user_call(group: StackGroup) -> Optional[Frame]:
-    """Return the user's call of the operation."""
+    """Return the user's call of the collective."""
     return next(
         (f for f in group.stack.frames if not _is_in(f, "torch/") and not _is_stdlib(f)), None
     )
@@ -291,6 +286,6 @@ def _describe_group(group: StackGroup, node_of_rank: Mapping[int, str]) -> str:
 
 
 def with_nodes(ranks: Sequence[int], node_of_rank: Mapping[int, str]) -> str:
-    """Return ranks, with the node of those that are all on one."""
+    """Return ranks as text, with their node if all are on one."""
     names = {node_of_rank.get(rank, "") for rank in ranks}
     return f"{format_ranges(ranks)} on {names.pop()}" if len(names) == 1 else format_ranges(ranks)

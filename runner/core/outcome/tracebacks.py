@@ -1,4 +1,4 @@
-"""What a program said last: the traceback in a log, and the exception that ended it."""
+"""Tracebacks: the last one in a log, and the exception that ended a program."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import List, Sequence, Tuple
 TRACEBACK = "Traceback (most recent call last):"
 
 EXCERPT_LINES = 10
-"""Lines that stand for a log without a traceback."""
+"""The number of last lines that stand for a log without a traceback."""
 
 MAX_LINES_AFTER = 20
-"""Lines that may follow the traceback of an exception that ended a program: what libraries say as
-they are torn down."""
+"""The number of lines that may follow the traceback of the exception that ended a program:
+messages of libraries during teardown."""
 
 MAX_EXCEPTION_CHARS = 400
-"""Characters of an exception that are kept."""
+"""The number of characters of an exception that are kept."""
 
 _RANK_PREFIX = re.compile(r"^\[rank\d+\]: ?")
 _OTHER_THREAD = re.compile(r"Exception (ignored in|in thread)\b")
@@ -27,10 +27,7 @@ _STOP_EXCEPTION = re.compile(
 
 
 def strip_rank_prefix(lines: Sequence[str]) -> List[str]:
-    """Return the lines without the number of the rank that torch puts before them.
-
-    A traceback begins a line, also where a progress bar did not end its own.
-    """
+    """Return the lines without torch's rank prefix, and tracebacks without a progress bar."""
     stripped = (_RANK_PREFIX.sub("", line) for line in lines)
     return [TRACEBACK if line.rstrip().endswith(TRACEBACK) else line for line in stripped]
 
@@ -47,10 +44,9 @@ def last_traceback(lines: Sequence[str]) -> Tuple[List[str], List[str]]:
 
 
 def final_exception(lines: Sequence[str]) -> str:
-    """Return the exception that ended a program, by the last lines of its log; "" for none.
+    """Return the exception that ended a program, from the last lines of its log; "" for none.
 
-    Not one after which it said much more, not one of a thread beside, nor how a program ends that
-    was told to.
+    Exceptions followed by much more output, of other threads, or from being stopped do not count.
     """
     starts = [
         index
@@ -68,7 +64,7 @@ def final_exception(lines: Sequence[str]) -> str:
 
 
 def traceback_starts(lines: Sequence[str]) -> List[int]:
-    """Return where tracebacks begin."""
+    """Return the indices at which tracebacks begin."""
     return [index for index, line in enumerate(lines) if line.strip() == TRACEBACK]
 
 
@@ -77,7 +73,7 @@ def _line_before(lines: Sequence[str], index: int) -> str:
 
 
 def _exception_start(lines: Sequence[str], start: int) -> int:
-    """Return where the exception of a traceback stands: frames are indented."""
+    """Return the index of a traceback's exception: the first line that is not indented."""
     index = start + 1
     while index < len(lines) and (not lines[index].strip() or lines[index][0] == " "):
         index += 1

@@ -1,7 +1,7 @@
-"""What the well-known errors of NVIDIA GPUs mean, by their number (Xid), and the cure.
+"""Xids: meaning and remedy of the well-known errors of NVIDIA GPUs, by number.
 
-After NVIDIA's "Xid Errors" (docs.nvidia.com/deploy/xid-errors): its catalogue's description and
-the action it names; of memory, its "GPU Memory Error Management" (a100-gpu-mem-error-mgmt).
+After NVIDIA's "Xid Errors" (docs.nvidia.com/deploy/xid-errors) and, for memory, its "GPU Memory
+Error Management" (a100-gpu-mem-error-mgmt).
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ from typing import Dict
 
 CATALOGUE = "https://docs.nvidia.com/deploy/xid-errors/"
 
-_RESET = "reset it (nvidia-smi --gpu-reset -i {gpu}, as root, nobody using it) or reboot"
-_REPLACE = _RESET + "; if it comes again, the GPU or its board is to be replaced"
+_RESET = "reset it (nvidia-smi --gpu-reset -i {gpu}, as root, while it is not in use) or reboot"
+_REPLACE = _RESET + "; if it recurs, replace the GPU or its board"
 
 
 @dataclass(frozen=True)
 class XidInfo:
-    """One of them.
+    """One error.
 
     Attributes:
         meaning: What happened, in a few words.
         remedy: What to do; "{gpu}" is the GPU's index.
-        caused_by_program: Whether a program brings it about, so that the GPU is well as a rule.
+        caused_by_program: Whether programs usually cause it, so that the GPU is healthy.
     """
 
     meaning: str
@@ -37,23 +37,19 @@ XIDS: Dict[int, XidInfo] = {
     45: XidInfo(
         "a program was cleaned up after an earlier error, or killed", "", caused_by_program=True
     ),
-    48: XidInfo("memory had an error that could not be corrected", _RESET),
-    61: XidInfo("its own controller met an error", _RESET),
-    62: XidInfo("its own controller halted", _RESET),
-    63: XidInfo("bad memory is to be replaced at the next reset", _RESET),
+    48: XidInfo("an uncorrectable memory error", _RESET),
+    61: XidInfo("its microcontroller had an error", _RESET),
+    62: XidInfo("its microcontroller halted", _RESET),
+    63: XidInfo("bad memory is replaced at the next reset", _RESET),
     64: XidInfo("bad memory could not be replaced", _REPLACE),
-    74: XidInfo(
-        "an error on NVLink", _RESET + "; if it comes again, have link and board looked at"
-    ),
+    74: XidInfo("an error on NVLink", _RESET + "; if it recurs, have link and board inspected"),
     79: XidInfo(
         "it has fallen off the bus",
-        "reboot; if it comes again, look at its power, cooling and slot",
+        "reboot; if it recurs, check its power, cooling and slot",
     ),
-    92: XidInfo(
-        "its memory has many errors that were corrected", "have it tested (dcgmi diag -r 3)"
-    ),
-    94: XidInfo("a memory error, kept to the program that met it", _RESET),
-    95: XidInfo("a memory error, not kept to one program", _RESET),
+    92: XidInfo("its memory had many corrected errors", "have it tested (dcgmi diag -r 3)"),
+    94: XidInfo("a memory error, contained to one program", _RESET),
+    95: XidInfo("a memory error, not contained to one program", _RESET),
     119: XidInfo("its firmware (GSP) does not answer", _RESET + "; a newer driver may cure it"),
     120: XidInfo("its firmware (GSP) failed", _RESET + "; a newer driver may cure it"),
 }

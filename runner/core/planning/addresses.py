@@ -1,16 +1,16 @@
-"""Which address the nodes meet at, and which interface each uses on the way there.
+"""Addresses of the training traffic: where the nodes meet, and the interface of each.
 
-The rule is DESIGN's: the master's `addr`; else its `host` if the master owns that address and it
-is not loopback; else the master's address on a subnet all peers share; else an error.
+The ranks meet at the master's `addr`; else at its `host`, if the master owns that address and it
+is not loopback; else at the master's address on a subnet that all nodes share; else nowhere.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_interface, ip_network
 from typing import Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
 from runner.core.errors import Problem
+from runner.core.model.endpoint import Endpoint
 from runner.core.model.facts import Facts, Interface
 from runner.core.model.spec import Node, Spec
 
@@ -19,22 +19,13 @@ Address = Union[IPv4Address, IPv6Address]
 LOOPBACK = "127.0.0.1"
 
 
-@dataclass(frozen=True)
-class Endpoint:
-    """Where a node is reached by its peers; `subnet` is that of the address. "" is unknown."""
-
-    interface: str = ""
-    address: str = ""
-    subnet: str = ""
-
-
 def training_address(
     nodes: Sequence[Node], facts: Mapping[str, Facts], *, single_node: bool = True
 ) -> Tuple[str, str, Optional[Problem]]:
-    """Choose the address at which the ranks meet; one node is `single_node` unless others may join.
+    """Choose the address at which the ranks meet; with `single_node`, no other may join.
 
     Returns:
-        The address, why it was chosen, and what is wrong if there is none.
+        The address, why it was chosen, and the problem if there is none.
     """
     master = nodes[0]
     if len(nodes) == 1 and single_node:
@@ -45,7 +36,7 @@ def training_address(
 
 
 def derived_address(nodes: Sequence[Node], facts: Mapping[str, Facts]) -> str:
-    """Return an address for routes where `addr` is set: itself, or for a name the derived one."""
+    """Return the address for routes if `addr` is set: itself, or for a name the derived one."""
     addr = nodes[0].addr or ""
     return addr if _parse(addr) else _derive_address(nodes, facts)[0]
 
@@ -53,10 +44,10 @@ def derived_address(nodes: Sequence[Node], facts: Mapping[str, Facts]) -> str:
 def peer_endpoints(
     spec: Spec, nodes: Sequence[Node], facts: Mapping[str, Facts]
 ) -> Dict[str, Endpoint]:
-    """Return where each node is reached by its peers; {} where the ranks cannot meet.
+    """Return the endpoint of each node, as gloo and NCCL publish it; {} if the ranks cannot meet.
 
-    That is what gloo and NCCL publish: the address of the interface towards the master, of its
-    several the one on the master's subnet, else the first of the same family.
+    It is an address of the interface towards the master: the one on the master's subnet, else the
+    first one of the same family.
     """
     single_node = (spec.max_nodes or 1) == 1
     addr, _, problem = training_address(nodes, facts, single_node=single_node)
@@ -99,12 +90,12 @@ def _is_same_machine(facts: Facts, other: Facts, name: str) -> bool:
 
 
 def training_interface(node: Node, facts: Facts, route: str) -> str:
-    """Return the interface of a node's training traffic: as named, else towards that address."""
+    """Return the interface of a node's training traffic: as configured, else towards `route`."""
     return node.interface or route_interface(facts, route)
 
 
 def _interface_from_env(facts: Facts, env: Mapping[str, str]) -> str:
-    """Return the interface that a variable of the user's has ranks use in our stead, if one."""
+    """Return the interface that a variable of the user's makes ranks use, if any."""
     names = {interface.name for interface in facts.interfaces}
     for variable in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"):
         chosen = env.get(variable, facts.preset_env.get(variable, "")).lstrip("=")
@@ -198,7 +189,7 @@ def _shared_subnet_address(master_facts: Facts, peers: Sequence[Facts]) -> str:
 
 
 def _on_subnet(peer: Facts, network: object, master: Address) -> bool:
-    """Whether the peer has its own address on the network (containers' 172.17.0.1 do not count)."""
+    """Return whether the peer has an address of its own there; docker0's does not count."""
     for interface in peer.interfaces:
         if interface.loopback or not interface.up:
             continue
@@ -214,7 +205,7 @@ def _unusable(address: Address) -> bool:
 
 
 def is_numeric(address: str) -> bool:
-    """Whether it is an address, and not a name."""
+    """Return whether it is an address and not a name."""
     return _parse(address) is not None
 
 
@@ -235,7 +226,7 @@ def _no_address(master: Node, master_facts: Facts) -> Problem:
     ]
     return Problem(
         subject=f"cluster.nodes.{master.name}.addr",
-        message=f"no address of {master.name}, the master, lies on a subnet that every node shares",
+        message=f"no address of {master.name}, the master, is on a subnet that every node shares",
         hint="set it to the address at which the other nodes reach it"
         + (f", one of {', '.join(addresses)}" if addresses else ""),
     )

@@ -1,4 +1,4 @@
-"""From what was asked and what the hosts are to what each host will be told: a pure function."""
+"""Planner: a pure function from the spec and the facts of all hosts to the plan."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 from runner.core.errors import NotReady, Problem
 from runner.core.model.facts import Facts
 from runner.core.model.order import Order
+from runner.core.model.plan import NodePlan, Plan
 from runner.core.model.release import CodeRef
 from runner.core.model.spec import Node, Spec
 from runner.core.planning import addresses
@@ -24,116 +25,19 @@ from runner.core.text import counted
 NO_CODE = CodeRef()
 
 
-@dataclass(frozen=True)
-class NodePlan:
-    """One node's share of the plan.
-
-    Attributes:
-        node: Its name in the YAML.
-        host: How it is logged in to.
-        command: The plain command, as a person would type it there.
-        env: The environment of that command; what differs from the host's own.
-        cwd: Its working directory.
-        ranks: The global ranks on this node, by local rank; () where torch numbers them.
-        gpus: The devices used, () for none.
-        interface: The interface of the training traffic, "" when unknown.
-        order: What its supervisor is told.
-        nproc: How many ranks it starts; 0 in a plan from before, which names them.
-    """
-
-    node: str
-    host: str
-    command: Tuple[str, ...]
-    env: Dict[str, str]
-    cwd: str
-    ranks: Tuple[int, ...]
-    gpus: Tuple[int, ...]
-    interface: str
-    order: Order
-    nproc: int = 0
-
-    @property
-    def rank_count(self) -> int:
-        """How many ranks it starts."""
-        return self.nproc or len(self.ranks)
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What every host will be told, and what was decided on the way.
-
-    `rendezvous_reason` is why the ranks meet at `master_addr`, or at the etcd `etcd_endpoint`, ""
-    for none; `master_port` is 0 where nobody was to reserve one. `setup` runs on every node first;
-    `secrets` are names, never values; `release` and `commit` say which code runs, "" where it is
-    the hosts' own, `subdirectory` and `script` where in it (see `CodeRef`), and `tasks_hash` which
-    shipped tasks; `outputs` is what the task leaves to be fetched; `plan_notes` are decisions worth
-    saying aloud; with `min_nodes` nodes, and at most `max_nodes`, it may begin and go on, 0 where
-    all must
-    be
-    there.
-    """
-
-    run_id: str
-    cluster: str
-    task: str
-    attempt: int
-    nodes: Tuple[NodePlan, ...]
-    world_size: int
-    backend: str
-    master_addr: str
-    master_port: int
-    rendezvous_reason: str = ""
-    etcd_endpoint: str = ""
-    setup: Tuple[str, ...] = ()
-    secrets: Tuple[str, ...] = ()
-    release: str = ""
-    commit: str = ""
-    subdirectory: str = ""
-    script: str = ""
-    tasks_hash: str = ""
-    outputs: Tuple[str, ...] = ()
-    notes: Tuple[str, ...] = ()
-    min_nodes: int = 0
-    max_nodes: int = 0
-
-    @property
-    def torch_assigns_ranks(self) -> bool:
-        """Whether only torch knows which node has which ranks."""
-        return not all(node_plan.ranks for node_plan in self.nodes)
-
-    @property
-    def restarts_ranks(self) -> bool:
-        """Whether torch starts ranks that failed anew, and the run goes on."""
-        return any(node_plan.order.restarts_ranks for node_plan in self.nodes)
-
-    @property
-    def node_of_rank(self) -> Dict[int, str]:
-        """The node of each rank, as far as that is known beforehand."""
-        return {rank: node_plan.node for node_plan in self.nodes for rank in node_plan.ranks}
-
-    @property
-    def launcher(self) -> str:
-        """What starts the ranks of each node, as messages name it."""
-        return self.nodes[0].order.launcher or "the program"
-
-    def node(self, name: str) -> NodePlan:
-        """Return one node's share."""
-        return next(node_plan for node_plan in self.nodes if node_plan.node == name)
-
-
 def build_plan(
     spec: Spec, facts: Mapping[str, Facts], *, code: CodeRef = NO_CODE, attempt: int = 0
 ) -> Plan:
-    """Decide everything about a run.
+    """Return the plan of an attempt.
 
     Args:
-        spec: What was asked.
-        facts: One answer per node of `spec`.
-        code: What travels with the run.
+        spec: The run.
+        facts: The facts of each node of `spec`.
+        code: The code that is sent with the run.
         attempt: The run's n-th start, from 0.
 
     Raises:
-        NotReady: With every problem of every host.
+        NotReady: With all problems of all hosts.
     """
     problems: List[Problem] = []
     for node in spec.nodes:
@@ -191,7 +95,7 @@ def _nproc(spec: Spec, node: Node, gpus: Sequence[int]) -> int:
 
 
 def select_gpus(node: Node, facts: Facts) -> Tuple[int, ...]:
-    """Return the indices of the GPUs this node will use."""
+    """Return the indices of the GPUs that a node uses."""
     if node.gpu_ids:
         return node.gpu_ids
     visible = visible_gpus(facts)
@@ -200,7 +104,7 @@ def select_gpus(node: Node, facts: Facts) -> Tuple[int, ...]:
 
 @dataclass(frozen=True)
 class _AttemptContext:
-    """What holds for all nodes of one attempt."""
+    """Decisions that hold for all nodes of one attempt."""
 
     number: int
     endpoints: AttemptEndpoints
@@ -209,7 +113,7 @@ class _AttemptContext:
 
 
 def _ranks(spec: Spec, nproc: Mapping[str, int]) -> Dict[str, Tuple[int, ...]]:
-    """Return each node's ranks in the order of the YAML, unless torch has an order of its own."""
+    """Return each node's ranks in the order of the YAML; () if torch assigns them."""
     if spec.rendezvous.torch_assigns_ranks:
         return {node.name: () for node in spec.nodes}
     ranks, base = {}, 0
@@ -237,16 +141,13 @@ def _choose_backend(
     if spec.backend == "auto":
         return ("gloo" if lacking_gpus or without_cuda else "nccl"), None
     if spec.backend == "nccl" and lacking_gpus:
+        name = lacking_gpus[0]
+        fewer = f", or fewer ranks with cluster.nodes.{name}.nproc_per_node" if gpus[name] else ""
         return "", Problem(
             subject="cluster.backend",
-            message=f"nccl needs a GPU per rank, and {lacking_gpus[0]} has {len(gpus[lacking_gpus[0]])} "
-            f"for {counted(nproc[lacking_gpus[0]], 'rank')}",
-            hint="set cluster.backend=gloo"
-            + (
-                f", or fewer ranks with cluster.nodes.{lacking_gpus[0]}.nproc_per_node"
-                if gpus[lacking_gpus[0]]
-                else ""
-            ),
+            message=f"nccl needs a GPU per rank, and {name} has {len(gpus[name])} "
+            f"for {counted(nproc[name], 'rank')}",
+            hint=f"set cluster.backend=gloo{fewer}",
         )
     return spec.backend, None
 
@@ -307,7 +208,7 @@ def _node_plan(
 def _order(
     spec: Spec, node: Node, workdir: str, context: _AttemptContext, launch: LaunchCommand
 ) -> Order:
-    """Return what a supervisor is told, but for what the plan of its node says."""
+    """Return the order of a node, except what it shares with the plan of the node."""
     endpoints = context.endpoints
     return Order(
         run_id=spec.run_id,

@@ -1,4 +1,4 @@
-"""Where the nodes of an attempt meet: the ranks, and the supervisors beside them."""
+"""Endpoints of an attempt: where the ranks meet, the supervisors' hub, and etcd."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from runner.core.text import bracket_ipv6
 
 @dataclass(frozen=True)
 class AttemptEndpoints:
-    """What all nodes of one attempt agree on.
+    """The endpoints that all nodes of one attempt share.
 
     Attributes:
         addr: The master's address.
-        port: The port where the ranks meet there; 0 where nobody was to reserve one.
+        port: The port where the ranks meet there; 0 if none was reserved.
         reason: Why they meet there.
-        route: An address by which the master is found in routing tables.
-        local_addrs: Where each node's ranks are reached by the others.
-        hub: Where the supervisors keep in touch; None for a node alone.
+        route: An address by which routing tables find the master.
+        local_addrs: The address at which others reach the ranks of each node.
+        hub: The supervisors' hub; None for a single node.
         sidecar: The etcd that one of the nodes runs for all, None for none.
-        etcd_endpoint: HOST:PORT of the etcd where they meet, "" for none.
+        etcd_endpoint: HOST:PORT of etcd, "" for none.
     """
 
     addr: str
@@ -39,22 +39,22 @@ class AttemptEndpoints:
     etcd_endpoint: str
 
     def reserved_port(self, node: Node, spec: Spec) -> int:
-        """Return the port that is kept on a node until somebody of the run's listens on it."""
+        """Return the port that a node reserves until a process of the run listens on it."""
         if self.sidecar is not None and self.sidecar.node == node.name:
             return self.sidecar.port
         return self.port if node is spec.master else 0
 
 
 def is_single_node(spec: Spec) -> bool:
-    """Whether no other node ever takes part."""
+    """Return whether no other node ever takes part."""
     return (spec.max_nodes or len(spec.nodes)) == 1
 
 
 def choose_endpoints(spec: Spec, facts: Mapping[str, Facts]) -> AttemptEndpoints:
-    """Decide where they meet.
+    """Choose the endpoints of an attempt.
 
     Raises:
-        NotReady: There is no place that every node is known to reach.
+        NotReady: No address is known that every node can reach.
     """
     addr, reason, problem = addresses.training_address(
         spec.nodes, facts, single_node=is_single_node(spec)
@@ -84,7 +84,7 @@ def choose_endpoints(spec: Spec, facts: Mapping[str, Facts]) -> AttemptEndpoints
 
 
 def _local_addrs(spec: Spec, facts: Mapping[str, Facts]) -> Dict[str, str]:
-    """Return where each node's ranks are reached; torch would publish a name nobody may resolve."""
+    """Return the address of each node's ranks; torch would publish a name that may not resolve."""
     if is_single_node(spec):
         return {spec.master.name: addresses.LOOPBACK}
     endpoints = addresses.peer_endpoints(spec, spec.nodes, facts)
@@ -94,7 +94,7 @@ def _local_addrs(spec: Spec, facts: Mapping[str, Facts]) -> Dict[str, str]:
 def _choose_sidecar(
     spec: Spec, facts: Mapping[str, Facts], local_addrs: Mapping[str, str]
 ) -> Optional[Sidecar]:
-    """Return the etcd that a node is to run, at the address by which the others reach that node."""
+    """Return the etcd that a node runs, at the address at which the others reach that node."""
     name = spec.rendezvous.serve
     if not name:
         return None

@@ -1,4 +1,4 @@
-"""The environment of a node's ranks, over the host's own."""
+"""Environment of a node's ranks, as it overrides the host's own."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ RECORDER_PATH_VARS = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FIL
 
 
 def flight_recorder_env(env: Mapping[str, str], path_prefix: str) -> Dict[str, str]:
-    """Return where ranks that have it switched on shall write its dumps: beside their logs."""
+    """Return the variables that put flight recorder dumps beside the logs, if it is switched on."""
     disabled = all(env.get(name, "0") == "0" for name in RECORDER_SIZE_VARS)
     if disabled or any(name in env for name in RECORDER_PATH_VARS):
         return {}
@@ -30,9 +30,9 @@ def rank_environment(
     gpus: Tuple[int, ...],
     attempt: int = 0,
 ) -> Dict[str, str]:
-    """Ours first, then the cluster's, the node's, the task's: a user's own setting wins.
+    """Return our variables, overridden by the cluster's, the node's, and the task's.
 
-    `RUNNER_ATTEMPT` is there from the second attempt on.
+    `RUNNER_ATTEMPT` is set from the second attempt on.
     """
     env = {
         "DIST_BACKEND": backend,

@@ -5,11 +5,12 @@ from __future__ import annotations
 import posixpath
 from typing import Tuple
 
+from runner.core.model.etcd import CLIENT_PACKAGE
 from runner.core.model.facts import FactsRequest
 from runner.core.model.packages import NCCL_PACKAGES
 from runner.core.model.release import CodeRef
 from runner.core.model.spec import Node, Spec
-from runner.core.planning.etcd import CLIENT_PACKAGE, uses_plain_http
+from runner.core.planning.etcd import uses_plain_http
 
 
 def facts_request(

@@ -1,4 +1,4 @@
-"""What starts the ranks of a node: torchrun, its predecessor, or the supervisor itself."""
+"""Launch command of a node: torchrun, its predecessor, or the program itself."""
 
 from __future__ import annotations
 
@@ -8,32 +8,39 @@ from typing import Dict, Sequence, Tuple
 
 from runner.core.model.order import Order
 from runner.core.model.spec import Spec, Task
-from runner.core.planning import torchrun
 from runner.core.planning.rendezvous_flags import NodePosition, flags
 from runner.core.protocol.paths import RunPaths
 
+LOCAL_RANK_MACRO = "${local_rank}"
+
+LAUNCHER_MODULES = {"torchrun": "torch.distributed.run", "launch": "torch.distributed.launch"}
+"""The launcher's module, by `Task.entry`."""
+
+LAUNCHER_NAMES = {"torchrun": "torchrun", "launch": "torch.distributed.launch"}
+"""The launcher's name in messages, by `Task.entry`."""
+
 INTERNAL_ENV = ("PYTHON_EXEC", "PET_LOG_DIR", "PET_SHUTDOWN_TIMEOUT")
-"""Environment for torchrun that no rank shall see and no person needs to paste."""
+"""Variables for torchrun that are hidden from ranks and left out of pasted commands."""
 
 TORCHRUN_EXTRA_GRACE_S = 10
-"""torchrun would kill the rank shims with their ranks: its own ladder ends after ours, so that
-they can write down how their ranks ended."""
+"""torchrun kills rank shims with their ranks: its timeout is longer than ours, so that shims can
+record how their ranks ended."""
 
 UNBUFFERED = "-u"
-"""torchrun starts Python so as well: a log shows what was printed when it was printed."""
+"""torchrun starts Python with this option, too: output reaches the log at once."""
 
 
 @dataclass(frozen=True)
 class LaunchCommand:
-    """How the program of one node is started.
+    """The command line and environment of a launcher process.
 
     Attributes:
-        command: As a person would type it there.
+        command: The command as a person would type it.
         argv: The same, with our shim in it.
-        env: What belongs to that command of its environment.
-        internal_env: What only `argv` needs of its environment.
-        rank_prefix: What the shim puts before a rank's own arguments.
-        launcher: What stands between the supervisor and the ranks, "" for nothing.
+        env: The variables that belong to `command`.
+        internal_env: The variables that only `argv` needs.
+        rank_prefix: What the shim puts before the arguments of a rank.
+        launcher: The program between the supervisor and the ranks, "" for none.
     """
 
     command: Tuple[str, ...]
@@ -53,15 +60,15 @@ def launch_command(
     script: str,
     run_paths: RunPaths,
 ) -> LaunchCommand:
-    """Return how a node's program is started.
+    """Return the launch command of a node.
 
     Args:
-        spec: What was asked.
+        spec: The run.
         attempt: The run's n-th start, from 0.
-        position: The node's place in the meeting.
-        python: The task's interpreter there.
-        script: Where the script lies, or "" for a module or a command.
-        run_paths: Of the run on that host.
+        position: The node's place in the rendezvous.
+        python: The task's interpreter on the host.
+        script: The path of the script, or "" for a module or a command.
+        run_paths: The paths of the run on that host.
     """
     task = spec.task
     prefix = () if task.kind == "command" else (python,)
@@ -71,7 +78,7 @@ def launch_command(
         return LaunchCommand(
             (*prefix, *program), (run_paths.shim, *program), prefix, env=rendezvous_env
         )
-    launcher = torchrun.torchrun_command(python, flags(spec, attempt, position), task.entry)
+    launcher = torchrun_command(python, flags(spec, attempt, position), task.entry)
     timeout = spec.torchrun.shutdown_timeout or round(spec.grace_s) + TORCHRUN_EXTRA_GRACE_S
     internal_env = {
         "PET_LOG_DIR": posixpath.join(run_paths.attempt_folder(attempt), "torchrun"),
@@ -80,18 +87,18 @@ def launch_command(
     if prefix:
         internal_env["PYTHON_EXEC"] = run_paths.shim
     return LaunchCommand(
-        command=launcher + torchrun.torchrun_program(task, script),
-        argv=launcher + torchrun.torchrun_program(task, script, run_paths.shim),
+        command=launcher + torchrun_program(task, script),
+        argv=launcher + torchrun_program(task, script, run_paths.shim),
         rank_prefix=prefix,
-        launcher=torchrun.LAUNCHER_NAMES[task.entry],
+        launcher=LAUNCHER_NAMES[task.entry],
         internal_env=internal_env,
     )
 
 
 def user_args_index(command: Sequence[str], order: Order) -> int:
-    """Return where the task's own arguments begin in the command that belongs to `order`."""
+    """Return where the task's own arguments begin in the command of `order`."""
     if order.launcher:
-        return torchrun.torchrun_args_index(command)
+        return torchrun_args_index(command)
     program = len(order.rank_prefix)
     if not program:
         return 1
@@ -100,16 +107,16 @@ def user_args_index(command: Sequence[str], order: Order) -> int:
 
 
 def _plain_program(task: Task, script: str) -> Tuple[str, ...]:
-    """Return the program as it follows its interpreter; nobody substitutes anything in it."""
+    """Return the program and its literal arguments, without the interpreter."""
     if task.kind == "command":
         return (task.target, *task.args)
     return (UNBUFFERED, *((script,) if script else ("-m", task.target)), *task.args)
 
 
 def _rendezvous_env(spec: Spec, position: NodePosition) -> Dict[str, str]:
-    """Return what torchrun would tell its one rank; a program with workers counts on from there.
+    """Return the variables that torchrun would set for its one rank.
 
-    None of TORCHELASTIC_*: by those, workers would look for a store that torchrun serves.
+    TORCHELASTIC_* is left out: ranks would look for a store that torchrun serves.
     """
     return {
         "MASTER_ADDR": position.addr,
@@ -120,3 +127,45 @@ def _rendezvous_env(spec: Spec, position: NodePosition) -> Dict[str, str]:
         "LOCAL_RANK": "0",
         "LOCAL_WORLD_SIZE": "1",
     }
+
+
+def torchrun_command(python: str, flags: Sequence[str], entry: str = "torchrun") -> Tuple[str, ...]:
+    """Return the command of torchrun itself; `python` is the task's interpreter."""
+    return (python, "-m", LAUNCHER_MODULES[entry], *flags)
+
+
+def torchrun_program(task: Task, script: str, shim: str = "") -> Tuple[str, ...]:
+    """Return the words after torchrun's options.
+
+    Args:
+        task: The program and its arguments.
+        script: The path of the script, or "" for a module or a command.
+        shim: The shim that starts a command; Python programs have it in `PYTHON_EXEC`.
+    """
+    args = tuple(escape(arg) for arg in task.args)
+    # Without the `--`, torchrun's argparse takes a script's `--n` for its own option.
+    if task.kind == "command":
+        program = (shim, escape(task.target)) if shim else (task.target,)
+        # torch.distributed.launch passes --local-rank by default, but only to Python.
+        use_env = ("--use_env",) if task.entry == "launch" else ()
+        return (*use_env, "--no_python", "--", *program, *args)
+    if script:
+        return ("--", escape(script), *args)
+    return ("-m", "--", escape(task.target), *args)
+
+
+def torchrun_args_index(command: Sequence[str]) -> int:
+    """Return where the task's own arguments begin in a torchrun command of ours."""
+    options = len(("python", "-m", "torch.distributed.run"))
+    words = enumerate(command[options:], start=options + 1)
+    return next(index for index, word in words if not word.startswith("-"))
+
+
+def escape(arg: str) -> str:
+    """Double every `$` except in torchrun's `${local_rank}` macro.
+
+    torch passes script arguments through `string.Template.safe_substitute`
+    (torch/distributed/elastic/utils/api.py), which would turn `$$` into `$`.
+    """
+    parts = arg.split(LOCAL_RANK_MACRO)
+    return LOCAL_RANK_MACRO.join(part.replace("$", "$$") for part in parts)

@@ -1,4 +1,4 @@
-"""What a plan decided that is worth saying aloud."""
+"""Plan notes: decisions of a plan that the user should read."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from runner.core.model.spec import Spec
 from runner.core.text import join_some
 
 MAX_NAMED = 3
-"""So many nodes a note names one by one."""
+"""The number of nodes that a note names one by one."""
 
 
 def plan_notes(
@@ -23,17 +23,18 @@ def plan_notes(
     """Yield the notes of a plan.
 
     Args:
-        spec: What was asked.
-        facts: One answer per node of `spec`.
-        gpus: What each node uses of its own.
+        spec: The run.
+        facts: The facts of each node of `spec`.
+        gpus: The GPUs that each node uses.
         without_cuda: Nodes with GPUs whose torch was built without CUDA.
-        code: What travels with the run.
+        code: The code that is sent with the run.
     """
     cpu_nodes = [node.name for node in spec.nodes if not gpus[node.name] and node.nproc is None]
     if cpu_nodes:
         yield _cpu_note(spec, facts, cpu_nodes)
     if without_cuda:
-        yield f"GPUs, but a torch built without CUDA, on {join_some(without_cuda, MAX_NAMED)}: gloo is used"
+        named = join_some(without_cuda, MAX_NAMED)
+        yield f"GPUs, but a torch built without CUDA, on {named}: gloo is used"
     restarts = spec.torchrun.max_restarts
     if spec.min_nodes and spec.min_nodes < (spec.max_nodes or len(spec.nodes)) and not restarts:
         yield (
@@ -48,10 +49,11 @@ def plan_notes(
 
 def _cpu_note(spec: Spec, facts: Mapping[str, Facts], names: Sequence[str]) -> str:
     ranks_text = "1 rank" if len(names) == 1 else "1 rank each"
+    named = join_some(names, MAX_NAMED)
     if facts[names[0]].gpu_source == ASSUMED:
-        return f"the GPUs of {join_some(names, MAX_NAMED)} are found at launch: {ranks_text} is shown here"
+        return f"the GPUs of {named} are found at launch: {ranks_text} is shown here"
     how_to_add = "" if spec.task.is_plain else " (cluster.nproc_per_node sets more)"
-    return f"no GPU on {join_some(names, MAX_NAMED)}: {ranks_text} on the CPU{how_to_add}"
+    return f"no GPU on {named}: {ranks_text} on the CPU{how_to_add}"
 
 
 def _relaunch_note(spec: Spec) -> str:
@@ -63,7 +65,7 @@ def _relaunch_note(spec: Spec) -> str:
 
 
 def _logind_notes(spec: Spec, facts: Mapping[str, Facts]) -> Iterator[str]:
-    """Name the hosts where a run dies with the connection that started it."""
+    """Name the hosts where logind would kill a run at logout."""
     nodes_by_setting: Dict[Tuple[str, str], List[str]] = {}
     for node in spec.nodes:
         host_facts = facts[node.name]
@@ -74,8 +76,8 @@ def _logind_notes(spec: Spec, facts: Mapping[str, Facts]) -> Iterator[str]:
     for (setting, user), names in nodes_by_setting.items():
         there = "there" if len(names) == 1 else "on them"
         yield (
-            f"logind on {join_some(names, MAX_NAMED)} kills what you leave running when you log out ({setting}): "
-            f"a run that outlives its connection would die {there}; an administrator can set "
+            f"logind on {join_some(names, MAX_NAMED)} kills your processes when you log out "
+            f"({setting}): a run that outlives its connection would die {there}; an administrator can set "
             f"KillUserProcesses=no, or KillExcludeUsers={user}"
         )
 
@@ -84,4 +86,5 @@ def _unpushed_note(spec: Spec, facts: Mapping[str, Facts], code: CodeRef) -> Ite
     names = [node.name for node in spec.nodes]
     missing = [name for name in names if code.release and not facts[name].has_release]
     if missing:
-        yield f"release {code.release} is not on {join_some(missing, MAX_NAMED)} yet: a launch pushes it first"
+        named = join_some(missing, MAX_NAMED)
+        yield f"release {code.release} is not on {named} yet: a launch pushes it first"

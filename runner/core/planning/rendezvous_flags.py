@@ -1,4 +1,4 @@
-"""How the nodes of a run find each other, as options of torchrun's: one function per way."""
+"""Rendezvous flags of torchrun: one function per backend."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from runner.core.model.spec import Spec
 from runner.core.text import bracket_ipv6
 
 NO_SHARED_STORE = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
-"""For nodes that come and go: torch would keep the address of the first store for good
-(`_bootstrap_store_info` in torch/distributed/elastic/rendezvous/dynamic_rendezvous.py), and those
-who stay would look for a rank 0 that has left."""
-
+"""For nodes that come and go: torch would keep the address of the first store
+(`_bootstrap_store_info` in torch/distributed/elastic/rendezvous/dynamic_rendezvous.py), and the
+remaining nodes would look for a rank 0 that has left."""
 
 ADDED_IN = {
     "local_addr": (2, 0),
@@ -21,7 +20,7 @@ ADDED_IN = {
     "signals_to_handle": (2, 10),
     "shutdown_timeout": (2, 12),
 }
-"""The first torch whose torchrun knows an option; those not named here are older than 1.12.
+"""The first torch whose torchrun has an option; all others are older than 1.12.
 
 Read in torch/distributed/run.py of the wheels of 1.12.0, 1.13.0 and 2.0.0 to 2.12.0 on PyPI.
 """
@@ -29,15 +28,15 @@ Read in torch/distributed/run.py of the wheels of 1.12.0, 1.13.0 and 2.0.0 to 2.
 
 @dataclass(frozen=True)
 class NodePosition:
-    """One node's place in the meeting of an attempt.
+    """One node's place in the rendezvous of an attempt.
 
     Attributes:
-        index: Its place among the nodes, from 0, the master's.
-        nproc: How many ranks it starts.
-        addr: Where the nodes meet: the master's address.
+        index: Its place among the nodes; the master has 0.
+        nproc: The number of ranks it starts.
+        addr: The master's address.
         port: The port there.
-        local_addr: Where its own ranks can be reached by the others.
-        etcd_endpoint: HOST:PORT of etcd, where that is how they meet.
+        local_addr: The address at which others reach its ranks.
+        etcd_endpoint: HOST:PORT of etcd, if the nodes meet there.
     """
 
     index: int
@@ -55,14 +54,14 @@ def flags(spec: Spec, attempt: int, position: NodePosition) -> Tuple[str, ...]:
 
 
 def rdzv_id(spec: Spec, attempt: int) -> str:
-    """Return the name of a meeting: those of two attempts never mix."""
+    """Return the name of the rendezvous, different in every attempt."""
     return f"{spec.run_id}-{attempt}" if attempt else spec.run_id
 
 
 def unsupported_options(spec: Spec, torch: str) -> List[Tuple[str, str, str]]:
-    """Return what a run asks for and that torch has not: each key, its first torch, what to do.
+    """Return the options that a torch lacks: the key, the first torch that has it, the next step.
 
-    A version that cannot be read counts as new enough.
+    A version that cannot be parsed counts as new enough.
     """
     match = re.match(r"(\d+)\.(\d+)", torch)
     if match is None:
@@ -92,11 +91,11 @@ def unsupported_options(spec: Spec, torch: str) -> List[Tuple[str, str, str]]:
 
 
 def _static(spec: Spec, attempt: int, position: NodePosition) -> Tuple[str, ...]:
-    """Every node is told its rank and where the store is.
+    """Give every node its rank and the address of the store.
 
-    `--max_restarts` is always 0: torch keeps one store without a prefix per attempt there, so
-    restarted workers would meet stale keys (torch/distributed/elastic/rendezvous/
-    static_tcp_rendezvous.py); a relaunch is ours to do.
+    `--max_restarts` is always 0: torch has one store without a prefix per restart there, so
+    restarted workers would read stale keys (torch/distributed/elastic/rendezvous/
+    static_tcp_rendezvous.py). We relaunch instead.
     """
     return (
         f"--nnodes={len(spec.nodes)}",
@@ -111,7 +110,7 @@ def _static(spec: Spec, attempt: int, position: NodePosition) -> Tuple[str, ...]
 
 
 def _standalone(spec: Spec, _: int, position: NodePosition) -> Tuple[str, ...]:
-    """One node, whose torchrun chooses a port and an id itself."""
+    """Let the torchrun of a single node choose a port and an id."""
     return (
         "--standalone",
         f"--nproc_per_node={position.nproc}",
@@ -122,7 +121,7 @@ def _standalone(spec: Spec, _: int, position: NodePosition) -> Tuple[str, ...]:
 
 
 def _c10d(spec: Spec, attempt: int, position: NodePosition) -> Tuple[str, ...]:
-    """A store on the master; left alone, torch would guess from names who is to open it."""
+    """Put the store on the master; torch would guess from host names who opens it."""
     return _dynamic(
         *(spec, attempt, position, f"{bracket_ipv6(position.addr)}:{position.port}"),
         {"is_host": "1" if position.index == 0 else "0"},
@@ -130,7 +129,7 @@ def _c10d(spec: Spec, attempt: int, position: NodePosition) -> Tuple[str, ...]:
 
 
 def _etcd(spec: Spec, attempt: int, position: NodePosition) -> Tuple[str, ...]:
-    """A store of its own, on none of the nodes or on one of them."""
+    """Use etcd, on one of the nodes or elsewhere."""
     return _dynamic(spec, attempt, position, position.etcd_endpoint, {})
 
 
@@ -160,7 +159,7 @@ def _conf_flag(spec: Spec, overrides: Dict[str, str]) -> Tuple[str, ...]:
 
 
 def _extra_flags(spec: Spec) -> Tuple[str, ...]:
-    """Return what was chosen of torchrun's other options."""
+    """Return torchrun's other options, as far as they are set."""
     options = spec.torchrun
     chosen = {
         "monitor_interval": ""

@@ -1,11 +1,12 @@
-"""What happens in a run, as data: written by hosts and the controller, folded into a verdict."""
+"""Events: what happens in a run, as hosts and the controller record it; folded into a verdict."""
 
 from __future__ import annotations
 
 import enum
 import json
+import re
 from dataclasses import dataclass
-from typing import Any, Dict, Optional, Tuple, Type, Union
+from typing import Any, Dict, Optional, Tuple, Type, Union, get_args
 
 from runner.core.codec import decode, encode
 from runner.core.protocol.states import State
@@ -14,22 +15,19 @@ EVENT_VERSION = 1
 
 
 class StopCause(enum.Enum):
-    """Who wanted a run to stop."""
+    """The cause of a stop."""
 
     USER = "user"
-    """Somebody asked for it."""
+    """A user asked for it."""
     PEER = "peer"
-    """It failed elsewhere."""
+    """The run failed on another node."""
     LOCAL = "local"
-    """Something of this host's own, which the reason tells."""
+    """This host stops by itself; the reason says why."""
 
 
 @dataclass(frozen=True)
 class ProgramStarted:
-    """The supervisor started the program (torchrun), in a `cgroup` of its own if it could.
-
-    `rejoin_count` is that of its order.
-    """
+    """The supervisor started the launcher process (torchrun), if possible in its own `cgroup`."""
 
     pid: int
     cgroup: str = ""
@@ -38,10 +36,9 @@ class ProgramStarted:
 
 @dataclass(frozen=True)
 class RankStarted:
-    """A rank's own program runs, for the `start`-th time on this node.
+    """A rank's program runs, for the `start`-th time on this node.
 
-    The rest is what torch told it: the number of ranks and of nodes (0 if it did not), where
-    they meet, its node's place among them, and how often torch started them anew.
+    The rest comes from torch: the number of ranks and of nodes (0 if unknown), where they meet.
     """
 
     rank: int
@@ -50,17 +47,15 @@ class RankStarted:
     world_size: int = 0
     nodes: int = 0
     master: str = ""
-    group_rank: int = 0
-    restarts: int = 0
 
 
 @dataclass(frozen=True)
 class RankExited:
     """A rank ended: by `code`, or by `signal` (then code is None).
 
-    Both are None when its shim was killed with it, so that nobody saw the end.
-    `max_rss` is its peak memory in bytes, `traceback` what torch's `@record` wrote down of its end,
-    `start` that of its `RankStarted`, `exception` the exception that its log ends with.
+    Both are None if its shim was killed with it. `max_rss` is its peak memory in bytes,
+    `traceback` what torch's `@record` wrote, `start` as in its `RankStarted`, `exception` the one
+    that its log ends with.
     """
 
     rank: int
@@ -74,13 +69,13 @@ class RankExited:
 
     @property
     def succeeded(self) -> bool:
-        """Whether it succeeded."""
+        """Whether it exited with 0."""
         return self.code == 0
 
 
 @dataclass(frozen=True)
 class ProgramExited:
-    """The program ended: by `code`, or by `signal`."""
+    """The launcher process ended: by `code`, or by `signal`."""
 
     code: Optional[int] = None
     signal: Optional[int] = None
@@ -89,7 +84,7 @@ class ProgramExited:
 
 @dataclass(frozen=True)
 class PortTaken:
-    """Somebody else listens on the master's port."""
+    """Another process listens on the port that was reserved for the rendezvous."""
 
     port: int
     pids: Tuple[int, ...] = ()
@@ -97,7 +92,7 @@ class PortTaken:
 
 @dataclass(frozen=True)
 class Stopping:
-    """The supervisor began to end what is left of the run, because of a `cause`."""
+    """The supervisor began to end the processes of the run."""
 
     reason: str
     cause: StopCause = StopCause.LOCAL
@@ -105,10 +100,10 @@ class Stopping:
 
 @dataclass(frozen=True)
 class Ended:
-    """The run is over on this host.
+    """The run ended on this host.
 
-    `killed` processes had to be killed; `survivors` could not be. `verified` is whether the look
-    that found nothing else saw everything of the run.
+    `killed` processes had to be killed, `survivors` could not be; `verified` means that the search
+    that found nothing else could see every process of the run.
     """
 
     state: State
@@ -120,19 +115,19 @@ class Ended:
 
 @dataclass(frozen=True)
 class HubJoined:
-    """The supervisor is in touch with the hub: from now on one's failure ends all."""
+    """The supervisor joined the hub: from now on the failure of one ends all."""
 
 
 @dataclass(frozen=True)
 class HubUnreachable:
-    """The supervisor cannot reach the hub, and goes on trying."""
+    """The supervisor cannot reach the hub, and keeps trying."""
 
     reason: str
 
 
 @dataclass(frozen=True)
 class PeerLost:
-    """The supervisor heard no more of the node `peer`, or lost the connection to it."""
+    """The node `peer` fell silent, or its connection to this node broke."""
 
     peer: str
     reason: str
@@ -140,7 +135,7 @@ class PeerLost:
 
 @dataclass(frozen=True)
 class PeerDeparted:
-    """The node `peer` was lost, or left, and the run goes on with `nodes` others (0: not known)."""
+    """The node `peer` was lost or left; the run goes on with `nodes` others (0 if unknown)."""
 
     peer: str
     reason: str
@@ -149,15 +144,15 @@ class PeerDeparted:
 
 @dataclass(frozen=True)
 class Detached:
-    """The run goes on without a controller from now on."""
+    """The run needs no controller from now on."""
 
 
 @dataclass(frozen=True)
 class Stalled:
-    """Nothing of the run has moved anywhere for `seconds`.
+    """No rank has made progress for `seconds`.
 
-    Where every rank of this host is, is in its log `stacks`, in the dump made at `dump_time`, or
-    `problem` says why not. `stops_run` is whether the run is stopped for it.
+    The log `stacks` has the stacks of this host's ranks in the dump made at `dump_time`, unless
+    there was a `problem`. `stops_run` is whether the run is stopped for it.
     """
 
     seconds: float
@@ -168,12 +163,12 @@ class Stalled:
 
 @dataclass(frozen=True)
 class ProgressResumed:
-    """Something moves again."""
+    """A rank made progress again."""
 
 
 @dataclass(frozen=True)
 class StopRequested:
-    """The controller told every host to stop; `signal` is the user's, 0 for a failure elsewhere."""
+    """The controller asked every host to stop; `signal` is the user's, 0 after a failure."""
 
     reason: str
     signal: int = 0
@@ -181,26 +176,26 @@ class StopRequested:
 
 @dataclass(frozen=True)
 class HostLost:
-    """The controller heard nothing of a host any more, or lost its link."""
+    """The controller declared a host lost: it was silent, or could not be reached."""
 
     reason: str
 
 
 @dataclass(frozen=True)
 class EndUnverified:
-    """A host did not say in time that nothing of the run is left there."""
+    """A host did not prove in time that nothing of the run is left there."""
 
     reason: str
 
 
 @dataclass(frozen=True)
 class RelaunchPending:
-    """Nothing of the attempt is left here; the hosts see whether the run starts once more."""
+    """Nothing of the attempt is left here; the hosts decide on a relaunch."""
 
 
 @dataclass(frozen=True)
 class Relaunching:
-    """The hosts start the run once more: as the attempt `number`, on `nodes` in rank order."""
+    """The hosts relaunch the run: as the attempt `number`, on `nodes` in rank order."""
 
     number: int
     nodes: Tuple[str, ...]
@@ -209,7 +204,7 @@ class Relaunching:
 
 @dataclass(frozen=True)
 class NotRelaunched:
-    """The hosts do not start the run once more."""
+    """The hosts do not relaunch the run."""
 
     reason: str
 
@@ -238,36 +233,19 @@ EventBody = Union[
 ]
 
 EVENT_TYPES: Dict[str, Type[Any]] = {
-    "program_started": ProgramStarted,
-    "rank_started": RankStarted,
-    "rank_exited": RankExited,
-    "program_exited": ProgramExited,
-    "port_taken": PortTaken,
-    "stopping": Stopping,
-    "ended": Ended,
-    "hub_joined": HubJoined,
-    "hub_unreachable": HubUnreachable,
-    "peer_lost": PeerLost,
-    "peer_departed": PeerDeparted,
-    "detached": Detached,
-    "stalled": Stalled,
-    "progress_resumed": ProgressResumed,
-    "stop_requested": StopRequested,
-    "host_lost": HostLost,
-    "end_unverified": EndUnverified,
-    "relaunch_pending": RelaunchPending,
-    "relaunching": Relaunching,
-    "not_relaunched": NotRelaunched,
+    re.sub(r"(?<=[a-z])(?=[A-Z])", "_", cls.__name__).lower(): cls for cls in get_args(EventBody)
 }
+"""The class of every kind of event: `HubJoined` is the kind `hub_joined`."""
+
 _KINDS = {cls: name for name, cls in EVENT_TYPES.items()}
 
 
 @dataclass(frozen=True)
 class Event:
-    """One thing that happened.
+    """One event: what happened, where and when.
 
     `node` is "" for the controller itself. `wall` (seconds since 1970) and `mono` are the clocks
-    of the machine where it happened, at that moment; `seq` counts the events of that machine.
+    of the machine where it happened; `seq` counts the events of that machine.
     """
 
     run_id: str
@@ -293,14 +271,14 @@ def parse(line: str) -> Event:
     """Read one line of `events.jsonl`.
 
     Raises:
-        ValueError: It is no event, or of a kind this version does not know.
+        ValueError: It is no event, or of an unknown kind.
     """
     data = json.loads(line)
     kind = data.get("kind") if isinstance(data, dict) else None
     if not isinstance(kind, str) or kind not in EVENT_TYPES:
-        raise ValueError(f"an event of unknown kind {kind!r}")
+        raise ValueError(f"unknown kind of event: {kind!r}")
     names = ("run_id", "node", "attempt", "seq", "wall", "mono")
     try:
         return Event(body=decode(EVENT_TYPES[kind], data), **{name: data[name] for name in names})
     except KeyError as missing:
-        raise ValueError(f"an event without {missing}") from None
+        raise ValueError(f"event without {missing}") from None

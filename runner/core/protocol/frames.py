@@ -1,8 +1,7 @@
-"""The wire between controller and link: a magic line, then length-prefixed frames.
+"""Frames: the messages between controller and agent, after a magic line.
 
-A frame is two big-endian 32-bit lengths, a JSON header, and raw payload. Whatever comes before
-the magic line is a banner, and no frame. Unknown header fields are ignored; unknown kinds are
-refused by whoever receives them.
+A frame is two big-endian 32-bit lengths, a JSON header, and a raw payload. Anything before the
+magic line is a banner. Unknown header fields are ignored, unknown kinds are refused.
 """
 
 from __future__ import annotations
@@ -20,35 +19,35 @@ MAX_PAYLOAD = 64 << 20
 
 
 class FrameError(Exception):
-    """The other side sent something that is no frame."""
+    """The other side sent something that is not a frame."""
 
 
 @dataclass(frozen=True)
 class Frame:
-    """One message: its kind, what it says, and raw bytes that go with it."""
+    """One message: its kind, its fields, and raw bytes."""
 
     kind: str
     data: Dict[str, Any] = field(default_factory=dict)
     payload: bytes = b""
 
     def pack(self) -> bytes:
-        """Return the frame as bytes for the wire."""
+        """Return the frame as bytes."""
         return self.header_bytes() + self.payload
 
     def header_bytes(self) -> bytes:
-        """Return all of it but the payload, which has to follow."""
+        """Return the lengths and the header; the payload has to follow."""
         header = json.dumps({**self.data, "kind": self.kind}, separators=(",", ":")).encode()
         return LENGTHS.pack(len(header), len(self.payload)) + header
 
 
 class FrameDecoder:
-    """Turns a stream of bytes, cut anywhere, into frames."""
+    """Decoder of a stream of bytes, cut anywhere, into frames."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
 
     def feed(self, chunk: bytes) -> Iterator[Frame]:
-        """Yield every frame that is complete now.
+        """Yield every frame that a chunk completes.
 
         Raises:
             FrameError: The bytes cannot be a frame.

@@ -1,7 +1,7 @@
-"""What a task leaves to be fetched: paths, or patterns of them, below its working folder.
+"""Globs: patterns of paths below a working folder, matched one path component at a time.
 
-As in a shell, `*` and `?` match no "/" and no dot in front, and `**` is any number of folders.
-A folder that matches stands for all that is in it.
+As in a shell, `*` and `?` match neither "/" nor a leading dot, and `**` is any number of folders.
+A folder that matches stands for everything in it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import fnmatch
 from typing import FrozenSet, Iterable, List, Set, Tuple
 
 GlobParts = Tuple[str, ...]
-"""What is left to match of a pattern; () when all of it did."""
+"""The parts of a pattern that are left to match; () after a full match."""
 
 GlobState = FrozenSet[GlobParts]
 
@@ -18,7 +18,7 @@ ANY_DEPTH = "**"
 
 
 def glob_problem(pattern: str) -> str:
-    """Return what is wrong with a pattern, "" for nothing."""
+    """Return why a pattern is not legal, "" if it is."""
     if not pattern.strip():
         return "is empty"
     if pattern.startswith(("/", "~")):
@@ -29,12 +29,12 @@ def glob_problem(pattern: str) -> str:
 
 
 def compile_globs(patterns: Iterable[str]) -> GlobState:
-    """Return the patterns as they are to be matched at the top of the working folder."""
+    """Return the state that matches the patterns at the top of the working folder."""
     return frozenset(_parts(pattern) for pattern in patterns)
 
 
 def step(state: GlobState, name: str) -> GlobState:
-    """Return what the patterns still ask for below `name`; with () in it, `name` matches."""
+    """Return the state below `name`; if () is in it, `name` matches."""
     next_state: Set[GlobParts] = set()
     for parts in state:
         _match_part(parts, name, next_state)
@@ -42,7 +42,7 @@ def step(state: GlobState, name: str) -> GlobState:
 
 
 def matches_below(state: GlobState) -> bool:
-    """Whether a pattern that matched so far names something further down."""
+    """Return whether a pattern may match something further down."""
     return any(parts and parts[0] != ANY_DEPTH for parts in state)
 
 

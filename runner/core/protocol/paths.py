@@ -1,4 +1,4 @@
-"""Where things lie: on the hosts, and in the controller's run folder."""
+"""Paths of every file of a run, on the hosts and in the controller's run folder."""
 
 from __future__ import annotations
 
@@ -9,16 +9,15 @@ FORMAT_VERSION = 1
 """Version of the run folder on the hosts; docs/run-folder.md describes it."""
 
 PROGRAM_LOG = "program"
-"""The stem of the files of the program itself (torchrun), beside `rank_R`."""
+"""The stem of the log files of the launcher process (torchrun); ranks have `rank_R`."""
 
 STACKS_LOG = "stacks"
-"""The stem of the file that holds the Python stacks of a node's ranks, as they were asked for."""
+"""The stem of the log with the Python stacks of a node's ranks."""
 
 CODE_FOLDER = "code"
-"""The folder of a release that holds the tree; beside it is the manifest."""
+"""The folder of a release that has the tree; the manifest is beside it."""
 
 STREAMS = ("out", "err")
-
 
 RUN_ID_PATTERN, NODE_PATTERN = (
     re.compile(pattern) for pattern in (r"[a-z0-9][a-z0-9-]*", r"\w[\w.-]*")
@@ -26,15 +25,15 @@ RUN_ID_PATTERN, NODE_PATTERN = (
 
 
 def is_run_id(text: object) -> bool:
-    """Whether it can be a run's name, and so that of a folder."""
+    """Return whether `text` is a legal run id, which is also the name of a folder."""
     return isinstance(text, str) and RUN_ID_PATTERN.fullmatch(text) is not None
 
 
 def validated_paths(workdir: str, run_id: object, node: object) -> RunPaths:
-    """Return the folder of a run that somebody names.
+    """Return the paths of a run that a message names.
 
     Raises:
-        ValueError: That is no run's name, or no node's.
+        ValueError: It is no legal run id or node name.
     """
     if not is_run_id(run_id) or not isinstance(node, str) or not NODE_PATTERN.fullmatch(node):
         raise ValueError(f"{run_id!r} of {node!r} is no run")
@@ -73,11 +72,11 @@ class RunPaths:
         return posixpath.join(self.root, name)
 
     def log_sizes(self, attempt: int) -> str:
-        """How long the logs of one start were, and when: a line of JSON every few seconds."""
+        """Sizes of the logs of one attempt over time: a line of JSON every few seconds."""
         return posixpath.join(self.attempt_folder(attempt), "sizes.jsonl")
 
     def flight_recorder_prefix(self, attempt: int) -> str:
-        """Where torch's flight recorder puts its dumps: each rank adds its number to the path."""
+        """Path prefix of torch's flight recorder: each rank appends its number."""
         return posixpath.join(self.attempt_folder(attempt), "flight_")
 
     def stream_log(self, attempt: int, source: str, stream: str) -> str:
@@ -86,43 +85,40 @@ class RunPaths:
 
 
 def local_log_name(attempt: int, source: str, stream: str) -> str:
-    """Where a log lies below its node's folder in the controller's record.
-
-    Each is a file of its own there, so that it is always a beginning of the host's.
-    """
+    """Return the path of a log below its node's folder in the controller's record."""
     return local_name(attempt, f"{source}.{stream}")
 
 
 def local_name(attempt: int, name: str) -> str:
-    """Where a file of an attempt's folder lies there."""
+    """Return the path of a file of an attempt below its node's folder in that record."""
     return posixpath.join(f"attempt_{attempt}", name) if attempt else name
 
 
 def is_rank_source(source: str) -> bool:
-    """Whether `source` is the log of a rank."""
+    """Return whether `source` is the log of a rank."""
     return source.startswith("rank_")
 
 
 def source_rank(source: str) -> int:
-    """Return the rank whose log `source` is, of those that are a rank's."""
+    """Return the rank whose log is `source`."""
     return int(source.rpartition("_")[2])
 
 
 def rank_source(rank: int) -> str:
-    """The stem of the files of one global rank."""
+    """Return the stem of the files of a global rank."""
     return f"rank_{rank}"
 
 
 def tasks_folder(workdir: str, tasks_hash: str) -> str:
-    """Where the shipped tasks of that content lie on a host."""
+    """Return the folder of the shipped tasks of that content on a host."""
     return posixpath.join(workdir, "tasks", tasks_hash)
 
 
 def releases_folder(workdir: str) -> str:
-    """Where releases of the user's code lie on a host."""
+    """Return the folder of all releases on a host."""
     return posixpath.join(workdir, "releases")
 
 
 def release_folder(workdir: str, name: str) -> str:
-    """Where one release lies: its manifest, and the tree in `code/`."""
+    """Return the folder of one release: its manifest, and the tree in `code/`."""
     return posixpath.join(releases_folder(workdir), name)

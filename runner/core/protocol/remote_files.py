@@ -1,4 +1,4 @@
-"""What is brought home from a host: its records of a run, the logs, what the task left."""
+"""Remote files: records, logs and outputs of a run that are downloaded from a host."""
 
 from __future__ import annotations
 
@@ -13,16 +13,19 @@ RECORD_FILES = (
     *("format", "run.json", "plan.json", "config.yaml", "order.json"),
     *("state.json", "events.jsonl", "supervisor.log"),
 )
-"""Files of the run folder on a host that are worth keeping."""
+"""Files of the run folder on a host that are downloaded."""
 
 APPEND_ONLY = ("events.jsonl", "supervisor.log")
-"""Those of them that are only ever appended to, as the logs are; others are replaced."""
+"""Those that are only appended to, like the logs; the others are replaced."""
+
+CHUNK = 256 << 10
+"""Bytes of a log or a file that the controller asks for at a time."""
 
 MAX_CHUNK = 1 << 20
-"""Bytes of one answer, at most."""
+"""Bytes of one reply, at most."""
 
 MAX_INT = 1 << 62
-"""No size in bytes and no time in nanoseconds is as large."""
+"""Larger than any size in bytes and any time in nanoseconds."""
 
 LOG_PATH = re.compile(
     r"attempt_([0-9]{1,6})/((?:rank_[0-9]{1,9}|program|stacks)\.(?:out|err)|flight_[0-9]{1,9})"
@@ -35,11 +38,11 @@ class RemoteFile:
 
     Attributes:
         kind: "record", "log" or "output".
-        path: Below the run's folder there; of an output, below the working folder of the ranks.
-        size: In bytes.
-        mtime_ns: When it was changed last.
+        path: Its path below the run's folder; of an output, below the working folder of the ranks.
+        size: Its size in bytes.
+        mtime_ns: The time of its last change.
         mode: Its permissions.
-        link_target: What a symbolic link says, None for a file.
+        link_target: The target of a symbolic link, None for a file.
     """
 
     kind: str
@@ -50,15 +53,15 @@ class RemoteFile:
     link_target: Optional[str] = None
 
     def to_row(self) -> List[Any]:
-        """Return it as it crosses the wire."""
+        """Return the file as a row of JSON."""
         return [self.kind, self.path, self.size, self.mtime_ns, self.mode, self.link_target]
 
     @staticmethod
     def from_row(row: Any) -> RemoteFile:
-        """Return what `to_row` made.
+        """Return the file of a row.
 
         Raises:
-            ValueError: It is no such thing, or would lead out of its folder.
+            ValueError: It is no such row, or leads out of its folder.
         """
         try:
             kind, path, size, mtime_ns, mode, link_target = row
@@ -78,10 +81,10 @@ class RemoteFile:
 
 
 def validate(kind: Any, path: Any) -> None:
-    """Refuse what is not to be fetched.
+    """Refuse paths that must not be downloaded.
 
     Raises:
-        ValueError: There is no such kind, or the path has no place in it.
+        ValueError: There is no such kind, or the path is not legal for it.
     """
     legal = isinstance(path, str) and is_below(path)
     if kind == RECORD:
@@ -95,7 +98,7 @@ def validate(kind: Any, path: Any) -> None:
 
 
 def is_below(path: str) -> bool:
-    """Whether a path stays below the folder it is meant in."""
+    """Return whether a path stays below its folder."""
     return "\0" not in path and not any(part in ("", ".", "..") for part in path.split("/"))
 
 

@@ -1,4 +1,4 @@
-"""State machines: a run on its host, a stop ladder, and nodes and attempts at the controller."""
+"""State tables: the states of runs, attempts, nodes and supervisors, and what may follow each."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ class State(enum.Enum):
     RUNNING = "running"
     """The program runs."""
     STOPPING = "stopping"
-    """What is left of the run is being ended."""
+    """The processes of the run are being ended."""
     SUCCEEDED = "succeeded"
     """The program ended with 0, and nothing of it is left."""
     FAILED = "failed"
-    """The program ended otherwise, or could not be started; nothing of it is left."""
+    """The program failed, or could not be started; nothing of it is left."""
     STOPPED = "stopped"
-    """It was told to stop; nothing of it is left."""
+    """The run was asked to stop; nothing of it is left."""
     STUCK = "stuck"
-    """Processes survived SIGKILL until the ladder's own deadline."""
+    """Some processes survived SIGKILL until the deadline of the stop."""
 
     @property
     def is_terminal(self) -> bool:
-        """Whether nothing can follow."""
+        """Whether no other state can follow."""
         return not TRANSITIONS[self]
 
 

@@ -7,12 +7,12 @@ from typing import Collection, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
 from runner.core.errors import NotReady, Problem
 from runner.core.model.facts import Facts
-from runner.core.model.past import PastAttempt
+from runner.core.model.plan import Plan
 from runner.core.model.release import CodeRef
-from runner.core.model.run_info import RunInfo
+from runner.core.model.run_info import PastAttempt, RunInfo
 from runner.core.model.spec import Spec
 from runner.core.outcome.stacks import STALL_REASON
-from runner.core.planning.build_plan import Plan, build_plan
+from runner.core.planning.build_plan import build_plan
 from runner.core.planning.readiness import problems_of
 from runner.core.protocol.events import StopCause
 from runner.core.relaunch.policy import next_spec

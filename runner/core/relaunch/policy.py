@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Collection, Dict, FrozenSet, Iterable, List, NamedTuple, Optional, Tuple
 
-from runner.core.model.past import PastAttempt
+from runner.core.model.plan import Plan
+from runner.core.model.run_info import PastAttempt
 from runner.core.model.spec import Spec
 from runner.core.outcome.exits import SIGNAL_EXIT_BASE
+from runner.core.outcome.first_failure import lost_nodes
+from runner.core.outcome.results import TimedEvent
 from runner.core.outcome.stacks import STALL_REASON
-from runner.core.outcome.verdict import LOST, TimedEvent, Verdict, fold_events, lost_nodes
-from runner.core.planning.build_plan import Plan
+from runner.core.outcome.verdict import LOST, Verdict, fold_events
 from runner.core.protocol.events import (
     Ended,
     EndUnverified,

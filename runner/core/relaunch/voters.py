@@ -7,9 +7,9 @@ from typing import Collection, Dict, List, Mapping, Tuple
 
 from runner.core.model.facts import Facts
 from runner.core.model.order import Hub, Order
+from runner.core.model.plan import Plan
 from runner.core.model.spec import Node, Spec
 from runner.core.planning import addresses
-from runner.core.planning.build_plan import Plan
 from runner.core.protocol.paths import RunPaths
 
 

@@ -14,10 +14,10 @@ from runner.core.model.order import Order
 from runner.core.protocol.events import StopCause
 from runner.core.protocol.frames import Frame
 from runner.core.protocol.paths import RunPaths
+from runner.core.protocol.timing import UNRESPONSIVE_S
 from runner.host.agent.handler import AgentContext, HandlerTable, RequestHandler
 from runner.host.agent.log_reader import LogReader
 from runner.host.process import procfs
-from runner.host.process.kill import KILL_TIMEOUT_S
 from runner.host.storage import run_owner
 from runner.host.storage.journal import has_ended, is_relaunch_pending
 from runner.host.storage.run_folder import read_order, reserve_attempt
@@ -29,9 +29,6 @@ COMMAND_FIELDS = ("cause", "reason", "peer", "nodes")
 
 RECONNECT_S, RECONNECT_PENDING_S = 2.0, 0.2
 """How often a door is tried that nobody opens; with something to say, soon again."""
-
-UNRESPONSIVE_S = KILL_TIMEOUT_S + 3.0
-"""What a supervisor's ladder may take beyond the grace before it is taken for stopped or stuck."""
 
 
 class FollowedRun:

@@ -14,12 +14,10 @@ import time
 from typing import Any, Dict, List, Mapping, NoReturn
 
 from runner.core.protocol.frames import MAGIC, PROTOCOL, Frame, FrameDecoder
+from runner.core.protocol.timing import CONTROLLER_TIMEOUT_S
 from runner.host.agent.follow import FollowHandler
 from runner.host.agent.handler import AgentContext, HandlerTable, RequestHandler, error_text
 from runner.host.agent.launch import LaunchHandler
-
-CONTROLLER_TIMEOUT_S = 60.0
-"""A link that hears nothing for so long has no controller any more, whatever TCP says."""
 
 MAX_UNSENT = 4 << 20
 """Bytes waiting for the controller beyond which no more output of a command is read."""

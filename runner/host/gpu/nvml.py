@@ -36,30 +36,6 @@ class NvmlError(Exception):
         self.broken = code in _BROKEN_CODES
 
 
-class Memory(ctypes.Structure):
-    """nvmlMemory_t: `used` counts what the driver keeps for itself."""
-
-    _fields_ = (
-        ("total", ctypes.c_ulonglong),
-        ("free", ctypes.c_ulonglong),
-        ("used", ctypes.c_ulonglong),
-    )
-
-
-class Memory2(ctypes.Structure):
-    """nvmlMemory_v2_t (since driver 510): what the driver keeps stands apart, as in nvidia-smi."""
-
-    _fields_ = (
-        ("version", ctypes.c_uint),
-        ("total", ctypes.c_ulonglong),
-        ("reserved", ctypes.c_ulonglong),
-        ("free", ctypes.c_ulonglong),
-        ("used", ctypes.c_ulonglong),
-    )
-
-    VERSION = 2 << 24 | 40
-
-
 class Pci(ctypes.Structure):
     """nvmlPciInfo_t: where a GPU is plugged in."""
 
@@ -125,17 +101,6 @@ class Nvml:
         self._call("nvmlDeviceGetPciInfo_v3", device, ctypes.byref(pci))
         return f"{pci.domain:04x}:{pci.bus:02x}:{pci.device:02x}"
 
-    def memory(self, device: ctypes.c_void_p) -> Tuple[int, int]:
-        """Return the bytes in all and the bytes in use."""
-        memory_v2 = Memory2(version=Memory2.VERSION)
-        try:
-            self._call("nvmlDeviceGetMemoryInfo_v2", device, ctypes.byref(memory_v2))
-        except NvmlError:
-            memory_v1 = Memory()
-            self._call("nvmlDeviceGetMemoryInfo", device, ctypes.byref(memory_v1))
-            return memory_v1.total, memory_v1.used
-        return memory_v2.total, memory_v2.used
-
     def utilization(self, index: int) -> Tuple[int, int]:
         """Return the percent of the last moments with a kernel, and with its memory in use."""
         rates = (ctypes.c_uint * 2)()
@@ -170,17 +135,15 @@ def list_gpus(library: Nvml) -> Iterator[Gpu]:
     """Yield every GPU with what can be known of it; a broken one has but its index, and why."""
     for index in range(library.device_count()):
         name = uuid = error = ""
-        total = used = 0
         processes: Tuple[GpuProcess, ...] = ()
         try:  # from what even a restricted device tells to what it may keep to itself
             device = library.handle(index)
             name = library.query_text("nvmlDeviceGetName", device)
             uuid = library.query_text("nvmlDeviceGetUUID", device)
-            total, used = library.memory(device)
             processes = library.processes(device)
         except NvmlError as failure:
             error = str(failure) if failure.broken or not name else ""
-        yield Gpu(index, name, uuid, total, used, processes, error)
+        yield Gpu(index, name, uuid, processes, error)
 
 
 def parse_processes(buffer: bytes, count: int, default_stride: int) -> Tuple[GpuProcess, ...]:

@@ -20,7 +20,8 @@ from runner.core.codec import decode, encode
 from runner.core.errors import NotReady, Problem
 from runner.core.model.facts import Facts, FactsRequest
 from runner.core.model.order import Order
-from runner.core.model.past import PastAttempt
+from runner.core.model.run_info import PastAttempt
+from runner.core.protocol.timing import HEARTBEAT_S, KILL_TIMEOUT_S
 from runner.core.relaunch.handover import (
     AttemptEnd,
     NextAttempt,
@@ -32,9 +33,7 @@ from runner.core.relaunch.voters import has_quorum
 from runner.host.peers.connection import Identity, PeerConnection
 from runner.host.peers.election_links import MAX_PLAN_BYTES, Followers, LeaderSearch
 from runner.host.peers.facts_child import TIMEOUT_MARGIN_S, FactsChild
-from runner.host.peers.group import HEARTBEAT_S
 from runner.host.process.event_loop import EventLoop
-from runner.host.process.kill import KILL_TIMEOUT_S
 
 MAX_LOST_NAMES = 16
 """How many lost nodes a heartbeat names: the first line of a connection must be short."""

@@ -8,17 +8,11 @@ from typing import Any, Dict, Optional
 from runner.core.failure_detector import FailureDetector
 from runner.core.model.order import Hub, Order
 from runner.core.protocol.events import StopCause
+from runner.core.protocol.timing import HEARTBEAT_S
 from runner.host.peers.connection import Identity
 from runner.host.process.event_loop import EventLoop
 
-HUB_TIMEOUT_S = 10.0
-"""After so long without the hub that is said; it may still be copying its code."""
-
-JOIN_TIMEOUT_S = 60.0
-"""How long hosts may take to meet in an attempt that they start by themselves."""
-
 GOODBYE_TIMEOUT_S = 1.0
-HEARTBEAT_S = 2.0
 
 
 class PeerObserver:

@@ -11,8 +11,9 @@ import time
 import traceback
 from typing import Any, Callable, Dict, List, NoReturn, Set, Tuple
 
+from runner.core.protocol.timing import KILL_TIMEOUT_S
 from runner.host.process import procfs
-from runner.host.process.kill import KILL_TIMEOUT_S, kill_until_gone, reap_all
+from runner.host.process.kill import kill_until_gone, reap_all
 
 READ_BYTES = 64 << 10
 POLL_INTERVAL_S = 0.05

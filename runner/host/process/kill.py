@@ -7,14 +7,12 @@ import signal
 import time
 from typing import AbstractSet, Callable, List, Set, Tuple
 
+from runner.core.protocol.timing import KILL_TIMEOUT_S
 from runner.host.process import procfs
 from runner.host.process.cgroup import Cgroup
 
 SHIM_GRACE_S = 0.5
 """How long the rank shims may outlive their ranks to write down their end."""
-
-KILL_TIMEOUT_S = 10.0
-"""How long processes may survive SIGKILL (a wedged driver) before they are named."""
 
 _NO_PIDS: AbstractSet[int] = frozenset()
 _NO_CGROUP = Cgroup()

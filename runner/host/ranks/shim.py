@@ -97,8 +97,6 @@ def membership(environ: Mapping[str, str]) -> Dict[str, Any]:
     int_variables = {
         "world_size": "WORLD_SIZE",
         "nodes": "GROUP_WORLD_SIZE",
-        "group_rank": "GROUP_RANK",
-        "restarts": "TORCHELASTIC_RESTART_COUNT",
     }
     info: Dict[str, Any] = {
         key: int(environ[name])

@@ -9,12 +9,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from runner.core import shell
+from runner.core.model.plan import NodePlan, Plan
 from runner.core.model.spec import Spec
 from runner.core.outcome.diagnosis import Diagnosis, Tail, diagnose
 from runner.core.outcome.exits import describe_exit
+from runner.core.outcome.results import Failure, NodeResult
 from runner.core.outcome.stacks import STALL_REASON
-from runner.core.outcome.verdict import STUCK, Failure, NodeResult, Verdict
-from runner.core.planning.build_plan import NodePlan, Plan
+from runner.core.outcome.verdict import STUCK, Verdict
 from runner.core.planning.launch_command import user_args_index
 from runner.core.protocol.paths import CODE_FOLDER, RunPaths, release_folder
 from runner.core.text import bracket_ipv6, counted, format_duration, format_ranges

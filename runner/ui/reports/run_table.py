@@ -12,7 +12,8 @@ from runner.core.errors import Problem
 from runner.core.model.facts import Facts
 from runner.core.model.results import RemoteRun
 from runner.core.model.run_info import aggregate_state, current_hosts, elastic_summary
-from runner.core.outcome.verdict import NodeResult, Verdict
+from runner.core.outcome.results import NodeResult
+from runner.core.outcome.verdict import Verdict
 from runner.core.text import counted, format_age, printable
 from runner.ui.node_names import fold_names
 from runner.ui.reports.columns import UNLIMITED_WIDTH, align, render_table

@@ -234,7 +234,7 @@ def test_xids_of_a_gpu_that_is_gone_are_told(there: CheckContext) -> None:
     assert (
         WARNING,
         "b",
-        "the GPU at 0000:da:00: Xid 62, once since the boot, 25 h ago: its own controller halted",
+        "the GPU at 0000:da:00: Xid 62, once since the boot, 25 h ago: its microcontroller halted",
     ) in bad("health", gone)
 
 

@@ -10,6 +10,7 @@ from runner.checks.context import CheckContext
 from runner.checks.name_lookup import names
 from runner.checks.network import network
 from runner.checks.reachability import MAX_LISTED_PAIRS, OUTCOME_TEXT, pairs
+from runner.core.model.endpoint import Endpoint
 from runner.core.model.facts import Facts, Interface
 from runner.core.model.finding import Finding, Level
 from runner.core.model.network_probe import (
@@ -22,7 +23,6 @@ from runner.core.model.network_probe import (
     Target,
 )
 from runner.core.model.spec import Node
-from runner.core.planning.addresses import Endpoint
 from tests.golden.builders import LO, facts, spec
 
 OK, LATE = Outcome.REACHED, Outcome.TIMED_OUT

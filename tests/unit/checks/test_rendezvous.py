@@ -9,10 +9,10 @@ import pytest
 
 from runner.checks.context import CheckContext
 from runner.checks.registry import CHECKS, LAUNCH_CHECKS
+from runner.core.model.etcd import EndpointReply, EtcdFacts
 from runner.core.model.facts import Facts
 from runner.core.model.finding import Finding, Level
 from runner.core.model.spec import Node, Rendezvous, Spec, Torchrun
-from runner.core.planning.etcd import EndpointReply, EtcdFacts
 from tests.golden.builders import TORCH, facts, spec
 
 NODES = (Node("a", "10.0.0.1"), Node("b", "10.0.0.2"))

@@ -26,8 +26,9 @@ from runner.core.model.facts import (
     SetupResult,
 )
 from runner.core.model.order import Order
-from runner.core.outcome.verdict import Failure, NodeResult, RankResult, Verdict
-from runner.core.planning.build_plan import NodePlan, Plan
+from runner.core.model.plan import NodePlan, Plan
+from runner.core.outcome.results import Failure, NodeResult, RankResult
+from runner.core.outcome.verdict import Verdict
 from runner.core.protocol.events import EVENT_TYPES, Ended, RankExited
 from runner.core.protocol.states import State
 

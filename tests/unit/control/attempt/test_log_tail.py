@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runner.control.attempt.log_tail import CHUNK, LogTailer
+from runner.control.attempt.log_tail import LogTailer
 from runner.control.rpc.session import HostSession
 from runner.core.protocol.events import Event, ProgramStarted, RankStarted
+from runner.core.protocol.remote_files import CHUNK
 from tests.golden.builders import RUN_ID, plan
 
 pytestmark = [pytest.mark.promise(6)]

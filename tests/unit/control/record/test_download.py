@@ -24,7 +24,7 @@ from runner.control.rpc.session import HostSession, Inbox
 from runner.core.model.results import PullResult
 from runner.core.model.spec import Node
 from runner.core.protocol.frames import Frame
-from runner.core.protocol.remote_files import FILE_KINDS, RemoteFile, validate
+from runner.core.protocol.remote_files import CHUNK, FILE_KINDS, RemoteFile, validate
 
 pytestmark = [pytest.mark.promise(12)]
 
@@ -206,7 +206,7 @@ def test_so_much_is_asked_for_ahead_and_no_more(tmp_path: Path) -> None:
         show=lambda *_: None,
     )["gpu1"]
     assert told.is_complete
-    assert pulling.MIN_CHUNKS <= most <= pulling.WINDOW // pulling.CHUNK + 3
+    assert pulling.MIN_CHUNKS <= most <= pulling.WINDOW // CHUNK + 3
     assert (tmp_path / "outputs/gpu1/big").read_bytes() == content
 
 

@@ -8,11 +8,12 @@ from typing import Any, cast
 
 import pytest
 
-from runner.control.record.log_reader import CHUNK, LogDump
+from runner.control.record.log_reader import LogDump
 from runner.control.rpc.session import HostSession, Inbox
 from runner.core.errors import Interrupted
 from runner.core.model.spec import Node
 from runner.core.protocol.frames import Frame
+from runner.core.protocol.remote_files import CHUNK
 from tests.golden.builders import plan
 
 SIZE = 40 * CHUNK

@@ -17,8 +17,8 @@ from runner.control.code.worktree import scan
 from runner.control.record.run_store import RunStore
 from runner.core.codec import decode, encode
 from runner.core.errors import ConfigError
+from runner.core.model.plan import Plan
 from runner.core.outcome.verdict import Verdict
-from runner.core.planning.build_plan import Plan
 from runner.core.protocol.events import Event, ProgramStarted, parse
 from runner.core.secret import Secret
 from tests.golden.builders import RUN_ID, plan

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from runner.core.model.plan import Plan
 from runner.core.outcome.diagnosis import CONTEXT_LINES, Tail, diagnose, truncate_middle
+from runner.core.outcome.results import Failure, RankResult
 from runner.core.outcome.tracebacks import EXCERPT_LINES, TRACEBACK, last_traceback
-from runner.core.outcome.verdict import Failure, RankResult, Verdict
-from runner.core.planning.build_plan import Plan
+from runner.core.outcome.verdict import Verdict
 from tests.golden.builders import plan
 
 WROTE = Path(__file__).parents[3] / "fixtures" / "failures"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -13,17 +14,17 @@ WROTE = Path(__file__).parents[3] / "fixtures" / "failures"
 MEANS = {
     "memory": "memory ran out on that host",
     "local_rank_unknown": "does not take --local-rank",
-    "local_rank_wanted": "wants --local_rank",
-    "port_taken": "port 29511 was taken already",
+    "local_rank_wanted": "requires --local_rank",
+    "port_taken": "port 29511 was already taken",
     "shared_memory": "shared memory (/dev/shm) is too small",
     "disk_full": "a disk of that host is full",
-    "gpu_memory": "memory ran out: 2.50 GiB more were wanted",
+    "gpu_memory": "memory ran out: 2.50 GiB more were requested",
     "no_gpu": "torch sees no GPU",
     "gpu_ordinal": "a rank chose a GPU that it does not have",
     "nccl_versions": "different versions of NCCL",
     "nccl_no_route": "NCCL could not reach 172.17.0.1 over",
     "gloo_loopback": "this one is at its loopback address",
-    "ranks_missing": "only 1 of 2 came to the meeting within 6 s",
+    "ranks_missing": "only 1 of 2 joined the rendezvous within 6 s",
     "master_refused": "the master could not be reached at 127.0.0.1, 29512",
     "module_missing": "has no module apex",
     "file_missing": "there is no data/train.bin on that host",
@@ -66,3 +67,18 @@ def test_signals_have_a_meaning(signum: int) -> None:
     explained = explain([], signum)
     assert explained is not None
     assert explained.name == signal.Signals(signum).name.lower()
+
+
+@pytest.mark.parametrize("words", ["gloo connect ", "port: 1 ", "Connect to x failed "])
+def test_a_long_line_does_not_hold_up_the_verdict(words: str) -> None:
+    """A rank may print anything: 80 kB in a line are searched in well under a second."""
+    started_at = time.monotonic()
+    assert explain([words * (80_000 // len(words))]) is None
+    assert time.monotonic() - started_at < 1
+
+
+def test_a_failure_at_either_end_of_a_long_line_is_known() -> None:
+    """What is left out of it is the middle."""
+    padding = "x" * 100_000
+    for line in (f"CUDA error: invalid device ordinal {padding}", f"{padding} [Errno 28]"):
+        assert explain([line]) is not None

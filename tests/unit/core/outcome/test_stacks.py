@@ -134,7 +134,7 @@ def test_who_waits_for_whom() -> None:
     mute = Stack(2, 1, "bash", "nothing: it is no Python")
     assert says(*others, mute) == f"{wait} for rank 2 on b (nothing: it is no Python)"
     assert says(waiting(0), waiting(1), silent="b") == (
-        "ranks 0-1 wait in all_reduce for ranks 2-3 on b, of which no stack is known"
+        "ranks 0-1 wait in all_reduce for ranks 2-3 on b, whose stacks are unknown"
     )
 
 
@@ -164,7 +164,7 @@ def test_ranks_that_wait_for_each_other() -> None:
     """In different operations, at different calls of one, or all at the same place."""
     assert everywhere(waiting(0), waiting(1, "broadcast")) == (
         "rank 0 waits in all_reduce and rank 1 waits in broadcast: "
-        "they do not agree on which comes next"
+        "they do not agree on which collective comes next"
     )
     assert "called from different places" in everywhere(waiting(0), waiting(1, line=40))
     assert "all at the same place" in everywhere(waiting(0), waiting(1))

@@ -12,14 +12,8 @@ from dataclasses import replace
 import pytest
 
 from runner.core.outcome.exits import describe_exit
-from runner.core.outcome.verdict import (
-    Failure,
-    NodeResult,
-    RankResult,
-    TimedEvent,
-    Verdict,
-    fold_events,
-)
+from runner.core.outcome.results import Failure, NodeResult, RankResult, TimedEvent
+from runner.core.outcome.verdict import Verdict, fold_events
 from runner.core.protocol.events import (
     Ended,
     EndUnverified,
@@ -245,7 +239,7 @@ def test_port_of_somebody_else_is_the_failure() -> None:
 
     assert outcome(told) == ("failed", 1)
     assert told.first_failure == Failure(
-        "a", None, "port 29500, reserved for the ranks' meeting, was taken (process 4711)"
+        "a", None, "port 29500, reserved for the rendezvous, was taken (process 4711)"
     )
 
 
@@ -254,7 +248,7 @@ def test_port_may_be_held_by_somebody_unseen() -> None:
     told = verdict(seen(2, "a", PortTaken(29500)))
 
     assert told.first_failure == Failure(
-        "a", None, "port 29500, reserved for the ranks' meeting, was taken"
+        "a", None, "port 29500, reserved for the rendezvous, was taken"
     )
 
 

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import pytest
 
+from runner.core.model.plan import Plan
 from runner.core.model.spec import Node, Rendezvous, Torchrun
-from runner.core.outcome.verdict import Failure, TimedEvent, Verdict, fold_events
-from runner.core.planning.build_plan import Plan, build_plan
+from runner.core.outcome.results import Failure, TimedEvent
+from runner.core.outcome.verdict import Verdict, fold_events
+from runner.core.planning.build_plan import build_plan
 from runner.core.protocol.events import (
     Ended,
     Event,

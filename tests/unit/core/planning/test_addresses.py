@@ -7,10 +7,10 @@ from ipaddress import ip_address
 import pytest
 
 from runner.core.errors import Problem
+from runner.core.model.endpoint import Endpoint
 from runner.core.model.facts import Facts, Interface, Route
 from runner.core.model.spec import Node
 from runner.core.planning.addresses import (
-    Endpoint,
     interface_with,
     peer_endpoints,
     route_interface,
@@ -133,7 +133,7 @@ def test_error_names_the_key_and_the_choices() -> None:
 
     assert problem == Problem(
         "cluster.nodes.a.addr",
-        "no address of a, the master, lies on a subnet that every node shares",
+        "no address of a, the master, is on a subnet that every node shares",
         "set it to the address at which the other nodes reach it, "
         "one of 10.1.0.1 (eth0), 10.9.0.1 (ib0)",
     )

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from runner.core.errors import NotReady
+from runner.core.model.etcd import EtcdFacts
 from runner.core.model.facts import Interpreter
+from runner.core.model.plan import Plan
 from runner.core.model.spec import Node, Rendezvous, Task
-from runner.core.planning.build_plan import Plan, build_plan
-from runner.core.planning.etcd import EtcdFacts
+from runner.core.planning.build_plan import build_plan
 from runner.core.planning.launch_command import INTERNAL_ENV
 from tests.golden.builders import RUN_ID, facts, plan, spec
 
@@ -162,7 +163,7 @@ def test_logind_that_kills_at_logout_is_noted_with_its_cure() -> None:
     made = build_plan(spec(*nodes), {"a": facts("a", "eth0 10.0.0.1/24"), **hosts})
 
     assert made.notes[-1] == (
-        "logind on b, c kills what you leave running when you log out (KillUserProcesses=yes in "
+        "logind on b, c kills your processes when you log out (KillUserProcesses=yes in "
         "/etc/systemd/logind.conf): a run that outlives its connection would die on them; an "
         "administrator can set KillUserProcesses=no, or KillExcludeUsers=ada"
     )

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from runner.core.model.plan import NodePlan
 from runner.core.model.spec import Node, Task
-from runner.core.planning.build_plan import NodePlan, build_plan
+from runner.core.planning.build_plan import build_plan
 from runner.core.planning.launch_command import user_args_index
 from tests.golden.builders import facts, spec
 

@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from runner.core.model.spec import Task
-from runner.core.planning import torchrun
+from runner.core.planning import launch_command
 
 PIECES = st.sampled_from(
     ["$", "$$", "{", "}", "local_rank", "$local_rank", "${", "${x}", "a", " ", "\n", "é"]
@@ -22,11 +22,11 @@ def as_torch_does(arg: str, local_rank: int = 3) -> str:
     return Template(arg).safe_substitute(local_rank=str(local_rank))
 
 
-@given(TEXT.filter(lambda text: torchrun.LOCAL_RANK_MACRO not in text))
+@given(TEXT.filter(lambda text: launch_command.LOCAL_RANK_MACRO not in text))
 @example("pa$$word $5 $local_rank $ {local_rank}")
 def test_argument_reaches_the_rank_unchanged(text: str) -> None:
     """What torch does to an escaped argument gives the argument back."""
-    assert as_torch_does(torchrun.escape(text)) == text
+    assert as_torch_does(launch_command.escape(text)) == text
 
 
 @given(TEXT, TEXT)
@@ -34,10 +34,10 @@ def test_argument_reaches_the_rank_unchanged(text: str) -> None:
 @example("--r=$$", "{x}")
 def test_macro_becomes_the_local_rank(before: str, after: str) -> None:
     """`${local_rank}` is replaced, and nothing else of the argument is."""
-    text = before + torchrun.LOCAL_RANK_MACRO + after
-    expected = text.replace(torchrun.LOCAL_RANK_MACRO, "3")
+    text = before + launch_command.LOCAL_RANK_MACRO + after
+    expected = text.replace(launch_command.LOCAL_RANK_MACRO, "3")
 
-    assert as_torch_does(torchrun.escape(text)) == expected
+    assert as_torch_does(launch_command.escape(text)) == expected
 
 
 @pytest.mark.parametrize(
@@ -77,4 +77,4 @@ def test_program_follows_the_options(
     task: Task, script: str, shim: str, expected: tuple[str, ...]
 ) -> None:
     """Each kind of task is named as torchrun wants it; what torchrun substitutes is escaped."""
-    assert torchrun.torchrun_program(task, script, shim) == expected
+    assert launch_command.torchrun_program(task, script, shim) == expected

@@ -10,8 +10,8 @@ import pytest
 from runner.core.codec import decode, encode
 from runner.core.errors import NotReady
 from runner.core.model.facts import Facts
-from runner.core.model.past import PastAttempt
 from runner.core.model.release import CodeRef
+from runner.core.model.run_info import PastAttempt
 from runner.core.model.spec import Node, Relaunch, Spec
 from runner.core.planning.build_plan import build_plan
 from runner.core.relaunch.handover import (

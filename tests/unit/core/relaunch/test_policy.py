@@ -6,10 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from runner.core.model.past import PastAttempt
+from runner.core.model.run_info import PastAttempt
 from runner.core.model.spec import Node, Relaunch, Rendezvous, Spec, Task
+from runner.core.outcome.results import TimedEvent
 from runner.core.outcome.stacks import STALL_REASON
-from runner.core.outcome.verdict import TimedEvent, fold_events
+from runner.core.outcome.verdict import fold_events
 from runner.core.protocol.events import (
     Ended,
     EndUnverified,

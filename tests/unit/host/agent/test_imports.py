@@ -34,7 +34,6 @@ def test_listing_runs_loads_neither_supervisor_nor_election_nor_planner() -> Non
     server, added = imported_with("runner.host.agent.runs")
     assert not [name for name in server | added for part in SUPERVISION if part in name]
     assert added == {
-        "runner.core.model.past",
         "runner.core.model.run_info",
         "runner.host.agent.runs",
         "runner.host.storage.garbage",

@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from runner.core.model.past import PastAttempt
+from runner.core.model.plan import Plan
+from runner.core.model.run_info import PastAttempt
 from runner.core.model.spec import Node, Spec, Task
-from runner.core.outcome.verdict import Failure, NodeResult, RankResult, Verdict
-from runner.core.planning.build_plan import Plan, build_plan
+from runner.core.outcome.results import Failure, NodeResult, RankResult
+from runner.core.outcome.verdict import Verdict
+from runner.core.planning.build_plan import build_plan
 from runner.ui.reports import report
 from runner.ui.reports.report import final_report, launch_header
 from tests.golden.builders import RUN_ID, facts, plan, spec

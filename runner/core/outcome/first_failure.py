@@ -1,0 +1,234 @@
+"""First failure: the event that a failed run is blamed on; all later ones are consequences."""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import dataclass
+from typing import Dict, Iterable, List, Mapping, Optional, Sequence, Set, Tuple
+
+from runner.core.model.plan import Plan
+from runner.core.outcome.exits import describe_exit
+from runner.core.outcome.known_failures import is_secondary_error
+from runner.core.outcome.membership import Membership
+from runner.core.outcome.results import Failure, RankResult, TimedEvent
+from runner.core.protocol.events import (
+    Ended,
+    Event,
+    HostLost,
+    PeerDeparted,
+    PeerLost,
+    PortTaken,
+    ProgramExited,
+    ProgramStarted,
+    RankExited,
+    StopCause,
+    Stopping,
+    StopRequested,
+)
+from runner.core.protocol.states import State
+
+SAME_EVENT_S = 1.0
+"""The death of a supervisor and what other hosts see of it are at most this far apart."""
+
+StopTimes = Mapping[Tuple[str, int], float]
+"""When each node learned, in an attempt, that the others stop: on its own monotonic clock."""
+
+
+@dataclass(frozen=True)
+class TimedFailure:
+    """A failure, when it happened, and whether it is the loss of a host."""
+
+    at: float
+    failure: Failure
+    is_loss: bool = False
+
+
+def find_failures(
+    plan: Plan, history: Sequence[TimedEvent], last: Optional[Membership]
+) -> List[TimedFailure]:
+    """Return the failures of an attempt in order of time.
+
+    Failures of a node that was already stopping count only where there are no others.
+
+    Args:
+        plan: The attempt's plan.
+        history: Its events in order of time.
+        last: The last membership, where torch assigns the ranks.
+    """
+    stop_times = _stop_times(history)
+    hub = _live_hub(plan, stop_times)
+    failures: List[TimedFailure] = []
+    consequences: List[TimedFailure] = []
+    departed: Set[str] = set()
+    for timed in history:
+        _update_departed(departed, timed.event)
+        superseded = plan.restarts_ranks and _is_superseded(timed, last)
+        if timed.event.node in departed or superseded:
+            continue
+        failure = _failure(timed, hub, plan.launcher)
+        if failure:
+            is_late = _is_after_stop(timed.event, stop_times)
+            (consequences if is_late else failures).append(failure)
+    return failures or consequences
+
+
+def departed_nodes(history: Iterable[TimedEvent]) -> Set[str]:
+    """Return the nodes that left the attempt and did not rejoin it."""
+    departed: Set[str] = set()
+    for timed in history:
+        _update_departed(departed, timed.event)
+    return departed
+
+
+def lost_nodes(plan: Plan, history: Sequence[TimedEvent]) -> Dict[str, str]:
+    """Return the nodes that were lost, each with the reason given by whoever noticed first."""
+    hub = _live_hub(plan, _stop_times(history))
+    lost: Dict[str, str] = {}
+    for timed in history:
+        found = _failure(timed, hub, plan.launcher)
+        if found and found.is_loss:
+            lost.setdefault(found.failure.node, found.failure.reason)
+    return lost
+
+
+def first_failure(
+    failures: Sequence[TimedFailure],
+    stop: Optional[Tuple[float, int]],
+    ranks: Mapping[int, RankResult],
+    succeeded: bool,
+) -> Optional[TimedFailure]:
+    """Return the failure that the others follow from; None if the user's stop came before any.
+
+    What torchrun reports at the end of an attempt in which every rank succeeded is no failure.
+    """
+    for timed in failures:
+        if stop and timed.at >= stop[0]:
+            return None
+        if succeeded and not timed.is_loss:
+            continue
+        own_report = _self_reported(failures, timed) if timed.is_loss else None
+        return _root_cause(own_report or timed, failures, ranks)
+    return None
+
+
+def user_stop(history: Iterable[TimedEvent]) -> Optional[Tuple[float, int]]:
+    """Return when the user asked for the end, and by which signal.
+
+    A stop that was requested elsewhere counts as SIGINT. Where both are on record, ours has the
+    signal, whichever clock says that it came first.
+    """
+    requested, reported = [], []
+    for timed in history:
+        body = timed.event.body
+        if isinstance(body, StopRequested) and body.signal:
+            requested.append((timed.at, body.signal))
+        elif isinstance(body, Stopping) and body.cause is StopCause.USER:
+            reported.append((timed.at, int(signal.SIGINT)))
+    if not requested and not reported:
+        return None
+    return min(requested + reported)[0], (requested or reported)[0][1]
+
+
+def _update_departed(departed: Set[str], event: Event) -> None:
+    if isinstance(event.body, PeerDeparted):
+        departed.add(event.body.peer)
+    elif isinstance(event.body, ProgramStarted):  # a lost node rejoined
+        departed.discard(event.node)
+
+
+def _is_superseded(timed: TimedEvent, last: Optional[Membership]) -> bool:
+    """Return whether an event belongs to a membership that was followed by another one."""
+    body = timed.event.body
+    if last is None:
+        return False
+    if isinstance(body, RankExited):
+        return not last.contains(timed.event.node, body.rank, body.start)
+    return isinstance(body, (HostLost, PeerLost)) and timed.at < last.started_at
+
+
+def _live_hub(plan: Plan, stop_times: StopTimes) -> str:
+    """Return the hub's node if the hub was still alive to be stopped, else ""."""
+    hub = plan.nodes[0].node
+    return hub if any(name == hub for name, _ in stop_times) else ""
+
+
+def _stop_times(history: Iterable[TimedEvent]) -> StopTimes:
+    stop_times: Dict[Tuple[str, int], float] = {}
+    for timed in history:
+        event, body = timed.event, timed.event.body
+        if isinstance(body, Stopping) and body.cause is not StopCause.LOCAL:
+            stop_times.setdefault((event.node, event.attempt), event.mono)
+    return stop_times
+
+
+def _is_after_stop(event: Event, stop_times: StopTimes) -> bool:
+    """Return whether a process ended when its host was already stopping it.
+
+    The host's own clock decides: clocks of two hosts may differ by more than the milliseconds in
+    which a stop travels from one to the other.
+    """
+    if not isinstance(event.body, (RankExited, ProgramExited)):
+        return False
+    return event.mono >= stop_times.get((event.node, event.attempt), float("inf"))
+
+
+def _failure(timed: TimedEvent, hub: str, launcher: str) -> Optional[TimedFailure]:
+    """Return the failure that an event reports, if any.
+
+    Args:
+        timed: The event.
+        hub: The hub's node, if the hub was still alive to be stopped.
+        launcher: What starts the ranks, as messages name it.
+    """
+    event, body = timed.event, timed.event.body
+    if isinstance(body, (HostLost, PeerLost)):
+        node, reason = body.peer if isinstance(body, PeerLost) else event.node, body.reason
+        if node == hub and event.node != hub:  # the hub was well: the reporting host was cut off
+            node, reason = event.node or hub, f"out of touch with {hub}: {reason}"
+        return TimedFailure(timed.at, Failure(node, None, reason), is_loss=True)
+    rank, reason = None, ""
+    if isinstance(body, RankExited) and not body.succeeded:
+        rank, reason = body.rank, body.error or describe_exit(body.code, body.signal)
+    elif isinstance(body, ProgramExited) and (body.error or body.code != 0):
+        reason = body.error or f"{launcher} {describe_exit(body.code, body.signal)}"
+    elif isinstance(body, PortTaken):
+        holder = f" (process {body.pids[0]})" if body.pids else ""
+        reason = f"port {body.port}, reserved for the rendezvous, was taken{holder}"
+    elif (isinstance(body, Stopping) and body.cause is StopCause.LOCAL) or (
+        isinstance(body, Ended) and body.state is State.FAILED
+    ):  # its supervisor stopped by itself (no controller), or died
+        reason = body.reason
+    return TimedFailure(timed.at, Failure(event.node, rank, reason)) if reason else None
+
+
+def _root_cause(
+    first: TimedFailure, failures: Sequence[TimedFailure], ranks: Mapping[int, RankResult]
+) -> TimedFailure:
+    """Return the failure of the rank that raised, where the first to end had only noticed it.
+
+    Python reports an exception and then tears the process down; meanwhile ranks connected to it
+    see their connections close, and may end first. The rank that raised ended by our signal, or by
+    itself before it was stopped: what a rank raises because it is being stopped does not count.
+    """
+    rank = first.failure.rank
+    result = ranks.get(rank) if rank is not None else None
+    if result is None or result.signal not in (None, signal.SIGABRT):
+        return first
+    if not is_secondary_error(result.exception):
+        return first
+    failed_ranks = {timed.failure.rank for timed in failures}
+    for other, end in sorted(ranks.items(), key=lambda pair: not pair[1].signal):
+        ended_badly = end.signal or (end.code and other in failed_ranks)
+        if ended_badly and end.exception and not is_secondary_error(end.exception):
+            reason = f"raised {end.exception.splitlines()[0].partition(':')[0]}"
+            return TimedFailure(first.at, Failure(end.node, other, reason))
+    return first
+
+
+def _self_reported(failures: Sequence[TimedFailure], loss: TimedFailure) -> Optional[TimedFailure]:
+    """Return what a host itself reported when others lost it: its supervisor died."""
+    for timed in failures:
+        is_own = timed.failure.node == loss.failure.node and timed.failure.rank is None
+        if is_own and not timed.is_loss and abs(timed.at - loss.at) < SAME_EVENT_S:
+            return timed
+    return None
