@@ -156,7 +156,7 @@ def test_one_failing_rank_stops_everybody(lab: Lab, on_lab: Launcher) -> None:
     assert done.code == 1, done
     assert "first failure: rank 1 on node2 exited with 3" in done.err
     assert "  | the reason" in done.err
-    assert done.result["first_failure"] == {"node": "node2", "rank": 1, "what": "exited with 3"}
+    assert done.result["first_failure"] == {"node": "node2", "rank": 1, "reason": "exited with 3"}
     assert lab.wait_idle() == {}
 
 

@@ -265,10 +265,10 @@ def _refusal_reason(error: OSError, port: int) -> str:
     if not inodes:
         return "reserved by another run, or the near end of a connection"
     pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]
-    users = [
+    owners = [
         f"{users.process_command(pid)} (pid {pid})" for pid in sorted(socket_owners(inodes, pids))
     ]
-    return f"taken by {' and '.join(users[:_MAX_NAMED]) or 'a process we may not look at'}"
+    return f"taken by {' and '.join(owners[:_MAX_NAMED]) or 'a process we may not look at'}"
 
 
 def _fd_links(pid: int, root: str) -> Iterator[str]:
