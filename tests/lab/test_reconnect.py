@@ -97,7 +97,7 @@ def test_a_host_out_of_reach_of_the_controller_alone(
     controller = begin("lost_s=2", "cluster.ssh.connect_timeout=1")
     with lab.cut_off("node3"):
         controller.until(
-            lambda: "node3" in controller.err and "reach it again" in controller.err, "it"
+            lambda: "node3" in controller.err and "; reconnecting" in controller.err, "it"
         )
         time.sleep(3)
         assert "stopping" not in controller.err
