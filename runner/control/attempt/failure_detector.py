@@ -125,7 +125,7 @@ class NodeFailureDetector:
         """Return how long a node may be silent before it counts as lost.
 
         As long as others are in touch with it, they report its loss. A supervisor that is in touch
-        with nobody goes on until its controller lease expires; one that never joined the hub is
+        with no other goes on until its controller lease expires; one that never joined the hub is
         judged by `lost_s`, since only the controller can tell the others.
         """
         others, is_joined = self._others(node), self._peer_status.is_joined

@@ -236,7 +236,7 @@ class AttemptMonitor:
     def port_retry_possible(self) -> bool:
         """Whether a taken port is all that kept this attempt from starting.
 
-        Not after a reconnection: nobody asked the host for its facts over the new connection.
+        Not after a reconnection: the facts of the host were not collected again.
         """
         nodes = self._nodes.values()
         is_clean = all(node.has_ended and not node.connection.was_reopened for node in nodes)

@@ -26,7 +26,7 @@ class AttemptNode:
         supervisor_started: Whether its supervisor was reached in this attempt.
         last_data: When events or logs of it arrived last.
         started_ranks: The ranks that started; after a restart by torch, those of the last start.
-        master: Where these ranks meet, as torch told them.
+        master: Where these ranks meet, as torch set it.
     """
 
     node_plan: NodePlan

@@ -91,33 +91,33 @@ class Scene:
             connection.backoff = Backoff("no route", last_heard, tries=9)
 
     def settled(self, *names: str) -> None:
-        """All of some nodes is here."""
+        """Let nodes end, with all their logs read."""
         for name in names:
             self.nodes[name].move_to(NodeState.ENDED)
             self.nodes[name].finish()
 
     def kinds(self) -> list[type]:
-        """What was noted."""
+        """Return the kinds of the recorded events."""
         return [type(event.body) for event in self.events]
 
 
 @pytest.fixture
 def scene() -> Scene:
-    """A new one."""
+    """Return a new scene."""
     return Scene()
 
 
-def test_whom_the_others_watch_over_is_not_given_up(scene: Scene) -> None:
-    """However long only we cannot reach it: its supervisor hears of us from them."""
+def test_a_node_in_touch_with_the_others_is_not_lost(scene: Scene) -> None:
+    """However long only the controller cannot reach it: the others renew its controller lease."""
     scene.out_of_reach("c", seconds=LONG)
     scene.tick()
     assert scene.stop.requested is None
     assert scene.kinds() == []
 
 
-@pytest.mark.parametrize("alone", ["never joined", "nobody is in touch"])
-def test_who_cannot_be_heard_of_is_lost(scene: Scene, alone: str) -> None:
-    """After `lost_s` where only we could tell, or when its supervisor must have given up."""
+@pytest.mark.parametrize("alone", ["never joined", "no other in touch"])
+def test_a_node_out_of_touch_with_everyone_is_lost(scene: Scene, alone: str) -> None:
+    """After `lost_s` if it never joined, else once its controller lease has expired."""
     scene.out_of_reach("c", seconds=16 if alone == "never joined" else 600 + 15 + 17)
     if alone == "never joined":
         scene.monitor.peer_status.on_rejoin("c")
@@ -138,12 +138,12 @@ def test_who_cannot_be_heard_of_is_lost(scene: Scene, alone: str) -> None:
         (lambda s: s.out_of_reach("a", "b", seconds=30), limits.ATTACH_TIMEOUT_S - 9, False),
         (lambda s: s.out_of_reach("a", "b", seconds=30), limits.ATTACH_TIMEOUT_S + 9, True),
     ],
-    ids=["others run", "others ended", "not so long", "nobody", "nobody for long"],
+    ids=["others run", "others ended", "not yet", "none reachable", "none for long"],
 )
-def test_who_joined_waits_and_not_for_ever(
+def test_an_attached_controller_waits_for_a_limited_time(
     scene: Scene, ready: Callable[[Scene], object], seconds: float, given_up: bool
 ) -> None:
-    """And stops nothing, whomever it cannot reach."""
+    """It stops nothing, whichever node it cannot reach."""
     scene.monitor.detector.role = Role.ATTACH
     ready(scene)
     scene.out_of_reach("c", seconds=seconds)

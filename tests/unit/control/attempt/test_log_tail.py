@@ -47,11 +47,11 @@ class Followed:
     def __init__(self, tail: int | None = None) -> None:
         self.logs: defaultdict[Key, bytes] = defaultdict(bytes)
         self.events: list[Event] = []
-        self.follower = LogTailer(
+        self.tailer = LogTailer(
             plan(1).node("a"), self._sink, start_at={"tail": tail} if tail else {}
         )
-        self.link = Asked()
-        self.follower.start(self.link)
+        self.session = Asked()
+        self.tailer.start(self.session)
 
     def _sink(self, source: str, stream: str, offset: int, data: bytes) -> None:
         assert offset == len(self.logs[source, stream])
@@ -61,20 +61,20 @@ class Followed:
         self, key: Key, chunk: bytes = b"", *, eof: bool = False, hold_back: bool = False
     ) -> None:
         """Answer the pending read of a file."""
-        read = self.link.reads.pop(key)
-        taken = self.follower.on_data(
-            self.link, read["id"], read["offset"], chunk, eof=eof, hold_back=hold_back
+        read = self.session.reads.pop(key)
+        taken = self.tailer.on_data(
+            self.session, read["id"], read["offset"], chunk, eof=eof, hold_back=hold_back
         )
         self.events += taken
 
-    def new_link(self) -> None:
-        """The link was lost; there is another."""
-        self.link = Asked()
-        self.follower.start(self.link)
+    def new_session(self) -> None:
+        """Replace a session that broke."""
+        self.session = Asked()
+        self.tailer.start(self.session)
 
 
 def events(count: int) -> tuple[list[Event], bytes]:
-    """So many events, and the file they make."""
+    """Return events, and the file they make."""
     made = [Event(RUN_ID, "größer", 0, n, 1.5, 2.5, ProgramStarted(n)) for n in range(count)]
     return made, "".join(event.to_line() for event in made).encode()
 
@@ -84,7 +84,7 @@ def test_every_file_is_asked_for_from_its_beginning() -> None:
     followed = Followed()
 
     ask = {"attempt": 0, "offset": 0, "n": CHUNK}
-    assert {key: {**read, "id": 0} for key, read in followed.link.reads.items()} == {
+    assert {key: {**read, "id": 0} for key, read in followed.session.reads.items()} == {
         key: {**ask, "id": 0}
         for key in [
             EVENTS,
@@ -97,8 +97,8 @@ def test_every_file_is_asked_for_from_its_beginning() -> None:
 def test_stacks_are_read_from_their_first_byte() -> None:
     """Their last lines alone would tell of no dump."""
     followed = Followed(tail=5)
-    assert "tail" in followed.link.reads[RANK_0]
-    assert "tail" not in followed.link.reads["stacks", "out"]
+    assert "tail" in followed.session.reads[RANK_0]
+    assert "tail" not in followed.session.reads["stacks", "out"]
 
 
 def test_events_of_another_attempt_are_left_out() -> None:
@@ -115,14 +115,14 @@ def test_events_of_another_attempt_are_left_out() -> None:
 def test_a_tail_is_asked_for_once() -> None:
     """The host says where the last lines begin; from there it goes on by offset."""
     followed = Followed(tail=10)
-    assert followed.link.reads[RANK_0]["tail"] == 10
-    assert "tail" not in followed.link.reads[EVENTS]
-    number = followed.link.reads.pop(RANK_0)["id"]
+    assert followed.session.reads[RANK_0]["tail"] == 10
+    assert "tail" not in followed.session.reads[EVENTS]
+    number = followed.session.reads.pop(RANK_0)["id"]
     followed.logs[RANK_0] = b"x" * 500  # so far unread
 
-    list(followed.follower.on_data(followed.link, number, 500, b"end", eof=False, hold_back=False))
+    list(followed.tailer.on_data(followed.session, number, 500, b"end", eof=False, hold_back=False))
 
-    assert followed.link.reads[RANK_0] == {"id": 7, "attempt": 0, "offset": 503, "n": CHUNK}
+    assert followed.session.reads[RANK_0] == {"id": 7, "attempt": 0, "offset": 503, "n": CHUNK}
 
 
 def test_each_answer_asks_for_what_follows() -> None:
@@ -132,19 +132,19 @@ def test_each_answer_asks_for_what_follows() -> None:
     followed.answer(RANK_0, b"one")
     followed.answer(RANK_0, b"two")
 
-    assert followed.link.reads[RANK_0]["offset"] == 6
+    assert followed.session.reads[RANK_0]["offset"] == 6
     assert followed.logs[RANK_0] == b"onetwo"
 
 
 def test_file_at_its_end_is_not_asked_for_again() -> None:
     """When every file is at its end, all is here."""
     followed = Followed()
-    for key in list(followed.link.reads):
-        assert not followed.follower.is_complete
+    for key in list(followed.session.reads):
+        assert not followed.tailer.is_complete
         followed.answer(key, eof=True)
 
-    assert followed.follower.is_complete
-    assert followed.link.reads == {}
+    assert followed.tailer.is_complete
+    assert followed.session.reads == {}
 
 
 def test_torn_event_waits_for_its_rest() -> None:
@@ -156,18 +156,18 @@ def test_torn_event_waits_for_its_rest() -> None:
         followed.answer(EVENTS, content[cut : cut + 1])
 
     assert followed.events == made
-    assert followed.link.reads[EVENTS]["offset"] == len(content)
+    assert followed.session.reads[EVENTS]["offset"] == len(content)
 
 
 def test_log_that_must_wait_is_not_asked_for() -> None:
     """While the console is full, what is unread stays on its host; `resume` asks on."""
     followed = Followed()
     followed.answer(RANK_0, b"one", hold_back=True)
-    assert RANK_0 not in followed.link.reads
+    assert RANK_0 not in followed.session.reads
 
-    followed.follower.resume_held_back(followed.link)
+    followed.tailer.resume_held_back(followed.session)
 
-    assert followed.link.reads[RANK_0]["offset"] == 3
+    assert followed.session.reads[RANK_0]["offset"] == 3
 
 
 def test_resuming_twice_asks_once() -> None:
@@ -175,10 +175,10 @@ def test_resuming_twice_asks_once() -> None:
     followed = Followed()
     followed.answer(RANK_0, b"one", hold_back=True)
 
-    followed.follower.resume_held_back(followed.link)
-    followed.follower.resume_held_back(followed.link)
+    followed.tailer.resume_held_back(followed.session)
+    followed.tailer.resume_held_back(followed.session)
 
-    assert followed.link.reads[RANK_0]["id"] == 7
+    assert followed.session.reads[RANK_0]["id"] == 7
 
 
 def test_events_never_wait() -> None:
@@ -187,54 +187,54 @@ def test_events_never_wait() -> None:
 
     followed.answer(EVENTS, hold_back=True)
 
-    assert EVENTS in followed.link.reads
+    assert EVENTS in followed.session.reads
 
 
-def test_new_link_goes_on_where_the_old_one_ended() -> None:
+def test_new_session_goes_on_where_the_old_one_ended() -> None:
     """Files at their end are not asked for, and those held back are, once."""
     followed = Followed()
     followed.answer(RANK_0, b"one", hold_back=True)
     followed.answer(("rank_0", "err"), eof=True)
 
-    followed.new_link()
-    followed.follower.resume_held_back(followed.link)
+    followed.new_session()
+    followed.tailer.resume_held_back(followed.session)
 
-    assert followed.link.reads[RANK_0]["offset"] == 3
-    assert ("rank_0", "err") not in followed.link.reads
+    assert followed.session.reads[RANK_0]["offset"] == 3
+    assert ("rank_0", "err") not in followed.session.reads
 
 
 def test_answer_to_an_old_question_is_ignored() -> None:
-    """After a new link the old one may still have had something to say."""
+    """After a reconnection the old session may still have had something to say."""
     followed = Followed()
-    old = followed.link.reads[RANK_0]["id"]
-    for key in list(followed.link.reads):
+    old = followed.session.reads[RANK_0]["id"]
+    for key in list(followed.session.reads):
         followed.answer(key, b"")
-    before = dict(followed.link.reads)
+    before = dict(followed.session.reads)
 
     assert not list(
-        followed.follower.on_data(followed.link, old, 0, b"again", eof=False, hold_back=False)
+        followed.tailer.on_data(followed.session, old, 0, b"again", eof=False, hold_back=False)
     )
     assert followed.logs[RANK_0] == b""
-    assert followed.link.reads == before
+    assert followed.session.reads == before
 
 
 @settings(max_examples=15)
 @given(st.integers(0, 2**32))
 def test_all_arrives_whatever_happens(seed: int) -> None:
-    """Cuts, full consoles and lost links: every byte of every file arrives once, in order."""
+    """Cuts, full consoles and lost sessions: every byte of every file arrives once, in order."""
     chance = random.Random(seed)  # noqa: S311 (a story, not a key)
     made, content = events(3)
     followed = Followed()
-    files = {key: chance.randbytes(chance.randrange(60)) for key in followed.link.reads}
+    files = {key: chance.randbytes(chance.randrange(60)) for key in followed.session.reads}
     files[EVENTS] = content
 
-    while not followed.follower.is_complete:
-        if not followed.link.reads or chance.random() < 0.1:
-            followed.follower.resume_held_back(followed.link)
+    while not followed.tailer.is_complete:
+        if not followed.session.reads or chance.random() < 0.1:
+            followed.tailer.resume_held_back(followed.session)
         if chance.random() < 0.1:
-            followed.new_link()
-        key = chance.choice(list(followed.link.reads))
-        offset = followed.link.reads[key]["offset"]
+            followed.new_session()
+        key = chance.choice(list(followed.session.reads))
+        offset = followed.session.reads[key]["offset"]
         chunk = files[key][offset : offset + chance.randrange(1, 30)]
         followed.answer(key, chunk, eof=not chunk, hold_back=chance.random() < 0.3)
 
@@ -250,10 +250,10 @@ def test_the_logs_of_a_rank_nobody_knew_of_are_followed_from_its_start() -> None
     event = Event(RUN_ID, "a", 0, 1, 1.5, 2.5, RankStarted(5, 77))
     again = Event(RUN_ID, "a", 0, 2, 1.5, 2.5, RankStarted(5, 78, start=2))
     followed.answer(EVENTS, (event.to_line() + again.to_line()).encode())
-    assert followed.link.reads["rank_5", "out"]["offset"] == 0
-    assert not followed.follower.is_complete
+    assert followed.session.reads["rank_5", "out"]["offset"] == 0
+    assert not followed.tailer.is_complete
     followed.answer(("rank_5", "err"), b"oh", eof=True)
     assert followed.logs["rank_5", "err"] == b"oh"
-    followed.follower.reopen()
-    followed.new_link()
-    assert followed.link.reads["rank_5", "err"]["offset"] == 2
+    followed.tailer.reopen()
+    followed.new_session()
+    assert followed.session.reads["rank_5", "err"]["offset"] == 2
