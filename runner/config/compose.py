@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import copy
 import dataclasses
 import os
 import re
@@ -24,6 +25,7 @@ from hydra.core.override_parser.types import Override
 from hydra.core.plugins import Plugins
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 from hydra.types import RunMode
+from hydra.version import VersionBase
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from runner.config import rerun
@@ -86,12 +88,35 @@ class _UserFolders(SearchPathPlugin):
 
 @contextlib.contextmanager
 def open_composer(folders: Sequence[Path], shipped: Path) -> Iterator[Composer]:
-    """Have Hydra look for YAML in `folders`, the first wins; `shipped` is our own among them."""
-    _UserFolders.folders = folders[:-1]
-    Plugins.instance().register(_UserFolders)
-    register()
-    with initialize_config_dir(str(folders[-1]), job_name=PRIMARY, version_base="1.3"):
-        yield Composer(ConfigFiles(folders, shipped))
+    """Open a composer that looks for YAML in `folders`; in each case the first that has a file wins.
+
+    Args:
+        folders: The user's folders, and the shipped one.
+        shipped: The shipped one.
+    """
+    Plugins.instance().register(_UserFolders)  # first: plugins fill Hydra's store as they load
+    with _own_hydra_state():
+        _UserFolders.folders = folders[:-1]
+        register()
+        with initialize_config_dir(str(folders[-1]), job_name=PRIMARY, version_base="1.3"):
+            yield Composer(ConfigFiles(folders, shipped))
+
+
+@contextlib.contextmanager
+def _own_hydra_state() -> Iterator[None]:
+    """Set Hydra's global state aside: the program around us may run under `@hydra.main`."""
+    hydra, config, store = GlobalHydra.instance(), HydraConfig.instance(), ConfigStore.instance()
+    base = VersionBase.instance()
+    saved = hydra.hydra, config.cfg, store.repo, base.getbase(), _UserFolders.folders
+    hydra.clear()
+    store.repo = {name: copy.copy(node) for name, node in store.repo.items()}  # groups are dicts
+    try:
+        yield
+    finally:
+        # `initialize_config_dir` leaves a copy of GlobalHydra in its place.
+        GlobalHydra.set_instance(hydra)
+        hydra.hydra, config.cfg, store.repo, version_base, _UserFolders.folders = saved
+        base.version_base = version_base
 
 
 class Composer:

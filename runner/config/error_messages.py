@@ -5,8 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 import shlex
-import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +18,11 @@ from hydra.errors import (
     MissingConfigException,
     OverrideParseException,
 )
-from omegaconf import DictConfig, ListConfig
+from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import ConfigKeyError, MissingMandatoryValue, OmegaConfBaseException
 
 from runner.config.arguments import hydra_value
-from runner.config.schema import unknown_schema_key
+from runner.config.schema import SECTIONS, RunnerConfig, unknown_schema_key
 from runner.config.validation import suggest
 from runner.core.errors import Problem
 
@@ -152,9 +151,9 @@ def explain_error(error: Exception, files: ConfigFiles, overrides: Sequence[str]
         where = f"{display_path(Path(mark.name))}:{mark.line + 1}"
         return Problem(where, ", ".join(filter(None, (error.context, error.problem))))
     if isinstance(error, ConfigCompositionException) and isinstance(cause, OmegaConfBaseException):
-        return _refused_value(error, cause, files)
-    if file := _file_being_read(error):
-        detail = cause if isinstance(cause, OmegaConfBaseException) else error
+        return _refused_value(error, cause, files, overrides)
+    detail = cause if isinstance(cause, OmegaConfBaseException) else error
+    if file := _unreadable_file(error, files, overrides):
         reason = getattr(detail, "strerror", None) or _first_line(detail)
         return Problem(display_path(file), f"cannot be read: {_lower_first(reason)}")
     return _other_error(error, files, overrides)
@@ -217,18 +216,17 @@ def _refused_value(
     error: ConfigCompositionException,
     cause: OmegaConfBaseException,
     files: ConfigFiles,
+    overrides: Sequence[str],
 ) -> Problem:
     """Return the problem of a value the schema refuses, in a file or on the command line."""
-    key = str(cause.full_key or "") or _key_being_merged(cause)
     config = re.match(r"In '([^']+)'", str(error))
-    file = _file_being_read(error)
-    if file:
-        where = f"{display_path(file)}: {key}"
-    elif config:
+    key = str(cause.full_key or "") or (_mismatched_key(config[1], files) if config else "")
+    if config:
         file = next(iter(files.find(config[1])), Path(config[1]))
         where = files.locate_key(key, [config[1]]) if key else display_path(file)
     else:
-        where = key
+        broken = _unreadable_file(cause, files, overrides)
+        where = f"{display_path(broken)}: {key}" if broken else key
     legal = cause.object_type
     if isinstance(cause, (ConfigKeyError, AttributeError)) and dataclasses.is_dataclass(legal):
         parent, _, name = key.rpartition(".")
@@ -259,22 +257,55 @@ OMEGACONF_MESSAGES = {
 """OmegaConf's words for a value of the wrong type, and ours."""
 
 
-def _key_being_merged(error: BaseException) -> str:
-    """Return the key OmegaConf was merging: only the frames of its merge know."""
-    keys = [
-        frame.f_locals.get("key")
-        for frame, _ in traceback.walk_tb(error.__traceback__)
-        if frame.f_code.co_name == "_map_merge"
-    ]
-    return ".".join(key for key in keys if isinstance(key, str))
+def _mismatched_key(config: str, files: ConfigFiles) -> str:
+    """Return the key for which a config has a list, and what it builds on a mapping; or "".
+
+    Also the other way round. OmegaConf does not say which key it is.
+    """
+    group = config.rpartition("/")[0]
+    schema = OmegaConf.to_container(OmegaConf.structured(SECTIONS.get(group, RunnerConfig)))
+    content, pending = _read_mapping(files, config), [config]
+    bases = [schema if isinstance(schema, dict) else {}]
+    for name in pending:
+        bases.append(base := _read_mapping(files, name))
+        parents = [entry for entry in base.get("defaults") or () if isinstance(entry, str)]
+        parents = [f"{group}/{parent}".lstrip("/") for parent in parents]
+        pending += [parent for parent in parents if parent not in pending]
+    keys = (_first_mismatch(content, base) for base in bases)
+    key = next(filter(None, keys), "")
+    return f"{group}.{key}".lstrip(".") if key else ""
 
 
-def _file_being_read(error: BaseException) -> Path | None:
-    """Return the file Hydra was reading: only the frames of its loader know."""
-    for frame, _ in traceback.walk_tb(error.__traceback__):
-        path = frame.f_locals.get("full_path")
-        if isinstance(path, str) and frame.f_code.co_name == "load_config":
-            return Path(path)
+def _read_mapping(files: ConfigFiles, config: str) -> dict[Any, Any]:
+    """Return the content of a YAML file that was read before."""
+    file = next(iter(files.find(config)), None)
+    content = yaml.safe_load(file.read_text(encoding="utf-8")) if file else None
+    return content if isinstance(content, dict) else {}
+
+
+def _first_mismatch(content: Mapping[Any, Any], base: Mapping[Any, Any]) -> str:
+    for key, value in content.items():
+        other = base.get(key)
+        kinds = {type(item) for item in (value, other)}
+        if kinds == {list, dict}:
+            return str(key)
+        if kinds == {dict} and (inner := _first_mismatch(value, other or {})):
+            return f"{key}.{inner}"
+    return ""
+
+
+def _unreadable_file(error: Exception, files: ConfigFiles, overrides: Sequence[str]) -> Path | None:
+    """Return the file whose reading fails with this error: Hydra does not say which it is."""
+    if isinstance(error, OSError) and error.filename:
+        return Path(error.filename)
+    candidates = [file for folder in files.folders for file in sorted(folder.rglob("*.yaml"))]
+    candidates.sort(key=lambda file: f"{file.parent.name}={file.stem}" not in overrides)
+    for file in candidates:
+        try:
+            OmegaConf.load(file)
+        except (OSError, ValueError, yaml.YAMLError, OmegaConfBaseException) as own_error:
+            if (type(own_error), str(own_error)) == (type(error), str(error)):
+                return file
     return None
 
 
