@@ -1,4 +1,4 @@
-"""What both ends of a connection between supervisors have in common, and what they hear by it."""
+"""Peer group: the interface by which a supervisor keeps in touch with the others of its attempt."""
 
 from __future__ import annotations
 
@@ -16,83 +16,74 @@ GOODBYE_TIMEOUT_S = 1.0
 
 
 class PeerObserver:
-    """What a supervisor wants to hear of the others."""
+    """Receives what the other supervisors of the attempt report."""
 
     def on_peer_stop(self, reason: str, cause: StopCause) -> None:
-        """The others stop."""
+        """The attempt stops on the other hosts."""
 
     def on_peer_lost(self, peer: str, reason: str, last_seen: float) -> None:
-        """A node was heard of last at `last_seen`."""
+        """A node was lost; its last sign of life came at `last_seen`, monotonic."""
 
     def on_peer_departed(self, peer: str, reason: str, last_seen: float, node_count: int) -> None:
-        """A node was heard of last at `last_seen`, and the run goes on with `node_count` (0: not known)."""
+        """A node was lost, and the run continues with `node_count` nodes (0: unknown)."""
 
     def on_hub_joined(self) -> None:
-        """The hub is reached."""
+        """The hub has answered."""
 
     def on_hub_unreachable(self, reason: str) -> None:
-        """The hub cannot be reached so far."""
+        """The hub cannot be reached."""
 
     def on_lease_renewed(self, renewed_at: float, *, detached: bool) -> None:
-        """Another supervisor heard a controller then; with `detached`, none is needed any more."""
+        """Another supervisor heard a controller at `renewed_at`; with `detached` none is needed."""
 
 
 class PeerGroup:
-    """A supervisor that is alone: nobody to keep in touch with."""
+    """The group of a supervisor that is alone."""
 
     def tick(self, renewed_at: float, *, detached: bool, stalled_s: float) -> Optional[float]:  # noqa: ARG002 (see below)
-        """Look after the connections.
+        """Exchange heartbeats.
 
         Args:
-            renewed_at: When we heard a controller.
-            detached: Whether none is needed any more.
-            stalled_s: For how long nothing of the run has moved here.
+            renewed_at: When this host heard a controller.
+            detached: Whether no controller is needed any more.
+            stalled_s: For how long no rank has made progress here.
 
         Returns:
-            For how long nothing has moved anywhere; None where that is not known.
+            For how long none has on any host; None where that is unknown.
         """
         return stalled_s
 
     def stop(self, reason: str, cause: StopCause, *, detached: bool) -> None:
-        """Tell the others that we stop, and why; `detached` as for `tick`."""
+        """Tell the others to stop."""
 
     def forward_detach(self) -> bool:
-        """Have the hub say that no controller is needed any more, as one told us.
-
-        Returns:
-            Whether it will; else there is no hub to ask, and it is for us to say.
-        """
+        """Have the hub confirm a detach; return False if there is no hub to do so."""
         return False
 
     @property
     def stop_acknowledged(self) -> bool:
-        """Whether all have heard that all stop, and the hub's `keep` with it, or will not."""
+        """Whether every host that can be told has been told to stop."""
         return True
 
     @property
     def has_members(self) -> bool:
-        """Whether others depend on us."""
+        """Whether other hosts depend on this one."""
         return False
 
     @property
     def hub_finished(self) -> bool:
-        """Whether the others have said farewell."""
+        """Whether the hub has said goodbye."""
         return False
 
     def shut_down(self) -> None:
-        """Say farewell; returns soon."""
+        """Say goodbye; return within about two `GOODBYE_TIMEOUT_S`."""
 
 
 class ConnectedGroup(PeerGroup):
-    """What both ends of the connections have in common."""
+    """What hub and members have in common."""
 
     def __init__(
-        self,
-        order: Order,
-        hub: Hub,
-        token: bytes,
-        loop: EventLoop,
-        observer: PeerObserver,
+        self, order: Order, hub: Hub, token: bytes, loop: EventLoop, observer: PeerObserver
     ) -> None:
         self._order, self._hub, self._loop, self._observer = order, hub, loop, observer
         self._identity = Identity(order.node, f"{order.run_id}/{order.attempt}", token)
@@ -104,12 +95,9 @@ class ConnectedGroup(PeerGroup):
 
     def _on_message(self, message: Dict[str, Any]) -> None:
         if message["type"] == "heartbeat":
-            self._peer_renewed_at = max(
-                self._peer_renewed_at, time.monotonic() - float(message["controller_age_s"])
-            )
-            self._observer.on_lease_renewed(
-                self._peer_renewed_at, detached=bool(message["detached"])
-            )
+            renewed_at = time.monotonic() - float(message["controller_age_s"])
+            self._peer_renewed_at = renewed_at = max(self._peer_renewed_at, renewed_at)
+            self._observer.on_lease_renewed(renewed_at, detached=bool(message["detached"]))
         elif message["type"] == "peer_departed":
             last_seen = time.monotonic() - float(message["age_s"])
             departure = (str(message["peer"]), str(message["reason"]))
@@ -128,16 +116,12 @@ class ConnectedGroup(PeerGroup):
 
 
 def heartbeat(renewed_at: float, *, detached: bool, stalled_s: Optional[float]) -> Dict[str, Any]:
-    """Return the message that says we are here, with what `Circle.tick` was told."""
+    """Return the heartbeat for the arguments of `PeerGroup.tick`."""
     age_s = round(time.monotonic() - renewed_at, 3)
-    return {
-        "type": "heartbeat",
-        "controller_age_s": age_s,
-        "detached": detached,
-        "stalled_s": stalled_s,
-    }
+    state = {"controller_age_s": age_s, "detached": detached, "stalled_s": stalled_s}
+    return {"type": "heartbeat", **state}
 
 
 def stop_message(reason: str, cause: StopCause, *, detached: bool) -> Dict[str, Any]:
-    """Return the message that says that we stop, with what `Circle.stop` was told."""
+    """Return the stop message for the arguments of `PeerGroup.stop`."""
     return {"type": "stop", "reason": reason, "cause": cause.value, "detached": detached}

@@ -1,4 +1,4 @@
-"""The hub: the master's supervisor, to which every other one keeps a connection."""
+"""Hub: the master's supervisor, to which every other supervisor of the attempt keeps a connection."""
 
 from __future__ import annotations
 
@@ -16,7 +16,11 @@ from runner.host.peers.listener import AUTH_TIMEOUT_S, Listener
 
 
 class HubServer(ConnectedGroup):
-    """The hub's end: the master's supervisor."""
+    """Our part where this host is the hub.
+
+    A member is pending until its first message, then has a connection, or is disconnected while it
+    may come back.
+    """
 
     def __init__(self, listener: socket.socket, *args: Any) -> None:
         super().__init__(*args)
@@ -34,11 +38,10 @@ class HubServer(ConnectedGroup):
         )
 
     def tick(self, renewed_at: float, *, detached: bool, stalled_s: float) -> Optional[float]:
-        """Beat, and see who is silent."""
+        """Exchange heartbeats, and declare silent members lost."""
         now = time.monotonic()
-        due = (
-            self._heartbeat_due() or detached != self._heartbeat["detached"]
-        )  # nobody shall end before it knows
+        # A detach is sent at once: no member must end before it knows.
+        due = self._heartbeat_due() or detached != self._heartbeat["detached"]
         may_judge = self._detector.check(now)
         run_stalled_s = self._run_stalled_s(now, stalled_s)
         self._heartbeat = heartbeat(
@@ -48,27 +51,25 @@ class HubServer(ConnectedGroup):
             if due:
                 peer.send(**self._heartbeat)
             peer.flush()
-        last_seen_by_name = {
-            **self._disconnected,
-            **{name: peer.last_heard for name, peer in self._members.items()},
-        }
-        for name, last_seen in last_seen_by_name.items():
-            if self._detector.judge(now - last_seen) is Liveness.LOST:
-                self._declare_lost(
-                    name, f"nothing was heard from it for {now - last_seen:.0f} s", last_seen
-                )
-        for name in (
-            [*self._required_pending]
-            if may_judge and now > self._started_at + JOIN_TIMEOUT_S
-            else ()
-        ):
-            self._required_pending.discard(name)
-            self._observer.on_peer_lost(name, f"it did not begin within {JOIN_TIMEOUT_S:g} s", now)
+        if may_judge:
+            self._check_silence(now)
         self._listener.tick()
         return run_stalled_s
 
+    def _check_silence(self, now: float) -> None:
+        last_seen = {name: peer.last_heard for name, peer in self._members.items()}
+        for name, seen_at in {**self._disconnected, **last_seen}.items():
+            if self._detector.judge(now - seen_at) is Liveness.LOST:
+                reason = f"nothing was heard from it for {now - seen_at:.0f} s"
+                self._declare_lost(name, reason, seen_at)
+        if now > self._started_at + JOIN_TIMEOUT_S:
+            pending, self._required_pending = self._required_pending, set()
+            reason = f"it did not begin within {JOIN_TIMEOUT_S:g} s"
+            for name in sorted(pending):
+                self._observer.on_peer_lost(name, reason, now)
+
     def _run_stalled_s(self, now: float, local_stalled_s: float) -> Optional[float]:
-        """Return for how long nothing has moved anywhere; who said farewell moves no more."""
+        """Return for how long no rank has made progress; None while a member is away."""
         if self._pending_count > 0 or self._disconnected.keys() - set(self._hub.spares):
             return None
         return min(local_stalled_s, now - max(self._last_progress.values(), default=0.0))
@@ -82,7 +83,7 @@ class HubServer(ConnectedGroup):
         self._on_departure(name, reason, last_seen)
 
     def _on_departure(self, name: str, reason: str, last_seen: float) -> None:
-        """A member is gone: the end, unless it stood by, or the run may go on with the others."""
+        """Stop since a member is gone; unless it stood by, or the run may continue without it."""
         if name in self._hub.spares:
             return
         node_count = 1 + len({*self._members, *self._disconnected} - {*self._hub.spares})
@@ -96,25 +97,25 @@ class HubServer(ConnectedGroup):
         self._observer.on_peer_departed(name, reason, last_seen, node_count)
 
     def stop(self, reason: str, cause: StopCause, *, detached: bool) -> None:
-        """Tell every member, and whoever comes later."""
+        """Tell every member to stop, also one that joins later."""
         self._stop_message = stop_message(reason, cause, detached=detached)
         for peer in self._members.values():
             peer.send(**self._stop_message)
 
     @property
     def stop_acknowledged(self) -> bool:
-        """Whether everybody who is to come of itself has heard that all stop."""
+        """Whether every member that starts without a controller has been told to stop."""
         return not (self._stop_message and self._required_pending)
 
     @property
     def has_members(self) -> bool:
-        """Whether a member is still at it, or may be about to come."""
+        """Whether a member still takes part, or may be about to join."""
         late = time.monotonic() - self._started_at > HUB_TIMEOUT_S
         members = {*self._members, *self._disconnected}.difference(self._hub.spares)
         return bool(members) or (self._pending_count > 0 and not late)
 
     def shut_down(self) -> None:
-        """Say farewell, and let the members take it in."""
+        """Say goodbye, and let the members read it."""
         self._listener.close()
         for peer in self._members.values():
             peer.send(type="goodbye")

@@ -1,4 +1,4 @@
-"""A member: any other supervisor, with its connection to the hub."""
+"""Member: a supervisor that is not the hub, with its connection to the hub."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from runner.host.peers.group import GOODBYE_TIMEOUT_S, ConnectedGroup, heartbeat
 from runner.host.peers.listener import AUTH_TIMEOUT_S
 
 RETRY_PAUSE_S, MAX_RETRY_PAUSE_S = 0.1, 2.0
-"""The pause between two tries to reach the hub, at first and at most."""
+"""The pause between two attempts to reach the hub, at first and at most."""
 
 RECONNECT_TIMEOUT_S = 1.0
-"""How long one try for a new connection may take when the old one fell silent."""
+"""How long a new connection may take when the old one fell silent."""
 
 
 class HubClient(ConnectedGroup):
-    """The end of every other supervisor."""
+    """Our part where another host is the hub."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -36,25 +36,22 @@ class HubClient(ConnectedGroup):
         self._joined = False
         self._finished = False
         self._last_heard = 0.0
-        self._suspected_peer: Optional[PeerConnection] = (
-            None  # that fell silent, while another is tried
-        )
-        self._reset_at = float("-inf")  # when we told the hub to forget a connection
+        self._suspected_peer: Optional[PeerConnection] = None  # silent, while another is tried
+        self._reset_at = float("-inf")  # when this host gave up a connection
         self._stop_message: Optional[Dict[str, Any]] = None
         self._stop_received = False
         self._wants_detach = self._detach_sent = False
         self._last_run_progress: Optional[float] = None
 
     def tick(self, renewed_at: float, *, detached: bool, stalled_s: float) -> Optional[float]:
-        """Beat, reach for the hub, and see whether it is silent."""
+        """Exchange heartbeats, connect to the hub, and declare it lost if it is silent."""
         if self._finished:
             return None
         may_judge = self._detector.check(time.monotonic())
         now, peer = time.monotonic(), self._hub_peer
         detached = detached or self._wants_detach
-        due = (
-            self._heartbeat_due() or detached != self._detach_sent
-        )  # the hub shall know it before the end
+        # A detach is sent at once: the hub must know it before the end.
+        due = self._heartbeat_due() or detached != self._detach_sent
         self._detach_sent = detached
         for connection in self._peers:
             if due:
@@ -66,21 +63,20 @@ class HubClient(ConnectedGroup):
         loss_reason = self._loss_reason(now) if may_judge else ""
         if loss_reason:
             self._declare_lost(loss_reason, self._last_heard or now)
-        elif (
-            peer is None and self._suspected_peer is not None and silence < self._detector.suspect_s
-        ):
-            self._resume_old_connection()
+        elif peer is None and self._suspected_peer and silence < self._detector.suspect_s:
+            self._abort_connect()  # the old connection works again
+            self._hub_peer, self._suspected_peer = self._suspected_peer, None
         elif peer is None:
             self._advance_connect()
         elif peer.name and self._detector.judge(silence) is not Liveness.ALIVE:
-            # After some lost packets TCP waits for longer than we do; a new connection does not.
+            # After lost packets TCP waits longer than `lost_s`; a new connection does not.
             self._suspected_peer, self._hub_peer, self._next_connect_at = peer, None, now
         elif may_judge and not peer.name and now - peer.connected_at > self._handshake_timeout_s:
             self._retry("it does not know the run's token")
         return self._run_stalled_s(stalled_s)
 
     def _loss_reason(self, now: float) -> str:
-        """Why the hub is given up, "" while it is not; a launch watches over its start itself."""
+        """Return why the hub is lost, "" if it is not; a controller watches over its own launch."""
         silence = now - self._last_heard
         if self._joined:
             timed_out = self._detector.judge(silence) is Liveness.LOST
@@ -97,11 +93,6 @@ class HubClient(ConnectedGroup):
     def _peers(self) -> List[PeerConnection]:
         return [peer for peer in (self._hub_peer, self._suspected_peer) if peer is not None]
 
-    def _resume_old_connection(self) -> None:
-        """The old connection speaks again, before there is another."""
-        self._abort_connect()
-        self._hub_peer, self._suspected_peer = self._suspected_peer, None
-
     def _abort_connect(self) -> None:
         if self._dialler is not None:
             self._dialler.close()
@@ -112,13 +103,13 @@ class HubClient(ConnectedGroup):
         return RECONNECT_TIMEOUT_S if self._joined else AUTH_TIMEOUT_S
 
     def stop(self, reason: str, cause: StopCause, *, detached: bool) -> None:
-        """Tell the hub, which tells the others, and us again."""
+        """Tell the hub, which tells every member, this one included."""
         self._stop_message = stop_message(reason, cause, detached=detached or self._wants_detach)
         for peer in self._peers:
             peer.send(**self._stop_message)
 
     def forward_detach(self) -> bool:
-        """Have the hub say it, if there is one; of several it alone knows what came first."""
+        """Have the hub confirm a detach: it alone knows what came first."""
         if self._finished or not self._joined:
             return False
         self._wants_detach = True
@@ -126,20 +117,20 @@ class HubClient(ConnectedGroup):
 
     @property
     def stop_acknowledged(self) -> bool:
-        """Whether the hub has said that all stop, or will not.
+        """Whether the hub has told all to stop, or will not.
 
-        Before we have met it there is nothing to hear, but that makes us one of those who decide.
+        A member that never joined has nothing to wait for, except after it sent its detach.
         """
         is_outside = not self._joined and (self._reported_unreachable or not self._detach_sent)
         return self._stop_received or self._finished or is_outside
 
     @property
     def hub_finished(self) -> bool:
-        """Whether the hub has said farewell."""
+        """Whether the hub has said goodbye."""
         return self._finished
 
     def shut_down(self) -> None:
-        """Say farewell; what the others must know is brought to them first, if that can be."""
+        """Say goodbye, after delivering the stop if that is possible."""
         if self._finished:
             return
         deadline = time.monotonic() + GOODBYE_TIMEOUT_S
@@ -180,11 +171,11 @@ class HubClient(ConnectedGroup):
                 self._hub_peer.send(**self._stop_message)
 
     def _retry(self, reason: str) -> None:
-        """Try again in a while; say once that it takes long."""
+        """Try again after a pause; report once that the hub is unreachable."""
         now = time.monotonic()
         self._abort_connect()
         if self._hub_peer is not None:
-            self._hub_peer.send(type="reconnecting")  # it may have heard us, and shall not miss us
+            self._hub_peer.send(type="reconnecting")  # else the hub would take the end for a death
             self._reset_at = now
             self._hub_peer.close()
             self._hub_peer = None
@@ -216,7 +207,7 @@ class HubClient(ConnectedGroup):
             self._suspected_peer = None
 
     def _on_disconnect(self, peer: PeerConnection, error: PeerDisconnected) -> None:
-        if peer is self._suspected_peer:  # a newer connection, or a try for one, will tell
+        if peer is self._suspected_peer:  # the newer connection counts
             peer.close()
             self._suspected_peer = None
         if self._hub_peer is not peer:
@@ -237,9 +228,8 @@ class HubClient(ConnectedGroup):
 
     def _declare_lost(self, reason: str, last_seen: float) -> None:
         for peer in self._peers:
-            peer.send(
-                **stop_message(f"lost {self._hub.node}: {reason}", StopCause.PEER, detached=False)
-            )
+            lost = f"lost {self._hub.node}: {reason}"
+            peer.send(**stop_message(lost, StopCause.PEER, detached=False))
         self._close_all()
         if self._joined and not is_indispensable(self._order, self._hub.node):
             self._observer.on_hub_unreachable(f"{self._hub.node} any more: {reason}")
