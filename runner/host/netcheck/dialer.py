@@ -1,4 +1,4 @@
-"""One host's tries to reach all others, side by side and within bounded time; run in a child."""
+"""Dialer of the network check: tests the connections from this host to all others at once."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from runner.host.peers.connection import CLIENT, Identity, PeerConnection, PeerD
 from runner.host.peers.dialler import Dialler
 
 MAX_CONCURRENT = 32
-"""Connections at a time: on a slow line more of them would take each other for stalled."""
+"""Connections at a time: on a slow line more of them would make each other look stalled."""
 
 CONNECT_TIMEOUT_S = 3.5
 """The kernel repeats a SYN after 1 and 3 s, and gives up on a silent neighbour after 3 s."""
 
 HANDSHAKE_TIMEOUT_S = 2.5
 STALL_TIMEOUT_S = 2.5
-"""How long nothing more of the large packets may arrive."""
+"""How long the large packets may make no progress."""
 
 PAD_BYTES, PAD_COUNT = 7 << 10, 4
-"""Together 28 KiB: the kernel makes packets of full size of it, also of jumbo frames."""
+"""Together 28 KiB: enough for packets of full size, also with jumbo frames."""
 
 _POLL_MS = 50.0
 _OUTCOME_BY_ERRNO = {
@@ -46,13 +46,13 @@ def test_all(
     token: bytes,
     on_result: Callable[[int, ProbeResult], None],
 ) -> None:
-    """Try every target but our own.
+    """Test the connection to every target but our own.
 
     Args:
-        node: Our own node; those that follow it are tried first, or all would begin with the same.
+        node: Our own node. The targets after it come first, or all hosts would begin with the same.
         targets: Where the nodes listen, the same on every host.
-        token: What all of them know.
-        on_result: Takes the place of a target in `targets`, and how it went.
+        token: The secret that all of them know.
+        on_result: Takes the index of a target in `targets`, and its result.
     """
     start = next((index for index, target in enumerate(targets) if target.node == node), 0)
     order = [(start + step) % len(targets) for step in range(len(targets))]
@@ -77,10 +77,10 @@ def test_all(
 
 
 class ConnectionTest:
-    """One connection: made, proven to be of ours, and filled with large packets.
+    """One connection: made, authenticated, and filled with large packets.
 
     Attributes:
-        result: How it went; None while it goes on.
+        result: How it ended; None while it runs.
     """
 
     def __init__(self, target: Target, node: str, token: bytes) -> None:
@@ -99,14 +99,14 @@ class ConnectionTest:
 
     @property
     def events(self) -> int:
-        """What to watch it for."""
+        """What to wait for: to read, to write, or both."""
         if self._connection is None:
             return select.POLLOUT
         wants_write = self._connection.name and (self._pads_left or not self._connection.flushed)
         return select.POLLIN | (select.POLLOUT if wants_write else 0)
 
     def advance(self) -> None:
-        """Go on: the connection can be read, or written to."""
+        """Continue: the connection can be read, or written to."""
         if self._connection is None:
             self._dial()
             return
@@ -133,7 +133,7 @@ class ConnectionTest:
             self._connection.send(type="hello")
 
     def check_timeout(self) -> None:
-        """See whether its time is up."""
+        """End the test if a step has taken too long."""
         if self.result is not None:
             return
         now = time.monotonic()

@@ -1,4 +1,4 @@
-"""Who listens while the hosts of a cluster try to reach each other, in a child of the link."""
+"""Responder of the network check: answers the hosts that test their connections to this one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from runner.host.process.event_loop import EventLoop
 SUBJECT = "check"
 
 AUTH_TIMEOUT_S = 2.0
-"""How long a stranger is listened to."""
+"""How long a connection may take to authenticate."""
 
 MAX_UNAUTHENTICATED = 512
 """Far more than hosts that connect at the same moment: a refusal would look like a fault."""
@@ -30,15 +30,15 @@ def serve(
     parent_pid: int,
     report: Callable[..., None],
 ) -> None:
-    """Listen at a port of `address`, and at the one that is held; answer until the parent ends.
+    """Listen at a port of `address`, and at the reserved one; answer until the parent ends.
 
     Args:
         node: Our own node.
-        token: What all hosts of this check know.
+        token: The secret that all hosts of this check know.
         address: The address that the other nodes use.
-        reserved_port: The master's port, which this process's parent holds; 0 for none.
-        parent_pid: The process that we answer for.
-        report: Takes `port`, or `error` where there is none; and `ready` at the end.
+        reserved_port: The master's port, which the parent process has reserved; 0 for none.
+        parent_pid: The parent process, an agent.
+        report: Takes `port`, or `error` if there is none; then `ready`.
     """
     sockets: List[socket.socket] = []
     try:

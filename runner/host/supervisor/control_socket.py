@@ -1,4 +1,4 @@
-"""The supervisor's door: links come to it, and say lines of JSON."""
+"""Control socket of a supervisor: agents connect to it, and send commands as lines of JSON."""
 
 from __future__ import annotations
 
@@ -13,13 +13,10 @@ from runner.host.storage.run_lock import RunLock
 
 
 class ControlSocket:
-    """An open door, with those who came in."""
+    """The listening Unix socket with its connections."""
 
     def __init__(
-        self,
-        run_lock: RunLock,
-        loop: EventLoop,
-        on_command: Callable[[Dict[str, Any]], None],
+        self, run_lock: RunLock, loop: EventLoop, on_command: Callable[[Dict[str, Any]], None]
     ) -> None:
         """Take commands once `open` was called; `on_command` may raise for a malformed one."""
         self._run_lock, self._loop, self._on_command = run_lock, loop, on_command
@@ -31,7 +28,7 @@ class ControlSocket:
         self._loop.add_reader(self._listener.fileno(), self._accept)
 
     def reopen_if_removed(self) -> None:
-        """Open it anew where somebody emptied /tmp; if that fails, later."""
+        """Listen again if the socket was removed, as where /tmp was emptied; if that fails, later."""
         if os.path.exists(self._run_lock.socket_path):
             return
         with contextlib.suppress(OSError):
@@ -42,7 +39,7 @@ class ControlSocket:
             old_listener.close()
 
     def close(self) -> None:
-        """Close it; whoever is in notices."""
+        """Close the socket and its connections."""
         for sock in (*self._connections, self._listener):
             self._loop.remove_reader(sock.fileno())
             sock.close()

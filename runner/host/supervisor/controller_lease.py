@@ -1,4 +1,4 @@
-"""Whether an attempt needs a controller on this host, and when one was heard last."""
+"""Controller lease: the attempt stops if no controller renews it for `disconnect_s`, unless detached."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from runner.host.storage.journal import EventLog
 
 
 class ControllerLease:
-    """Who attends to the attempt, and that nobody has to any more once it is kept.
+    """The lease of one attempt on this host.
 
     Attributes:
-        renewed_at: When a link of ours spoke last, by our monotonic clock.
+        renewed_at: When an agent on this host renewed it, monotonic.
         detached: Whether no controller is needed any more.
-        detach_agreed: Whether the hosts are of one mind in that, so that they decide what follows.
+        detach_agreed: Whether the hosts agree on that, so that they may relaunch the run.
     """
 
     def __init__(self, order: Order, journal: EventLog) -> None:
@@ -25,32 +25,32 @@ class ControllerLease:
         self.renewed_at = self._peer_renewed_at = time.monotonic()
 
     def renew(self) -> None:
-        """One speaks to us."""
+        """Renew the lease: an agent of a controller is here."""
         self.renewed_at = time.monotonic()
 
     def renew_from_peer(self, renewed_at: float) -> None:
-        """One spoke to another host."""
+        """Renew the lease by what another host heard."""
         self._peer_renewed_at = max(self._peer_renewed_at, renewed_at)
 
     @property
     def expiry_reason(self) -> str:
-        """Why the attempt is to end for want of a controller, "" where it is not."""
+        """Why the attempt must stop for want of a controller, "" if it must not."""
         limit_s = self._order.disconnect_s
         age_s = time.monotonic() - max(self.renewed_at, self._peer_renewed_at)
         expired = not self.detached and age_s > limit_s
         return f"no controller was heard for {limit_s:g} s" if expired else ""
 
     def request_detach(self, peer_group: PeerGroup, *, joined_hub: bool, stopping: bool) -> None:
-        """A controller says that none is needed from now on; what stops already is still its own.
+        """Detach, as a controller asks, unless the attempt stops already.
 
-        In touch with the hub we have that say it, which alone knows what came first. Without it we
-        keep what is ours; who has never met it has no part in what the hosts decide.
+        A member asks its hub to confirm: the hub alone knows what came first. Without a hub the
+        host detaches by itself; one that never joined the hub takes no part in a relaunch.
         """
         if not stopping and not peer_group.forward_detach():
             self._detach(agreed=joined_hub or self._is_hub)
 
     def confirm_detach(self, *, stopping: bool) -> None:
-        """Another host says so: from the hub's mouth it came before the end."""
+        """Detach, as another host says; the hub accepts that only before it stops."""
         if not (stopping and self._is_hub):
             self._detach(agreed=True)
 

@@ -1,4 +1,4 @@
-"""The guardian: the supervisor's parent, there so that the supervisor's own death ends the run."""
+"""Guardian: the supervisor's parent process, which ends the run if the supervisor dies."""
 
 from __future__ import annotations
 
@@ -23,12 +23,14 @@ READY = b"ready"
 
 
 def spawn(args: SupervisorArgs, lock_fd: Optional[int]) -> int:
-    """Start guardian and supervisor, detached from us and from our session.
+    """Start guardian and supervisor, detached from this process and its session.
 
-    `lock_fd` is that of the run's doorway, which they hold for life.
+    Args:
+        args: What the supervisor begins with.
+        lock_fd: The descriptor of the run lock, which both hold until they end.
 
     Returns:
-        A pipe: it says `READY`, or what went wrong, and then ends.
+        A pipe that carries `READY` or an error, and then ends.
     """
     read_fd, write_fd = os.pipe()
     child_pid = os.fork()
@@ -42,7 +44,7 @@ def spawn(args: SupervisorArgs, lock_fd: Optional[int]) -> int:
 def _run_detached(
     args: SupervisorArgs, lock_fd: Optional[int], startup_pipe: StartupPipe
 ) -> NoReturn:
-    """Leave the session, fork once more, and guard."""
+    """Leave the session, fork again, and guard."""
     try:
         os.setsid()
         if os.fork():
@@ -54,7 +56,7 @@ def _run_detached(
             keep_fds={startup_pipe.descriptor, lock_fd} | args.reserved_ports.descriptors,
         )
         _guard(args, startup_pipe)
-    except BaseException as error:  # noqa: BLE001 (whatever it is, the link must hear of it)
+    except BaseException as error:  # noqa: BLE001 (whatever it is, the agent must report it)
         traceback.print_exc()
         startup_pipe.send(f"{type(error).__name__}: {error}".encode())
     os._exit(1)
@@ -88,7 +90,7 @@ def _guard(args: SupervisorArgs, startup_pipe: StartupPipe) -> NoReturn:
     startup_pipe.close()
     args.reserved_ports.close()
     status = _wait_for(supervisor_pid)
-    order = read_order(folder) or order  # that of its last attempt
+    order = read_order(folder) or order  # of the last attempt
     if not has_ended(folder, order):
         exit_text = f"signal {status & 0x7F}" if status & 0x7F else f"exit code {status >> 8}"
         reason = f"its supervisor ended by {exit_text}"
@@ -106,7 +108,7 @@ def _wait_for(child_pid: int) -> int:
 
 
 def _redirect(log_path: str, keep_fds: Set[int]) -> None:
-    """Keep no descriptor of the session that started us."""
+    """Redirect the standard streams, and close every other descriptor of the session."""
     sys.stdin = open(os.devnull, encoding="ascii")
     null_fd = os.open(os.devnull, os.O_RDONLY)
     log_fd = os.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -118,7 +120,7 @@ def _redirect(log_path: str, keep_fds: Set[int]) -> None:
 
 
 class StartupPipe:
-    """The pipe to the link: one word, once; afterwards its number may be another file's."""
+    """The pipe to the agent: one message, once; later its number may be another file's."""
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
@@ -134,6 +136,6 @@ class StartupPipe:
         os.close(self.descriptor)
 
     def close(self) -> None:
-        """Leave the word to the other who has it."""
+        """Close this process's end, and leave the message to the other process."""
         self._closed = True
         os.close(self.descriptor)

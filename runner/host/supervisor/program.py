@@ -1,4 +1,4 @@
-"""The program of an order: started once, and seen to its end."""
+"""Launcher process: the program of an order, started once and followed to its end."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from runner.host.process import cgroup, procfs
 from runner.host.storage.journal import EventLog
 
 ExitStatus = Tuple[Optional[int], Optional[int]]
-"""An exit code, or a signal; neither for a program that never began."""
+"""An exit code, or a signal; neither for a program that never started."""
 
 _APPEND_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND
 
 
 class LauncherProcess:
-    """One process, with whatever it starts.
+    """The program of one attempt.
 
     Attributes:
-        pid: Its number; 0 before it began.
+        pid: Its process; 0 before it started.
         exit_status: How it ended; None while it has not.
         cgroup: Where it runs; one without a path if there is none.
     """
@@ -38,12 +38,12 @@ class LauncherProcess:
 
     @property
     def start_settled(self) -> bool:
-        """Whether it was started, well or not, or is never to be."""
+        """Whether it was started, failed to start, or must not start any more."""
         return bool(self.pid) or self.exit_status is not None
 
     @property
     def is_running(self) -> bool:
-        """Whether it is on."""
+        """Whether it runs."""
         return bool(self.pid) and self.exit_status is None
 
     def create_cgroup(self) -> None:
@@ -53,9 +53,9 @@ class LauncherProcess:
             self.cgroup = cgroup.create(order.run_id, order.node, order.attempt)
 
     def start(self, environ: Dict[str, str]) -> bool:
-        """Start it; return whether that went well."""
+        """Start the program; return False if that failed."""
         order = self._order
-        # A rank shim takes no notice of TERM; its own death ends its rank.
+        # A rank shim ignores TERM; its own death ends its rank.
         death_signal = signal.SIGTERM if order.launcher else signal.SIGKILL
         try:
             out, err = (
@@ -91,21 +91,22 @@ class LauncherProcess:
         return True
 
     def on_reaped(self, pid: int, status: int) -> bool:
-        """Whether it was this process that was reaped with that status."""
+        """Note the end of a child; return whether it was the program."""
         if self._process is None or pid != self.pid:
             return False
         self.exit_status = procfs.record_exit(self._process, status)
         return True
 
     def cancel(self) -> None:
-        """It is not to begin any more."""
+        """Never start it, if it has not been started."""
         if not self.start_settled:
             self.exit_status = (None, None)
 
     def term_targets(self) -> List[int]:
-        """Return who gets TERM: a launcher alone, since it forwards; else the whole session.
+        """Return the processes that get TERM.
 
-        And the rank, where it has a session of its own.
+        These are a launcher alone, since it forwards TERM; else the program's session, and the rank
+        if that has its own.
         """
         if self._order.launcher:
             return [self.pid]
@@ -113,14 +114,14 @@ class LauncherProcess:
         return sorted({*session, *self.rank_pids()})
 
     def rank_pids(self) -> List[int]:
-        """Return the rank that no launcher starts, once it is on: the child of its shim."""
+        """Return the running rank of a program without a launcher: the child of its shim."""
         if self._order.launcher or not self.is_running:
             return []
         return [pid for pid, process in procfs.table().items() if process.ppid == self.pid]
 
 
 def child_setup(program_cgroup: cgroup.Cgroup, death_signal: signal.Signals) -> None:
-    """Make a new process ours: in our cgroup, dying with us, with no handler of ours."""
+    """Prepare a new process: in the cgroup, dying with the supervisor, with default signals."""
     program_cgroup.enter()
     procfs.die_with_parent(death_signal)
     for signum in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM, signal.SIGCHLD):

@@ -32,10 +32,16 @@ def finalise_record(
     verified: bool = True,
     all_gone: Callable[[], bool] = lambda: True,
 ) -> None:
-    """End what a dead supervisor left, and write its last lines in its stead.
+    """Kill what a dead supervisor left, and complete the record in its place.
 
-    `verified` is whether an empty `list_alive` means that nothing of the run is left; an empty
-    cgroup, where the program had one, means it as well. `all_gone` is that of `ending.kill_all`.
+    Args:
+        folder: The run's folder on this host.
+        order: What the supervisor carried out.
+        reason: Why it ended.
+        list_alive: Returns the processes of the run that are alive.
+        verified: Whether an empty `list_alive` proves that nothing of the run is left; an empty
+            cgroup, where the program had one, proves it too.
+        all_gone: See `kill_until_gone`.
     """
     stop_time = {"mono": time.monotonic(), "wall": time.time()}
     program_start = _last_program_start(folder, order)
@@ -65,17 +71,17 @@ def finalise_record(
 
 
 def recover_unfinished(folder: RunPaths) -> None:
-    """Write down the end of what nobody keeps here any more, where a power cut left none."""
+    """Complete the record of a run without a supervisor, as after a power cut."""
     order = read_order(folder)
     if order is not None and not has_ended(folder, order):
         recover_orphaned(folder, order)
 
 
 def recover_orphaned(folder: RunPaths, order: Order) -> None:
-    """End what is left when supervisor and guardian are both gone.
+    """Kill what is left when supervisor and guardian are both gone, and complete the record.
 
-    Without a cgroup only its mark in the environment tells what belonged to the run, and a process
-    can clear that and leave its family.
+    The end is verified by a cgroup only: a process can clear the tags in its environment and leave
+    its ancestors.
     """
     processes = run_processes(folder, order)
     processes.freeze()
@@ -86,7 +92,7 @@ def recover_orphaned(folder: RunPaths, order: Order) -> None:
 
 
 def run_processes(folder: RunPaths, order: Order) -> RunProcesses:
-    """Return the processes of a run that nobody keeps any more."""
+    """Return the processes of a run without a supervisor."""
     env_tags = _env_tags(order.run_id, order.node)
     records = read_rank_records(folder.attempt_folder(order.attempt), set())
     session_leaders = {int(data["shim"]) for kind, _, data in records if kind == "start"}
@@ -100,9 +106,9 @@ def _env_tags(run_id: str, node: str) -> Set[str]:
 def find_leftovers(
     folder: RunPaths, run_id: str, node: str
 ) -> Tuple[Callable[[], List[int]], cgroup.Cgroup]:
-    """Return what finds the processes of a run that nobody keeps any more, and its last cgroup.
+    """Return what lists the processes of a run without a supervisor, and its last cgroup.
 
-    Also those that outlived SIGKILL before, and of a run whose order never arrived.
+    This includes processes that outlived SIGKILL, and those of a run whose order never arrived.
     """
     order = read_order(folder)
     if order is None:
@@ -123,7 +129,7 @@ def find_leftovers(
 
 
 def _unkillable(folder: RunPaths) -> List[Tuple[int, int]]:
-    """Return those that an end has on record as not to be killed, and when each began."""
+    """Return the processes on record as survivors of SIGKILL, and when each started."""
     suspended_s = time.clock_gettime(time.CLOCK_BOOTTIME) - time.monotonic()
     processes = []
     for event in read_events(folder):
@@ -136,7 +142,7 @@ def _unkillable(folder: RunPaths) -> List[Tuple[int, int]]:
 
 
 def _last_program_start(folder: RunPaths, order: Order) -> ProgramStarted:
-    """Return what is on record of the program's last start."""
+    """Return the record of the program's last start."""
     for event in reversed(read_events(folder)):
         if isinstance(event.body, ProgramStarted) and event.attempt == order.attempt:
             return event.body

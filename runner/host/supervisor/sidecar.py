@@ -1,4 +1,4 @@
-"""The server that a run's programs need: started by one supervisor, waited for by all."""
+"""Sidecar: a server that the run's programs need; one supervisor starts it, all wait for it."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from runner.host.process import procfs
 from runner.host.storage.run_folder import remove_sidecar_data
 
 READY_TIMEOUT_S = 60.0
-"""How long it may take until it listens: its host may start much later than others."""
+"""How long to wait until it listens: its host may start much later than others."""
 
 CONNECT_TIMEOUT_S, RETRY_PAUSE_S = 3.5, 0.25
-"""How long one try to connect may take, and the pause before the next."""
+"""How long one attempt to connect may take, and the pause before the next."""
 
 INHERITED_ENV = ("PATH", "HOME", "LANG", "LD_LIBRARY_PATH", "TMPDIR", "TZ")
-"""What it gets of the environment in which the task's programs run."""
+"""What the sidecar inherits of the environment of the task's programs."""
 
 STOP_TIMEOUT_S = 3.0
-"""How long it may take to end by itself, once nobody needs it."""
+"""How long it may take to end after TERM."""
 
 
 class SidecarProcess:
-    """What a supervisor has to do with its order's service; nothing where there is none.
+    """The sidecar of an order, as one supervisor sees it; without one it is ready at once.
 
     Attributes:
-        problem: Why the program must not start, or not go on.
-        pid: Its process, if it runs here; 0 for none.
+        problem: Why the program must not start, or not continue; "" for no reason.
+        pid: The sidecar's process, if it runs here; 0 for none.
     """
 
     def __init__(self, folder: RunPaths, order: Order) -> None:
@@ -49,7 +49,7 @@ class SidecarProcess:
         self.pid = 0
 
     def start(self, environ: Dict[str, str], preexec_fn: Callable[[], None]) -> None:
-        """Start it, if it is this node's to run."""
+        """Start the sidecar, if this node is to run it."""
         sidecar = self._sidecar
         if sidecar is None or sidecar.node != self._order.node:
             return
@@ -78,13 +78,13 @@ class SidecarProcess:
         self.pid = self._process.pid
 
     def _build_env(self, environ: Dict[str, str]) -> Dict[str, str]:
-        """Return its environment: none of the ranks' secrets, nor options of its own; our mark."""
+        """Return its environment: the tags of the run, none of the ranks' secrets."""
         inherited = {name: environ[name] for name in INHERITED_ENV if name in environ}
         env_tags = {"RUNNER_RUN_ID": self._order.run_id, "RUNNER_NODE": self._order.node}
         return {**inherited, **env_tags}
 
     def is_ready(self) -> bool:
-        """Whether it listens; never waits. After too long there is a `problem`."""
+        """Return whether it listens, without waiting; set `problem` after too long."""
         if self._ready or self.problem or self._sidecar is None:
             return self._ready
         now = time.monotonic()
@@ -95,33 +95,30 @@ class SidecarProcess:
             if self._ready or self._dialler.error:
                 self._abort_connect(now)
         if not self._ready and now > self._ready_deadline:
-            endpoint = f"{self._sidecar.addr}:{self._sidecar.port}"
-            description = (
-                f"the {self._sidecar.name} of the run, at {endpoint} on {self._sidecar.node}"
-            )
+            sidecar = self._sidecar
             self.problem = (
-                f"{description}, could not be reached from here within {READY_TIMEOUT_S:g} s"
+                f"the {sidecar.name} of the run, at {sidecar.addr}:{sidecar.port} on "
+                f"{sidecar.node}, could not be reached from here within {READY_TIMEOUT_S:g} s"
             )
         return self._ready
 
     def _abort_connect(self, now: float) -> None:
-        """Try anew, if it has to be, in a moment."""
+        """Wait before the next attempt to connect."""
         if self._dialler is not None:
             self._dialler.close()
         self._dialler = None
         self._next_connect_at = now + RETRY_PAUSE_S
 
     def on_reaped(self, pid: int, status: int) -> bool:
-        """Take note of the end of a child; whether it was the service."""
+        """Note the end of a child; return whether it was the sidecar."""
         if self._process is None or pid != self.pid:
             return False
         code, signum = procfs.record_exit(self._process, status)
         self.pid = 0
         if not self._stopping and self._sidecar is not None:
             outcome = describe_exit(code, signum)
-            self.problem = (
-                f"the {self._sidecar.name} of the run {outcome}{self._last_stderr_line()}"
-            )
+            stderr = self._last_stderr_line()
+            self.problem = f"the {self._sidecar.name} of the run {outcome}{stderr}"
         return True
 
     def _last_stderr_line(self) -> str:
@@ -139,7 +136,7 @@ class SidecarProcess:
         )
 
     def stop(self, reap: Callable[[], object]) -> None:
-        """End it; returns when it has ended, or has taken too long."""
+        """End the sidecar; return when it has ended, or has taken too long."""
         self._stopping = True
         self._abort_connect(time.monotonic())
         if self.pid:
@@ -150,7 +147,7 @@ class SidecarProcess:
             time.sleep(0.005)
 
     def clean(self) -> None:
-        """Remove what it kept on the disk."""
+        """Remove the sidecar's data from the disk."""
         remove_sidecar_data(self._folder, self._order)
 
     def _log_path(self, stream: str) -> str:
