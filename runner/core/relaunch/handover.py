@@ -1,4 +1,4 @@
-"""What the hosts of a run need to start it once more by themselves, and what they make of it."""
+"""Handover of a run to its hosts: what they need to relaunch it, and the next attempt they plan."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from runner.core.secret import Secret
 
 @dataclass(frozen=True)
 class RelaunchContext:
-    """A run as it was asked for, and who may take it over.
+    """What every host must know to relaunch a run without a controller.
 
     Attributes:
-        spec: What this attempt was asked to be; its secrets are named below, and have no values.
-        secrets: Their names.
-        code: What travelled with the run.
+        spec: The spec of this attempt, without its secrets.
+        secrets: The names of the secrets.
+        code: The code that the run uses.
         info: What is on record of the whole run.
-        config_yaml: Its configuration, as YAML.
-        voters: Those who decide, in the order in which they lead: by rank, then the spares.
+        config_yaml: The run's configuration, as YAML.
+        voters: The nodes that decide, in the order in which they lead: by rank, then the spares.
     """
 
     spec: Spec
@@ -78,7 +78,7 @@ class NextAttempt:
 def relaunch_context(
     spec: Spec, code: CodeRef, info: RunInfo, config_yaml: str, voters: Tuple[Voter, ...]
 ) -> RelaunchContext:
-    """Return what every host is to know, without the values of the secrets."""
+    """Return the context of an attempt, without the values of the secrets."""
     secret_names = tuple(spec.secrets)
     return RelaunchContext(replace(spec, secrets={}), secret_names, code, info, config_yaml, voters)
 
@@ -90,7 +90,7 @@ def run_info(
     past_attempts: Tuple[PastAttempt, ...],
     relaunches_left: int,
 ) -> RunInfo:
-    """Return what every host has on record of the whole run; it may start `relaunches_left` times more."""
+    """Return what every host has on record of the whole run."""
     hub = plan.nodes[0].order.hub
     return RunInfo(
         run_id=plan.run_id,
@@ -116,17 +116,17 @@ def plan_next_attempt(
     facts: Mapping[str, Facts],
     suspected: Collection[str] = (),
 ) -> NextAttempt:
-    """Plan the next attempt of a run by what those say of themselves who are left.
+    """Plan the next attempt of a run on the nodes that are left.
 
     Args:
-        context: What the last one was.
-        past_attempt: How that ended.
-        relaunches_left: How often the run may start once more after that.
-        facts: Of every node that can take part.
-        suspected: Nodes on which it failed: they do so where there is nobody else.
+        context: The attempt that failed.
+        past_attempt: How it ended.
+        relaunches_left: How many relaunches may follow the next attempt.
+        facts: The facts of every node that can take part.
+        suspected: Nodes on which the attempt failed: they take part only if there is no other.
 
     Raises:
-        NotReady: There are too few, or they cannot.
+        NotReady: Too few nodes are left, or they are not ready.
     """
     secrets = {name: Secret("") for name in context.secrets}
     last_spec = replace(context.spec, secrets=secrets)
@@ -136,7 +136,8 @@ def plan_next_attempt(
     while True:
         spec = next_spec(last_spec, excluded, suspected)
         if spec is None:
-            message = f"{len(all_names - excluded)} of {len(all_names)} nodes are left for {len(last_spec.nodes)}"
+            left, needed = len(all_names - excluded), len(last_spec.nodes)
+            message = f"{left} of {len(all_names)} nodes are left for {needed}"
             raise NotReady([Problem("", message), *all_problems])
         node_problems = _problems_by_node(spec, facts)
         if not node_problems:
@@ -146,22 +147,16 @@ def plan_next_attempt(
     plan = _without_controller(
         build_plan(spec, facts, code=context.code, attempt=past_attempt.attempt + 1)
     )
-    attempt_orders = assign_voters(spec, plan, facts, relaunches_left)
-    info = run_info(
-        attempt_orders.plan,
-        context.info.launched_by,
-        context.info.launched_at,
-        (*context.info.past_attempts, past_attempt),
-        relaunches_left,
-    )
-    return NextAttempt(
-        attempt_orders,
-        relaunch_context(spec, context.code, info, context.config_yaml, attempt_orders.voters),
-    )
+    orders = assign_voters(spec, plan, facts, relaunches_left)
+    launch = (context.info.launched_by, context.info.launched_at)
+    past_attempts = (*context.info.past_attempts, past_attempt)
+    info = run_info(orders.plan, *launch, past_attempts, relaunches_left)
+    next_context = relaunch_context(spec, context.code, info, context.config_yaml, orders.voters)
+    return NextAttempt(orders, next_context)
 
 
 def _without_controller(plan: Plan) -> Plan:
-    """Have nobody wait for a controller, and the hub notice who does not come to the start."""
+    """Have no host wait for a controller, and the hub notice members that do not start."""
     hub = plan.nodes[0].order.hub
     if hub is not None:
         hub = replace(hub, required_members=tuple(node_plan.node for node_plan in plan.nodes[1:]))

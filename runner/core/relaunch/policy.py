@@ -1,4 +1,4 @@
-"""The next attempt of a run that failed: on which nodes, and after which pause."""
+"""Relaunch policy: whether another attempt follows a failed one, on which nodes, after which pause."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from runner.core.protocol.events import (
 from runner.core.protocol.states import State
 
 MAX_BACKOFF_S = 300.0
-"""No pause is longer."""
+"""The longest pause between two attempts."""
 
 
 class Losses(NamedTuple):
     """What an attempt cost.
 
     Attributes:
-        excluded: Why each node takes no part any more: it could not begin, or did not show that
-            nothing is left there.
-        suspected: Nodes that were lost but did show it, and the one on which it failed first.
+        excluded: Why each node takes no part any more: it could not start, or did not prove that
+            nothing of the attempt is left there.
+        suspected: Nodes that were lost but proved it, and the one that failed first.
     """
 
     excluded: Dict[str, str]
@@ -40,16 +40,16 @@ class Losses(NamedTuple):
 
 
 def classify_losses(plan: Plan, timed_events: Iterable[TimedEvent]) -> Losses:
-    """Return who takes no part in the next attempt, or only where there is nobody else.
+    """Return the nodes that take no part in the next attempt, or only if there is no other.
 
     Args:
-        plan: That of the attempt which failed.
-        timed_events: What is known to have happened in it.
+        plan: The plan of the attempt that failed.
+        timed_events: The events of that attempt.
     """
     history = sorted(timed_events, key=lambda timed: timed.at)
     lost = lost_nodes(plan, history)
     excluded: Dict[str, str] = {}
-    departed: Dict[str, str] = {}  # a run that went on without them
+    departed: Dict[str, str] = {}  # the run continued without them
     verified = set()
     started = {
         timed.event.node for timed in history if isinstance(timed.event.body, ProgramStarted)
@@ -59,7 +59,7 @@ def classify_losses(plan: Plan, timed_events: Iterable[TimedEvent]) -> Losses:
         if isinstance(body, PeerDeparted):
             departed[body.peer] = body.reason
             verified.discard(body.peer)
-        elif isinstance(body, ProgramStarted):  # perhaps once more
+        elif isinstance(body, ProgramStarted):  # perhaps again
             for reasons in (excluded, departed):
                 reasons.pop(name, None)
         elif isinstance(body, EndUnverified):
@@ -81,20 +81,19 @@ def classify_losses(plan: Plan, timed_events: Iterable[TimedEvent]) -> Losses:
 
 
 def _first_to_fail(plan: Plan, history: List[TimedEvent]) -> Tuple[str, ...]:
-    """Return the node on which something failed first, if it is to blame for that."""
+    """Return the node that failed first, if that was its fault."""
     first_failure = fold_events(plan, history, 0.0).first_failure
     port_taken = any(isinstance(timed.event.body, PortTaken) for timed in history)
-    if (
-        first_failure is None or port_taken or first_failure.reason.startswith(STALL_REASON)
-    ):  # who saw that says nothing
+    if first_failure is None or port_taken:
         return ()
-    return (first_failure.node,)
+    is_stall = first_failure.reason.startswith(STALL_REASON)  # it shows on every node
+    return () if is_stall else (first_failure.node,)
 
 
 def may_relaunch(spec: Spec, verdict: Verdict) -> bool:
-    """Whether another attempt may follow one that ended so, as far as that attempt tells.
+    """Return whether the end of an attempt allows another one.
 
-    Not where the user wanted the end, and not where something of it cannot be killed.
+    It does not if a user wanted the end, or if processes of the attempt survived SIGKILL.
     """
     first_failure = verdict.first_failure
     if first_failure is None or verdict.exit_code >= SIGNAL_EXIT_BASE:
@@ -122,7 +121,7 @@ def failure_reason(verdict: Verdict) -> str:
 
 
 def past_attempt(plan: Plan, verdict: Verdict) -> PastAttempt:
-    """Return what stays on record of an attempt that is followed by another."""
+    """Return the record of an attempt that another one follows."""
     nodes = tuple(node_plan.node for node_plan in plan.nodes)
     return PastAttempt(
         plan.attempt, nodes, failure_reason(verdict), verdict.seconds, verdict.unverified
@@ -132,17 +131,16 @@ def past_attempt(plan: Plan, verdict: Verdict) -> PastAttempt:
 def next_spec(
     spec: Spec, excluded: Collection[str], suspected: Collection[str] = ()
 ) -> Optional[Spec]:
-    """Return what the next attempt is asked to be; None where there can be none.
-
-    That is where too few nodes are left for it, or the one that is to run its etcd is not.
-
-    As many nodes as before, in the order of the YAML as far as that goes.
+    """Return the spec of the next attempt: as many nodes as before, in the order of the YAML.
 
     Args:
-        spec: What this attempt was asked to be.
-        excluded: Nodes that were lost, or cannot be used: they take no part any more.
-        suspected: Nodes whose ranks failed: they do where there is no spare for them, or where they
-            run the etcd of the run.
+        spec: The spec of the attempt that failed.
+        excluded: Nodes that were lost, or cannot be used: they take no part.
+        suspected: Nodes whose ranks failed: they take part only if no spare replaces them, or if
+            they run the etcd of the run.
+
+    Returns:
+        The spec; None if too few nodes are left, or the one that runs the etcd of the run is not.
     """
     serve = spec.rendezvous.serve
     if serve and serve in excluded:

@@ -15,12 +15,12 @@ from runner.core.protocol.paths import RunPaths
 
 @dataclass(frozen=True)
 class Voter:
-    """A node that takes part when the hosts decide by themselves how a run goes on.
+    """A node that takes part in the election of an attempt.
 
     Attributes:
         node: Its name.
         addr: Its address on the training network, numeric.
-        port: Its TCP port for that; 0 where it is alone.
+        port: The TCP port of its election; 0 if it is the only voter.
     """
 
     node: str
@@ -30,12 +30,12 @@ class Voter:
 
 @dataclass(frozen=True)
 class AttemptOrders:
-    """The plan of an attempt, with all who take part in its end.
+    """The plan of an attempt, with the supervisors that may relaunch the run after it.
 
     Attributes:
-        plan: With orders that say so.
+        plan: The plan, with the voters in its orders.
         standby: The orders of the spares.
-        voters: See `RelaunchContext`; () where the hosts cannot decide by themselves.
+        voters: See `RelaunchContext`; () where the hosts cannot decide without a controller.
     """
 
     plan: Plan
@@ -44,25 +44,21 @@ class AttemptOrders:
 
     @property
     def orders(self) -> Dict[str, Order]:
-        """What every supervisor is told."""
-        return {
-            **{node_plan.node: node_plan.order for node_plan in self.plan.nodes},
-            **self.standby,
-        }
+        """The order of every supervisor, by node."""
+        planned = {node_plan.node: node_plan.order for node_plan in self.plan.nodes}
+        return {**planned, **self.standby}
 
 
 def assign_voters(
     spec: Spec, plan: Plan, facts: Mapping[str, Facts], relaunches_left: int
 ) -> AttemptOrders:
-    """Have the supervisors of a planned attempt able to start the run once more.
-
-    Spares of whom nothing is known do not stand by.
+    """Have the supervisors of a planned attempt vote on a relaunch.
 
     Args:
-        spec: What was asked.
+        spec: The spec of the attempt.
         plan: The attempt.
-        facts: Of every node, and of the spares that are to stand by.
-        relaunches_left: How often the run may start once more.
+        facts: The facts of every node, and of the spares that can stand by.
+        relaunches_left: How many relaunches may follow the attempt.
     """
     if not relaunches_left:
         return AttemptOrders(plan, {}, ())
@@ -73,7 +69,7 @@ def assign_voters(
     if hub is None and spares:
         port = facts[spec.master.name].hub_port
         hub = Hub(spec.master.name, voters[0].addr, port, 0, spec.lost_s) if port else None
-    if hub is None and len(voters) > 1:  # they would not hear of each other's end
+    if hub is None and len(voters) > 1:  # they could not tell each other to stop
         voters, spares = (), []
     if hub is not None:
         hub = replace(hub, spares=tuple(node.name for node in spares))
@@ -90,7 +86,7 @@ def assign_voters(
 def _reachable_voters(
     spec: Spec, nodes: List[Node], facts: Mapping[str, Facts]
 ) -> Tuple[Voter, ...]:
-    """Return all of them, or none: where one has no port or address, no majority is sure."""
+    """Return all nodes, or none: if one has no port or address, no majority is certain."""
     if len(nodes) == 1:
         return (Voter(nodes[0].name),)
     endpoints = addresses.peer_endpoints(spec, nodes, facts)
@@ -124,5 +120,5 @@ def _standby_order(template: Order, node: Node, facts: Facts) -> Order:
 
 
 def has_quorum(voters: Collection[Voter], present: Collection[str]) -> bool:
-    """Whether more than half of all are present, so that nobody else can be of the same mind."""
+    """Return whether more than half of the voters are present: no two leaders can have that."""
     return 2 * len({voter.node for voter in voters} & set(present)) > len(voters)
