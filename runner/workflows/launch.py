@@ -293,7 +293,7 @@ class LaunchSession:
                     self._store.write_plan(plan)
                 monitor, verdict = self._run_attempt(plan, facts)
         except NotReady as error:
-            self._console.message(f"no attempt follows:\n{error}")
+            self._console.message(f"not relaunching:\n{error}")
         except Interrupted as error:
             verdict = replace(verdict, state=STOPPED, exit_code=error.exit_code)
             cut_short = True

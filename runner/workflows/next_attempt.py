@@ -1,4 +1,4 @@
-"""What follows an attempt that failed, for somebody who only joined the run."""
+"""Observer of relaunches: finds the attempt after one that failed, for a controller that attached."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from runner.core.model.run_info import current_hosts
 from runner.workflows.discovery import RunFinder, RunRecord
 
 ANNOUNCE_TIMEOUT_S = 15.0
-"""How long a launch may take to say that another attempt follows one that failed."""
+"""How long a launch may take to announce another attempt."""
 
 START_TIMEOUT_S = 30.0
-"""How long that attempt may take to begin, from the last word of it."""
+"""How long that attempt may take to start, after the last announcement."""
 
 POLL_S = 0.5
 RECONNECT_S = 10.0
-"""So often hosts without a connection are tried again."""
+"""How often to reconnect to hosts without a connection."""
 
 
 class NextAttemptFinder:
     """The search for the attempt after one.
 
     Attributes:
-        run: The run as its hosts told of it last.
+        run: The run as its hosts reported it last.
         announced: Whether another attempt was announced.
     """
 
@@ -39,30 +39,26 @@ class NextAttemptFinder:
 
     @property
     def relaunch_pending(self) -> bool:
-        """Whether its launch is about to start it once more."""
+        """Whether the controller that launched the run is about to relaunch it."""
         return any(status.relaunch_pending for status in current_hosts(self.run.by_host).values())
 
     def find(
         self, monitor: AttemptMonitor, *, failed: bool, already_ended: bool
     ) -> RunRecord | None:
-        """Return what is on record of the attempt that follows; None for none.
+        """Return the record of the attempt that follows; None if none does.
 
         Args:
-            monitor: That over the attempt.
-            failed: Whether it did.
-            already_ended: Whether it had ended before anybody watched.
+            monitor: The monitor of the attempt.
+            failed: Whether the attempt failed.
+            already_ended: Whether it had ended before it was watched.
 
         Raises:
-            Interrupted: By a signal, once another attempt is promised.
+            Interrupted: A signal came after another attempt was announced.
         """
         self.announced = bool(monitor.peer_status.next_attempt_number)
-        if (
-            failed
-            and not self.announced
-            and not monitor.peer_status.hosts_decide
-            and not monitor.interrupted
-        ):
-            with contextlib.suppress(Interrupted):  # who does not want to wait, wants the verdict
+        settled = self.announced or monitor.peer_status.hosts_decide or monitor.interrupted
+        if failed and not settled:
+            with contextlib.suppress(Interrupted):  # then the verdict is wanted at once
                 self._wait_for_announcement(0.0 if already_ended else ANNOUNCE_TIMEOUT_S)
         if not self.announced:
             return None
@@ -70,14 +66,14 @@ class NextAttemptFinder:
             with self._finder.without_status():
                 return self._wait_for_start()
         except Interrupted as error:
-            message = f"left run {self.run.run_id}; another attempt of it is about to begin"
+            message = f"left run {self.run.run_id}; its next attempt is about to start"
             raise Interrupted(error.exit_code, message) from None
 
     def _wait_for_announcement(self, timeout_s: float) -> None:
         if not self.run.info.relaunches_left:
             return
         deadline = time.monotonic() + timeout_s
-        self._console.phase("waiting for word of another attempt")
+        self._console.phase("waiting for a relaunch")
         with self._finder.without_status():
             while not self.relaunch_pending and self.run.info.attempt == self._plan.attempt:
                 if time.monotonic() >= deadline:
@@ -85,9 +81,7 @@ class NextAttemptFinder:
                 self._refresh()
         self.announced = True
         if self.relaunch_pending:
-            self._console.message(
-                f"its launch, {self.run.info.launched_by}, is about to start it once more"
-            )
+            self._console.message(f"{self.run.info.launched_by} is about to relaunch the run")
 
     def _refresh(self) -> None:
         self._finder.pool.poll_for_stop(POLL_S)
@@ -95,7 +89,7 @@ class NextAttemptFinder:
             self.run = self._finder.find(self.run.run_id)
 
     def _wait_for_start(self) -> RunRecord | None:
-        reconnect_at = time.monotonic()  # at once: those that stood by had no connection for long
+        reconnect_at = time.monotonic()  # at once: spares had no connection so far
         deadline = time.monotonic() + START_TIMEOUT_S
         while time.monotonic() < deadline:
             if time.monotonic() >= reconnect_at:
@@ -110,16 +104,14 @@ class NextAttemptFinder:
                     return record
             elif self.relaunch_pending:
                 deadline = time.monotonic() + START_TIMEOUT_S
-        self._console.message("no other attempt was seen to begin")
+        self._console.message("the next attempt did not start in time")
         return None
 
     def _wait_for_all_hosts(self, plan: Plan, deadline: float) -> None:
-        """Give every host of the attempt time to learn of it: until then it denies the run."""
+        """Wait until every host of the attempt has its record."""
         expected = {share.node for share in plan.nodes}
         while time.monotonic() < deadline:
-            statuses = self.run.by_host
-            if expected <= {
-                name for name in statuses if statuses[name].info.attempt >= plan.attempt
-            }:
+            hosts = self.run.by_host.items()
+            if expected <= {name for name, run in hosts if run.info.attempt >= plan.attempt}:
                 return
             self._refresh()

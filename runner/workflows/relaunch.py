@@ -1,10 +1,11 @@
-"""Whether another attempt follows one that failed, and all that it needs before it can start."""
+"""Relaunch by the controller: decides whether another attempt follows, and prepares it."""
 
 from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from runner.control.attempt.monitor import AttemptMonitor
 from runner.control.rpc.broadcast import Broadcast
@@ -20,20 +21,24 @@ from runner.workflows.host_pool import HostPool
 
 RESERVE_TIMEOUT_S = 10.0
 
-NextAttempt = tuple[Plan, dict[str, Facts]]
-"""What the next attempt is, and the facts behind that."""
+
+class PlannedAttempt(NamedTuple):
+    """The plan of the next attempt, and the facts behind it."""
+
+    plan: Plan
+    facts: dict[str, Facts]
 
 
 class Relauncher:
-    """The attempts of one launch.
+    """The relaunches of one launch.
 
-    A port that was taken before the start costs an attempt, but is no relaunch.
+    A retry with another port, after the master's was taken, does not count as a relaunch.
 
     Args:
-        contact: The hosts.
-        request: Returns what to ask a node.
-        unfit: Returns what keeps some of the nodes that answered from taking part.
-        ready: Brings the code to where it is needed, and returns the plan of an attempt.
+        pool: The hosts.
+        request: Returns the facts request for a node.
+        validate: Returns the problems that keep nodes from taking part.
+        push_and_plan: Pushes the code where it is needed, and returns the plan of an attempt.
     """
 
     def __init__(
@@ -51,26 +56,19 @@ class Relauncher:
 
     def next_attempt(
         self, facts: dict[str, Facts], monitor: AttemptMonitor, verdict: Verdict
-    ) -> NextAttempt | None:
-        """Return what follows an attempt; None where that was the last one.
+    ) -> PlannedAttempt | None:
+        """Return the attempt after one that failed; None if none follows.
 
         Raises:
-            Interrupted: By a signal, in the pause before it.
+            Interrupted: A signal or a stop from elsewhere came in the pause.
         """
-        if (
-            monitor.interrupted
-            or monitor.peer_status.hosts_decide
-            or monitor.peer_status.next_attempt_number
-        ):
+        peers = monitor.peer_status
+        if monitor.interrupted or peers.hosts_decide or peers.next_attempt_number:
             return None
-        spec, plan = self._pool.spec, monitor.plan
-        if (
-            monitor.port_retry_possible
-            and spec.rendezvous.uses_master_store
-            and not spec.master_port.is_fixed
-            and not self._port_just_retried
-        ):
-            upcoming = self._retry_with_other_port(plan, facts)
+        spec = self._pool.spec
+        port_is_free_choice = spec.rendezvous.uses_master_store and not spec.master_port.is_fixed
+        if monitor.port_retry_possible and port_is_free_choice and not self._port_just_retried:
+            upcoming = self._retry_with_other_port(monitor.plan, facts)
             if upcoming:
                 return upcoming
         self._port_just_retried = False
@@ -82,8 +80,8 @@ class Relauncher:
 
     def _relaunch(
         self, spec: Spec, monitor: AttemptMonitor, verdict: Verdict, former_nodes: Collection[str]
-    ) -> NextAttempt | None:
-        """Find the nodes of the next attempt, after the pause; those `former_nodes` were there before."""
+    ) -> PlannedAttempt | None:
+        """Wait for the pause, and find nodes; `former_nodes` took part in the last attempt."""
         plan = monitor.plan
         losses = policy.classify_losses(plan, monitor.timed_events)
         new_spec = policy.next_spec(spec, losses.excluded, losses.suspected)
@@ -102,10 +100,9 @@ class Relauncher:
         upcoming = None
         try:
             self._raise_if_stop_requested([self._pool.wait_before_relaunch(pause_s, plan.run_id)])
-            former_nodes = {name for attempt in past_attempts for name in attempt.nodes} | {
-                *former_nodes
-            }
-            upcoming = self._choose_usable_nodes(plan.attempt + 1, former_nodes, losses, spec)
+            former = {name for attempt in past_attempts for name in attempt.nodes}
+            former.update(former_nodes)
+            upcoming = self._choose_usable_nodes(plan.attempt + 1, former, losses, spec)
         finally:
             if upcoming is None:
                 self._pool.announce_relaunch(plan.run_id, 0.0)
@@ -115,8 +112,8 @@ class Relauncher:
 
     def _choose_usable_nodes(
         self, attempt: int, former_nodes: set[str], losses: policy.Losses, spec: Spec
-    ) -> NextAttempt | None:
-        """Find nodes that can be used; `former_nodes` ones have a part of the run already."""
+    ) -> PlannedAttempt | None:
+        """Return the attempt on nodes that can be used; `former_nodes` took part in earlier ones."""
         excluded = set(losses.excluded)
         unusable: dict[str, Problem] = {}
         while new_spec := policy.next_spec(spec, excluded, losses.suspected):
@@ -136,19 +133,19 @@ class Relauncher:
 
     def _prepare(
         self, attempt: int, former_nodes: set[str]
-    ) -> tuple[NextAttempt | None, dict[str, Problem]]:
-        """Return the next attempt on the nodes of the spec, or which of them cannot be used.
+    ) -> tuple[PlannedAttempt | None, dict[str, Problem]]:
+        """Return the next attempt on the nodes of the spec, or the problems of those not usable.
 
-        Neither where it is no single node's fault; that was said then.
+        Both are empty if the fault is no single node's; it has been reported then.
 
         Raises:
-            Interrupted: By a signal, or by a stop from elsewhere in the pause.
+            Interrupted: A signal or a stop from elsewhere came in the pause.
         """
         facts, unusable = self._pool.collect_available_facts(self._request, reuse_sessions=True)
         self._raise_if_stop_requested(
             [name for name, node_facts in facts.items() if node_facts.run_stopped]
         )
-        for name in former_nodes & facts.keys():  # of course it has been here
+        for name in former_nodes & facts.keys():  # they hold an earlier attempt
             facts[name] = replace(facts[name], run_exists=False)
         general = []
         for problem in self._validate(facts):
@@ -161,50 +158,45 @@ class Relauncher:
         try:
             if general:
                 raise NotReady(general)
-            return (self._push_and_plan(facts, attempt), facts), {}
+            return PlannedAttempt(self._push_and_plan(facts, attempt), facts), {}
         except NotReady as error:
             problem_of_node = {problem.subject: problem for problem in error.problems}
             unusable = {name: problem_of_node[name] for name in problem_of_node if name in facts}
             if not unusable:
-                self._say(f"no attempt follows:\n{error}")
+                self._say(f"not relaunching:\n{error}")
             return None, unusable
 
     def _raise_if_stop_requested(self, nodes: Sequence[str]) -> None:
-        """End it where somebody elsewhere wants no other attempt."""
+        """Raise `Interrupted` if a stop was requested on one of the nodes."""
         for name in filter(None, nodes):
-            self._say(f"somebody told the run to stop on {name}: no attempt follows")
+            self._say(f"not relaunching: a stop was requested on {name}")
             raise Interrupted(128 + signal.SIGINT)
 
     def _report_too_few(self, spec: Spec, excluded: Collection[str]) -> None:
         if spec.rendezvous.serve in excluded:
-            self._say(f"no attempt follows: {spec.rendezvous.serve} ran the etcd of the run")
+            self._say(f"not relaunching: {spec.rendezvous.serve} ran the etcd of the run")
             return
         available = [n.name for n in (*spec.nodes, *spec.spares) if n.name not in excluded]
         self._say(report.too_few_nodes(available, spec.min_nodes or len(spec.nodes)))
 
-    def _retry_with_other_port(self, plan: Plan, facts: dict[str, Facts]) -> NextAttempt | None:
-        """Have the master reserve other ports, the store's and the hub's; None when it cannot."""
+    def _retry_with_other_port(self, plan: Plan, facts: dict[str, Facts]) -> PlannedAttempt | None:
+        """Return an attempt with other ports of store and hub; None if the master has no others."""
         pool = self._pool
         master, port_rule = pool.spec.master.name, pool.spec.master_port
+        sessions = {master: pool.sessions[master]}
+        broadcast = Broadcast(sessions, pool.inbox, pool.spec.lost_s, pool.console.node_status)
         is_multi_node = len(pool.spec.nodes) > 1
-        broadcast = Broadcast(
-            *({master: pool.sessions[master]}, pool.inbox, pool.spec.lost_s),
-            pool.console.node_status,
-        )
         request = {"first": port_rule.first, "last": port_rule.last, "hub": is_multi_node}
-        reply = broadcast.collect("reserve_ports", request, "ports_reserved", RESERVE_TIMEOUT_S)[
-            0
-        ].get(master, {})
+        limit_s = RESERVE_TIMEOUT_S
+        replies, _ = broadcast.collect("reserve_ports", request, "ports_reserved", limit_s)
+        reply = replies.get(master, {})
         if not reply.get("port"):
             return None
-        self._say("trying once more with another port")
+        self._say("retrying with another port")
         self._port_just_retried = True
         self._port_retries += 1
         store_port, hub_port = int(reply["port"]), int(reply["hub_port"])
-        facts = {
-            **facts,
-            master: replace(facts[master], reserved_port=store_port, hub_port=hub_port),
-        }
-        # The ports by which the hosts would start it again went with the attempt that held them.
-        facts = {name: replace(reply, vote_port=0) for name, reply in facts.items()}
-        return self._push_and_plan(facts, plan.attempt + 1), facts
+        # The ports of the voters went with the attempt that held them.
+        facts = {name: replace(old, vote_port=0) for name, old in facts.items()}
+        facts[master] = replace(facts[master], reserved_port=store_port, hub_port=hub_port)
+        return PlannedAttempt(self._push_and_plan(facts, plan.attempt + 1), facts)

@@ -245,7 +245,7 @@ def test_a_taken_master_port_is_retried_once(lab: Lab, on_lab: Launcher) -> None
             thief.kill()
         thief.wait()
     assert done.code == 0, done
-    assert "trying once more with another port" in done.err
+    assert "retrying with another port" in done.err
     assert [event["kind"] for event in done.events].count("port_taken") == 1
 
 

@@ -84,7 +84,7 @@ def relaunch_notice(
 def too_few_nodes(available: Sequence[str], needed: int) -> str:
     """Return that no attempt follows for want of nodes."""
     names = f" ({fold_names(available)})" if available else ""
-    return f"no attempt follows: {counted(needed, 'node')} needed, {len(available)} left{names}"
+    return f"not relaunching: {counted(needed, 'node')} needed, {len(available)} available{names}"
 
 
 def _rendezvous_line(plan: Plan) -> list[str]:
