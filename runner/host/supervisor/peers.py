@@ -13,13 +13,7 @@ from typing import Callable, Optional, Set
 
 from runner.core.local_pause import LocalPauseDetector
 from runner.core.model.order import Order
-from runner.core.protocol.events import (
-    HubJoined,
-    HubUnreachable,
-    PeerDeparted,
-    PeerLost,
-    StopCause,
-)
+from runner.core.protocol.events import HubJoined, HubUnreachable, PeerDeparted, PeerLost, StopCause
 from runner.host.peers.group import PeerGroup, PeerObserver
 from runner.host.peers.hub import HubServer
 from runner.host.peers.member import HubClient
