@@ -226,7 +226,9 @@ def begin_push(lab: Lab, project: Launcher, *words: str) -> tuple[Controller, li
     return pushing, before
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+@pytest.mark.parametrize(
+    "how", [signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.all)]
+)
 def test_a_controller_that_ends_leaves_no_half_release(
     lab: Lab, project: Launcher, how: signal.Signals
 ) -> None:

@@ -334,12 +334,12 @@ def test_others_follow_over_the_pause(
     """An `attach` and a `logs --follow` from before go on in the next attempt; a `why` waits."""
     elsewhere = on_lab.in_folder(on_lab.folder.parent / "elsewhere")
     elsewhere.folder.mkdir()
-    controller = begin("relaunch.backoff_s=8", "disconnect_s=never", when=("fail=0:30:3",))
+    controller = begin("relaunch.backoff_s=12", "disconnect_s=never", when=("fail=0:30:3",))
     controller.until_printed("step 2", 3)
     find = ("--run", controller.run_id, "--cluster", "lab", "--config-dir", str(on_lab.conf))
     attached = elsewhere.start("attach", *find)
     followed = elsewhere.start("logs", "--follow", *find)
-    controller.until(lambda: "starting in 8 s" in controller.err, "the pause")
+    controller.until(lambda: "starting in 12 s" in controller.err, "the pause")
     for wire in lab["node4"].leftovers():  # the spare is asked anew, whatever became of its wires
         lab["node4"].kill(wire.pid)
     late = on_lab.in_folder(on_lab.folder.parent / "late")

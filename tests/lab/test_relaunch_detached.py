@@ -76,14 +76,15 @@ def test_the_hub_is_powered_off_and_the_run_goes_on_on_the_spare(
 ) -> None:
     """No controller is there: the second node leads, the spare takes part, and all is counted."""
     overrides = ("lost_s=4", f"rendezvous={rendezvous}")
-    run_id, said = detached(count=40, overrides=overrides, entry="torchrun")
+    run_id, said = detached(count=40, overrides=overrides, entry="torchrun", step_s="0.5/0.25")
     assert "the hosts start it once more (1 spare standing by)" in said, said
     wait_until(lambda: len(counted(steps, 2)) > 1, "the first steps", 30)
     lab["node1"].power_off()
     wait_until(lambda: counted(steps, 2) and counted(steps, 2)[-1][2] == "node4", "the spare", 60)
-    listed = on_lab("ps", "--all", "--cluster", "lab")
+    soon = "cluster.ssh.connect_timeout=2"
+    listed = on_lab("ps", "--all", "--cluster", "lab", soon)
     assert re.search(rf"^{run_id} .*running", listed.out, re.MULTILINE), listed
-    attached = on_lab("attach", "--run", run_id, "--cluster", "lab", seconds=60)
+    attached = on_lab("attach", "--run", run_id, "--cluster", "lab", soon, seconds=60)
     assert attached.code == 0, attached
     assert "attempt_1" in str([*attached.folder.parent.glob("*/logs/*/*")]), attached
     left = [name for name in lab.hosts if name != "node1"]
@@ -92,7 +93,7 @@ def test_the_hub_is_powered_off_and_the_run_goes_on_on_the_spare(
     assert {line[2] for line in counted(steps, 0)} == {"node1", "node2"}
     for node in ("node2", "node3"):
         assert "0:relaunching" in kinds(lab, run_id, node)
-    assert "succeeded" in on_lab("ps", "--all", "--cluster", "lab").out
+    assert "succeeded" in on_lab("ps", "--all", "--cluster", "lab", soon).out
 
 
 def test_an_elastic_run_that_lost_its_store_starts_again(

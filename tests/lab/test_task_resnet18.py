@@ -113,6 +113,7 @@ def test_only_rank_0_speaks_and_leaves_one_file(tmp_path: Path) -> None:
     assert [file.name for file in path.parent.iterdir()] == ["digits.pt"]
 
 
+@pytest.mark.all
 def test_each_test_image_counts_once_with_any_number_of_ranks(one_epoch: Path) -> None:
     """360 images do not divide by 7; still 1 and 7 ranks count the same right answers of 360."""
     nothing_to_train = (FEW_STEPS, "--epochs=1", f"--resume={one_epoch}")

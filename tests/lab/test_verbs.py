@@ -199,8 +199,8 @@ def test_what_takes_too_long_is_killed_on_the_host(lab: Lab, on_lab: Launcher) -
     ("program", "signum", "code"),
     [
         ([sys.executable, "-m", "runner"], signal.SIGINT, 130),
-        ([sys.executable, "-m", "runner"], signal.SIGTERM, 143),
-        ([FAB], signal.SIGINT, 130),
+        pytest.param([sys.executable, "-m", "runner"], signal.SIGTERM, 143, marks=pytest.mark.all),
+        pytest.param([FAB], signal.SIGINT, 130, marks=pytest.mark.all),
     ],
     ids=["runner INT", "runner TERM", "fab INT"],
 )
