@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import shlex
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -240,6 +242,29 @@ def test_a_key_can_be_left_out(here: Here, word: str) -> None:
     """`~KEY`, also as the first word, and also where the schema has a default for the key."""
     run = here(word, "cluster=pair", "task=mine", "dry_run=offline").run
     assert run.spec.task == Task("mine", "script", "train.py", ())
+
+
+@pytest.mark.documents("docs/configuration.md", "docs/elastic.md", "docs/tasks.md")
+@pytest.mark.parametrize("page", ["configuration", "elastic", "tasks"])
+def test_commands_of_the_docs_compose(here: Here, page: str) -> None:
+    """Each launch on the pages whose commands the lab does not run."""
+    nodes = "nodes: {gpu1: {host: 10.0.0.1}, gpu2: {host: 10.0.0.2}}"
+    here.write(
+        {
+            "conf/cluster/mine.yaml": f"defaults: [base]\n{nodes}\n",
+            "conf/cluster/big.yaml": "defaults: [base]\nnodes: {'gpu[01-16]': {gpus: 8}}\n",
+            "conf/task/train.yaml": "defaults: [base]\nscript: train.py\nargs: {lr: 1, amp: true}\n",
+        }
+    )
+    text = (CONF.parent / "docs" / f"{page}.md").read_text()
+    blocks = re.findall(r"^```sh\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    lines = [line for block in blocks for line in block.splitlines() if " runner " in line]
+    assert lines
+    for line in lines:
+        _, _, _, *words = shlex.split(line, comments=True)
+        said = here(*words, "dry_run=offline")
+        assert said.code == 0, (line, said.err)
+        assert said.runs
 
 
 def test_a_program_on_the_command_line_stands_alone(here: Here) -> None:
