@@ -140,6 +140,7 @@ def test_a_user_stop_reaches_hosts_out_of_reach(lab: Lab, begin: Callable[..., C
 
 def test_a_blocked_hub_is_said_and_the_controller_does_it(lab: Lab, plainly: Launcher) -> None:
     """Its port takes connections and says nothing: a warning, and a failure still ends all."""
+    plainly.shorten_timeouts()
     blocked = lab["node1"].popen([sys.executable, str(PROGRAMS / "thief.py"), "1"])
     controller = plainly.start(
         *("cluster=lab", "grace_s=1", "lost_s=3"),

@@ -222,11 +222,12 @@ def test_without_a_port_for_the_hub_that_is_said(
     lab: Lab, on_lab: Launcher, detached: Callable[..., tuple[str, str]], steps: Path
 ) -> None:
     """A hub that nobody reaches: the launch says at its leave that nothing follows a failure."""
+    on_lab.shorten_timeouts()
     blocked = lab["node1"].popen([sys.executable, str(PROGRAMS / "thief.py"), "1"])
-    run_id, said = detached("fail=1:50:7", count=60)
+    run_id, said = detached("fail=1:24:7", count=32)
     assert "it does not start once more by itself" in said, said
-    wait_until(lambda: len(counted(steps, 0)) == 60, "the end", 60)
-    assert len(counted(steps, 1)) == 50
+    wait_until(lambda: len(counted(steps, 0)) == 32, "the end", 60)
+    assert len(counted(steps, 1)) == 24
     on_lab("stop", "--run", run_id, "--cluster", "lab")
     assert not any("relaunch_pending" in str(kinds(lab, run_id, node)) for node in lab.hosts)
     blocked.kill()

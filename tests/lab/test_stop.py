@@ -186,8 +186,11 @@ def test_a_power_cut_ends_the_run(lab: Lab, begin: Callable[..., Controller]) ->
     assert "node4" in done.err
 
 
-def test_ctrl_c_with_a_silent_host_is_5(lab: Lab, begin: Callable[..., Controller]) -> None:
+def test_ctrl_c_with_a_silent_host_is_5(
+    lab: Lab, plainly: Launcher, begin: Callable[..., Controller]
+) -> None:
     """A stop that cannot be proven names the host."""
+    plainly.shorten_timeouts()
     controller = begin(overrides=("lost_s=30", "disconnect_s=3", "cluster.ssh.connect_timeout=2"))
     lab["node2"].unplug()
     controller.send()
