@@ -14,6 +14,8 @@ import pytest
 from runner.core.protocol import states
 from tests.lab.launching import ROOT
 
+pytestmark = [pytest.mark.documents("docs/states.md")]
+
 PAGE = ROOT / "docs" / "states.md"
 HEAD = """\
 # States
