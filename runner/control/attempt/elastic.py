@@ -102,23 +102,9 @@ class ElasticMembership:
         return self._participations.setdefault(name, Participation())
 
     def on_event(
-        self,
-        node: AttemptNode,
-        body: EventBody,
-        at: float,
-        *,
-        is_stopping: bool,
-        may_stop: bool,
+        self, node: AttemptNode, body: EventBody, at: float, *, is_stopping: bool, may_stop: bool
     ) -> Reaction:
-        """Take an event of a node, which happened `at` on our clock.
-
-        Args:
-            node: The node.
-            body: The event.
-            at: When it happened.
-            is_stopping: Whether the attempt is being stopped.
-            may_stop: Whether this controller may stop nodes.
-        """
+        """Take an event that happened `at` on our clock; return what to do about it."""
         if not self.plan.torch_assigns_ranks:
             return Reaction()
         part, next_state = self.participation(node.name), None

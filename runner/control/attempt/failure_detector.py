@@ -35,10 +35,19 @@ FOREVER = float("inf")
 
 
 class Judgement(NamedTuple):
-    """The state that a node should move to, and why."""
+    """The state that a node should move to, and why.
+
+    Attributes:
+        state: The state.
+        reason: Why.
+        show: Whether to show the reason.
+        record: Whether to record that the end of the node is not verified.
+    """
 
     state: NodeState
     reason: str
+    show: bool = False
+    record: bool = False
 
 
 class NodeFailureDetector:
@@ -105,9 +114,9 @@ class NodeFailureDetector:
             timeout_s = self._spec.lost_s if node.connection.backoff else DRAIN_TIMEOUT_S
             is_late = now - node.last_data > timeout_s
             reason = "the last of its logs did not arrive"
-            return Judgement(NodeState.COMPLETE, reason) if is_late else None
+            return Judgement(NodeState.COMPLETE, reason, show=True) if is_late else None
         if now > stop_deadline:
-            return Judgement(NodeState.UNVERIFIED, "it did not report its end")
+            return Judgement(NodeState.UNVERIFIED, "it did not report its end", record=True)
         if node.is_lost or self.role is not Role.LAUNCH:
             return self._give_up(node, silence_s, awaits_rejoin=awaits_rejoin)
         if self._detector.judge(silence_s, self._lost_limit_s(node)) is Liveness.LOST:
@@ -166,4 +175,5 @@ class NodeFailureDetector:
         is_excluded = self.relaunch_follows and node.is_lost and others_remain
         if not (is_excluded or awaits_rejoin or backoff.tries > 0):
             return None
-        return Judgement(NodeState.UNVERIFIED, f"it could not be reached: {backoff.reason}")
+        reason, is_news = f"it could not be reached: {backoff.reason}", not node.is_lost
+        return Judgement(NodeState.UNVERIFIED, reason, show=is_news, record=is_news)

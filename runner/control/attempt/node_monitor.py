@@ -13,7 +13,7 @@ from typing import Any
 from runner.control.attempt.admission import NodeAdmission
 from runner.control.attempt.elastic import Departure, ElasticMembership
 from runner.control.attempt.event_log import EventLog
-from runner.control.attempt.failure_detector import NodeFailureDetector
+from runner.control.attempt.failure_detector import Judgement, NodeFailureDetector
 from runner.control.attempt.log_tail import LogTailer
 from runner.control.attempt.node import AttemptNode
 from runner.control.attempt.observer import RunObserver
@@ -120,21 +120,20 @@ class NodeMonitor:
             node, now, self.stop.deadline, awaits_rejoin=self._awaits_rejoin(node)
         )
         if judgement is not None and not (node.has_ended and logs_paused):
-            self._apply(node, *judgement)
+            self._apply(node, judgement)
         if not node.is_finished and not self._awaits_rejoin(node):
             self.detector.reconnect_if_due(node, now)
 
-    def _apply(self, node: AttemptNode, state: NodeState, reason: str) -> None:
+    def _apply(self, node: AttemptNode, judgement: Judgement) -> None:
         """Move a node to the state that the failure detector found."""
-        if state is NodeState.LOST:
-            self._on_lost(node, reason)
+        if judgement.state is NodeState.LOST:
+            self._on_lost(node, judgement.reason)
             return
-        is_timeout = time.monotonic() > self.stop.deadline
-        if state is NodeState.COMPLETE or not (node.is_lost or is_timeout):
-            self._observer.message(f"{node.name}: {reason}")
-        if state is NodeState.UNVERIFIED and (is_timeout or not node.is_lost):
-            self._event_log.record_own(node.name, EndUnverified(reason))
-        node.move_to(state)
+        if judgement.show:
+            self._observer.message(f"{node.name}: {judgement.reason}")
+        if judgement.record:
+            self._event_log.record_own(node.name, EndUnverified(judgement.reason))
+        node.move_to(judgement.state)
 
     def _awaits_rejoin(self, node: AttemptNode) -> bool:
         is_scheduled = self.admission is not None and self.admission.is_scheduled(node.name)
