@@ -1,0 +1,131 @@
+"""Stop ladder of a supervisor: its phases, its TERM, and the state in which an attempt ends."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, cast
+
+import pytest
+
+from runner.core.model.order import Order
+from runner.core.protocol.events import StopCause, Stopping
+from runner.core.protocol.states import STOP_TRANSITIONS, State, StopPhase
+from runner.host.process import procfs
+from runner.host.storage.journal import EventLog
+from runner.host.supervisor.program import LauncherProcess
+from runner.host.supervisor.stop_ladder import StopLadder
+
+
+class Journal:
+    """A record in memory."""
+
+    def __init__(self) -> None:
+        self.state = State.RUNNING
+        self.bodies: list[object] = []
+
+    def append(self, body: object, **_: float) -> None:
+        """Record an event."""
+        self.bodies.append(body)
+
+    def set_state(self, state: State) -> None:
+        """Record the state."""
+        self.state = state
+
+
+class Program:
+    """A launcher process that runs, or has ended."""
+
+    exit_status: tuple[int | None, int | None] | None = None
+    is_running = True
+
+    def term_targets(self) -> list[int]:
+        """Return the process that gets TERM."""
+        return [11]
+
+    def rank_pids(self) -> list[int]:
+        """Return no ranks."""
+        return []
+
+    def cancel(self) -> None:
+        """Do nothing."""
+
+
+@pytest.fixture
+def terminated(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The processes that got a signal."""
+    pids: list[int] = []
+
+    def signal_all(targets: set[int], _: int) -> set[int]:
+        pids.extend(sorted(targets))
+        return targets
+
+    monkeypatch.setattr(procfs, "signal_all", signal_all)
+    return pids
+
+
+def ladder(program: Any) -> StopLadder:
+    """Return a ladder with a grace of an hour."""
+    order = Order("run", "a", 0, "/w", ("/bin/true",), {}, "/", (), "", "", grace_s=3600.0)
+    return StopLadder(order, cast("LauncherProcess", program), cast("EventLog", Journal()))
+
+
+def stop(made: StopLadder, cause: StopCause = StopCause.PEER) -> None:
+    """Stop it."""
+    made.begin("because", cause, time.monotonic(), time.time())
+
+
+def test_a_stop_sends_term_once_and_waits_for_the_grace(terminated: list[int]) -> None:
+    """The reason and the cause are on record; without the grace everything is killed."""
+    made = ladder(Program())
+    stop(made)
+    made.drain([11, 12])
+    assert (made.phase, terminated) == (StopPhase.STOPPING, [11, 12])
+    assert cast("Journal", made._journal).bodies == [Stopping("because", StopCause.PEER)]
+    assert not made.grace_is_over
+    made.skip_grace()
+    assert made.grace_is_over
+
+
+def test_what_an_ended_program_left_has_the_grace_too(terminated: list[int]) -> None:
+    """Once it is gone, the host stays for the others."""
+    program = Program()
+    program.is_running, program.exit_status = False, (0, None)
+    made = ladder(program)
+    made.drain([])
+    assert made.phase is StopPhase.WATCHING
+    made.drain([21])
+    made.drain([21])
+    assert (made.phase, terminated) == (StopPhase.DRAINING, [21])
+    made.drain([])
+    assert made.phase is StopPhase.WATCHING
+    assert made.final_state([], standby_ended=False) is State.SUCCEEDED
+
+
+@pytest.mark.parametrize(
+    ("failed", "survivors", "state"),
+    [(False, [], State.STOPPED), (True, [], State.FAILED), (False, [31], State.STUCK)],
+)
+def test_the_state_at_the_end(
+    terminated: list[int], failed: bool, survivors: list[int], state: State
+) -> None:
+    """Survivors of SIGKILL come first, then a failure of the task, then the stop."""
+    made = ladder(Program())
+    if failed:
+        made.fail()
+    stop(made)
+    assert terminated == [11]
+    assert made.final_state(survivors, standby_ended=False) is state
+
+
+@pytest.mark.parametrize("phase", StopPhase)
+def test_only_the_moves_of_the_table_are_legal(phase: StopPhase) -> None:
+    """Every other one is refused."""
+    for after in StopPhase:
+        made = ladder(Program())
+        made.phase = phase
+        if after in STOP_TRANSITIONS[phase]:
+            made.move(after)
+            assert made.phase is after
+        else:
+            with pytest.raises(ValueError, match=f"{phase.value} cannot become {after.value}"):
+                made.move(after)
