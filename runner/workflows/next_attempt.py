@@ -1,4 +1,4 @@
-"""Observer of relaunches: finds the attempt after one that failed, for a controller that attached."""
+"""Observer of relaunches: finds the next attempt, for a controller that attached."""
 
 from __future__ import annotations
 

@@ -113,7 +113,7 @@ class Relauncher:
     def _choose_usable_nodes(
         self, attempt: int, former_nodes: set[str], losses: policy.Losses, spec: Spec
     ) -> PlannedAttempt | None:
-        """Return the attempt on nodes that can be used; `former_nodes` took part in earlier ones."""
+        """Return the attempt on usable nodes; `former_nodes` took part in earlier ones."""
         excluded = set(losses.excluded)
         unusable: dict[str, Problem] = {}
         while new_spec := policy.next_spec(spec, excluded, losses.suspected):

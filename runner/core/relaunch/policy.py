@@ -1,4 +1,4 @@
-"""Relaunch policy: whether another attempt follows a failed one, on which nodes, after which pause."""
+"""Relaunch policy: whether another attempt follows, on which nodes, and after which pause."""
 
 from __future__ import annotations
 

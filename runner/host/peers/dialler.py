@@ -1,4 +1,4 @@
-"""TCP dialler: one non-blocking attempt to connect to a numeric address, within a time limit."""
+"""TCP dialler: connects to a numeric address without blocking, within a time limit."""
 
 from __future__ import annotations
 
@@ -62,3 +62,47 @@ class Dialler:
     def _fail(self, error: int, reason: str = "") -> None:
         self.error, self.reason = error, reason or os.strerror(error)
         self._socket.close()
+
+
+class RetryingDialler:
+    """Repeated attempts to connect, with pauses that double from `pause_s` to `max_pause_s`."""
+
+    def __init__(self, addr: str, port: int, pause_s: float, max_pause_s: float) -> None:
+        self._addr, self._port = addr, port
+        self._first_pause_s, self._max_pause_s = pause_s, max_pause_s
+        self._pause_s, self._next_at = pause_s, 0.0
+        self._attempt: Optional[Dialler] = None
+
+    def poll(self, timeout_s: float) -> Optional[socket.socket]:
+        """Return a connected socket, None while there is none; never wait.
+
+        Raises:
+            OSError: An attempt failed. Unless `pause` is called, the next poll starts another.
+        """
+        if self._attempt is None:
+            if time.monotonic() < self._next_at:
+                return None
+            self._attempt = Dialler(self._addr, self._port, timeout_s)
+        attempt, connection = self._attempt, self._attempt.poll()
+        if attempt.error:
+            self._attempt = None
+            raise OSError(attempt.error, attempt.reason)
+        if connection is not None:
+            self._attempt = None
+        return connection
+
+    def pause(self) -> None:
+        """Give up this attempt, and wait before the next one."""
+        self.close()
+        self._next_at = time.monotonic() + self._pause_s
+        self._pause_s = min(self._max_pause_s, 2 * self._pause_s)
+
+    def reset(self) -> None:
+        """Start at once with the next attempt, and with the first pause after it."""
+        self._pause_s, self._next_at = self._first_pause_s, 0.0
+
+    def close(self) -> None:
+        """Give up this attempt."""
+        if self._attempt is not None:
+            self._attempt.close()
+            self._attempt = None

@@ -1,4 +1,4 @@
-"""Hub: the master's supervisor, to which every other supervisor of the attempt keeps a connection."""
+"""Hub: the master's supervisor, to which all others of the attempt keep a connection."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from runner.core.outcome.loss_policy import is_indispensable
 from runner.core.protocol.events import StopCause
 from runner.core.protocol.timing import HUB_TIMEOUT_S, JOIN_TIMEOUT_S
 from runner.host.peers.connection import CLIENT, PeerConnection, PeerDisconnected, close_all
-from runner.host.peers.dialler import Dialler
+from runner.host.peers.dialler import RetryingDialler
 from runner.host.peers.group import GOODBYE_TIMEOUT_S, ConnectedGroup, heartbeat, stop_message
 from runner.host.peers.listener import AUTH_TIMEOUT_S
 
@@ -28,10 +28,10 @@ class HubClient(ConnectedGroup):
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self._hub_peer: Optional[PeerConnection] = None
-        self._dialler: Optional[Dialler] = None
+        self._dialler = RetryingDialler(
+            self._hub.addr, self._hub.port, RETRY_PAUSE_S, MAX_RETRY_PAUSE_S
+        )
         self._started_at = time.monotonic()
-        self._next_connect_at = 0.0
-        self._retry_pause_s = RETRY_PAUSE_S
         self._reported_unreachable = False
         self._joined = False
         self._finished = False
@@ -64,13 +64,14 @@ class HubClient(ConnectedGroup):
         if loss_reason:
             self._declare_lost(loss_reason, self._last_heard or now)
         elif peer is None and self._suspected_peer and silence < self._detector.suspect_s:
-            self._abort_connect()  # the old connection works again
+            self._dialler.close()  # the old connection works again
             self._hub_peer, self._suspected_peer = self._suspected_peer, None
         elif peer is None:
             self._advance_connect()
         elif peer.name and self._detector.judge(silence) is not Liveness.ALIVE:
             # After lost packets TCP waits longer than `lost_s`; a new connection does not.
-            self._suspected_peer, self._hub_peer, self._next_connect_at = peer, None, now
+            self._suspected_peer, self._hub_peer = peer, None
+            self._dialler.reset()
         elif may_judge and not peer.name and now - peer.connected_at > self._handshake_timeout_s:
             self._retry("it does not know the run's token")
         return self._run_stalled_s(stalled_s)
@@ -92,11 +93,6 @@ class HubClient(ConnectedGroup):
     @property
     def _peers(self) -> List[PeerConnection]:
         return [peer for peer in (self._hub_peer, self._suspected_peer) if peer is not None]
-
-    def _abort_connect(self) -> None:
-        if self._dialler is not None:
-            self._dialler.close()
-            self._dialler = None
 
     @property
     def _handshake_timeout_s(self) -> float:
@@ -141,7 +137,7 @@ class HubClient(ConnectedGroup):
                 self._hub_peer.dispatch(self._receive, self._on_disconnect)
             time.sleep(0.02)
         self._finished = True
-        self._abort_connect()
+        self._dialler.close()
         peers = self._peers
         self._hub_peer = self._suspected_peer = None
         for peer in peers:
@@ -152,37 +148,33 @@ class HubClient(ConnectedGroup):
         return not self._finished and (self._hub_peer is None or not self._hub_peer.flushed)
 
     def _advance_connect(self) -> None:
-        now = time.monotonic()
-        if self._dialler is None:
-            if now < self._next_connect_at:
-                return
-            self._dialler = Dialler(self._hub.addr, self._hub.port, self._handshake_timeout_s)
-        connection, error = self._dialler.poll(), self._dialler.error
-        if error == errno.ECONNREFUSED and self._joined:
-            self._declare_lost("its supervisor is gone", now)
-        elif error:
-            self._retry(self._dialler.reason)
-        elif connection is not None:
-            self._dialler = None
-            self._hub_peer = PeerConnection(connection, self._identity, CLIENT)
-            self._hub_peer.watch(self._loop, self._receive, self._on_disconnect)
-            self._next_heartbeat = 0.0  # our first message, by which the hub knows us
-            if self._stop_message:
-                self._hub_peer.send(**self._stop_message)
+        try:
+            connection = self._dialler.poll(self._handshake_timeout_s)
+        except OSError as error:
+            if error.errno == errno.ECONNREFUSED and self._joined:
+                self._declare_lost("its supervisor is gone", time.monotonic())
+            else:
+                self._retry(error.strerror or "")
+            return
+        if connection is None:
+            return
+        self._hub_peer = PeerConnection(connection, self._identity, CLIENT)
+        self._hub_peer.watch(self._loop, self._receive, self._on_disconnect)
+        self._next_heartbeat = 0.0  # our first message, by which the hub knows us
+        if self._stop_message:
+            self._hub_peer.send(**self._stop_message)
 
     def _retry(self, reason: str) -> None:
         """Try again after a pause; report once that the hub is unreachable."""
         now = time.monotonic()
-        self._abort_connect()
         if self._hub_peer is not None:
             self._hub_peer.send(type="reconnecting")  # else the hub would take the end for a death
             self._reset_at = now
             self._hub_peer.close()
             self._hub_peer = None
-        self._next_connect_at = now + self._retry_pause_s
-        self._retry_pause_s = (
-            RETRY_PAUSE_S if self._joined else min(MAX_RETRY_PAUSE_S, 2 * self._retry_pause_s)
-        )
+        if self._joined:
+            self._dialler.reset()
+        self._dialler.pause()
         late = now > self._started_at + HUB_TIMEOUT_S
         if late and not self._reported_unreachable and not self._joined:
             self._reported_unreachable = True
@@ -219,7 +211,7 @@ class HubClient(ConnectedGroup):
 
     def _close_all(self) -> None:
         self._finished = True
-        self._abort_connect()
+        self._dialler.close()
         for peer in self._peers:
             peer.close()
         self._hub_peer = self._suspected_peer = None

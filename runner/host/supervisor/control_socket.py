@@ -28,7 +28,7 @@ class ControlSocket:
         self._loop.add_reader(self._listener.fileno(), self._accept)
 
     def reopen_if_removed(self) -> None:
-        """Listen again if the socket was removed, as where /tmp was emptied; if that fails, later."""
+        """Listen again if the socket was removed, as with all of /tmp; if that fails, later."""
         if os.path.exists(self._run_lock.socket_path):
             return
         with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""Controller lease: the attempt stops if no controller renews it for `disconnect_s`, unless detached."""
+"""Controller lease: unless detached, an attempt stops if none renews it for `disconnect_s`."""
 
 from __future__ import annotations
 

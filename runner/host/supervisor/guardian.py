@@ -75,15 +75,13 @@ def _guard(args: SupervisorArgs, startup_pipe: StartupPipe) -> NoReturn:
             run_owner.record(folder, [guardian_pid, os.getpid()])
             procfs.die_with_parent(signal.SIGTERM)
             if os.getppid() == guardian_pid:
-                supervisor = Supervisor(args, run_lock, guardian_pid)
-                supervisor.run(on_ready=lambda: startup_pipe.send(READY))
-                next_args = supervisor.next_start()
+                next_args: Optional[SupervisorArgs] = args
                 while next_args is not None:
                     supervisor = Supervisor(next_args, run_lock, guardian_pid)
-                    supervisor.run(on_ready=lambda: None)
+                    supervisor.run(on_ready=lambda: startup_pipe.send(READY))
                     next_args = supervisor.next_start()
                 os._exit(0)
-        except BaseException as error:  # noqa: BLE001 (the guardian ends the run, with this on record)
+        except BaseException as error:  # noqa: BLE001 (the guardian ends the run and records it)
             traceback.print_exc()
             startup_pipe.send(f"{type(error).__name__}: {error}".encode())
         os._exit(1)

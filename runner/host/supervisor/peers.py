@@ -1,7 +1,7 @@
 """Peer exchange of a supervisor: what the supervisors of one attempt hear from each other.
 
-Every supervisor keeps one connection to that of the master node, the hub. One that closes it without
-a goodbye is dead, one that is silent for `lost_s` is lost; either ends the attempt everywhere,
+Every supervisor keeps one connection to the hub, that of the master node. One that closes it
+without a goodbye is dead, one that is silent for `lost_s` is lost; either ends the attempt everywhere,
 with or without a controller. Nothing here blocks, and nothing listens once the run is over.
 """
 
@@ -89,7 +89,7 @@ class PeerExchange(PeerObserver):
         self._stop(f"lost {peer}: {reason}", StopCause.PEER)
 
     def on_peer_departed(self, peer: str, reason: str, last_seen: float, node_count: int) -> None:
-        """Continue without the node: end ranks that may wait for it, so that torch restarts them."""
+        """Continue without the node: end ranks that may wait for it; torch restarts them."""
         if self._ladder.is_stopping:
             return
         self.lost_nodes.add(peer)

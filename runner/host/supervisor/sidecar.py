@@ -12,7 +12,7 @@ from runner.core.model.order import Order
 from runner.core.outcome.exits import describe_exit
 from runner.core.protocol.paths import RunPaths
 from runner.host.facts import ports
-from runner.host.peers.dialler import Dialler
+from runner.host.peers.dialler import RetryingDialler
 from runner.host.process import procfs
 from runner.host.storage.run_folder import remove_sidecar_data
 
@@ -43,8 +43,8 @@ class SidecarProcess:
         self._stopping = False
         self._ready = order.sidecar is None
         self._ready_deadline = time.monotonic() + READY_TIMEOUT_S
-        self._next_connect_at = 0.0
-        self._dialler: Optional[Dialler] = None
+        addr, port = (order.sidecar.addr, order.sidecar.port) if order.sidecar else ("", 0)
+        self._dialler = RetryingDialler(addr, port, RETRY_PAUSE_S, RETRY_PAUSE_S)
         self.problem = ""
         self.pid = 0
 
@@ -87,27 +87,21 @@ class SidecarProcess:
         """Return whether it listens, without waiting; set `problem` after too long."""
         if self._ready or self.problem or self._sidecar is None:
             return self._ready
-        now = time.monotonic()
-        if self._dialler is None and now >= self._next_connect_at:
-            self._dialler = Dialler(self._sidecar.addr, self._sidecar.port, CONNECT_TIMEOUT_S)
-        if self._dialler is not None:
-            self._ready = self._dialler.poll() is not None
-            if self._ready or self._dialler.error:
-                self._abort_connect(now)
-        if not self._ready and now > self._ready_deadline:
+        try:
+            connection = self._dialler.poll(CONNECT_TIMEOUT_S)
+        except OSError:
+            self._dialler.pause()
+        else:
+            if connection is not None:
+                connection.close()
+                self._ready = True
+        if not self._ready and time.monotonic() > self._ready_deadline:
             sidecar = self._sidecar
             self.problem = (
                 f"the {sidecar.name} of the run, at {sidecar.addr}:{sidecar.port} on "
                 f"{sidecar.node}, could not be reached from here within {READY_TIMEOUT_S:g} s"
             )
         return self._ready
-
-    def _abort_connect(self, now: float) -> None:
-        """Wait before the next attempt to connect."""
-        if self._dialler is not None:
-            self._dialler.close()
-        self._dialler = None
-        self._next_connect_at = now + RETRY_PAUSE_S
 
     def on_reaped(self, pid: int, status: int) -> bool:
         """Note the end of a child; return whether it was the sidecar."""
@@ -138,7 +132,7 @@ class SidecarProcess:
     def stop(self, reap: Callable[[], object]) -> None:
         """End the sidecar; return when it has ended, or has taken too long."""
         self._stopping = True
-        self._abort_connect(time.monotonic())
+        self._dialler.close()
         if self.pid:
             procfs.signal_all([self.pid], signal.SIGTERM)
         deadline = time.monotonic() + STOP_TIMEOUT_S

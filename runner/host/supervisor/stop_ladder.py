@@ -65,7 +65,7 @@ class StopLadder:
         self.deferred_reason = self.deferred_reason or reason
 
     def begin(self, reason: str, cause: StopCause, mono: float, wall: float) -> None:
-        """Stop for a reason that came at the given times: TERM to the program, KILL after the grace."""
+        """Stop since the given moment: TERM to the program, KILL after the grace."""
         self.reason, self.cause = reason, cause
         if self.phase in (StopPhase.WATCHING, StopPhase.DRAINING):
             self.move(StopPhase.STOPPING)

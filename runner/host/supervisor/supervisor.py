@@ -218,7 +218,7 @@ class Supervisor:
                 continue
             if not self._launcher.on_reaped(pid, status):
                 continue
-            self._release_port_if_listening()  # first: that it was taken may be why the program ended
+            self._release_port_if_listening()  # first: a taken port may be why the program ended
             self._scan_rank_records()
             self._ranks.record_vanished()
             code, signum = self._launcher.exit_status or (None, None)
