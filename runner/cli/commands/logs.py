@@ -108,9 +108,7 @@ def select_ranks(plan: Plan, rank: str, node: str, *, later: bool = False) -> li
     """
     ranks_on_nodes = {(number, share.node) for share in plan.nodes for number in share.ranks}
     if later and plan.torch_assigns_ranks:
-        max_ranks = max(plan.max_nodes, len(plan.nodes)) * max(
-            share.rank_count for share in plan.nodes
-        )
+        max_ranks = max(plan.max_nodes, len(plan.nodes)) * max(share.nproc for share in plan.nodes)
         ranks_on_nodes |= {
             (number, share.node) for share in plan.nodes for number in range(max_ranks)
         }

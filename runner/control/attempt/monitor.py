@@ -339,7 +339,7 @@ class AttemptMonitor:
 
     def _check_all_started(self) -> None:
         present = (node for node in self._nodes.values() if not self._elastic.is_absent(node))
-        is_complete = all(len(node.started_ranks) == node.node_plan.rank_count for node in present)
+        is_complete = all(len(node.started_ranks) == node.node_plan.nproc for node in present)
         if is_complete and self._all_started_at is None:
             self._all_started_at = time.monotonic()
             elapsed_s = self._all_started_at - self._began_at

@@ -67,7 +67,7 @@ class AttemptNode:
     @property
     def progress(self) -> str:
         """How many of its ranks run, in words."""
-        running, total = len(self.started_ranks), self.node_plan.rank_count
+        running, total = len(self.started_ranks), self.node_plan.nproc
         return "running" if running == total else f"{running} of {total} ranks"
 
     def move_to(self, state: NodeState) -> bool:

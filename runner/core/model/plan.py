@@ -34,12 +34,7 @@ class NodePlan:
     gpus: Tuple[int, ...]
     interface: str
     order: Order
-    nproc: int = 0
-
-    @property
-    def rank_count(self) -> int:
-        """How many ranks it starts."""
-        return self.nproc or len(self.ranks)
+    nproc: int
 
 
 @dataclass(frozen=True)

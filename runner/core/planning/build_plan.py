@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import posixpath
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 
 from runner.core.errors import NotReady, Problem
@@ -56,18 +56,16 @@ def build_plan(
     backend, problem = _choose_backend(spec, gpus, nproc, without_cuda)
     if problem:
         raise NotReady([problem])
-    ranks = _ranks(spec, nproc)
-    context = _AttemptContext(attempt, endpoints, backend, code)
+    attempt_plan = _AttemptPlan(
+        spec, attempt, code, endpoints, backend, nproc, _ranks(spec, nproc), gpus
+    )
     return Plan(
         run_id=spec.run_id,
         cluster=spec.cluster,
         task=spec.task.name,
         attempt=attempt,
         nodes=tuple(
-            _node_plan(
-                *(spec, index, facts[node.name], context),
-                *(nproc[node.name], ranks[node.name], gpus[node.name]),
-            )
+            _node_plan(attempt_plan, index, facts[node.name])
             for index, node in enumerate(spec.nodes)
         ),
         world_size=sum(nproc.values()),
@@ -78,11 +76,7 @@ def build_plan(
         etcd_endpoint=endpoints.etcd_endpoint,
         setup=spec.setup,
         secrets=tuple(spec.secrets),
-        release=code.release,
-        commit=code.commit,
-        subdirectory=code.subdirectory,
-        script=code.script,
-        tasks_hash=code.tasks_hash,
+        **asdict(code),
         outputs=spec.task.outputs,
         notes=tuple(plan_notes(spec, facts, gpus, without_cuda, code)),
         min_nodes=spec.min_nodes or 0,
@@ -103,13 +97,17 @@ def select_gpus(node: Node, facts: Facts) -> Tuple[int, ...]:
 
 
 @dataclass(frozen=True)
-class _AttemptContext:
-    """Decisions that hold for all nodes of one attempt."""
+class _AttemptPlan:
+    """Decisions about one attempt, from which the part of each node follows."""
 
+    spec: Spec
     number: int
+    code: CodeRef
     endpoints: AttemptEndpoints
     backend: str
-    code: CodeRef
+    nproc: Mapping[str, int]
+    ranks: Mapping[str, Tuple[int, ...]]
+    gpus: Mapping[str, Tuple[int, ...]]
 
 
 def _ranks(spec: Spec, nproc: Mapping[str, int]) -> Dict[str, Tuple[int, ...]]:
@@ -152,18 +150,11 @@ def _choose_backend(
     return spec.backend, None
 
 
-def _node_plan(
-    spec: Spec,
-    index: int,
-    facts: Facts,
-    context: _AttemptContext,
-    nproc: int,
-    ranks: Tuple[int, ...],
-    gpus: Tuple[int, ...],
-) -> NodePlan:
-    node, endpoints = spec.nodes[index], context.endpoints
+def _node_plan(attempt: _AttemptPlan, index: int, facts: Facts) -> NodePlan:
+    spec, number, endpoints = attempt.spec, attempt.number, attempt.endpoints
+    node = spec.nodes[index]
+    nproc, gpus = attempt.nproc[node.name], attempt.gpus[node.name]
     run_paths = RunPaths(facts.workdir, spec.run_id, node.name)
-    script = _script(spec, facts, context.code)
     interface = _interface(spec, node, facts, endpoints.route)
     position = NodePosition(
         index=index,
@@ -173,58 +164,55 @@ def _node_plan(
         local_addr=endpoints.local_addrs.get(node.name, ""),
         etcd_endpoint=endpoints.etcd_endpoint,
     )
-    python = facts.python.executable
     launch = launch_command(
-        spec, context.number, position, python=python, script=script, run_paths=run_paths
+        *(spec, number, position),
+        python=facts.python.executable,
+        script=_script(spec, facts, attempt.code),
+        run_paths=run_paths,
     )
-    env = rank_environment(
-        *(spec, node, facts, context.backend, interface, nproc, gpus), attempt=context.number
-    )
-    env = {**launch.env, **env}
-    if spec.elastic:
-        env = {**NO_SHARED_STORE, **env}
-    env = {**flight_recorder_env(env, run_paths.flight_recorder_prefix(context.number)), **env}
-    cwd = _cwd(spec, run_paths, facts, context.code)
+    env = {
+        **(NO_SHARED_STORE if spec.elastic else {}),
+        **launch.env,
+        **rank_environment(
+            *(spec, node, facts, attempt.backend, interface, nproc, gpus), attempt=number
+        ),
+    }
+    env = {**flight_recorder_env(env, run_paths.flight_recorder_prefix(number)), **env}
+    order = _order(attempt, node, facts, run_paths, launch)
     return NodePlan(
         node=node.name,
         host=node.host,
         command=launch.command,
         env=env,
-        cwd=cwd,
-        ranks=ranks,
+        cwd=order.cwd,
+        ranks=order.ranks,
         gpus=gpus,
         interface=interface,
-        order=replace(
-            _order(spec, node, facts.workdir, context, launch),
-            env={**env, **launch.internal_env},
-            cwd=cwd,
-            ranks=ranks,
-            nproc=nproc,
-        ),
+        order=replace(order, env={**env, **launch.internal_env}),
         nproc=nproc,
     )
 
 
 def _order(
-    spec: Spec, node: Node, workdir: str, context: _AttemptContext, launch: LaunchCommand
+    attempt: _AttemptPlan, node: Node, facts: Facts, run_paths: RunPaths, launch: LaunchCommand
 ) -> Order:
-    """Return the order of a node, except what it shares with the plan of the node."""
-    endpoints = context.endpoints
+    """Return the order of a node, without its environment."""
+    spec, endpoints = attempt.spec, attempt.endpoints
     return Order(
         run_id=spec.run_id,
         node=node.name,
-        attempt=context.number,
-        workdir=workdir,
+        attempt=attempt.number,
+        workdir=facts.workdir,
         argv=launch.argv,
         env={},
-        cwd="",
-        ranks=(),
-        shim=RunPaths(workdir, spec.run_id, node.name).shim,
+        cwd=_cwd(spec, run_paths, facts, attempt.code),
+        ranks=attempt.ranks[node.name],
+        shim=run_paths.shim,
         shim_python=spec.host_python,
         rank_prefix=launch.rank_prefix,
         hidden_env=INTERNAL_ENV if launch.launcher else (),
         launcher=launch.launcher,
-        release=context.code.release,
+        release=attempt.code.release,
         reserve_port=endpoints.reserved_port(node, spec),
         grace_s=spec.grace_s,
         disconnect_s=spec.disconnect_s,
@@ -235,6 +223,7 @@ def _order(
         metrics=spec.metrics,
         stacks=spec.stacks,
         restarts_ranks=spec.rendezvous.torch_assigns_ranks and spec.torchrun.max_restarts > 0,
+        nproc=attempt.nproc[node.name],
     )
 
 

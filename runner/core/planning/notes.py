@@ -77,8 +77,8 @@ def _logind_notes(spec: Spec, facts: Mapping[str, Facts]) -> Iterator[str]:
         there = "there" if len(names) == 1 else "on them"
         yield (
             f"logind on {join_some(names, MAX_NAMED)} kills your processes when you log out "
-            f"({setting}): a run that outlives its connection would die {there}; an administrator can set "
-            f"KillUserProcesses=no, or KillExcludeUsers={user}"
+            f"({setting}): a run that outlives its connection would die {there}; an administrator "
+            f"can set KillUserProcesses=no, or KillExcludeUsers={user}"
         )
 
 

@@ -399,8 +399,8 @@ def _group_neighbours(node_plans: Sequence[NodePlan]) -> list[list[NodePlan]]:
     groups: list[list[NodePlan]] = []
     for node_plan in node_plans:
         last = groups[-1][-1] if groups else None
-        is_alike = last and (last.rank_count, last.gpus, last.interface) == (
-            node_plan.rank_count,
+        is_alike = last and (last.nproc, last.gpus, last.interface) == (
+            node_plan.nproc,
             node_plan.gpus,
             node_plan.interface,
         )
@@ -415,11 +415,9 @@ def _node_text(group: Sequence[NodePlan]) -> str:
     node_plan = group[0]
     devices = format_ranges(node_plan.gpus, "GPU") if node_plan.gpus else "CPU"
     via = f", via {node_plan.interface}" if node_plan.interface else ""
-    per_node = f", {node_plan.rank_count} each" if len(group) > 1 else ""
+    per_node = f", {node_plan.nproc} each" if len(group) > 1 else ""
     ranks = [rank for member in group for rank in member.ranks]
     ranks_text = (
-        format_ranges(ranks)
-        if ranks
-        else counted(sum(member.rank_count for member in group), "rank")
+        format_ranges(ranks) if ranks else counted(sum(member.nproc for member in group), "rank")
     )
     return f"{ranks_text}{per_node}, on {devices}{via}"
