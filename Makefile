@@ -36,8 +36,8 @@ check: $(VENV)/.test  ## ruff, mypy, import rules, Python 3.8 of the code for ho
 unit: $(VENV)/.test  ## the fast tests only
 	$(BIN)/python -m pytest tests/unit tests/golden $(ARGS)
 
-lab: $(VENV)/.test system  ## make test's tests on real hosts only
-	$(BIN)/python -m pytest $(WORKERS) $(ONCE) tests/lab $(ARGS)
+lab: $(VENV)/.test system  ## make test's tests on real hosts only (ARGS="tests/lab/test_stop.py -k ctrl_c" for one)
+	$(BIN)/python -m pytest $(WORKERS) $(ONCE) $(if $(filter tests/%,$(ARGS)),,tests/lab) $(ARGS)
 
 bench: $(VENV)/.test system  ## launch, check, deploy, logs, ends, relaunch and cost, against ssh, rsync, tar and torchrun
 	$(BIN)/python -m benchmarks.launch $(ARGS)
