@@ -26,7 +26,7 @@ def printed_with(**env: str) -> str:
 
 
 def test_controller_waits_longer_than_the_hosts_take() -> None:
-    """A host's own limit passes first, so that its report arrives before the controller gives up."""
+    """A host's own limit passes first, and its report arrives in time."""
     assert timing.HUB_REPORT_TIMEOUT_S > timing.HUB_TIMEOUT_S
     assert timing.STOP_TIMEOUT_S > timing.UNRESPONSIVE_S > timing.KILL_TIMEOUT_S
     assert timing.DECISION_TIMEOUT_S > timing.JOIN_TIMEOUT_S
