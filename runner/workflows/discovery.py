@@ -38,6 +38,7 @@ class RunFinder:
 
     Attributes:
         pool: The connections.
+        console: Where the verb shows its progress.
         facts: What those hosts say of themselves.
         unreachable: Why the others cannot be asked.
         unreadable_runs: How many runs of others there are on each host that we may not look into.
@@ -45,13 +46,13 @@ class RunFinder:
             seconds.
     """
 
-    def __init__(self, pool: HostPool, *, gpus: bool = False) -> None:
-        self.pool = pool
+    def __init__(self, pool: HostPool, console: Console, *, gpus: bool = False) -> None:
+        self.pool, self.console = pool, console
         self.unreadable_runs: dict[str, int] = {}
         self.clock_offsets: dict[str, float] = {}
         spec = pool.spec
         self._nodes = {node.name: node for node in spec.nodes}
-        self._show_status: Callable[[str, str], None] = pool.console.node_status
+        self._show_status: Callable[[str, str], None] = console.node_status
         self._request = lambda node: FactsRequest(
             node=node.name, workdir=spec.workdir, skip_launch_facts=True, gpus=gpus
         )
@@ -200,7 +201,7 @@ def open_run_finder(
         else open_console(composed.ui, composed.console_ranks, names)
     )
     with open_host_pool(replace(composed.spec, run_id=verb), console) as pool:
-        yield RunFinder(pool, gpus=gpus)
+        yield RunFinder(pool, console, gpus=gpus)
 
 
 def _completeness(record: RunRecord) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""Contact with every host of a run or a verb: connections, signals, facts, and the push of code."""
+"""Host pool: the sessions to all hosts of a run or a verb, their facts, and the push of code."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import contextlib
 import getpass
 import os
 import queue
-import signal
 import socket
 import time
 from collections.abc import Callable, Collection, Container, Iterator, Mapping
 from dataclasses import replace
 from types import MappingProxyType
+from typing import Protocol
 
 from runner.control.attempt.monitor import AttemptMonitor
 from runner.control.attempt.observer import RunObserver
@@ -25,29 +25,43 @@ from runner.core.errors import Problem
 from runner.core.model.facts import Facts, FactsRequest
 from runner.core.model.plan import Plan
 from runner.core.model.spec import Node, Spec
-from runner.core.protocol.events import Event
 from runner.core.protocol.frames import Frame
 from runner.core.protocol.timing import PING_S
 from runner.ui.console.plain import Console
+from runner.workflows.signals import forward_signals
 
 FLUSH_TIMEOUT_S = 2.0
-"""How long our last words wait for a console that is busy with the ranks'."""
+"""How long the last messages wait for a console that is busy with output of the ranks."""
 
 RELAUNCH_NOTICE_S = 10.0
-"""So long hosts take it that a launch is about to start a run once more, in the pause."""
+"""How long hosts expect a relaunch after each announcement during the pause before it."""
 
 RELAUNCH_PREPARE_S = 120.0
-"""And so long while the next attempt is made ready: facts, setups, code."""
+"""How long they expect it while the next attempt is prepared: facts, setups, code."""
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+class Progress(Protocol):
+    """Where a pool reports what it is doing."""
+
+    def message(self, text: str) -> None:
+        """Show a message."""
+
+    def phase(self, text: str) -> None:
+        """Show what the pool is doing now."""
+
+    def node_status(self, node: str, text: str) -> None:
+        """Show the state of a node."""
+
+    def reset_lines(self) -> None:
+        """Finish the last lines of an attempt."""
 
 
 class HostPool:
     """The hosts of one spec, with a session to each that could be reached."""
 
-    def __init__(self, spec: Spec, console: Console, inbox: Inbox) -> None:
-        self.spec, self.console, self.inbox = spec, console, inbox
-        self.connector = Connector(spec, console.message)
+    def __init__(self, spec: Spec, progress: Progress, inbox: Inbox) -> None:
+        self.spec, self.progress, self.inbox = spec, progress, inbox
+        self.connector = Connector(spec, progress.message)
         self.sessions: dict[str, HostSession] = {}
 
     def collect_facts(
@@ -85,7 +99,7 @@ class HostPool:
         self.sessions = collector.sessions
         collected = collector.at_least(minimum, validate, spares)
         for node in spares:
-            self.console.node_status(node.name, "spare")
+            self.progress.node_status(node.name, "spare")
         self._disconnect_all_but({*collected.facts, *(collected.spares if keep_spares else ())})
         return collected
 
@@ -112,8 +126,8 @@ class HostPool:
         request: Callable[[Node], FactsRequest],
         open_sessions: Mapping[str, HostSession] = MappingProxyType({}),
     ) -> FactsCollector:
-        self.console.phase("connecting")
-        show = self.console.node_status
+        self.progress.phase("connecting")
+        show = self.progress.node_status
         return FactsCollector(spec, self.connector, self.inbox, request, show, open_sessions)
 
     def retarget(self, spec: Spec) -> None:
@@ -172,54 +186,23 @@ class HostPool:
         lacking = [name for name in facts if verify or not facts[name].has_release]
         if not lacking:
             return {}
-        self.console.phase("pushing the code")
+        self.progress.phase("pushing the code")
         sessions = {name: self.sessions[name] for name in lacking}
-        show = self.console.node_status
+        show = self.progress.node_status
         code_push = CodePush(self.spec, snapshot, sessions, self.inbox, show, self.sessions)
         code_push.run()
         for name in lacking:
             facts[name] = replace(facts[name], has_release=True)
         return code_push.targets
 
-    def monitor(
-        self,
-        plan: Plan,
-        log: Callable[[str, str, str, int, bytes], None] = lambda *_: None,
-        record: Callable[[Event], None] = lambda _: None,
-    ) -> AttemptMonitor:
-        """Return a watch over a run of these hosts that tells the console how it goes.
-
-        Args:
-            plan: The run.
-            log: Takes (node, source, stream, offset, bytes) of each log.
-            record: Takes each event.
-        """
-        console = self.console
-        observer = RunObserver(
-            record=record,
-            log=log,
-            message=console.message,
-            phase=console.phase,
-            node_status=console.node_status,
-            console_full=lambda: console.is_full,
-            mute=console.mute,
-        )
+    def monitor(self, plan: Plan, observer: RunObserver) -> AttemptMonitor:
+        """Return a monitor of an attempt on these hosts."""
         return AttemptMonitor(self.spec, plan, self.connector, self.sessions, self.inbox, observer)
 
     @property
     def clock_offsets(self) -> dict[str, float]:
         """How far each host's clock is ahead of ours, in seconds."""
         return {name: session.clock_offset for name, session in self.sessions.items()}
-
-    @property
-    def signal_pending(self) -> bool:
-        """Whether a signal came that nobody took: then nobody waits for a console any more."""
-        with contextlib.suppress(queue.Empty):
-            while True:
-                session, frame = self.inbox.get_nowait()
-                if session is None and frame.kind == "signal":
-                    return True
-        return False
 
     def close(self) -> None:
         """End every connection."""
@@ -253,7 +236,7 @@ class _Pause(WaitLoop):
 
 
 def user_at_host() -> str:
-    """Return who we are, as user@machine."""
+    """Return the user and the machine of this process, as user@machine."""
     user = str(os.getuid())
     with contextlib.suppress(KeyError, OSError):  # a user without a name
         user = getpass.getuser()
@@ -261,24 +244,8 @@ def user_at_host() -> str:
 
 
 @contextlib.contextmanager
-def forward_signals(inbox: Inbox) -> Iterator[None]:
-    """Have every signal that asks us to end arrive in the inbox, in order."""
-
-    def enqueue(signum: int, _: object) -> None:
-        inbox.put((None, Frame("signal", {"signal": signum})))
-
-    handled = [signum for signum in SIGNALS if signal.getsignal(signum) != signal.SIG_IGN]  # nohup
-    previous_handlers = {signum: signal.signal(signum, enqueue) for signum in handled}
-    try:
-        yield
-    finally:
-        for signum, handler in previous_handlers.items():
-            signal.signal(signum, handler)
-
-
-@contextlib.contextmanager
 def open_host_pool(spec: Spec, console: Console) -> Iterator[HostPool]:
-    """Offer contact for one verb; its end closes all, the console too."""
+    """Open a pool for one verb; at the end it is closed, and the console too."""
     inbox: Inbox = queue.SimpleQueue()
     with forward_signals(inbox):
         pool = HostPool(spec, console, inbox)
@@ -290,6 +257,6 @@ def open_host_pool(spec: Spec, console: Console) -> Iterator[HostPool]:
 
 
 def deadline(seconds: float) -> Callable[[], bool]:
-    """Return a question whose answer turns to yes after so long."""
+    """Return a function that returns whether this many seconds have passed since the call."""
     deadline_at = time.monotonic() + seconds
     return lambda: time.monotonic() >= deadline_at

@@ -35,7 +35,7 @@ class NextAttemptFinder:
         self.run = run
         self.announced = False
         self._finder, self._plan = finder, plan
-        self._console = finder.pool.console
+        self._console = finder.console
 
     @property
     def relaunch_pending(self) -> bool:

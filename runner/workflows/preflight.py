@@ -39,8 +39,8 @@ def run_preflight(
         context, facts=facts, unreachable=unreachable, clock_offsets=pool.clock_offsets
     )
     if context.ready:
-        pool.console.phase("trying the network")
-        prober = NetworkProber(pool.spec, pool.sessions, pool.inbox, pool.console.node_status)
+        pool.progress.phase("trying the network")
+        prober = NetworkProber(pool.spec, pool.sessions, pool.inbox, pool.progress.node_status)
         pairs, names = "pairs" not in skipped, "names" not in skipped
         probe = prober.run(context.ready_nodes, facts, pairs=pairs, names=names)
         context = replace(context, network_probe=probe)

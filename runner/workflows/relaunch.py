@@ -49,7 +49,7 @@ class Relauncher:
         push_and_plan: Callable[[dict[str, Facts], int], Plan],
     ) -> None:
         self.past_attempts: tuple[PastAttempt, ...] = ()
-        self._pool, self._say = pool, pool.console.message
+        self._pool, self._say = pool, pool.progress.message
         self._request, self._validate, self._push_and_plan = request, validate, push_and_plan
         self._port_retries = 0
         self._port_just_retried = False
@@ -92,11 +92,11 @@ class Relauncher:
         pause_s = policy.relaunch_delay_s(spec, len(past_attempts))
         number = plan.attempt + 2
         total = spec.relaunch.max + 1 + self._port_retries
-        self._pool.console.reset_lines()
+        self._pool.progress.reset_lines()
         self._say(
             report.relaunch_notice(number, total, past_attempts[-1].reason, spec, new_spec, pause_s)
         )
-        self._pool.console.phase("waiting for the next attempt")
+        self._pool.progress.phase("waiting for the next attempt")
         upcoming = None
         try:
             self._raise_if_stop_requested([self._pool.wait_before_relaunch(pause_s, plan.run_id)])
@@ -184,7 +184,7 @@ class Relauncher:
         pool = self._pool
         master, port_rule = pool.spec.master.name, pool.spec.master_port
         sessions = {master: pool.sessions[master]}
-        broadcast = Broadcast(sessions, pool.inbox, pool.spec.lost_s, pool.console.node_status)
+        broadcast = Broadcast(sessions, pool.inbox, pool.spec.lost_s, pool.progress.node_status)
         is_multi_node = len(pool.spec.nodes) > 1
         request = {"first": port_rule.first, "last": port_rule.last, "hub": is_multi_node}
         limit_s = RESERVE_TIMEOUT_S

@@ -214,7 +214,7 @@ def test_a_terminal_that_closes_hurries_no_stop(
     """The ranks have their grace all the same, and the hosts go on with the stop."""
     run_id = detached("deaf", "sleep=600", overrides=("grace_s=4",))
     stop = on_lab.start("stop", "--run", run_id, "--cluster", "lab")
-    stop.until(lambda: "told to stop by" in stop.err, "the stop")
+    stop.until(lambda: "stop requested by" in stop.err, "the stop")
     stop.send(signal.SIGHUP)
     assert stop.wait(10).code == 128 + signal.SIGHUP
     for _, record in wait_until_ended(lab, run_id, NODES):
@@ -253,7 +253,7 @@ def test_verbs_ask_the_cluster_of_the_run_that_is_on_record_here(
     again = on_lab("stop", "--run", run_id)
     assert (again.code, again.out.count(" 0 processes")) == (0, 2), again
     assert f"run {run_id} had ended" in again.err
-    assert "told to stop" not in again.err
+    assert "stop requested" not in again.err
     assert f"note: on lab, like runs/{run_id}; " in stopped.err
     (on_lab.folder / "runs" / "latest").unlink()
     assert "note: on local; " in on_lab("ps").err

@@ -15,13 +15,14 @@ def attach(
 
     Ctrl-C asks: detach, or stop the run.
     """
-    from runner.workflows.attach import AttachedRun
+    from runner.workflows import attach as workflow
     from runner.workflows.discovery import open_run_finder
+    from runner.workflows.found_run import FoundRun
     from runner.workflows.host_pool import FLUSH_TIMEOUT_S, deadline
 
     lines = parse_line_count("--tail", tail) if tail else None
     composed = selection.compose_for_run(run)
     with open_run_finder(composed, "attach") as finder:
-        code = AttachedRun(composed, finder, run).attach(lines)
-        finder.pool.console.close(deadline(FLUSH_TIMEOUT_S))
+        code = workflow.attach(FoundRun(composed, finder, run), lines)
+        finder.console.close(deadline(FLUSH_TIMEOUT_S))
     return code

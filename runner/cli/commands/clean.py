@@ -36,8 +36,8 @@ def clean(
     spec = composed.spec
     with open_pool(composed) as pool:
         pool.collect_facts(lambda node: workdir_request(spec, node), workdir_problems)
-        pool.console.phase("cleaning")
-        broadcast = Broadcast(pool.sessions, pool.inbox, spec.lost_s, pool.console.node_status)
+        pool.progress.phase("cleaning")
+        broadcast = Broadcast(pool.sessions, pool.inbox, spec.lost_s, pool.progress.node_status)
         try:
             cleaned = broadcast.all("clean", request, reply_kind="cleaned")
         except Interrupted as error:

@@ -35,7 +35,7 @@ def deploy(
     snapshot = Snapshot.take(spec, Path.cwd(), composed.run_dir)
     with open_pool(composed) as pool:
         for note in snapshot.notes:
-            pool.console.message(f"note: {note}")
+            pool.progress.message(f"note: {note}")
         facts = pool.collect_facts(lambda node: workdir_request(spec, node), workdir_problems)
         started_at = time.monotonic()
         received = pool.push(snapshot, facts, verify=True)

@@ -41,33 +41,36 @@ def logs(
     Rank after rank; with --follow as it comes.
     """
     from runner.ui.reports.grep import GrepFilter
-    from runner.workflows.attach import AttachedRun
     from runner.workflows.discovery import open_run_finder
+    from runner.workflows.found_run import FoundRun
     from runner.workflows.host_pool import FLUSH_TIMEOUT_S, deadline
+    from runner.workflows.logs import RankLogs
+    from runner.workflows.signals import signal_pending
 
     start = log_start(tail, since)
     pattern = _compile_pattern(grep)
     composed = selection.compose_for_run(run)
     with open_run_finder(composed, "logs", plain=True) as finder:
-        console = finder.pool.console
-        attached = AttachedRun(composed, finder, run)
+        console = finder.console
+        found = FoundRun(composed, finder, run)
         select = functools.partial(select_ranks, rank=",".join(rank), node=node, later=follow)
         show_node = only_node(node, console.rank_output)
         grep_filter = GrepFilter(pattern, show_node)
         show = grep_filter.feed if grep else show_node
+        rank_logs = RankLogs(found, show, select, start)
         if follow:
-            code = attached.follow(show, select, start, grep_filter.finish)
+            code = rank_logs.follow(grep_filter.finish)
         else:
-            code = attached.logs(show, select, start)
+            code = rank_logs.dump()
             grep_filter.finish()
         if not code and not follow:
-            if not attached.has_output:
-                console.message(f"run {attached.plan.run_id}: nothing was written")
+            if not rank_logs.has_output:
+                console.message(f"run {found.plan.run_id}: nothing was written")
             elif grep and not grep_filter.has_match:
-                console.message(f"run {attached.plan.run_id}: no line matches")
-        pool = finder.pool
+                console.message(f"run {found.plan.run_id}: no line matches")
+        inbox = finder.pool.inbox
         console.close(
-            deadline(FLUSH_TIMEOUT_S) if code >= SIGNAL_EXIT_BASE else lambda: pool.signal_pending
+            deadline(FLUSH_TIMEOUT_S) if code >= SIGNAL_EXIT_BASE else lambda: signal_pending(inbox)
         )
     return code
 

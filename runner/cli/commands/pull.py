@@ -22,18 +22,19 @@ def pull(
     What is here already is not fetched again; a launch does so by itself at its end.
     """
     from runner.ui.reports import download
-    from runner.workflows.attach import AttachedRun
     from runner.workflows.discovery import open_run_finder
+    from runner.workflows.found_run import FoundRun
+    from runner.workflows.pull import pull_run
 
     composed = selection.compose_for_run(run)
     with open_run_finder(composed, "pull") as finder:
-        attached = AttachedRun(composed, finder, run)
-        pulled = attached.pull()
+        found = FoundRun(composed, finder, run)
+        pulled = pull_run(found)
     expected = {
         *finder.unreachable,
-        *(share.node for share in attached.plan.nodes),
+        *(share.node for share in found.plan.nodes),
     }  # or may have some of it
-    missing = [name for name in attached.all_nodes if name in expected and name not in pulled]
+    missing = [name for name in found.all_nodes if name in expected and name not in pulled]
     problems = [*download.problems(pulled)]
     problems += [
         finder.unreachable.get(n) or Problem(n, "has nothing of that run") for n in missing
@@ -41,7 +42,7 @@ def pull(
     if json_:
         print(json.dumps(download.as_data(pulled)))
     else:
-        print(download.summary(pulled, os.path.relpath(attached.store.folder)))
+        print(download.summary(pulled, os.path.relpath(found.store.folder)))
     if problems:
         print(render(problems), file=sys.stderr)
     return 3 if missing or not all(result.is_complete for result in pulled.values()) else 0

@@ -23,8 +23,9 @@ def stop(
     Works whether its launch, its links or its supervisors live or not.
     """
     from runner.ui.reports import run_table
-    from runner.workflows.attach import AttachedRun
+    from runner.workflows import stop as workflow
     from runner.workflows.discovery import open_run_finder
+    from runner.workflows.found_run import FoundRun
 
     if not run:
         hint = "python -m runner ps shows which there are; --run latest is the latest one"
@@ -34,14 +35,12 @@ def stop(
     try:
         with open_run_finder(composed, "stop") as finder:
             opened_finder = finder
-            attached = AttachedRun(composed, finder, run)
-            verdict, leftovers = attached.stop()
+            found = FoundRun(composed, finder, run)
+            verdict, leftovers = workflow.stop(found)
     except NotReady as error:
         if opened_finder is None or opened_finder.unreachable:  # it may go on there
             raise StopUnverified(error.problems) from error
         raise
-    result = run_table.StopResult(
-        attached.plan.run_id, composed.cluster_selector, verdict, leftovers
-    )
+    result = run_table.StopResult(found.plan.run_id, composed.cluster_selector, verdict, leftovers)
     print(json.dumps(result.as_data()) if json_ else run_table.render_stop(result))
     return result.exit_code

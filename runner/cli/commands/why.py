@@ -26,6 +26,7 @@ def why(
     From the record here, or from the hosts where there is none.
     """
     from runner.control.record.run_store import RunStore
+    from runner.core.outcome.diagnosis import diagnose
     from runner.ui.reports import report
 
     composed = selection.compose_for_run(run)
@@ -41,7 +42,7 @@ def why(
         plan,
         verdict,
         Path(os.path.relpath(folder)),
-        store.tail,
+        diagnose(plan, verdict, store.tail),
         disconnect_s=plan.nodes[0].order.disconnect_s,
         cluster_selector=composed.cluster_selector,
     )
@@ -55,16 +56,17 @@ def _download_record(composed: LaunchRequest, run: str) -> RunStore:
     Raises:
         NotReady: It has not ended, or cannot be had.
     """
-    from runner.workflows.attach import AttachedRun
     from runner.workflows.discovery import open_run_finder
+    from runner.workflows.found_run import FoundRun
+    from runner.workflows.pull import pull_run
 
     with open_run_finder(composed, "why") as finder:
-        attached = AttachedRun(composed, finder, run)
-        if attached.relaunch_pending or not attached.already_ended:
-            state = "is about to start once more" if attached.relaunch_pending else "has not ended"
-            message = f"run {attached.plan.run_id} {state}, as far as the hosts say"
-            selector = f"--run {attached.plan.run_id} {composed.cluster_selector}"
+        found = FoundRun(composed, finder, run)
+        if found.relaunch_pending or not found.already_ended:
+            state = "is about to start once more" if found.relaunch_pending else "has not ended"
+            message = f"run {found.plan.run_id} {state}, as far as the hosts say"
+            selector = f"--run {found.plan.run_id} {composed.cluster_selector}"
             hint = f"python -m runner attach {selector}\npython -m runner stacks {selector}"
             raise NotReady([Problem("--run", message, hint)])
-        attached.pull()
-    return attached.store
+        pull_run(found)
+    return found.store

@@ -13,7 +13,7 @@ from runner.control.record.folder_lock import try_lock_folder
 from runner.core.codec import decode, encode
 from runner.core.errors import ConfigError, NotReady, Problem
 from runner.core.model.plan import Plan
-from runner.core.outcome.diagnosis import diagnose
+from runner.core.outcome.diagnosis import Diagnosis
 from runner.core.outcome.verdict import Verdict
 from runner.core.protocol.events import Event, parse
 from runner.core.protocol.paths import STACKS_LOG, local_log_name
@@ -31,7 +31,7 @@ class RunStore:
         self.write_error = ""
         self._created: list[Path] = []
         self._sizes: dict[Path, int] = {}
-        self._known_events: set[tuple[Any, ...]] = set()
+        self._known_events: set[tuple[Any, ...]] | None = None
         self._lock_fd = -1
         self._has_torn_line = False
 
@@ -133,12 +133,6 @@ class RunStore:
                 with contextlib.suppress(ValueError):
                     yield parse(line)
 
-    def append_once(self, event: Event) -> None:
-        """Record what happened, unless it is on record."""
-        if _event_key(event) not in self._known_events:
-            self._known_events.add(_event_key(event))
-            self.append(event)
-
     def _try_lock(self) -> bool:
         """Have the folder to ourselves, until `unlock` or the end of this process."""
         lock_fd = try_lock_folder(self.folder)
@@ -171,11 +165,12 @@ class RunStore:
         """Whether it is on record how it ended."""
         return (self.folder / "result.json").exists()
 
-    def write_result(self, plan: Plan, verdict: Verdict, began_at: float) -> None:
-        """Record how it ended, and why; `began_at` in seconds since 1970."""
+    def write_result(
+        self, plan: Plan, verdict: Verdict, began_at: float, diagnosis: Diagnosis | None
+    ) -> None:
+        """Record how the run ended, and why; `began_at` in seconds since 1970."""
         times = {"began": began_at, "ended": began_at + verdict.seconds}
-        found_cause = diagnose(plan, verdict, self.tail)
-        outcome = {**encode(verdict), "diagnosis": encode(found_cause) if found_cause else None}
+        outcome = {**encode(verdict), "diagnosis": encode(diagnosis) if diagnosis else None}
         try:
             self._write_json("result.json", {"run_id": plan.run_id, **times, **outcome})
         except OSError as error:
@@ -202,7 +197,11 @@ class RunStore:
             ) from error
 
     def append(self, event: Event) -> None:
-        """Record what happened."""
+        """Record an event; in a reopened record, unless it is there already."""
+        if self._known_events is not None:
+            if _event_key(event) in self._known_events:
+                return
+            self._known_events.add(_event_key(event))
         line = event.to_line().encode()
         self._has_torn_line = not self._append(
             self.folder / "events.jsonl", b"\n" + line if self._has_torn_line else line

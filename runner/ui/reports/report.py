@@ -11,7 +11,7 @@ from pathlib import Path
 from runner.core import shell
 from runner.core.model.plan import NodePlan, Plan
 from runner.core.model.spec import Spec
-from runner.core.outcome.diagnosis import Diagnosis, Tail, diagnose
+from runner.core.outcome.diagnosis import Diagnosis
 from runner.core.outcome.exits import describe_exit
 from runner.core.outcome.results import Failure, NodeResult
 from runner.core.outcome.stacks import STALL_REASON
@@ -230,7 +230,7 @@ def final_report(
     plan: Plan,
     verdict: Verdict,
     folder: Path,
-    tail: Tail,
+    diagnosis: Diagnosis | None,
     *,
     disconnect_s: float,
     cluster_selector: str,
@@ -242,7 +242,7 @@ def final_report(
     lines: list[str] = []
     failure = verdict.first_failure
     if failure:
-        lines += _first_failure(verdict, failure, diagnose(plan, verdict, tail))
+        lines += _first_failure(verdict, failure, diagnosis)
     elif verdict.stalled_s:
         message = f"nothing of it had moved for {verdict.stalled_s:.0f} s"
         lines.append(f"  {message}; where each rank was: {folder}/logs/NODE/stacks.out")

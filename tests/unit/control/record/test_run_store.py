@@ -162,7 +162,7 @@ def test_records_read_back(store: RunStore) -> None:
     """Plan and verdict are on record whole, the run's id with both."""
     verdict = Verdict("succeeded", 0, 12.5)
     store.write_plan(plan(2))
-    store.write_result(plan(2), verdict, began_at=1700000000.0)
+    store.write_result(plan(2), verdict, began_at=1700000000.0, diagnosis=None)
 
     assert decode(Plan, json.loads((store.folder / "plan.json").read_text())) == plan(2)
     result = json.loads((store.folder / "result.json").read_text())

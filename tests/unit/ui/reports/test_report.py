@@ -10,6 +10,7 @@ import pytest
 from runner.core.model.plan import Plan
 from runner.core.model.run_info import PastAttempt
 from runner.core.model.spec import Node, Spec, Task
+from runner.core.outcome.diagnosis import diagnose
 from runner.core.outcome.results import Failure, NodeResult, RankResult
 from runner.core.outcome.verdict import Verdict
 from runner.core.planning.build_plan import build_plan
@@ -35,8 +36,10 @@ def told(verdict: Verdict, made: Plan | None = None, **tails: list[str]) -> str:
         assert lines >= 12
         return tails.get(f"{node}_{name.replace('.', '_')}", [])
 
+    made = made or plan(2, 2)
+    diagnosis = diagnose(made, verdict, tail)
     return final_report(
-        made or plan(2, 2), verdict, FOLDER, tail, disconnect_s=15.0, cluster_selector="-c lab"
+        made, verdict, FOLDER, diagnosis, disconnect_s=15.0, cluster_selector="-c lab"
     )
 
 
@@ -333,7 +336,7 @@ def test_duration_is_told_in_its_own_units(seconds: float, words: str) -> None:
     verdict = Verdict("succeeded", 0, seconds, nodes={"a": DONE}, ranks=ranks(0, 0))
 
     assert f"succeeded after {words}\n" in final_report(
-        plan(1), verdict, FOLDER, no_tail, disconnect_s=15, cluster_selector=""
+        plan(1), verdict, FOLDER, None, disconnect_s=15, cluster_selector=""
     )
 
 

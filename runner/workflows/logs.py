@@ -1,0 +1,127 @@
+"""Logs of a run's ranks: as they are now, or followed to the end of the run."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from runner.control.record.log_reader import LogDump, RankDiscovery
+from runner.core.errors import ConfigError, Interrupted, NotReady
+from runner.core.model.plan import Plan
+from runner.core.protocol.events import EndUnverified
+from runner.core.protocol.paths import source_rank
+from runner.ui.reports.grep import OutputSink
+from runner.workflows.found_run import FoundRun
+from runner.workflows.observer import console_observer
+from runner.workflows.signals import enqueue_signal, leave_on_signal
+
+RankSelector = Callable[[Plan], Sequence[int]]
+"""Returns the wanted ranks of a plan."""
+
+
+class RankLogs:
+    """The logs of some ranks of a run.
+
+    Args:
+        run: The run.
+        show: Takes (node, rank, stream, bytes).
+        select: Returns the wanted ranks of a plan.
+        start_at: Where each log begins, as for `LogTailer`.
+
+    Attributes:
+        has_output: Whether any of these ranks had written anything.
+    """
+
+    def __init__(
+        self,
+        run: FoundRun,
+        show: OutputSink,
+        select: RankSelector,
+        start_at: Mapping[str, float],
+    ) -> None:
+        self.has_output = False
+        self._run, self._sink, self._select, self._start_at = run, show, select, start_at
+
+    def dump(self) -> int:
+        """Show what was written until now, rank after rank; return 0, or 3 if some is missing."""
+        run, pool, console = self._run, self._run.finder.pool, self._run.console
+        if run.plan.attempt:
+            console.message(
+                f"attempt {run.plan.attempt + 1}, the last one; pull brings those before it, too"
+            )
+        self._discover_ranks()
+        ranks = self._select(run.plan)
+        is_full = lambda: console.is_full  # noqa: E731
+        log_dump = LogDump(
+            pool.sessions, pool.inbox, run.spec.lost_s, self._show, self._start_at, is_full
+        )
+        try:
+            log_dump.run(run.plan.nodes, ranks)
+        except Interrupted as error:  # nothing was begun that would need a message
+            return error.exit_code
+        problems = {name: problem.message for name, problem in log_dump.problems.items()}
+        for share in run.plan.nodes:
+            if share.node not in pool.sessions and set(share.ranks) & set(ranks):
+                reason = run.finder.unreachable.get(share.node)
+                problems.setdefault(share.node, reason.message if reason else "not reached")
+        for name, message in problems.items():
+            console.message(f"{name}: {message}")
+        return NotReady.exit_code if problems else 0
+
+    def follow(self, on_attempt_end: Callable[[], None] = lambda: None) -> int:
+        """Show the logs as they are written, to the end of the run.
+
+        Args:
+            on_attempt_end: Called after each attempt.
+
+        Returns:
+            0, or 3 if some of it is missing; 128 and a signal.
+        """
+        run, start_at, first = self._run, self._start_at, self._run.plan.attempt
+        while True:
+            self._discover_ranks()
+            try:
+                ranks = self._select(run.plan)
+            except ConfigError as error:  # the node takes no part in this attempt
+                if run.plan.attempt == first:
+                    raise
+                run.console.message(str(error))
+                return 0
+            run.show_participants()
+            monitor = run.monitor(console_observer(run.console, log=self._show_log))
+            signals = leave_on_signal(monitor)
+            monitor.attach(start_at=start_at, ranks=ranks, read_only=True)
+            monitor.run()
+            on_attempt_end()
+            run.console.reset_lines()
+            if signals:
+                return 128 + signals[0]
+            if not run.switch_to_next_attempt(monitor):
+                break
+            start_at = {}
+            run.console.message(f"attempt {run.plan.attempt + 1}")
+        unverified = (
+            s.event.node for s in monitor.timed_events if isinstance(s.event.body, EndUnverified)
+        )
+        missing = any(set(run.plan.node(node).ranks) & set(ranks) for node in unverified)
+        return NotReady.exit_code if missing else 0
+
+    def _discover_ranks(self) -> None:
+        """Put into the plan which ranks each node had so far, if only torch decides that."""
+        run = self._run
+        if run.plan.torch_assigns_ranks:
+            pool = run.finder.pool
+            discovery = RankDiscovery(pool.sessions, pool.inbox, run.spec.lost_s)
+            ranks_by_node = discovery.ranks_by_node(run.plan.nodes)
+            nodes = (replace(s, ranks=ranks_by_node.get(s.node, ())) for s in run.plan.nodes)
+            run.plan = replace(run.plan, nodes=tuple(nodes))
+
+    def _show_log(self, node: str, source: str, stream: str, _: int, data: bytes) -> None:
+        self._show(node, source_rank(source), stream, data)
+
+    def _show(self, node: str, rank: int, stream: str, data: bytes) -> None:
+        self.has_output = True
+        self._sink(node, rank, stream, data)
+        if self._run.console.reader_gone:
+            enqueue_signal(self._run.finder.pool.inbox, signal.SIGPIPE)

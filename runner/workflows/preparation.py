@@ -1,0 +1,174 @@
+"""Preparation of an attempt: facts, checks and code of its nodes, and the plan made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from runner.checks.context import CheckContext
+from runner.checks.registry import LAUNCH_CHECKS, evaluate_checks
+from runner.control.attempt.admission import AdmissionHooks
+from runner.control.code.source import CodeSource
+from runner.core.errors import NotReady, Problem
+from runner.core.model.facts import Facts, FactsRequest
+from runner.core.model.launch_request import LaunchRequest
+from runner.core.model.spec import Node, Spec
+from runner.core.model.plan import Plan
+from runner.core.planning.build_plan import build_plan
+from runner.core.planning.facts_request import facts_request
+from runner.core.planning.readiness import problems_of
+from runner.ui.reports.findings import errors, warnings
+from runner.workflows.code import required_packages
+from runner.workflows.host_pool import HostPool
+
+
+class Preparation:
+    """What a launch does before each attempt.
+
+    Attributes:
+        spares: The nodes that replace others in a later attempt.
+    """
+
+    def __init__(self, request: LaunchRequest, source: CodeSource, pool: HostPool) -> None:
+        self.spares = pool.spec.spares if pool.spec.relaunch.max else ()
+        self._notes, self._source, self._pool = request.notes, source, pool
+        self._requirements = required_packages(request)
+        self._candidates = pool.spec
+
+    @property
+    def spec(self) -> Spec:
+        """What the run is asked to be: in a later attempt, perhaps on other nodes."""
+        return self._pool.spec
+
+    def collect_facts(self) -> dict[str, Facts]:
+        """Ask every host, show what the user should know, and run the checks of a launch.
+
+        Raises:
+            NotReady: The nodes that can take part are too few.
+            Interrupted: By a signal.
+        """
+        say = self._pool.progress.message
+        for note in (*self._notes, *self._source.notes):
+            say(f"note: {note}")
+        facts, missing, standby, spare_problems = self._pool.collect_facts_at_least(
+            self.facts_request,
+            lambda node, node_facts: problems_of(self.spec, node, node_facts),
+            self.spec.min_nodes or len(self.spec.nodes),
+            self.spares,
+            keep_spares=self.spec.detach,
+        )
+        for name, problem in missing.items():
+            say(f"{name} is left out for now, and tried again: {problem.message}")
+        for problem in spare_problems:
+            say(f"note: a spare node cannot be used as it is: {problem}")
+        self._select_nodes(facts)
+        for warning in self._run_checks(facts):
+            say(f"note: {warning}")
+        return {**facts, **standby} if self.spec.detach else facts
+
+    def facts_request(self, node: Node) -> FactsRequest:
+        """Return what to ask a node."""
+        return facts_request(self.spec, node, self._source.code, self._requirements.names)
+
+    def plan(self, facts: dict[str, Facts], attempt: int = 0) -> Plan:
+        """Return the plan, as the hosts are now.
+
+        Raises:
+            NotReady: There is none.
+        """
+        return build_plan(self.spec, facts, code=self._source.code, attempt=attempt)
+
+    def push_and_plan(self, facts: dict[str, Facts], attempt: int = 0) -> Plan:
+        """Return the plan, once every host has the code.
+
+        Raises:
+            NotReady: There is none, or a host cannot have the code.
+            Interrupted: By a signal.
+        """
+        snapshot = self._source.snapshot_if_needed(facts)
+        pushed = {name: replace(each, has_release=True) for name, each in facts.items()}
+        plan = self.plan(pushed, attempt)
+        if snapshot:
+            self._pool.push(snapshot, facts)
+        return plan
+
+    def check_code(self, facts: dict[str, Facts]) -> None:
+        """Check that every host has the code, or can have it.
+
+        Raises:
+            NotReady: A host lacks the code of a past run, which is not here either.
+        """
+        self._source.snapshot_if_needed(facts)
+
+    def problems(self, facts: dict[str, Facts]) -> list[Problem]:
+        """Return what keeps nodes from a later attempt, by the rules of a launch."""
+        answering = [node for node in self.spec.nodes if node.name in facts]
+        problems = [
+            problem
+            for node in answering
+            for problem in problems_of(self.spec, node, facts[node.name])
+        ]
+        try:
+            self._run_checks(facts)
+        except NotReady as error:
+            problems += error.problems
+        return list(dict.fromkeys(problems))
+
+    def _run_checks(self, facts: dict[str, Facts]) -> list[str]:
+        """Return the warnings of the checks of a launch.
+
+        Raises:
+            NotReady: With their errors.
+        """
+        context = CheckContext(self.spec, facts, requirements=self._requirements)
+        findings = evaluate_checks(context, self.spec.skip_checks, LAUNCH_CHECKS)
+        if problems := [finding.as_problem for finding in errors(findings)]:
+            raise NotReady(problems)
+        return warnings(findings)
+
+    def _select_nodes(self, facts: dict[str, Facts]) -> None:
+        """Have the run use those of the candidates that have facts."""
+        nodes = tuple(node for node in self._candidates.nodes if node.name in facts)
+        self._pool.retarget(replace(self.spec, nodes=nodes))
+
+    def admission_hooks(
+        self, facts: dict[str, Facts], attempt: int, on_admitted: Callable[[Plan], bytes]
+    ) -> AdmissionHooks | None:
+        """Return how nodes join a running attempt; None if its nodes are fixed.
+
+        Args:
+            facts: The facts of its nodes; those of a node that joins are added.
+            attempt: Its number.
+            on_admitted: Takes the plan with a new node; returns the record for that node, packed.
+        """
+        if not self.spec.min_nodes:
+            return None
+        assigned = {node.name for node in (*self.spec.nodes, *self.spec.spares)}
+        others = [node for node in self._candidates.nodes if node.name not in assigned]
+        vacancies = (self.spec.max_nodes or 0) - len(self.spec.nodes)
+        nodes = (*self.spec.nodes, *others[:vacancies])  # its master first
+        self._candidates = replace(self.spec, nodes=nodes)
+
+        def admit(node_facts: Facts) -> tuple[Plan, bytes]:
+            spec = self.spec
+            node_facts = replace(node_facts, run_exists=False)
+            all_facts = {**facts, node_facts.node: node_facts}
+            try:
+                self._select_nodes(all_facts)
+                self._run_checks({node_facts.node: node_facts})
+                plan = self.plan(all_facts, attempt)
+            except NotReady:
+                self._pool.retarget(spec)
+                raise
+            facts.update(all_facts)
+            return plan, on_admitted(plan)
+
+        return AdmissionHooks(
+            spec=self._candidates,
+            request=self.facts_request,
+            validate=lambda node, node_facts: problems_of(
+                self._candidates, node, replace(node_facts, run_exists=False)
+            ),
+            snapshot_if_needed=self._source.snapshot_if_needed,
+            admit=admit,
+        )

@@ -1,0 +1,59 @@
+"""Stop: end a run on every host, also of earlier attempts, and prove that nothing is left."""
+
+from __future__ import annotations
+
+import signal
+
+from runner.core.errors import Interrupted
+from runner.core.outcome.verdict import Verdict
+from runner.workflows.found_run import FoundRun
+from runner.workflows.host_pool import user_at_host
+
+
+def stop(run: FoundRun) -> tuple[Verdict, dict[str, int | str]]:
+    """Stop a run and kill what is left of it.
+
+    Returns:
+        The verdict, and for each node how many processes are left, or why that is unknown.
+
+    Raises:
+        Interrupted: The terminal was closed.
+    """
+    run_id = run.plan.run_id
+    monitor = run.monitor()
+    monitor.attach(logs=False, read_only=run.already_ended)
+    if run.already_ended:
+        state = "is between two attempts" if run.relaunch_pending else "had ended"
+        run.console.message(f"run {run_id} {state}; looking for what is left of it")
+    else:
+        monitor.stop_by_user(f"stop requested by {user_at_host()}")
+    monitor.run()
+    try:
+        if monitor.peer_status.next_attempt_number and run.switch_to_next_attempt(
+            monitor
+        ):  # the hosts had decided on a relaunch before
+            return stop(run)
+    except Interrupted as error:
+        message = f"interrupted; run {run_id} was asked to stop, its end was not seen"
+        raise Interrupted(error.exit_code, message) from None
+    if monitor.detached:  # the hosts carry on with the stop by themselves
+        raise Interrupted(128 + signal.SIGHUP, f"run {run_id} is being stopped")
+    return run.verdict(monitor), _kill_leftovers(run)
+
+
+def _kill_leftovers(run: FoundRun) -> dict[str, int | str]:
+    unreachable = run.finder.unreachable
+    leftovers: dict[str, int | str] = {
+        name: unreachable[name].message if name in unreachable else "it did not answer"
+        for name in (*run.all_nodes, *run.reported.by_host)
+    }
+    try:
+        replies, problems = run.finder.broadcast(leftovers).collect(
+            "kill_leftovers", {"run_id": run.plan.run_id}, "leftovers"
+        )
+    except Interrupted as error:
+        message = f"interrupted; run {run.plan.run_id} was stopped, what is left is not known"
+        raise Interrupted(error.exit_code, message) from None
+    leftovers.update({name: problem.message for name, problem in problems.items()})
+    leftovers.update({name: len(reply["survivors"]) for name, reply in replies.items()})
+    return leftovers
