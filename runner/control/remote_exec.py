@@ -50,35 +50,29 @@ class RemoteCommand(WaitLoop):
         self._deadline = time.monotonic() + timeout_s + TIMEOUT_MARGIN_S
         self.wait()
 
-    def pending(self) -> list[str]:
-        """Return the nodes where it has not ended."""
+    def _pending(self) -> list[str]:
         return [name for name, result in self.results.items() if not result.is_done]
 
-    def deadline(self, name: str) -> float:
-        """Return the common deadline."""
+    def _deadline_of(self, name: str) -> float:
         del name
         return self._deadline
 
-    def on_late(self, name: str) -> None:
-        """Stop waiting for a node."""
-        self.on_lost(name, "it did not report in time that the command has ended")
+    def _on_late(self, name: str) -> None:
+        self._on_lost(name, "it did not report in time that the command has ended")
 
-    def on_lost(self, name: str, reason: str) -> None:
-        """Note that the command may still be running on a node."""
+    def _on_lost(self, name: str, reason: str) -> None:
         result = self.results[name]
         result.problem, result.unverified = f"lost: {reason}; the command may go on there", True
         self._show(name, "lost")
 
-    def on_signal(self, signum: int) -> None:
-        """Have every host end it; at the second signal, wait for none of them."""
+    def _on_signal(self, signum: int) -> None:
         timeout_s = 0 if self.received_signal else COMMAND_KILL_TIMEOUT_S
         self._deadline = min(self._deadline, time.monotonic() + timeout_s)
         self.received_signal = signum
-        for name in self.pending():
+        for name in self._pending():
             self.sessions[name].request("kill")
 
-    def on_frame(self, name: str, frame: Frame) -> None:
-        """Take output, or the end."""
+    def _on_frame(self, name: str, frame: Frame) -> None:
         result = self.results[name]
         if frame.kind == "output":
             buffer = result.stdout if frame.data["stream"] == "out" else result.stderr

@@ -221,16 +221,16 @@ class _Pause(WaitLoop):
         self.stop_requested_on = ""
         self._end = end
 
-    def pending(self) -> Collection[str]:
+    def _pending(self) -> Collection[str]:
         return self.sessions.keys()
 
-    def is_finished(self) -> bool:
+    def _is_finished(self) -> bool:
         return bool(self.stop_requested_on) or time.monotonic() >= self._end
 
-    def tick(self) -> float:
+    def _tick(self) -> float:
         return max(0.0, min(TICK_S, self._end - time.monotonic()))
 
-    def on_frame(self, name: str, frame: Frame) -> None:
+    def _on_frame(self, name: str, frame: Frame) -> None:
         if frame.data.get("stop_requested"):
             self.stop_requested_on = name
 

@@ -9,26 +9,13 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import Callable, Container, Iterator, Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
 
+from runner.control.rpc.log_file import LogFile
 from runner.control.rpc.session import HostSession
 from runner.core.model.plan import NodePlan
 from runner.core.protocol.events import Event, RankStarted, parse
 from runner.core.protocol.paths import PROGRAM_LOG, STACKS_LOG, STREAMS, rank_source
-from runner.core.protocol.remote_files import CHUNK
-
-
-@dataclass
-class _TailedFile:
-    """One followed file, read up to `offset`."""
-
-    source: str
-    stream: str
-    offset: int = 0
-    is_started: bool = False
-    is_complete: bool = False
 
 
 class LogTailer:
@@ -56,16 +43,19 @@ class LogTailer:
         self._attempt = node_plan.order.attempt
         self._sink = sink
         self._start_at = start_at
-        self._events = _TailedFile("events", "")
+        self._events = LogFile("events", "", self._attempt)
         self._logs, self._ranks = logs, ranks
         chosen_ranks = [rank for rank in node_plan.ranks if self._is_wanted(rank)]
         sources = [*([PROGRAM_LOG] if ranks is None else []), *map(rank_source, chosen_ranks)]
         log_streams = list(itertools.product(sources, STREAMS))
         if ranks is None:
             log_streams.append((STACKS_LOG, "out"))
-        self._files = [self._events, *(_TailedFile(*pair) for pair in log_streams if logs)]
-        self._pending_reads: dict[int, _TailedFile] = {}
-        self._held_back: list[_TailedFile] = []
+        self._files = [
+            self._events,
+            *(LogFile(*pair, self._attempt) for pair in log_streams if logs),
+        ]
+        self._pending_reads: dict[int, LogFile] = {}
+        self._held_back: list[LogFile] = []
         self._partial_line = b""
 
     @property
@@ -104,8 +94,7 @@ class LogTailer:
         file = self._pending_reads.pop(request_id, None)
         if file is None:
             return
-        file.offset = offset + len(chunk)
-        file.is_started, file.is_complete = True, eof
+        file.on_chunk(offset, len(chunk), eof=eof)
         if file is self._events:
             for event in self._parse(chunk):
                 self._discover_rank(session, event)
@@ -128,7 +117,7 @@ class LogTailer:
         source = rank_source(body.rank)
         if all(file.source != source for file in self._files):
             for stream in STREAMS:
-                self._files.append(_TailedFile(source, stream))
+                self._files.append(LogFile(source, stream, self._attempt))
                 self._request(session, self._files[-1])
 
     def reopen(self) -> None:
@@ -142,12 +131,9 @@ class LogTailer:
         for file in held_back:
             self._request(session, file)
 
-    def _request(self, session: HostSession, file: _TailedFile) -> None:
-        request: dict[str, Any] = {"source": file.source, "stream": file.stream}
-        request["attempt"] = self._attempt
-        if file is not self._events and file.source != STACKS_LOG and not file.is_started:
-            request.update(self._start_at)
-        request_id = session.request("read", {**request, "offset": file.offset, "n": CHUNK})
+    def _request(self, session: HostSession, file: LogFile) -> None:
+        is_log = file is not self._events and file.source != STACKS_LOG
+        request_id = file.request(session, self._start_at if is_log else {})
         self._pending_reads[request_id] = file
 
     def _parse(self, chunk: bytes) -> Iterator[Event]:

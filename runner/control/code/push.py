@@ -132,18 +132,15 @@ class CodePush(WaitLoop):
     def _all_targets(self) -> Iterable[PushTarget]:
         return self.targets.values()
 
-    def pending(self) -> list[str]:
-        """Return the nodes that have not stored the release."""
+    def _pending(self) -> list[str]:
         return [name for name, target in self.targets.items() if not target.is_done]
 
-    def tick(self) -> float:
-        """Queue the next part of the stream."""
+    def _tick(self) -> float:
         self._start_stream()
         self._report()
         return IDLE_POLL_S if self._stream is None else 0.0 if self._pump() else BUSY_POLL_S
 
-    def on_frame(self, name: str, frame: Frame) -> None:
-        """Take what a host lacks, has stored or refuses."""
+    def _on_frame(self, name: str, frame: Frame) -> None:
         target = self.targets[name]
         if frame.kind == "missing":
             files = self._snapshot.manifest.files
@@ -160,14 +157,12 @@ class CodePush(WaitLoop):
             self._show(name, "has the code")
             self._reoffer(target.store_id, stored=True)
         elif frame.kind == "refused":
-            self.on_lost(name, f"could not store the code: {frame.data['reason']}")
+            self._on_lost(name, f"could not store the code: {frame.data['reason']}")
 
-    def on_closed(self, name: str, reason: str) -> None:
-        """Handle the end of the connection to a host."""
-        self.on_lost(name, f"the connection to it broke while the code was pushed: {reason}")
+    def _on_closed(self, name: str, reason: str) -> None:
+        self._on_lost(name, f"the connection to it broke while the code was pushed: {reason}")
 
-    def on_lost(self, name: str, reason: str) -> None:
-        """Leave out a host."""
+    def _on_lost(self, name: str, reason: str) -> None:
         target = self.targets[name]
         if target.session.idle_s > self.lost_s:
             target.session.close()

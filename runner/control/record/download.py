@@ -97,13 +97,13 @@ class _PullLoop(WaitLoop):
         super().__init__(sessions, inbox, lost_s)
         self._downloads = downloads
 
-    def pending(self) -> list[str]:
+    def _pending(self) -> list[str]:
         return [name for name, download in self._downloads.items() if not download.is_done]
 
-    def on_frame(self, name: str, frame: Frame) -> None:
+    def _on_frame(self, name: str, frame: Frame) -> None:
         self._downloads[name].receive(frame)
 
-    def on_lost(self, name: str, reason: str) -> None:
+    def _on_lost(self, name: str, reason: str) -> None:
         self._downloads[name].fail(reason)
 
 

@@ -1,4 +1,4 @@
-"""The logs of a run as they are now, rank after rank: read ahead, shown in order."""
+"""Log reader: the logs of a run as they are now, read ahead and shown rank after rank."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from runner.control.rpc.log_file import LogFile
 from runner.control.rpc.session import HostSession, Inbox
 from runner.control.rpc.wait import TICK_S, WaitLoop
 from runner.core.codec import encode
@@ -15,24 +16,9 @@ from runner.core.model.plan import NodePlan
 from runner.core.protocol.events import RankStarted, parse
 from runner.core.protocol.frames import Frame
 from runner.core.protocol.paths import STREAMS, rank_source
-from runner.core.protocol.remote_files import CHUNK
 
 READ_AHEAD = 32
-"""So many files are asked for before it is their turn."""
-
-
-@dataclass
-class _LogFile:
-    """One file: who has it, and what came of it so far."""
-
-    node_plan: NodePlan
-    rank: int
-    stream: str
-    buffered: bytes = b""
-    offset: int = 0
-    is_started: bool = False
-    is_requested: bool = False
-    is_complete: bool = False
+"""How many files are requested before it is their turn."""
 
 
 class RankDiscovery(WaitLoop):
@@ -40,8 +26,8 @@ class RankDiscovery(WaitLoop):
 
     def __init__(self, sessions: Mapping[str, HostSession], inbox: Inbox, lost_s: float) -> None:
         super().__init__(sessions, inbox, lost_s)
-        self._event_bytes: dict[str, bytes] = {}
-        self._pending: set[str] = set()
+        self._events: dict[str, LogFile] = {}
+        self._text: dict[str, bytes] = {}
 
     def ranks_by_node(self, node_plans: Sequence[NodePlan]) -> dict[str, tuple[int, ...]]:
         """Return the ranks that were started on each node that answers.
@@ -49,48 +35,35 @@ class RankDiscovery(WaitLoop):
         Raises:
             Interrupted: By a signal.
         """
-        for node_plan in node_plans:
-            if node_plan.node in self.sessions:
-                session = self.sessions[node_plan.node]
-                session.request("follow", {"order": encode(node_plan.order), "read_only": True})
-                self._event_bytes[node_plan.node] = b""
-                self._pending.add(node_plan.node)
-                self._request(node_plan.node)
+        connected = [each for each in node_plans if each.node in self.sessions]
+        for node_plan in connected:
+            name = node_plan.node
+            self._events[name], self._text[name] = LogFile("events", "", 0), b""
+            _follow(self.sessions[name], node_plan)
+            self._events[name].request(self.sessions[name], wait=False)
         self.wait()
-        return {
-            node_plan.node: self._started_ranks(node_plan)
-            for node_plan in node_plans
-            if node_plan.node in self._event_bytes
-        }
+        return {each.node: self._started_ranks(each) for each in connected}
 
-    def pending(self) -> set[str]:
-        """Return the nodes whose events are not read to their end."""
-        return self._pending
+    def _pending(self) -> list[str]:
+        return [name for name, file in self._events.items() if not file.is_complete]
 
-    def on_lost(self, name: str, reason: str) -> None:
-        """Go on without a node."""
+    def _on_lost(self, name: str, reason: str) -> None:
         del reason
-        self._pending.discard(name)
+        self._events[name].is_complete = True
 
-    def _request(self, name: str) -> None:
-        source = {"source": "events", "stream": "", "attempt": 0, "wait": False}
-        request = {**source, "offset": len(self._event_bytes[name]), "n": CHUNK}
-        self.sessions[name].request("read", request)
-
-    def on_frame(self, name: str, frame: Frame) -> None:
-        """Take a part of a node's events."""
+    def _on_frame(self, name: str, frame: Frame) -> None:
+        file = self._events[name]
         if frame.kind == "refused":
-            self._pending.discard(name)
+            file.is_complete = True
         elif frame.kind == "data":
-            self._event_bytes[name] += frame.payload
-            if frame.data["eof"]:
-                self._pending.discard(name)
-            else:
-                self._request(name)
+            self._text[name] += frame.payload
+            file.on_chunk(frame.data["offset"], len(frame.payload), eof=bool(frame.data["eof"]))
+            if not file.is_complete:
+                file.request(self.sessions[name], wait=False)
 
     def _started_ranks(self, node_plan: NodePlan) -> tuple[int, ...]:
         ranks = set()
-        for line in self._event_bytes[node_plan.node].decode(errors="replace").splitlines():
+        for line in self._text[node_plan.node].decode(errors="replace").splitlines():
             with contextlib.suppress(ValueError):
                 event = parse(line)
                 is_ours = event.attempt == node_plan.order.attempt
@@ -99,16 +72,30 @@ class RankDiscovery(WaitLoop):
         return tuple(sorted(ranks))
 
 
+@dataclass
+class _RankLog:
+    """One log of a rank, and the part of it that is not shown yet."""
+
+    node: str
+    rank: int
+    file: LogFile
+    buffered: bytes = b""
+    is_requested: bool = False
+
+
 class LogDump(WaitLoop):
     """The logs of some ranks.
 
     Args:
         sessions: The hosts that answer, by node.
-        inbox: Where all sessions put what they hear.
+        inbox: Where all sessions put what they receive.
         lost_s: How long a host may be silent.
         show: Takes (node, rank, stream, bytes), rank after rank, in order per file.
-        begin: Where each log begins, as for `control.follow.Follower`.
-        full: Whether `show` has as much as it can take for now.
+        start_at: Where each log begins, as for `LogFile.request`.
+        is_full: Returns whether `show` can take no more for now.
+
+    Attributes:
+        problems: Why the logs of a node are missing or incomplete.
     """
 
     def __init__(
@@ -122,79 +109,66 @@ class LogDump(WaitLoop):
     ) -> None:
         super().__init__(sessions, inbox, lost_s)
         self._show, self._start_at, self._is_full = show, start_at, is_full
-        self._logs: list[_LogFile] = []
-        self._requests: dict[tuple[str, int], _LogFile] = {}
+        self._logs: list[_RankLog] = []
+        self._requests: dict[tuple[str, int], _RankLog] = {}
         self.problems: dict[str, Problem] = {}
 
     def run(self, node_plans: Sequence[NodePlan], ranks: Sequence[int]) -> None:
-        """Show all that these ranks wrote until now; `problems` says whose could not be had.
+        """Show all that these ranks have written until now.
 
         Raises:
             Interrupted: By a signal.
         """
         for node_plan in node_plans:
             node_ranks = [rank for rank in node_plan.ranks if rank in ranks]
-            if not node_ranks:
-                continue
             session = self.sessions.get(node_plan.node)
-            if session is None:
+            if not node_ranks or session is None:
                 continue
-            session.request("follow", {"order": encode(node_plan.order), "read_only": True})
-            self._logs += [
-                _LogFile(node_plan, *pair) for pair in itertools.product(node_ranks, STREAMS)
-            ]
+            _follow(session, node_plan)
+            for rank, stream in itertools.product(node_ranks, STREAMS):
+                file = LogFile(rank_source(rank), stream, node_plan.order.attempt)
+                self._logs.append(_RankLog(node_plan.node, rank, file))
         self.wait()
 
-    def pending(self) -> set[str]:
-        """Return the nodes whose logs are not read to their end."""
-        return {log.node_plan.node for log in self._logs}
+    def _pending(self) -> set[str]:
+        return {log.node for log in self._logs}
 
-    def tick(self) -> float:
+    def _tick(self) -> float:
         """Show what can be shown and request what comes next; of later files, the beginning."""
         while self._logs:
             log = self._logs[0]
             chunk, log.buffered = log.buffered, b""
             if chunk:
-                self._show(log.node_plan.node, log.rank, log.stream, chunk)
-            if not log.is_complete:
+                self._show(log.node, log.rank, log.file.stream, chunk)
+            if not log.file.is_complete:
                 if not log.is_requested and not self._is_full():
                     self._request(log)
                 break
             del self._logs[0]
         for log in self._logs[1:READ_AHEAD]:
-            if not log.is_started and not log.is_requested:
+            if not log.file.is_started and not log.is_requested:
                 self._request(log)
         return TICK_S
 
-    def _request(self, log: _LogFile) -> None:
-        start_at = {} if log.is_started else self._start_at
-        source = {"source": rank_source(log.rank), "stream": log.stream, "wait": False}
-        request = {
-            **source,
-            "attempt": log.node_plan.order.attempt,
-            "offset": log.offset,
-            "n": CHUNK,
-        }
-        request_id = self.sessions[log.node_plan.node].request("read", {**request, **start_at})
-        self._requests[log.node_plan.node, request_id] = log
+    def _request(self, log: _RankLog) -> None:
+        request_id = log.file.request(self.sessions[log.node], self._start_at, wait=False)
+        self._requests[log.node, request_id] = log
         log.is_requested = True
 
-    def on_frame(self, name: str, frame: Frame) -> None:
-        """Take a part of a log."""
-        if frame.kind == "data":
-            log = self._requests.pop((name, frame.data["id"]), None)
-            if log is None:
-                return
-            log.buffered = frame.payload
-            log.offset = frame.data["offset"] + len(frame.payload)
-            log.is_started, log.is_requested, log.is_complete = True, False, bool(frame.data["eof"])
+    def _on_frame(self, name: str, frame: Frame) -> None:
+        if frame.kind == "refused":
+            self._on_lost(name, str(frame.data["reason"]))
+        elif frame.kind == "data" and (log := self._requests.pop((name, frame.data["id"]), None)):
+            log.buffered, log.is_requested = frame.payload, False
+            log.file.on_chunk(frame.data["offset"], len(frame.payload), eof=bool(frame.data["eof"]))
             if "error" in frame.data:
                 message = f"the end of a log cannot be read: {frame.data['error']}"
                 self.problems[name] = Problem(name, message)
-        elif frame.kind == "refused":
-            self.on_lost(name, str(frame.data["reason"]))
 
-    def on_lost(self, name: str, reason: str) -> None:
-        """Go on without a node."""
+    def _on_lost(self, name: str, reason: str) -> None:
         self.problems[name] = Problem(name, reason)
-        self._logs = [log for log in self._logs if log.node_plan.node != name]
+        self._logs = [log for log in self._logs if log.node != name]
+
+
+def _follow(session: HostSession, node_plan: NodePlan) -> None:
+    session.request("follow", {"order": encode(node_plan.order), "read_only": True})

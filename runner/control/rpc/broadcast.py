@@ -69,28 +69,23 @@ class Broadcast(WaitLoop):
         self.wait()
         return self._replies, self._problems
 
-    def pending(self) -> set[str]:
-        """Return the nodes that have not replied."""
+    def _pending(self) -> set[str]:
         return self.sessions.keys() - self._replies.keys() - self._problems.keys()
 
-    def deadline(self, name: str) -> float:
-        """Return the common deadline."""
+    def _deadline_of(self, name: str) -> float:
         del name
         return self._deadline
 
-    def on_frame(self, name: str, frame: Frame) -> None:
-        """Take a reply or a refusal."""
+    def _on_frame(self, name: str, frame: Frame) -> None:
         if frame.kind == self._reply_kind:
             self._replies[name] = {**frame.data, "payload": frame.payload}
             self._show(name, "done")
         elif frame.kind == "refused":
-            self.on_lost(name, f"could not {self._action}: {frame.data['reason']}")
+            self._on_lost(name, f"could not {self._action}: {frame.data['reason']}")
 
-    def on_late(self, name: str) -> None:
-        """Stop waiting for a node."""
-        self.on_lost(name, f"did not {self._action} within {self._timeout_s:g} s")
+    def _on_late(self, name: str) -> None:
+        self._on_lost(name, f"did not {self._action} within {self._timeout_s:g} s")
 
-    def on_lost(self, name: str, reason: str) -> None:
-        """Note why a node did not reply."""
+    def _on_lost(self, name: str, reason: str) -> None:
         self._problems[name] = Problem(name, reason, RETRY_HINT)
         self._show(name, "failed")

@@ -181,17 +181,14 @@ class FactsCollector(WaitLoop):
         self._problems[name] = problem
         self._show(name, state)
 
-    def pending(self) -> set[str]:
-        """Return the nodes that have neither reported nor failed."""
+    def _pending(self) -> set[str]:
         names = {node.name for node in self._spec.nodes}
         return names - self._facts.keys() - self._problems.keys()
 
-    def deadline(self, name: str) -> float:
-        """Return when a node must have reported."""
+    def _deadline_of(self, name: str) -> float:
         return self._deadlines.get(name, math.inf)
 
-    def on_frame(self, name: str, frame: Frame) -> None:
-        """Take the facts of a node, or its refusal."""
+    def _on_frame(self, name: str, frame: Frame) -> None:
         if frame.kind == "facts":
             self._show(name, "ready")
             self._facts[name] = replace(decode(Facts, frame.data["facts"]), node=name)
@@ -201,17 +198,14 @@ class FactsCollector(WaitLoop):
         ):
             self._fail(name, f"could not report its facts: {frame.data['reason']}")
 
-    def on_closed(self, name: str, reason: str) -> None:
-        """Handle a node whose agent did not start, or died."""
-        self.on_lost(name, reason)
+    def _on_closed(self, name: str, reason: str) -> None:
+        self._on_lost(name, reason)
 
-    def on_lost(self, name: str, reason: str) -> None:
-        """Explain why the agent does not run."""
+    def _on_lost(self, name: str, reason: str) -> None:
         session = self.sessions.get(name)
         banner = session.banner if session else b""
         self._add_problem(name, boot_problem(self._spec, name, banner, reason), "failed")
 
-    def on_late(self, name: str) -> None:
-        """Stop waiting for a node."""
+    def _on_late(self, name: str) -> None:
         banner = self.sessions[name].banner.decode(errors="replace").strip()
         self._fail(name, "reached, but it did not report its facts in time", banner[-500:])

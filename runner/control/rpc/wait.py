@@ -34,38 +34,38 @@ class WaitLoop:
     ) -> None:
         self.sessions, self.inbox, self.lost_s = sessions, inbox, lost_s
 
-    def pending(self) -> Collection[str]:
+    def _pending(self) -> Collection[str]:
         """Return the nodes that are still waited for."""
         raise NotImplementedError
 
-    def is_finished(self) -> bool:
+    def _is_finished(self) -> bool:
         """Return whether the wait is over."""
-        return not self.pending()
+        return not self._pending()
 
-    def tick(self) -> float:
+    def _tick(self) -> float:
         """Do what is due; return how many seconds to wait for the next frame."""
         return TICK_S
 
-    def deadline(self, name: str) -> float:
+    def _deadline_of(self, name: str) -> float:
         """Return when (monotonic) to stop waiting for a node."""
         del name
         return math.inf
 
-    def on_frame(self, name: str, frame: Frame) -> None:
+    def _on_frame(self, name: str, frame: Frame) -> None:
         """Take a frame of a pending node."""
 
-    def on_closed(self, name: str, reason: str) -> None:
+    def _on_closed(self, name: str, reason: str) -> None:
         """Handle the end of the connection to a pending node."""
-        self.on_lost(name, f"the connection to it broke: {reason}")
+        self._on_lost(name, f"the connection to it broke: {reason}")
 
-    def on_late(self, name: str) -> None:
+    def _on_late(self, name: str) -> None:
         """Handle a pending node whose deadline has passed."""
-        self.on_lost(name, "it did not answer in time")
+        self._on_lost(name, "it did not answer in time")
 
-    def on_lost(self, name: str, reason: str) -> None:
+    def _on_lost(self, name: str, reason: str) -> None:
         """Handle a pending node that will say nothing more."""
 
-    def on_signal(self, signum: int) -> None:
+    def _on_signal(self, signum: int) -> None:
         """Handle a signal to the controller.
 
         Raises:
@@ -81,16 +81,16 @@ class WaitLoop:
         """
         next_ping = next_check = 0.0
         while True:
-            timeout_s = self.tick()
-            if self.is_finished():
+            timeout_s = self._tick()
+            if self._is_finished():
                 return
             with contextlib.suppress(queue.Empty):
                 self._dispatch(*self.inbox.get(timeout=timeout_s))
             now = time.monotonic()
             if now >= next_check:
                 next_check = now + TICK_S
-                for name in [name for name in self.pending() if now >= self.deadline(name)]:
-                    self.on_late(name)
+                for name in [name for name in self._pending() if now >= self._deadline_of(name)]:
+                    self._on_late(name)
             if now >= next_ping:  # however busy the inbox is
                 next_ping = now + PING_S
                 self._check_silence()
@@ -101,17 +101,17 @@ class WaitLoop:
     def _dispatch(self, session: HostSession | None, frame: Frame) -> None:
         if session is None:
             if frame.kind == "signal":
-                self.on_signal(int(frame.data["signal"]))
+                self._on_signal(int(frame.data["signal"]))
             return  # another kind answers a question of an attempt that is over
         name = session.node.name
         if frame.kind in ("reconnected", "admitted"):  # meant for an attempt that is over
             session.close()
-        elif name not in self.pending() or not self._is_current(session):
+        elif name not in self._pending() or not self._is_current(session):
             return
         elif frame.kind == "closed":
-            self.on_closed(name, str(frame.data["reason"]))
+            self._on_closed(name, str(frame.data["reason"]))
         else:
-            self.on_frame(name, frame)
+            self._on_frame(name, frame)
 
     def _is_current(self, session: HostSession) -> bool:
         """Return whether a session is the node's own, or one that is about to be."""
@@ -119,11 +119,11 @@ class WaitLoop:
         return current is session or (current is None and not session.closed_locally)
 
     def _check_silence(self) -> None:
-        for name in list(self.pending()):
+        for name in list(self._pending()):
             session = self.sessions.get(name)
             if session is None:
                 continue
             if session.idle_s > self.lost_s:
-                self.on_lost(name, f"nothing was heard from it for {session.idle_s:.0f} s")
+                self._on_lost(name, f"nothing was heard from it for {session.idle_s:.0f} s")
             elif session.closed and self.inbox.empty():
-                self.on_lost(name, "the connection to it is gone")
+                self._on_lost(name, "the connection to it is gone")

@@ -47,20 +47,16 @@ class Recorder(WaitLoop):
         """Receive a frame of a host."""
         self.inbox.put((self.sessions[name], Frame(kind, data)))
 
-    def pending(self) -> set[str]:
-        """Return the hosts that have not ended."""
+    def _pending(self) -> set[str]:
         return self.sessions.keys() - self.seen.keys()
 
-    def deadline(self, name: str) -> float:
-        """Return the deadline of a host."""
+    def _deadline_of(self, name: str) -> float:
         return self.deadlines.get(name, math.inf)
 
-    def on_frame(self, name: str, frame: Frame) -> None:
-        """Note an answer."""
+    def _on_frame(self, name: str, frame: Frame) -> None:
         self.seen[name] = frame.kind
 
-    def on_lost(self, name: str, reason: str) -> None:
-        """Note a reason."""
+    def _on_lost(self, name: str, reason: str) -> None:
         self.seen[name] = reason
 
 
