@@ -1,4 +1,4 @@
-"""Facts for `dry_run=offline`: what a plan needs, taken from the YAML or assumed, and said so."""
+"""Assumed facts for `dry_run=offline`: taken from the YAML, or assumed and named as such."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ASSUMED_PORT = 29500
 
 
 def assumed_facts(spec: Spec) -> tuple[Spec, dict[str, Facts], list[str]]:
-    """Return the spec and facts of a plan that contacts nobody, and what was assumed for it."""
+    """Return the spec and facts for a plan made without contacting hosts, and the assumptions."""
     addressed = spec.nodes if spec.rendezvous.torch_assigns_ranks else spec.nodes[:1]
     nodes = tuple(
         replace(node, addr=node.addr or node.host) if node in addressed else node
@@ -23,7 +23,7 @@ def assumed_facts(spec: Spec) -> tuple[Spec, dict[str, Facts], list[str]]:
         "every rank has one core (OMP_NUM_THREADS)",
     ]
     if len(nodes) > 1 and spec.rendezvous.torch_assigns_ranks:
-        assumed.append("each host is reached at the address by which we know it")
+        assumed.append("each host is reached at the address given here")
     elif len(nodes) > 1:
         rendezvous = f"the ranks meet at {nodes[0].addr}"
         assumed.append(f"{rendezvous}; each host's interface is found at launch")

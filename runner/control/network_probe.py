@@ -1,4 +1,4 @@
-"""Have the hosts of a cluster try to reach each other, over the connections that are open."""
+"""Network probe: the hosts of a cluster try to reach each other and to resolve their names."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from runner.core.model.spec import Node, Spec
 from runner.core.planning import addresses
 
 LISTEN_TIMEOUT_S, PROBE_TIMEOUT_S = 10.0, 30.0
-"""A host that answers pings, but not this, is waited for so long."""
+"""How long to wait for a host that answers pings but not the probe."""
 
 
 class NetworkProber:
-    """Looks at the network between hosts whose facts are known.
+    """Probes the network between hosts whose facts are known.
 
     Args:
         spec: The cluster.
         sessions: The hosts, by node.
-        inbox: Where all sessions put what they hear.
+        inbox: Where all sessions put what they receive.
         show: Takes (node, state in a few words) whenever that changes.
     """
 
@@ -41,13 +41,13 @@ class NetworkProber:
     def run(
         self, nodes: tuple[Node, ...], facts: Mapping[str, Facts], *, pairs: bool, names: bool
     ) -> NetworkProbe | None:
-        """Return what these nodes found; None where there is nothing between them to look at.
+        """Return what these nodes found; None if there is nothing to probe between them.
 
         Args:
-            nodes: The ready ones, the master first if it is among them.
-            facts: Theirs.
-            pairs: Whether they are to reach each other.
-            names: Whether they are to look up each other's names.
+            nodes: The ready nodes, the master first if it is among them.
+            facts: Their facts.
+            pairs: Whether to try every connection between two of them.
+            names: Whether they look up each other's names.
 
         Raises:
             Interrupted: By a signal.
@@ -79,7 +79,7 @@ class NetworkProber:
         )
 
     def _listen(self, probe: NetworkProbe, facts: Mapping[str, Facts], token: str) -> NetworkProbe:
-        """Have every node listen; return where."""
+        """Have every node listen; return the probe with their addresses."""
         listen_addrs = {
             name: entry.address for name, entry in probe.endpoints.items() if entry.address
         }
@@ -114,7 +114,7 @@ class NetworkProber:
     def _store_target(
         self, listen_addrs: Mapping[str, str], facts: Mapping[str, Facts]
     ) -> Target | None:
-        """Return where torch's store would listen."""
+        """Return the address at which torch's store would listen."""
         master = self._spec.master
         port = facts[master.name].reserved_port
         numeric = bool(master.addr) and addresses.is_numeric(master.addr or "")

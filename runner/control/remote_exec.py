@@ -15,10 +15,10 @@ from runner.core.protocol.frames import Frame
 from runner.core.protocol.timing import COMMAND_KILL_TIMEOUT_S
 
 MAX_OUTPUT_BYTES = 4 << 20
-"""Bytes kept of what one host prints; the rest is dropped, and that is said."""
+"""Bytes kept of the output of one host; the rest is dropped, and reported as such."""
 
 TIMEOUT_MARGIN_S = 15.0
-"""What a host may take beyond the command's own limit to end it."""
+"""How much longer than the command's limit a host may take to end it."""
 
 
 class RemoteCommand(WaitLoop):

@@ -1,4 +1,4 @@
-"""The runs of a cluster's hosts: who has which, and what is on record of one."""
+"""Discovery of runs on the hosts of a cluster, and of the record of one."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from runner.workflows.host_pool import HostPool, open_host_pool
 
 @dataclass(frozen=True)
 class RunRecord:
-    """All that a host has on record of a run: its plan, its configuration, and `info`."""
+    """What a host has on record of a run: its plan, its configuration and `info`."""
 
     plan: Plan
     config_yaml: str
@@ -39,11 +39,10 @@ class RunFinder:
     Attributes:
         pool: The connections.
         console: Where the verb shows its progress.
-        facts: What those hosts say of themselves.
-        unreachable: Why the others cannot be asked.
-        unreadable_runs: How many runs of others there are on each host that we may not look into.
-        clock_offsets: How far each host's clock is ahead of the one that answered first, in
-            seconds.
+        facts: The facts of these hosts.
+        unreachable: Why each of the others cannot be asked.
+        unreadable_runs: How many runs of other users each host has that this user cannot read.
+        clock_offsets: The time on each host when it answered, to compare their clocks.
     """
 
     def __init__(self, pool: HostPool, console: Console, *, gpus: bool = False) -> None:
@@ -83,7 +82,7 @@ class RunFinder:
         return sorted(runs, key=lambda run: (run.info.launched_at or _last_change(run), run.run_id))
 
     def find(self, run_id: str, *, own_only: bool = True) -> RemoteRun:
-        """Return the run of that name, or the latest one for "" and "latest".
+        """Return a run by its id, or the latest one for "" and "latest".
 
         Raises:
             NotReady: There is none.
@@ -98,13 +97,13 @@ class RunFinder:
         raise NotReady([self._run_not_found(run_name)])
 
     def load_record(self, run: RemoteRun) -> RunRecord:
-        """Return what is on record of a run, from the first host that has all of it.
+        """Return the record of a run, from the first host that has it.
 
-        Those of its last attempt come first: the others know nothing of it. Where nodes may join,
-        it is the one that knows of the most.
+        Hosts of its last attempt come first. If nodes may join, it is the record with the most
+        nodes.
 
         Raises:
-            NotReady: No host that answers has it, or not so that it can be read.
+            NotReady: No host that answers has a readable record.
         """
         all_problems: list[Problem] = []
         best: RunRecord | None = None
@@ -127,7 +126,7 @@ class RunFinder:
         raise NotReady(all_problems or [self._run_not_found(run.run_id)])
 
     def retarget_to_run(self, plan: Plan) -> Spec:
-        """Have contact with the nodes of a run from now on, by the limits it was started with."""
+        """Work with the nodes of a run from now on, with the limits it was started with."""
         spec = self.pool.spec
         known_nodes = self._nodes
         order = plan.nodes[0].order
@@ -147,7 +146,7 @@ class RunFinder:
         return run_spec
 
     def reconnect_all(self) -> None:
-        """Try all hosts of the cluster once more, those of a run or not.
+        """Try to reach all hosts of the cluster again.
 
         Raises:
             Interrupted: By a signal.
@@ -159,7 +158,7 @@ class RunFinder:
 
     @contextlib.contextmanager
     def without_status(self) -> Iterator[None]:
-        """Show no states of what is asked in here, again and again."""
+        """Show no states of the requests made meanwhile."""
         show_status, self._show_status = self._show_status, lambda _, __: None
         try:
             yield
@@ -167,7 +166,7 @@ class RunFinder:
             self._show_status = show_status
 
     def broadcast(self, names: Container[str] | None = None) -> Broadcast:
-        """Return a request to these hosts, or to all of them that answer."""
+        """Return a broadcast to these hosts, or to all that are connected."""
         spec, sessions = self.pool.spec, self.pool.sessions
         open_sessions = {n: s for n, s in sessions.items() if not s.closed}
         targets = {n: s for n, s in open_sessions.items() if names is None or n in names}
@@ -186,13 +185,13 @@ class RunFinder:
 def open_run_finder(
     composed: LaunchRequest, verb: str, *, plain: bool = False, gpus: bool = False
 ) -> Iterator[RunFinder]:
-    """Offer the hosts of a cluster for one verb; its end closes all, the console too.
+    """Connect to the hosts of a cluster for one verb; at the end all is closed, the console too.
 
-    The verb's name is what people see who list the processes of a host. `plain` is a console
-    that shows no states, `gpus` asks for what runs on the GPUs.
+    The verb's name appears in `ps` on the hosts. With `plain` the console shows no states;
+    `gpus` also asks for the processes on the GPUs.
 
     Raises:
-        NotReady: None of them answers.
+        NotReady: No host answers.
     """
     names = [node.name for node in composed.spec.nodes]
     console = (
@@ -209,7 +208,7 @@ def _completeness(record: RunRecord) -> tuple[int, int]:
 
 
 def _latest_info(statuses: Mapping[str, HostRunStatus]) -> RunInfo:
-    """Return what the host of the latest attempt says of the run."""
+    """Return the info of the host that has the latest attempt."""
     return max((status.info for status in statuses.values()), key=lambda info: info.attempt)
 
 
@@ -218,10 +217,10 @@ def _last_change(run: RemoteRun) -> float:
 
 
 def _parse_record(reply: Mapping[str, Any], run_id: str) -> RunRecord:
-    """Return what a host has on record.
+    """Return the record in a reply.
 
     Raises:
-        ValueError, KeyError: It is not whole, or of another run.
+        ValueError, KeyError: It is incomplete, or of another run.
     """
     plan, info = (json.loads(reply[name]) for name in ("plan", "info"))
     record = RunRecord(decode(Plan, plan), reply["config"], decode(RunInfo, info))

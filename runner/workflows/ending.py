@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from runner.control.attempt.monitor import AttemptMonitor
 from runner.control.record.run_store import RunStore
+from runner.core.model.plan import Plan
 from runner.core.outcome.diagnosis import diagnose
 from runner.core.outcome.verdict import Verdict
-from runner.core.model.plan import Plan
 from runner.core.protocol.remote_files import LOG
 from runner.ui.console.plain import Console
 from runner.ui.reports import report

@@ -1,4 +1,4 @@
-"""What `check` learns of a cluster, and what its checks find in that."""
+"""Preflight of a cluster: what the verb `check` collects, and what the checks find in it."""
 
 from __future__ import annotations
 
@@ -23,9 +23,7 @@ from runner.workflows.host_pool import HostPool
 def run_preflight(
     composed: LaunchRequest, pool: HostPool, skip: Collection[str]
 ) -> dict[str, list[Finding]]:
-    """Return what every check finds but those of `skip`, and those that the YAML leaves out.
-
-    Nothing is started or changed.
+    """Return the findings of every check that is not skipped; nothing is started or changed.
 
     Raises:
         Interrupted: By a signal.
@@ -56,7 +54,7 @@ def _facts_request(spec: Spec, node: Node, context: CheckContext) -> FactsReques
 def _local_context(
     composed: LaunchRequest, pool: HostPool, skipped: Collection[str]
 ) -> CheckContext:
-    """Return what is known without any host: what the project names, and the code to push."""
+    """Return what is known without any host: the project's requirements, and the code to push."""
     context = CheckContext(pool.spec, {})
     if "packages" not in skipped:
         context = replace(context, requirements=project_requirements(context.spec, Path.cwd()))

@@ -12,8 +12,8 @@ from runner.control.code.source import CodeSource
 from runner.core.errors import NotReady, Problem
 from runner.core.model.facts import Facts, FactsRequest
 from runner.core.model.launch_request import LaunchRequest
-from runner.core.model.spec import Node, Spec
 from runner.core.model.plan import Plan
+from runner.core.model.spec import Node, Spec
 from runner.core.planning.build_plan import build_plan
 from runner.core.planning.facts_request import facts_request
 from runner.core.planning.readiness import problems_of

@@ -371,7 +371,7 @@ def test_a_file_that_grows_meanwhile(cluster: Cluster) -> None:
     grower.join()
     assert held.is_set()
     assert [str(each).splitlines()[0] for each in told.problems] == [
-        "gpu1: outputs/gpu1/results/growing: changes while it is fetched"
+        "gpu1: outputs/gpu1/results/growing: keeps changing during the download"
     ]
     assert cluster.outputs_here() == set()
     assert log.read_bytes().startswith((cluster.home / "logs/gpu1/rank_0.out").read_bytes())

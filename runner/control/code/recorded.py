@@ -1,4 +1,4 @@
-"""The code of a past run that is to run once more: that very code, or nothing is started."""
+"""Recorded code of a past run: a rerun uses exactly that code, or is refused."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ CURRENT_CODE_HINT = "or start it without rerun, with the code there is now"
 
 
 class RerunCode:
-    """Recorded code: a release the hosts may still hold, or our shipped tasks as they were.
+    """The code of a past run: a release the hosts may still have, or the shipped tasks.
 
-    The tree here is hashed meanwhile: it may be what a host lacks.
+    The project is hashed in the background, because it may be the release that a host lacks.
     """
 
     def __init__(self, recorded: RecordedCode, spec: Spec, cwd: Path, exclude: Path) -> None:
-        """Look at the code there is here.
+        """Begin a snapshot of the project.
 
         Args:
             recorded: The past run.
             spec: What to run.
-            cwd: The folder the user stands in.
-            exclude: The new run's record, which is no part of the code.
+            cwd: The current folder.
+            exclude: The record of the new run, which is left out.
 
         Raises:
-            ConfigError: It needs shipped tasks that are not those of this version.
+            ConfigError: It ran shipped tasks of another version.
         """
         self.notes: tuple[str, ...] = ()
         self._recorded = recorded
@@ -49,14 +49,14 @@ class RerunCode:
 
     @property
     def code(self) -> CodeRef:
-        """What a plan has to know of it."""
+        """The reference to it in a plan."""
         return self._recorded.code
 
     def snapshot_if_needed(self, facts: Mapping[str, Facts]) -> Snapshot | None:
-        """Return what brings the release to the hosts that lack it; None where all have it.
+        """Return the snapshot if hosts lack the release; None if all have it.
 
         Raises:
-            NotReady: Some lack it, and it is not what is here.
+            NotReady: Some lack it, and the project here is not that release.
         """
         lacking = sorted(name for name, node_facts in facts.items() if not node_facts.has_release)
         if not self.code.release or not lacking:
@@ -75,8 +75,8 @@ class RerunCode:
     def _restore_hint(self) -> str:
         commit = self.code.commit
         if not commit:
-            return "bring the code here back to what it was, and start again"
-        changed = ", bring back what was not committed then" if commit.endswith("+") else ""
+            return "restore the code here as it was, and start again"
+        changed = ", restore what was not committed" if commit.endswith("+") else ""
         return f"git checkout {commit.rstrip('+')}{changed}, and start again"
 
 

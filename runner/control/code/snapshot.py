@@ -1,4 +1,4 @@
-"""The code as it is now: hashed while hosts are being reached, read once for all of them."""
+"""Snapshot of the project: hashed while hosts are being connected, read once for all of them."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from runner.core.model.spec import Spec
 CHUNK = 256 << 10
 MB = 1_000_000
 MIN_LISTED_DIVISOR = 200
-"""What is less than such a part of the whole is not worth a line."""
+"""Entries smaller than this fraction of the whole are not listed."""
 
 
 class Snapshot:
-    """One release in the making, on this machine.
+    """The project as it is now, to be pushed as a release.
 
-    What can be wrong with it without reading the files is found by `take`; the rest by the first
-    use of `manifest` or `code`, which wait until all is hashed.
+    `take` finds the problems that show without reading files; the others are raised by the first
+    use of `manifest` or `code`, which wait until all files are hashed.
     """
 
     def __init__(self, source_tree: worktree.WorkTree, cwd: Path, script: str) -> None:
@@ -45,11 +45,11 @@ class Snapshot:
 
         Args:
             spec: Its `deploy` and `task`.
-            cwd: The folder the user stands in.
-            exclude: The run's record, which is no part of the code.
+            cwd: The current folder.
+            exclude: The record of the run, which is left out.
 
         Raises:
-            ConfigError: There is too much of it, or the task's script is no part of it.
+            ConfigError: It is too large, or the task's script is not part of it.
         """
         source_tree = worktree.scan(cwd, exclude)
         if source_tree.size > spec.deploy.max_mb * MB:
@@ -62,7 +62,7 @@ class Snapshot:
 
     @property
     def manifest(self) -> Manifest:
-        """What the release holds.
+        """The files of the release.
 
         Raises:
             NotReady: A file could not be read, or changed while it was.
@@ -78,7 +78,7 @@ class Snapshot:
 
     @property
     def code(self) -> CodeRef:
-        """What a plan has to know of it."""
+        """The reference to it in a plan."""
         self._wait()
         subdirectory = _relative_to_root(self._cwd, self._source_tree.root)
         return CodeRef(
@@ -97,7 +97,7 @@ class Snapshot:
         """Yield a file in chunks.
 
         Raises:
-            NotReady: It is no longer what was hashed.
+            NotReady: It has changed since it was hashed.
         """
         digest, remaining = hashlib.sha256(), file.size
         try:
@@ -139,7 +139,7 @@ class Snapshot:
                 os.fsdecode(error.filename or source_tree.root), source_tree.root
             )
             self._error = NotReady([_unreadable_problem(path, error)])
-        except BaseException as error:  # noqa: BLE001 (an empty release must not pass for this one)
+        except BaseException as error:  # noqa: BLE001 (re-raised by the first use)
             self._error = error
 
     def _hash_file(self, path: str) -> File:
@@ -157,14 +157,14 @@ class Snapshot:
 def _changed_problem(path: str) -> Problem:
     message = f"{path} changed while it was read"
     return Problem(
-        "deploy", message, f"start again; or leave it out: add /{path} to {worktree.IGNORE_FILE}"
+        "deploy", message, f"start again, or leave it out: add /{path} to {worktree.IGNORE_FILE}"
     )
 
 
 def _unreadable_problem(path: str, error: OSError) -> Problem:
     message = f"{path} cannot be read: {error.strerror}"
     return Problem(
-        "deploy", message, f"mend that, or leave it out: add /{path} to {worktree.IGNORE_FILE}"
+        "deploy", message, f"fix that, or leave it out: add /{path} to {worktree.IGNORE_FILE}"
     )
 
 
@@ -186,8 +186,8 @@ def _too_large_problem(source_tree: worktree.WorkTree, max_mb: int) -> Problem:
         "\n".join(
             [
                 *rows,
-                f"leave out what is no code: add it to {ignore}",
-                "the ranks do not see it then: put data on the hosts, and name it absolutely",
+                f"leave out what is not code: add it to {ignore}",
+                "ranks do not see ignored files: put data on the hosts, and use absolute paths",
                 "or raise deploy.max_mb",
             ]
         ),
@@ -195,7 +195,7 @@ def _too_large_problem(source_tree: worktree.WorkTree, max_mb: int) -> Problem:
 
 
 def _check_cwd(source_tree: worktree.WorkTree, cwd: Path) -> None:
-    """Refuse a folder to stand in that the ranks will not have.
+    """Refuse a current folder that the ranks will not have.
 
     Raises:
         ConfigError: It is ignored.
@@ -209,7 +209,7 @@ def _check_cwd(source_tree: worktree.WorkTree, cwd: Path) -> None:
 
 
 def _resolve_script(source_tree: worktree.WorkTree, cwd: Path, spec: Spec) -> str:
-    """Return the script as it is called from where the ranks run; "" for one of the hosts' own.
+    """Return the script relative to the ranks' current folder; "" for one that is on the hosts.
 
     Raises:
         ConfigError: It is in the project, but not in what is pushed.
@@ -226,7 +226,7 @@ def _resolve_script(source_tree: worktree.WorkTree, cwd: Path, spec: Spec) -> st
     if any(name in kind for kind in (source_tree.files, source_tree.links, source_tree.folders)):
         return os.path.relpath(source_tree.root / name, cwd) if given.startswith("/") else ""
     if not path.exists():
-        hint = "it is named relative to the folder you stand in"
+        hint = "the path is relative to the current folder"
         candidates = [
             other for other in source_tree.files if PurePosixPath(other).name == path.name
         ]
@@ -238,6 +238,6 @@ def _resolve_script(source_tree: worktree.WorkTree, cwd: Path, spec: Spec) -> st
 
 
 def _relative_to_root(path: Path, root: Path) -> str:
-    """Return a path from the top of the tree, whatever links lead to either."""
+    """Return a path relative to the top of the tree, with links resolved."""
     parent = path.resolve() if path.is_dir() else path.parent.resolve() / path.name
     return Path(os.path.relpath(parent, root.resolve())).as_posix()

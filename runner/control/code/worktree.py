@@ -1,7 +1,7 @@
-"""What of the folder a user stands in is pushed: its files as they are now, less what is ignored.
+"""Work tree: the files of the user's project as they are now, without those that are ignored.
 
-In a git work tree git itself says what is tracked or not ignored, submodules included; elsewhere
-the ignore files do, in git's grammar. `.runnerignore` at the top leaves out what git tracks, too.
+In a git work tree, git lists what is tracked or not ignored, submodules included; elsewhere the
+ignore files decide, in git's syntax. `.runnerignore` at the top also leaves out tracked files.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from runner.core.errors import ConfigError, Problem
 IGNORE_FILE = ".runnerignore"
 ALL_IGNORE_FILES = (".gitignore", IGNORE_FILE)
 MAX_ENTRIES = 200_000
-"""Files and folders that no project has, but a folder of data may."""
+"""More files and folders than a project has: it is probably a folder of data."""
 
 GIT_TIMEOUT_S = 60.0
-"""How long one question to git may take: the first one in a huge tree reads all of it."""
+"""How long one git command may take: the first one in a huge tree reads all of it."""
 
 IGNORED_FOLDERS = (".git", ".hg", ".svn", "__pycache__", ".venv")
-"""Folders that are nobody's code, unless git tracks something in them."""
+"""Folders without code, unless git tracks something in them."""
 
 GITLINK_MODE = "160000"
 """The mode of a submodule in git's index."""
@@ -36,15 +36,15 @@ GITLINK_MODE = "160000"
 
 @dataclass
 class WorkTree:
-    """What was found below `root`: relative paths with "/", each with its `os.lstat`.
+    """The files below `root`: relative paths with "/", each with its `os.lstat`.
 
     Attributes:
         root: The top, absolute.
-        git: Whether git said what belongs to it.
+        git: Whether git listed the files.
         files: Regular files.
         links: Symbolic links.
-        folders: All folders that are to be there, also empty ones.
-        notes: What the user should hear, such as a submodule that is not checked out.
+        folders: All folders, also empty ones.
+        notes: What the user should know, such as a submodule that is not checked out.
         latest_link: The link to the latest record, which is not part of the tree; "" for none.
     """
 
@@ -66,18 +66,18 @@ def scan(cwd: Path, exclude: Path | None = None) -> WorkTree:
     """Return the tree that `cwd` belongs to.
 
     Args:
-        cwd: The folder the user stands in.
-        exclude: A folder that is no part of it: the record of the run. The link `latest` beside
-            it is left out too; other records ignore themselves.
+        cwd: The current folder.
+        exclude: The record of the run, which is left out, as is the link `latest` beside it;
+            other records ignore themselves.
 
     Raises:
         ConfigError: It cannot be listed.
     """
     repo_root = _git_top(cwd)
-    if (repo_root or cwd) in (Path.home(), Path("/")):  # with all keys and mail that are there
+    if (repo_root or cwd) in (Path.home(), Path("/")):
         advice = "run git init in" if repo_root else "stand in"
         hint = f"{advice} the project's own folder; or cluster.project=PATH names it on the hosts"
-        message = f"{repo_root or cwd} is no project's folder to push"
+        message = f"{repo_root or cwd} is not a project folder, so it is not pushed"
         raise ConfigError([Problem("deploy", message, hint)])
     tree = WorkTree(repo_root or cwd, git=repo_root is not None)
     paths = _list_git_files(tree, "") if tree.git else _walk(tree, "", ())
@@ -88,7 +88,7 @@ def scan(cwd: Path, exclude: Path | None = None) -> WorkTree:
     for count, path in enumerate(paths):
         if count == MAX_ENTRIES:
             message = f"{tree.root} has more than {MAX_ENTRIES:,} files and folders to push"
-            hint = f"leave out what is no code ({' or '.join(ALL_IGNORE_FILES)})"
+            hint = f"leave out what is not code ({' or '.join(ALL_IGNORE_FILES)})"
             raise ConfigError([Problem("deploy", message, hint)])
         is_excluded = excluded_path is not None and PurePosixPath(path).is_relative_to(
             excluded_path
@@ -100,7 +100,7 @@ def scan(cwd: Path, exclude: Path | None = None) -> WorkTree:
 
 
 def ignore_source(tree: WorkTree, path: str) -> str:
-    """Return where to look for the line that leaves a path out."""
+    """Return where to find the rule that ignores a path."""
     own_patterns = _load_patterns(tree.root / IGNORE_FILE)
     if own_patterns and own_patterns.match_file(path):
         return f"{tree.root / IGNORE_FILE} leaves it out"
@@ -124,9 +124,9 @@ def head_commit(root: Path, latest_link: str = "") -> str:
 
 
 def largest(sizes: Mapping[str, int], count: int = 10) -> list[tuple[str, int]]:
-    """Return the files and folders that are most of a tree, largest first, none within another.
+    """Return the largest files and folders of a tree, largest first, none within another.
 
-    A folder stands for what is in it, unless one thing in it is most of it.
+    A folder is listed in place of its contents, unless one entry makes up most of it.
     """
     totals: dict[str, int] = {}
     children: dict[str, set[str]] = {}
@@ -160,7 +160,7 @@ def _relative_to(path: Path | None, root: Path) -> str | None:
 
 
 def _add_path(tree: WorkTree, path: str, ignored: GitIgnoreSpec | None) -> None:
-    """Note one path that is not ignored, and the folders above it."""
+    """Add one path that is not ignored, and the folders above it."""
     try:
         status = os.lstat(tree.root / path)
     except (FileNotFoundError, NotADirectoryError):  # tracked by git, and removed here
@@ -183,7 +183,7 @@ def _add_path(tree: WorkTree, path: str, ignored: GitIgnoreSpec | None) -> None:
     elif stat.S_ISDIR(status.st_mode):
         tree.folders[path] = status
     else:
-        tree.notes.append(f"{path} is no file, folder or link; it is not pushed")
+        tree.notes.append(f"{path} is not a file, folder or link; it is not pushed")
         return
     tree.folders.update(parents)
 
@@ -205,10 +205,10 @@ def _git_top(cwd: Path) -> Path | None:
 def _run_git(
     folder: Path, *args: str, stdin: str | None = None, ok_codes: tuple[int, ...] = (0,)
 ) -> str:
-    """Return what git says, names as `os.fsdecode` returns them.
+    """Return the output of a git command, names as `os.fsdecode` returns them.
 
     Raises:
-        ConfigError: There is no git, or it refuses.
+        ConfigError: There is no git, or it fails.
     """
     hint = "cluster.project=PATH runs code that is on the hosts already"
     try:
@@ -222,9 +222,7 @@ def _run_git(
             env={**_env_without_git(), "LC_ALL": "C", "GIT_OPTIONAL_LOCKS": "0"},
         )
     except FileNotFoundError as error:
-        message = (
-            f"{folder} is a git work tree, and there is no git on PATH to say what belongs to it"
-        )
+        message = f"{folder} is a git work tree, and there is no git on PATH to list its files"
         raise ConfigError([Problem("deploy", message, f"install git; or {hint}")]) from error
     except subprocess.TimeoutExpired as error:
         message = f"git {args[0]} in {folder} did not answer within {GIT_TIMEOUT_S:.0f} s"
@@ -236,13 +234,13 @@ def _run_git(
 
 
 def _env_without_git() -> dict[str, str]:
-    """Return our environment less what git tells its hooks: it means one repository, not ours."""
+    """Return the environment without the variables git sets for its hooks."""
     git_vars = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX", "GIT_COMMON_DIR")
     return {name: value for name, value in os.environ.items() if name not in git_vars}
 
 
 def _list_git_files(tree: WorkTree, prefix: str) -> Iterator[str]:
-    """Yield what belongs to the repository at `prefix` ("" or "sub/"), and to those within it."""
+    """Yield the files of the repository at `prefix` ("" or "sub/"), and of those within it."""
     root = tree.root / prefix
     listed: set[str] = set()
     nested: list[str] = []
@@ -251,7 +249,7 @@ def _list_git_files(tree: WorkTree, prefix: str) -> Iterator[str]:
         (nested.append if info.startswith(GITLINK_MODE) else listed.add)(path)
     untracked = _run_git(root, "ls-files", "-zo", "--exclude-standard").split("\0")
     for path in _without_environments(untracked):
-        if path.endswith("/"):  # a repository of its own that is no submodule
+        if path.endswith("/"):  # a repository within, not a submodule
             nested.append(path.rstrip("/"))
         else:
             listed.add(path)
@@ -271,7 +269,7 @@ def _list_git_files(tree: WorkTree, prefix: str) -> Iterator[str]:
 
 
 def _without_environments(untracked: Iterable[str]) -> Iterator[str]:
-    """Leave out virtual environments and caches that nobody told git to ignore."""
+    """Leave out virtual environments and caches that no ignore file names."""
     paths = [path for path in untracked if path]
     environments = {path.rpartition("/")[0] for path in paths if path.endswith("/pyvenv.cfg")}
     for path in paths:
@@ -283,7 +281,7 @@ def _without_environments(untracked: Iterable[str]) -> Iterator[str]:
 
 
 def _unlisted_folders(root: Path, listed: set[str], nested: set[str]) -> Iterator[str]:
-    """Yield the folders that git has no word for, since nothing in them is listed or ignored."""
+    """Yield the folders that git does not list, because nothing in them is tracked or ignored."""
     known = {"."} | {str(parent) for path in listed for parent in PurePosixPath(path).parents}
     pending = _not_behind_links(root, known)
     while pending:
@@ -303,7 +301,7 @@ def _unlisted_folders(root: Path, listed: set[str], nested: set[str]) -> Iterato
 
 
 def _not_behind_links(root: Path, folders: set[str]) -> set[str]:
-    """Return those that are no symbolic link by now, nor below one: git looks into no link."""
+    """Return the folders that are not symbolic links, nor below one: git does not follow links."""
     reachable = {"."}
     for folder in sorted(folders - reachable):  # parents first
         parent = folder.rpartition("/")[0] or "."
@@ -352,7 +350,7 @@ def _walk(
 
 
 def _is_ignored(path: str, specs: tuple[tuple[str, GitIgnoreSpec], ...]) -> bool:
-    """Ask the ignore files from the nearest one up: the first that has a word for it decides."""
+    """Return whether the nearest ignore file with a matching rule ignores a path."""
     for base, spec in reversed(specs):
         verdict = spec.check_file(path.removeprefix(base)).include
         if verdict is not None:
@@ -361,9 +359,9 @@ def _is_ignored(path: str, specs: tuple[tuple[str, GitIgnoreSpec], ...]) -> bool
 
 
 def _ignores_itself(folder: Path) -> bool:
-    """Whether a folder is a virtual environment, or has an ignore file for all that is in it.
+    """Return whether a folder is a virtual environment, or ignores all of its contents.
 
-    So do caches of many tools, and our own `runs`.
+    The caches of many tools do, and so do the records of runs.
     """
     if (folder / "pyvenv.cfg").is_file():
         return True
@@ -383,7 +381,7 @@ def _load_patterns(file: Path) -> GitIgnoreSpec | None:
 
 
 def _is_pattern(line: str) -> bool:
-    """Whether a line can be understood; git passes over one that cannot."""
+    """Return whether a line is a valid pattern; git skips invalid ones."""
     try:
         GitIgnoreSpec.from_lines([line])
     except (ValueError, re.error):

@@ -1,8 +1,8 @@
-"""Where files of the hosts land here: below the run's folder, whatever a host calls them.
+"""Destination of downloads: always below the run's folder, whatever names a host sends.
 
-Every folder on the way is opened as what it is: where a link is, nothing is written. A file that
-only grows on its host goes on where it ends here; any other is written aside, under a name that
-says which version of it that is, and renamed when it is whole.
+Folders are opened without following links. A file that only grows on its host continues where
+the local copy ends; any other is written to a partial file, named after its version, and renamed
+when it is complete.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 WRITE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 PARTIAL_PREFIX = ".part-"
 MAX_OPEN_FOLDERS = 64
-"""So many are kept open."""
+"""How many folders are kept open."""
 
 PathParts = tuple[str, ...]
 
 
 class PathConflict(ValueError):
-    """Something else has the place of a file or a folder."""
+    """Something else is where a file or a folder should be."""
 
 
 class DownloadFolder:
-    """The folder of one run, below which all is written."""
+    """The folder of one run, below which everything is written."""
 
     def __init__(self, folder: Path) -> None:
-        """Open it, for one pull at a time.
+        """Open and lock the folder.
 
         Raises:
-            NotReady: It cannot be made, or another pull writes there.
+            NotReady: It cannot be created, or another process writes there.
         """
         self._partials: dict[PathParts, set[str]] = {}
         self._open_folders: dict[PathParts, int] = {}
@@ -51,21 +51,23 @@ class DownloadFolder:
         except OSError as error:
             raise NotReady([Problem("", f"cannot write in {folder}: {error.strerror}")]) from error
         if root_fd is None:
-            message = f"{folder} is being written by another pull, or by who follows that run"
+            message = (
+                f"{folder} is being written by another pull, or by a process that follows that run"
+            )
             raise NotReady([Problem("", message, "wait for its end")])
         self._root_fd = root_fd
 
     def close(self) -> None:
-        """Let others write."""
+        """Unlock the folder."""
         for descriptor in (*self._open_folders.values(), self._root_fd):
             os.close(descriptor)
 
     def parent_fd(self, dest: PathParts, *, create: bool) -> int:
-        """Return a descriptor of the folder that `dest` lies in; it stays ours.
+        """Return a descriptor of the folder of `dest`, which the caller must not close.
 
         Raises:
             PathConflict: A file or a link is where a folder should be.
-            FileNotFoundError: It is not there, and not to be made.
+            FileNotFoundError: It does not exist, and `create` is false.
         """
         parent = dest[:-1]
         if parent not in self._open_folders:
@@ -79,7 +81,7 @@ class DownloadFolder:
     def _open_folder(self, path: PathParts, *, create: bool) -> int:
         folder_fd, depth = os.dup(self._root_fd), 0
         try:
-            for depth, name in enumerate(path, 1):  # noqa: B007 (of use when it fails)
+            for depth, name in enumerate(path, 1):  # noqa: B007 (used when it fails)
                 if create:
                     with contextlib.suppress(FileExistsError):
                         os.mkdir(name, 0o700, dir_fd=folder_fd)
@@ -94,7 +96,7 @@ class DownloadFolder:
         return folder_fd
 
     def lstat(self, dest: PathParts) -> os.stat_result | None:
-        """Return what lies at a place, None for nothing."""
+        """Return the status of a path, None if it does not exist."""
         try:
             folder_fd = self.parent_fd(dest, create=False)
             return os.stat(dest[-1], dir_fd=folder_fd, follow_symlinks=False)
@@ -102,7 +104,7 @@ class DownloadFolder:
             return None
 
     def write(self, dest: PathParts, offset: int, data: bytes) -> None:
-        """Write a piece of a file."""
+        """Write a chunk of a file."""
         if dest[:-1] in self._partials and dest[-1].startswith(PARTIAL_PREFIX):
             self._partials[dest[:-1]].add(dest[-1])
         folder_fd = self.parent_fd(dest, create=True)
@@ -116,7 +118,7 @@ class DownloadFolder:
             os.close(descriptor)
 
     def finalise(self, partial: PathParts, name: str, source: RemoteFile) -> None:
-        """Give what was written aside its place, size, time and permissions."""
+        """Rename a partial file to its name, and set its size, time and permissions."""
         folder_fd = self.parent_fd(partial, create=True)
         descriptor = os.open(partial[-1], WRITE_FLAGS, 0o600, dir_fd=folder_fd)
         try:
@@ -129,12 +131,12 @@ class DownloadFolder:
         self._partials.get(partial[:-1], set()).discard(partial[-1])
 
     def partial_size(self, dest: PathParts, prefix: str, name: str) -> int:
-        """Return the size of what an earlier pull left of `name`; remove other versions of it.
+        """Return the size of the partial file `name`; remove partial files of other versions.
 
         Args:
-            dest: Where the file is to be.
-            prefix: How the names of all parts of that file begin.
-            name: The part of this version.
+            dest: The path of the complete file.
+            prefix: The common prefix of all partial files of `dest`.
+            name: The partial file of this version.
         """
         parent = dest[:-1]
         size = 0
@@ -145,7 +147,7 @@ class DownloadFolder:
                     entry for entry in _listdir(folder_fd) if entry.startswith(PARTIAL_PREFIX)
                 }
             for other in [entry for entry in self._partials[parent] if entry.startswith(prefix)]:
-                with contextlib.suppress(FileNotFoundError):  # it is whole by now
+                with contextlib.suppress(FileNotFoundError):  # it is complete by now
                     status = os.stat(other, dir_fd=folder_fd, follow_symlinks=False)
                     if other == name and stat.S_ISREG(status.st_mode):
                         size = status.st_size
@@ -156,12 +158,12 @@ class DownloadFolder:
 
 
 class FileDownload:
-    """One file on its way here.
+    """The download of one file.
 
     Attributes:
-        dest: Where it goes, below the run's folder.
-        source: What it is on its host.
-        total: Its bytes.
+        dest: Its path below the run's folder.
+        source: The file on its host.
+        total: Its size in bytes.
         tries: How often it was begun.
     """
 
@@ -172,48 +174,47 @@ class FileDownload:
         self._folder = folder
 
     def resume_offset(self) -> int | None:
-        """Return from which byte on it is to be fetched, None if it is here.
+        """Return the offset to download from, None if it is complete.
 
         Raises:
-            ValueError: It cannot be had.
-            OSError: Likewise.
+            ValueError, OSError: It cannot be downloaded.
         """
         raise NotImplementedError
 
     def has_changed(self, size: int, mtime_ns: int) -> bool:
-        """Whether the source is no longer what it was, now that it has that size and time."""
+        """Return whether the source has changed, given its present size and time."""
         raise NotImplementedError
 
     def write(self, offset: int, data: bytes) -> None:
-        """Take a piece."""
+        """Write a chunk."""
         raise NotImplementedError
 
     def finish(self) -> None:
-        """All of it is here."""
+        """Handle the end of the download."""
 
     def for_new_version(self, size: int, mtime_ns: int) -> FileDownload | None:
-        """Return the job that fetches what it is now; None if that makes no sense."""
+        """Return a download of the changed source; None if there is no point in one."""
         del size, mtime_ns
         return None
 
 
 class AppendOnlyDownload(FileDownload):
-    """A file that is only ever appended to: what is here is its beginning."""
+    """A file that is only appended to, so that the local copy is a prefix of it."""
 
     def resume_offset(self) -> int | None:
-        """Go on where it ends here."""
+        """Return the local size."""
         status = self._folder.lstat(self.dest)
         if status is not None and not stat.S_ISREG(status.st_mode):
-            raise PathConflict("something that is no file is in the way")
+            raise PathConflict("something other than a file is in the way")
         local_size = status.st_size if status else 0
         if local_size > self.total:
             raise ValueError(
-                f"is longer here ({local_size} bytes) than on the host ({self.total}): it is another one"
+                f"is longer here ({local_size} bytes) than on the host ({self.total}): another file"
             )
         return None if local_size == self.total else local_size
 
     def has_changed(self, size: int, mtime_ns: int) -> bool:
-        """Only if it lost something."""
+        """Return whether it became shorter."""
         del mtime_ns
         return size < self.source.size
 
@@ -223,17 +224,17 @@ class AppendOnlyDownload(FileDownload):
 
 
 class AtomicDownload(FileDownload):
-    """A file that is here as a whole or not at all."""
+    """A file that is written to a partial file first."""
 
     def __init__(self, folder: DownloadFolder, dest: PathParts, source: RemoteFile) -> None:
         super().__init__(folder, dest, source)
-        name = dest[-1].encode("utf-8", "surrogateescape")  # too long to have more added to it
+        name = dest[-1].encode("utf-8", "surrogateescape")  # it may be as long as names may be
         self._partial_prefix = f"{PARTIAL_PREFIX}{hashlib.sha256(name).hexdigest()[:16]}-"
         version = f"{self.source.size:x}-{self.source.mtime_ns:x}"
         self._partial = (*dest[:-1], f"{self._partial_prefix}{version}")
 
     def resume_offset(self) -> int | None:
-        """Go on with what an earlier pull left of the same version."""
+        """Return the size of the partial file of the same version."""
         status = self._folder.lstat(self.dest)
         if status is not None and stat.S_ISDIR(status.st_mode):
             raise PathConflict("a folder is in the way")
@@ -248,19 +249,19 @@ class AtomicDownload(FileDownload):
         return None if is_complete else partial_size if partial_size <= self.total else 0
 
     def has_changed(self, size: int, mtime_ns: int) -> bool:
-        """If it was written to."""
+        """Return whether it was written to."""
         return (size, mtime_ns) != (self.source.size, self.source.mtime_ns)
 
     def write(self, offset: int, data: bytes) -> None:
-        """Write aside."""
+        """Write to the partial file."""
         self._folder.write(self._partial, offset, data)
 
     def finish(self) -> None:
-        """Put it into its place, with its time and permissions."""
+        """Rename the partial file."""
         self._folder.finalise(self._partial, self.dest[-1], self.source)
 
     def for_new_version(self, size: int, mtime_ns: int) -> FileDownload | None:
-        """Return the job of its new version; what came of the old one goes."""
+        """Return a download of the new version, and remove the partial file."""
         self._folder.partial_size(self.dest, self._partial_prefix, "")
         download = AtomicDownload(
             self._folder, self.dest, replace(self.source, size=size, mtime_ns=mtime_ns)
@@ -270,19 +271,19 @@ class AtomicDownload(FileDownload):
 
 
 class SymlinkDownload(FileDownload):
-    """A symbolic link: made here as it is there, wherever it leads."""
+    """A symbolic link, created with the same target."""
 
     def resume_offset(self) -> int | None:
-        """Nothing of it is to be fetched; 0 if it was not here."""
+        """Return 0 if it must be created."""
         target = self.source.link_target or ""
         try:
             folder_fd = self._folder.parent_fd(self.dest, create=False)
             return None if os.readlink(self.dest[-1], dir_fd=folder_fd) == target else 0
-        except OSError:  # it is not there, or no link
+        except OSError:  # it does not exist, or is not a link
             return 0
 
     def finish(self) -> None:
-        """Make it."""
+        """Create the link."""
         target, name = self.source.link_target or "", self.dest[-1]
         folder_fd = self._folder.parent_fd(self.dest, create=True)
         temp_name = f"{PARTIAL_PREFIX}{os.getpid()}"
@@ -303,7 +304,7 @@ def _listdir(folder: int) -> list[str]:
 def plan_downloads(
     folder: DownloadFolder, node: str, remote_files: Sequence[RemoteFile]
 ) -> Iterator[FileDownload]:
-    """Yield what is to be done for the files of one node, logs before what the task left."""
+    """Yield the downloads of one node, logs and records before outputs."""
     for remote in remote_files:
         if remote.kind == LOG:
             path = local_name(*parse_log_path(remote.path))

@@ -1,7 +1,7 @@
-"""Bring a run home from its hosts, side by side: records, logs, and what the task left.
+"""Download of a run from all of its hosts at once: records, logs and outputs.
 
-It may be cut off anywhere; the next pull goes on where it ended and fetches nothing twice. Enough
-is asked for ahead to fill a wire, and no more than may wait here.
+After an interruption the next pull continues where it ended and fetches nothing twice. Requests
+are sent ahead, enough to fill a connection and bounded in bytes.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from runner.core.protocol.remote_files import CHUNK, FILE_KINDS, RemoteFile
 from runner.core.text import printable
 
 WINDOW, MAX_REQUESTS = 8 << 20, 256
-"""Bytes, and pieces, that one host may have been asked for and not sent."""
+"""Bytes, and chunks, requested from one host and not received yet."""
 
 ALL_WINDOWS = 256 << 20
 MIN_CHUNKS = 4
-"""All hosts together; but each so many pieces."""
+"""The same bytes for all hosts together, and the least number of chunks for each."""
 
 MAX_TRIES = 3
-"""How often a file is begun that changes while it is fetched."""
+"""How often a file is begun that changes during its download."""
 
 MAX_LIST = 64 << 20
 REPORT_S = 0.2
 MAX_PROBLEMS = 20
 FATAL_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EMFILE, errno.ENFILE)
-RETRY_HINT = "pull again: what came is kept, and it goes on from there"
+RETRY_HINT = "pull again: what came is kept, and it continues from there"
 
 
 def pull(
@@ -51,23 +51,23 @@ def pull(
     show: Callable[[str, str], None],
     kinds: Collection[str] = FILE_KINDS,
 ) -> dict[str, PullResult]:
-    """Bring home what the hosts have of a run; one host's trouble is no other's.
+    """Download what the hosts have of a run; a problem of one host does not affect the others.
 
     Args:
-        sessions: The hosts, by node; each has told its facts.
-        inbox: Where all sessions put what they hear.
+        sessions: The hosts, by node; each has reported its facts.
+        inbox: Where all sessions put what they receive.
         run_id: The run.
-        folder: Its record on this machine; made if it is not there.
+        folder: Its record on this machine; created if it does not exist.
         lost_s: How long a host may be silent.
         show: Takes (node, state in a few words) whenever that changes.
-        kinds: What to bring, of "record", "log" and "output".
+        kinds: What to download, of "record", "log" and "output".
 
     Returns:
-        What came of each node, its problems among it.
+        The result of each node, with its problems.
 
     Raises:
-        NotReady: The folder cannot be written to, or another pull is doing so.
-        Interrupted: By a signal; the next pull goes on from there.
+        NotReady: The folder cannot be written to, or another process does so.
+        Interrupted: By a signal; the next pull continues from there.
     """
     destination = DownloadFolder(folder)
     try:
@@ -109,7 +109,7 @@ class _PullLoop(WaitLoop):
 
 @dataclass
 class _Transfer:
-    """One beginning of a job: how far it is, or that it is given up."""
+    """One try of a download: its position, and whether it was given up."""
 
     download: FileDownload
     position: int
@@ -118,7 +118,7 @@ class _Transfer:
 
 @dataclass(frozen=True)
 class _Chunk:
-    """One piece that was asked for."""
+    """One chunk that was requested."""
 
     transfer: _Transfer
     offset: int
@@ -126,7 +126,7 @@ class _Chunk:
 
 
 class _HostDownload:
-    """One host, from its inventory to its last file."""
+    """The download from one host, from its inventory to its last file."""
 
     def __init__(
         self,
@@ -155,7 +155,7 @@ class _HostDownload:
         self._next_report = 0.0
 
     def start(self, run_id: str, kinds: Collection[str]) -> None:
-        """Ask what there is."""
+        """Request the inventory."""
         self._run_ref = {"run_id": run_id, "node": self._name}
         self._show(self._name, "listing")
         self._list_request_id = self._session.request(
@@ -163,14 +163,14 @@ class _HostDownload:
         )
 
     def receive(self, frame: Frame) -> None:
-        """Take what the host says."""
+        """Take a frame."""
         try:
             self._on_frame(frame)
         except (KeyError, TypeError, ValueError, zlib.error) as error:
             self.fail(f"unexpected reply: {error}")
 
     def fail(self, message: str) -> None:
-        """Leave the host."""
+        """Give up on the host."""
         self.is_done = True
         self.result.failed_count += 1
         self._add_problem(message)
@@ -189,7 +189,7 @@ class _HostDownload:
             self._on_reply(self._requests.pop(request_id), frame)
 
     def _on_listed(self, frame: Frame) -> None:
-        """All is listed: fetch it."""
+        """Plan the downloads."""
         self.result.omitted_count = int(frame.data["omitted_count"])
         skipped = [f"{printable(str(path))}: {reason}" for path, reason in frame.data["skipped"]]
         more = int(frame.data["skip_count"]) - len(skipped)
@@ -209,10 +209,10 @@ class _HostDownload:
         self._request_more()
 
     def _store_chunk(self, chunk: _Chunk, frame: Frame) -> None:
-        """Write one piece into its place.
+        """Write one chunk.
 
         Raises:
-            ValueError: It is not what was asked for.
+            ValueError: It is not what was requested.
             OSError: It cannot be written.
         """
         transfer, reply = chunk.transfer, frame.data
@@ -222,7 +222,7 @@ class _HostDownload:
             return
         data = _decompress(frame.payload, chunk.size) if reply.get("compressed") else frame.payload
         if len(data) != chunk.size or chunk.offset != transfer.position:
-            raise ValueError("did not come whole")
+            raise ValueError("was received incomplete")
         transfer.download.write(chunk.offset, data)
         transfer.position += len(data)
         self._bytes_done += len(data)
@@ -231,14 +231,14 @@ class _HostDownload:
             self._finish(transfer)
 
     def _restart(self, chunk: _Chunk, size: int, mtime_ns: int) -> None:
-        """A file is no longer what it was: fetch it as it is now, if it ever holds still."""
+        """Begin a file again that has changed, unless it changes all the time."""
         transfer = chunk.transfer
         transfer.abandoned = True
         retry = transfer.download.for_new_version(size, mtime_ns)
         if retry is None:
             raise ValueError("became shorter on the host")
         if retry.tries >= MAX_TRIES:
-            raise ValueError("changes while it is fetched")
+            raise ValueError("keeps changing during the download")
         self._bytes_done -= transfer.position
         self._bytes_total += retry.total - transfer.download.total
         self._downloads.appendleft(retry)
@@ -248,7 +248,7 @@ class _HostDownload:
         self.result.new_count += 1
 
     def _request_more(self) -> None:
-        """Ask for as much as may be on its way; with nothing left to ask for, be done."""
+        """Request as many chunks as may be under way; finish if none are left."""
         while (
             not self.is_done
             and len(self._requests) < MAX_REQUESTS
@@ -276,7 +276,7 @@ class _HostDownload:
         self._report()
 
     def _start_download(self, download: FileDownload) -> Iterator[_Chunk]:
-        """Begin a job; return what is to be asked for."""
+        """Begin a file; return the chunks to request."""
         download.tries += 1
         transfer = _Transfer(download, 0)
         start: int | None = None
@@ -298,7 +298,7 @@ class _HostDownload:
         return _chunks_of(transfer)
 
     def _guarded(self, transfer: _Transfer, action: Callable[[], None]) -> None:
-        """Do something for a job; what goes wrong is its end, or with a full disk that of all."""
+        """Run `action`; on an error give up the file, or all of them if the disk is full."""
         try:
             action()
         except OSError as error:
@@ -311,7 +311,7 @@ class _HostDownload:
             self._give_up(transfer, str(error))
 
     def _give_up(self, transfer: _Transfer, reason: str) -> None:
-        """Leave one file, and go on with the others."""
+        """Give up one file."""
         transfer.abandoned = True
         self.result.failed_count += 1
         self._add_problem(f"{_display_path(transfer.download)}: {reason}")
@@ -328,7 +328,7 @@ class _HostDownload:
 
 
 def _chunks_of(transfer: _Transfer) -> Iterator[_Chunk]:
-    """Yield the pieces a job needs, until it is given up."""
+    """Yield the chunks of a file, until it is given up."""
     total = transfer.download.total
     for offset in range(transfer.position, total, CHUNK):
         if transfer.abandoned:
@@ -341,13 +341,13 @@ def _display_path(download: FileDownload) -> str:
 
 
 def _decompress(data: bytes, max_size: int) -> bytes:
-    """Undo compression.
+    """Decompress a chunk.
 
     Raises:
-        ValueError: It is more than it may be.
+        ValueError: It is larger than `max_size`, or incomplete.
     """
     decompressor = zlib.decompressobj()
     content = decompressor.decompress(data, max_size + 1)
     if len(content) > max_size or not decompressor.eof:
-        raise ValueError("more came than there is")
+        raise ValueError("is larger than announced, or incomplete")
     return content

@@ -1,4 +1,4 @@
-"""One writer of a run's record on this machine: a lock on its folder, for as long as it writes."""
+"""Lock on the record of a run on this machine, so that one process writes it at a time."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from pathlib import Path
 
 
 def try_lock_folder(folder: Path) -> int | None:
-    """Return a descriptor of the folder that keeps others from writing there until it is closed.
+    """Lock a folder; return a descriptor that holds the lock until it is closed.
 
-    None while somebody else does. Some network disks lock no folders: there, everyone may.
+    Return None if another process holds it. Without locks (some network disks), it is granted.
 
     Raises:
         OSError: It cannot be opened.

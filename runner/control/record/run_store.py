@@ -1,4 +1,4 @@
-"""The controller's own record of a run: a folder written so that a cut leaves it readable."""
+"""Run store: the controller's record of a run, a folder that stays readable after a crash."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from runner.core.protocol.events import Event, parse
 from runner.core.protocol.paths import STACKS_LOG, local_log_name
 
 MAX_AVG_LINE_BYTES = 200
-"""Bytes that a line has on average at most, where the last ones of a log are looked for."""
+"""Upper bound of the average line length, for reading the last lines of a log."""
 
 
 class RunStore:
@@ -37,15 +37,15 @@ class RunStore:
 
     @property
     def display_path(self) -> Path:
-        """The folder as a person who stands here would type it."""
+        """The folder relative to the current one, if it is below it."""
         folder = os.path.relpath(self.folder)
         return self.folder if folder.startswith("..") else Path(folder)
 
     def reserve(self) -> None:
-        """Make the folder, before anything is contacted.
+        """Create the folder, before any host is contacted.
 
         Raises:
-            ConfigError: It holds another run, or cannot be made; names `run_dir`.
+            ConfigError: It holds another run, or cannot be created; names `run_dir`.
         """
         try:
             missing = [path for path in (self.folder, *self.folder.parents) if not path.exists()]
@@ -54,14 +54,14 @@ class RunStore:
                 self._created.append(path)
             message = ""
             if any(self.folder.iterdir()):
-                message = f"{self.folder} is there already; a run never writes over another"
+                message = f"{self.folder} exists already; a run never overwrites another"
             else:
                 if self.folder.parent in self._created:
                     self._ignore_contents(self.folder.parent)
                 self._ignore_contents(self.folder)
         except OSError as error:
             self.discard()
-            message = f"cannot make {self.folder}: {error.strerror}"
+            message = f"cannot create {self.folder}: {error.strerror}"
         if message:
             hint = "set run_dir to a new folder, or another run_id"
             raise ConfigError([Problem("run_dir", message, hint)])
@@ -73,13 +73,13 @@ class RunStore:
         self._created.append(ignore_file)
 
     def discard(self) -> None:
-        """Take the folder away again: nothing was started."""
+        """Remove the folder: nothing was started."""
         for path in reversed(self._created):
             with contextlib.suppress(OSError):
                 path.rmdir() if path.is_dir() else path.unlink()
 
     def create(self, config_yaml: str) -> None:
-        """Begin the record with the configuration, and point `latest` beside it here.
+        """Begin the record with the configuration, and point the link `latest` to it.
 
         Raises:
             OSError: It cannot be written.
@@ -94,13 +94,13 @@ class RunStore:
             temp_path.replace(latest)
 
     def reopen(self, config_yaml: str, plan: Plan) -> bool:
-        """Go on with the record of a run that is followed again, or begin one.
+        """Continue the record of a run, or begin one.
 
-        What is missing of one that was cut off is added.
+        What an interrupted record lacks is added.
 
         Returns:
-            Whether it is ours to write: not while somebody else follows the run in this folder, or
-            where it cannot be written, which `write_error` tells.
+            Whether this process writes it: not if another one does, or if it cannot be written
+            (see `write_error`).
         """
         try:
             if not self.folder.exists():
@@ -120,7 +120,7 @@ class RunStore:
         return True
 
     def _last_planned_attempt(self) -> int:
-        """Return the last attempt whose plan is on record, -1 for none."""
+        """Return the number of the last recorded attempt, -1 for none."""
         try:
             data = json.loads((self.folder / "plan.json").read_text(encoding="utf-8"))
             return int(data["attempt"])
@@ -134,21 +134,21 @@ class RunStore:
                     yield parse(line)
 
     def _try_lock(self) -> bool:
-        """Have the folder to ourselves, until `unlock` or the end of this process."""
+        """Lock the folder until `unlock` or the end of this process."""
         lock_fd = try_lock_folder(self.folder)
         self._lock_fd = -1 if lock_fd is None else lock_fd
         return lock_fd is not None
 
     def unlock(self) -> None:
-        """Let others write here: we have written all we know."""
+        """Let other processes write here."""
         if self._lock_fd >= 0:
             os.close(self._lock_fd)
             self._lock_fd = -1
 
     def write_plan(self, plan: Plan) -> None:
-        """Record what every host will be told; before it is told.
+        """Record the plan of an attempt, before it starts.
 
-        The plan of attempt N before it stays, as `plan.N.json`.
+        The plan of an earlier attempt N is kept as `plan.N.json`.
 
         Raises:
             OSError: It cannot be written.
@@ -162,7 +162,7 @@ class RunStore:
 
     @property
     def has_result(self) -> bool:
-        """Whether it is on record how it ended."""
+        """Whether the end of the run is on record."""
         return (self.folder / "result.json").exists()
 
     def write_result(
@@ -179,10 +179,10 @@ class RunStore:
             )
 
     def read_result(self) -> tuple[Plan, Verdict]:
-        """Return what ran, and how it ended.
+        """Return the last plan and the verdict.
 
         Raises:
-            NotReady: That is not on record here, or cannot be read.
+            NotReady: They are not on record here, or cannot be read.
         """
         try:
             plan, verdict = (
@@ -193,7 +193,7 @@ class RunStore:
         except (OSError, ValueError) as error:
             message = f"the record of a run in {self.folder} cannot be read: {error}"
             raise NotReady(
-                [Problem("", message, "python -m runner pull brings it anew")]
+                [Problem("", message, "python -m runner pull downloads it again")]
             ) from error
 
     def append(self, event: Event) -> None:
@@ -208,9 +208,9 @@ class RunStore:
         )
 
     def write_log(self, node: str, name: str, offset: int, data: bytes) -> None:
-        """Add a piece of one stream of one node: what we have is always a beginning of it.
+        """Append a chunk of one stream of one node, so that the copy is always a prefix of it.
 
-        What is there already is not written twice, and nothing is written beyond a gap.
+        Nothing is written twice, and nothing beyond a gap.
         """
         path = self.logs / node / name
         local_size = self._sizes.get(path)
@@ -218,7 +218,7 @@ class RunStore:
             local_size = _file_size(path)
         if offset <= local_size < offset + len(data):
             is_complete = self._append(path, data[local_size - offset :])
-            # After a part of it, what comes next is beyond a gap; `pull` fills that.
+            # If it was written in part, the next chunk is beyond a gap; `pull` fills it.
             local_size = offset + len(data) if is_complete else _file_size(path)
         self._sizes[path] = local_size
 
@@ -231,10 +231,12 @@ class RunStore:
         except OSError:
             return []
         rows = text.rstrip().split("\n")[-lines:]
-        return [row.rstrip("\r").rpartition("\r")[2] for row in rows]  # of a progress bar, its last
+        return [
+            row.rstrip("\r").rpartition("\r")[2] for row in rows
+        ]  # the last state of a progress bar
 
     def stacks_reader(self, attempt: int) -> Callable[[str], str]:
-        """Return what reads a node's log of Python stacks, as far as it is here."""
+        """Return a function that returns a node's log of Python stacks, as far as it is here."""
 
         def read(node: str) -> str:
             path = self.logs / node / local_log_name(attempt, STACKS_LOG, "out")
@@ -246,10 +248,9 @@ class RunStore:
         return read
 
     def _append(self, path: Path, data: bytes) -> bool:
-        """Append, or note in `write_error` why not: a full disk here must not end a run elsewhere.
+        """Append, or note the reason in `write_error`; return whether all of it was written.
 
-        Returns:
-            Whether all of it was written.
+        A full disk here must not end a run.
         """
         try:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -277,5 +278,5 @@ def _file_size(path: Path) -> int:
 
 
 def _event_key(event: Event) -> tuple[Any, ...]:
-    """Return what tells an event from all others of its run."""
+    """Return what identifies an event in its run."""
     return event.node, event.attempt, event.seq, type(event.body)

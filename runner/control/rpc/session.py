@@ -1,7 +1,7 @@
-"""The controller's end of one wire: a thread that reads, a thread that writes, no state of a run.
+"""Session with the agent on one host: a thread that reads, a thread that writes, no run state.
 
-Everything that comes in goes to one inbox that all sessions share, as (session, frame); a frame
-of kind "closed" says that nothing more will come, and why.
+Every frame goes to one inbox that all sessions share, as (session, frame); a frame of kind
+"closed" is the last one of a session and says why it ended.
 """
 
 from __future__ import annotations
@@ -19,32 +19,32 @@ from runner.transport.base import Channel
 MAX_BANNER = 64 << 10
 
 SEND_SLICE = 64 << 10
-"""Bytes that are handed on at once: how far a long push is, is known after each."""
+"""Bytes sent at once: the progress of a long push is known after each slice."""
 
 MAX_DRIFT_S = 0.05
-"""What two clocks may drift apart in the life of a session without being set anew."""
+"""How far two clocks may drift apart during a session without having been set."""
 
 REBOOT_THRESHOLD_S = 600.0
-"""Two clocks of one host that part by more in the course of a run: it was booted in between."""
+"""A larger change between the two clocks of a host means that it was rebooted."""
 
 MIN_PROGRESS_BYTES = 1 << 10
-"""Less than this is taken by a wire that leads nowhere, too, and says nothing of the other side."""
+"""A dead connection accepts less than this too, so it is no sign of life."""
 
 Inbox = queue.SimpleQueue[tuple["HostSession | None", Frame]]
-"""A SimpleQueue: signal handlers put into it too (session None), and its put is reentrant."""
+"""The queue of all sessions. Signal handlers put into it too (session None): put is reentrant."""
 
 
 class HostSession:
-    """One wire to one node.
+    """One connection to one node.
 
     Attributes:
-        node: Where it leads.
-        last_heard: When anything came in last, on our monotonic clock.
-        last_sent: When it last took so much that somebody must be there who takes it.
-        unsent: Bytes queued that it has not taken yet.
-        banner: What came before the first frame.
-        handshake_done: Whether our code runs at the other end.
-        closed_locally: Whether we ended it ourselves: what still comes over it means nothing.
+        node: The node.
+        last_heard: When anything was received last (monotonic).
+        last_sent: When it last accepted so many bytes that the other side must be reading.
+        unsent: Bytes queued and not sent yet.
+        banner: What was received before the first frame.
+        handshake_done: Whether the agent runs at the other end.
+        closed_locally: Whether this side closed it.
     """
 
     def __init__(self, node: Node, channel: Channel, inbox: Inbox) -> None:
@@ -65,11 +65,11 @@ class HostSession:
             threading.Thread(target=work, daemon=True, name=f"{work.__name__} {node.name}").start()
 
     def send_raw(self, data: bytes) -> None:
-        """Queue bytes that are no frame (the boot code's stdin)."""
+        """Queue bytes that are not a frame (standard input of the boot code)."""
         self._enqueue(data)
 
     def request(self, kind: str, data: dict[str, Any] | None = None, payload: bytes = b"") -> int:
-        """Queue a request; return the id its answer will carry."""
+        """Queue a request; return the id that its reply will carry."""
         request_id = next(self._ids)
         if kind == "ping":
             self._clock.on_ping(request_id)
@@ -77,7 +77,7 @@ class HostSession:
         return request_id
 
     def send_shared(self, header: bytes, payload: bytes) -> None:
-        """Queue a packed frame in two parts: many sessions may queue the same payload."""
+        """Queue a packed frame in two parts, so that many sessions can share one payload."""
         self._enqueue(header)
         self._enqueue(payload)
 
@@ -87,30 +87,30 @@ class HostSession:
         self._outbox.put(data)
 
     def to_controller_clock(self, mono: float, wall: float) -> float:
-        """Return when a moment on the host's two clocks was on our monotonic one."""
+        """Convert a time on the host's two clocks to this machine's monotonic clock."""
         return self._clock.to_local(mono, wall)
 
     @property
     def clock_offset(self) -> float:
-        """How far the host's clock is ahead of ours, in seconds."""
+        """How far the host's clock is ahead of this machine's, in seconds."""
         return self._clock.mono_epoch - self._clock.offset - (time.time() - time.monotonic())
 
     @property
     def idle_s(self) -> float:
-        """Seconds since the other side said anything, or took anything of size."""
+        """Seconds since the last sign of life of the other side."""
         return time.monotonic() - max(self.last_heard, self.last_sent)
 
     @property
     def closed(self) -> bool:
-        """Whether the wire has ended."""
+        """Whether the connection has ended."""
         return self._closed.is_set()
 
     def redirect(self, inbox: Inbox) -> None:
-        """Put all that comes from now on into another inbox."""
+        """Put all frames from now on into another inbox."""
         self._inbox = inbox
 
     def close(self) -> None:
-        """End the wire."""
+        """Close the connection."""
         self.closed_locally = True
         self._closed.set()
         self._outbox.put(None)
@@ -126,7 +126,7 @@ class HostSession:
                 self.last_heard = time.monotonic()
                 for frame in unpacker.feed(chunk):
                     self._on_frame(frame)
-            reason = "the link ended"
+            reason = "the connection ended"
         except (OSError, FrameError, ValueError, TypeError) as error:
             reason = str(error)
         self._closed.set()
@@ -165,33 +165,33 @@ class HostSession:
                     with self._lock:
                         self.unsent -= len(part)
         except OSError:
-            return  # the reader says so
+            return  # the reader reports it
 
 
 class ClockOffset:
-    """The offset between a host's monotonic clock and ours, from the quickest ping so far."""
+    """The offset between a host's monotonic clock and this machine's, from the fastest ping so far."""
 
     def __init__(self) -> None:
         self.offset = 0.0
-        self.mono_epoch = 0.0  # its other clock when the monotonic one said 0
+        self.mono_epoch = 0.0  # the host's wall clock when its monotonic clock was 0
         self._pings: dict[int, float] = {}
         self._best_rtt_s = float("inf")
 
     def on_ping(self, ping_id: int) -> None:
-        """A ping is on its way."""
+        """Note when a ping was sent."""
         self._pings[ping_id] = time.monotonic()
 
     def to_local(self, mono: float, wall: float) -> float:
-        """Return when a moment on the host's clocks was on ours.
+        """Convert a time on the host's clocks to this machine's monotonic clock.
 
-        The monotonic one began anew with each boot: what was before the last is told by the other.
+        A reboot resets the host's monotonic clock; earlier times are converted by its wall clock.
         """
         if abs(wall - mono - self.mono_epoch) > REBOOT_THRESHOLD_S:
             mono = wall - self.mono_epoch
         return mono + self.offset
 
     def on_pong(self, ping_id: int | None, mono: float, wall: float) -> None:
-        """The host's clocks said so, half a round trip ago."""
+        """Take the host's clocks as they were half a round trip ago."""
         now = time.monotonic()
         sent_at = self._pings.pop(ping_id, None) if ping_id is not None else None
         if sent_at is None:
@@ -199,7 +199,7 @@ class ClockOffset:
                 self.offset, self.mono_epoch = now - mono, wall - mono
             return
         rtt_s, offset = now - sent_at, (now + sent_at) / 2 - mono
-        # Outside of what both trips allow, one of the clocks stood still: a machine was suspended.
+        # A larger jump than both round trips allow means that a machine was suspended.
         if (
             rtt_s < self._best_rtt_s
             or abs(offset - self.offset) > (rtt_s + self._best_rtt_s) / 2 + MAX_DRIFT_S

@@ -62,8 +62,8 @@ def test_the_same_tree_is_pushed(train: Spec, tmp_path: Path) -> None:
     ("commit", "cure"),
     [
         ("abc", "    git checkout abc, and start again\n"),
-        ("abc+", "    git checkout abc, bring back what was not committed then, and start again\n"),
-        ("", "    bring the code here back to what it was, and start again\n"),
+        ("abc+", "    git checkout abc, restore what was not committed, and start again\n"),
+        ("", "    restore the code here as it was, and start again\n"),
     ],
 )
 def test_another_tree_is_not(train: Spec, tmp_path: Path, commit: str, cure: str) -> None:

@@ -196,7 +196,7 @@ def test_missing_script_is_told_where_it_is(project: Path) -> None:
         f"there is no eval.py in {project}",
     )
     assert problem.hint == "there is sub/eval.py"
-    assert "relative to the folder" in refused(asked("nowhere.py"), project).hint
+    assert "relative to the current folder" in refused(asked("nowhere.py"), project).hint
 
 
 def test_ignored_script_is_told(project: Path) -> None:

@@ -128,7 +128,7 @@ def test_what_is_no_file_is_told(tmp_path: Path) -> None:
     found = scan(tmp_path)
 
     assert told(found) == []
-    assert found.notes == ["pipe is no file, folder or link; it is not pushed"]
+    assert found.notes == ["pipe is not a file, folder or link; it is not pushed"]
 
 
 @pytest.mark.parametrize("home", ["home", "repository"])

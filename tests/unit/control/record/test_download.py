@@ -177,7 +177,7 @@ def test_more_than_was_asked_for_is_not_taken(tmp_path: Path) -> None:
     inbox: Inbox = queue.SimpleQueue()
     host = cast("HostSession", Lavish(inbox, [row("a", 3)], {"a": b"abc"}))
     told = pull({"gpu1": host}, inbox, "run-1", tmp_path, lost_s=5, show=lambda *_: None)["gpu1"]
-    assert "more came than there is" in str(told.problems)
+    assert "is larger than announced, or incomplete" in str(told.problems)
     assert told.fetched_bytes == 0
 
 

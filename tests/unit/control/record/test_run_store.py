@@ -143,7 +143,7 @@ def test_run_never_writes_over_another(store: RunStore) -> None:
         RunStore(store.folder).reserve()
 
     assert str(caught.value) == (
-        f"run_dir: {store.folder} is there already; a run never writes over another{HINT}"
+        f"run_dir: {store.folder} exists already; a run never overwrites another{HINT}"
     )
 
 
@@ -155,7 +155,7 @@ def test_file_in_the_way_is_refused(tmp_path: Path, below: str) -> None:
     with pytest.raises(ConfigError) as caught:
         RunStore(tmp_path / below).reserve()
 
-    assert str(caught.value) == f"run_dir: cannot make {tmp_path / below}: Not a directory{HINT}"
+    assert str(caught.value) == f"run_dir: cannot create {tmp_path / below}: Not a directory{HINT}"
 
 
 def test_records_read_back(store: RunStore) -> None:

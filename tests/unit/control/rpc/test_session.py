@@ -109,14 +109,14 @@ def test_banner_without_a_wire_is_told_after_the_end(wire: Wire) -> None:
     """When our code did not start there, what came instead says why."""
     wire.come(b"sh: 1: python3: ", b"not found\n", b"")
 
-    assert wire.next() == Frame("closed", {"reason": "the link ended"})
+    assert wire.next() == Frame("closed", {"reason": "the connection ended"})
     assert wire.session.banner == b"sh: 1: python3: not found\n"
 
 
 @pytest.mark.parametrize(
     ("last", "reason"),
     [
-        pytest.param([b""], "the link ended", id="end"),
+        pytest.param([b""], "the connection ended", id="end"),
         pytest.param([OSError("reset by peer")], "reset by peer", id="error"),
         pytest.param([b"\xff" * 8], "a frame of impossible size", id="no frame"),
         pytest.param(
@@ -140,7 +140,7 @@ def test_closing_twice_reports_once(wire: Wire) -> None:
     wire.session.close()
     wire.session.close()
 
-    assert wire.next() == Frame("closed", {"reason": "the link ended"})
+    assert wire.next() == Frame("closed", {"reason": "the connection ended"})
     with pytest.raises(queue.Empty):
         wire.inbox.get(timeout=0.02)
 
