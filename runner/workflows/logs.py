@@ -34,11 +34,7 @@ class RankLogs:
     """
 
     def __init__(
-        self,
-        run: FoundRun,
-        show: OutputSink,
-        select: RankSelector,
-        start_at: Mapping[str, float],
+        self, run: FoundRun, show: OutputSink, select: RankSelector, start_at: Mapping[str, float]
     ) -> None:
         self.has_output = False
         self._run, self._sink, self._select, self._start_at = run, show, select, start_at

@@ -49,14 +49,11 @@ def _uv(lock: Mapping[str, Any]) -> Iterator[LockedPackage]:
 
 
 def _pylock(lock: Mapping[str, Any]) -> Iterator[LockedPackage]:
-    """Yield the packages of a pylock.toml (packaging.python.org/en/latest/specifications/pylock-toml)."""
+    """Yield the packages of a pylock.toml (packaging.python.org, specifications/pylock-toml)."""
     for package in lock.get("packages", []):
         name, version = canonicalize_name(package["name"]), str(package.get("version", ""))
         yield LockedPackage(name, version, str(package.get("marker", "")))
 
 
-LOCK_PARSERS: dict[str, LockParser] = {
-    "uv.lock": _uv,
-    "pylock.toml": _pylock,
-}
+LOCK_PARSERS: dict[str, LockParser] = {"uv.lock": _uv, "pylock.toml": _pylock}
 """The parser of each lock file, by file name; the first file found is used."""

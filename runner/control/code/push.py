@@ -198,7 +198,7 @@ class CodePush(WaitLoop):
             self._stream = self._stream_to(list(leaders.values()))
 
     def _pump(self) -> bool:
-        """Queue a slice of the stream; return whether there is more that need not wait for a host."""
+        """Queue a slice of the stream; return whether more can be queued at once."""
         deadline = time.monotonic() + SLICE_S
         while self._stream is not None and time.monotonic() < deadline:
             if any(t.state == "receiving" and t.session.unsent > WINDOW for t in self._all_targets):

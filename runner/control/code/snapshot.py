@@ -129,7 +129,7 @@ class Snapshot:
                 ),
                 files=tuple(self._hash_file(path) for path in sorted(source_tree.files)),
                 links=tuple(
-                    Symlink(path, os.readlink(source_tree.root / path))  # noqa: PTH115 (to the letter)
+                    Symlink(path, os.readlink(source_tree.root / path))  # noqa: PTH115
                     for path in sorted(source_tree.links)
                 ),
             )
@@ -182,7 +182,8 @@ def _too_large_problem(source_tree: worktree.WorkTree, max_mb: int) -> Problem:
     )
     return Problem(
         "deploy.max_mb",
-        f"{source_tree.root} has {source_tree.size / MB:.1f} MB to push, more than {max_mb} MB; most of it is:",
+        f"{source_tree.root} has {source_tree.size / MB:.1f} MB to push, "
+        f"more than {max_mb} MB; most of it is:",
         "\n".join(
             [
                 *rows,
@@ -231,7 +232,8 @@ def _resolve_script(source_tree: worktree.WorkTree, cwd: Path, spec: Spec) -> st
             other for other in source_tree.files if PurePosixPath(other).name == path.name
         ]
         if candidates:
-            hint = f"there is {', '.join(os.path.relpath(source_tree.root / n, cwd) for n in candidates[:3])}"
+            paths = [os.path.relpath(source_tree.root / path, cwd) for path in candidates[:3]]
+            hint = f"there is {', '.join(paths)}"
         raise ConfigError([Problem("task.script", f"there is no {given} in {cwd}", hint)])
     message = f"{given} is here, but it is ignored, so it is not pushed to the hosts"
     raise ConfigError([Problem("task.script", message, worktree.ignore_source(source_tree, name))])

@@ -20,7 +20,7 @@ from runner.core.protocol.timing import SPEEDUP, SPEEDUP_VARIABLE
 _PACKAGE = Path(runner.__file__).parent
 
 _LOADER = 'exec(open(0,"rb",0,closefd=False).readline())'
-"""All of our code that `ps` shows: the rest arrives on standard input, `_BOOT` as its first line."""
+"""All that `ps` shows of our code: the rest arrives on standard input, `_BOOT` first."""
 
 _BOOT = """\
 import sys

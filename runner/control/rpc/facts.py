@@ -1,4 +1,4 @@
-"""Facts collector: connects to every node at once and has each report its facts, in bounded time."""
+"""Facts collector: connects to every node at once, and has each report its facts in time."""
 
 from __future__ import annotations
 

@@ -169,7 +169,7 @@ class HostSession:
 
 
 class ClockOffset:
-    """The offset between a host's monotonic clock and this machine's, from the fastest ping so far."""
+    """The offset of a host's monotonic clock from this machine's, by the fastest ping so far."""
 
     def __init__(self) -> None:
         self.offset = 0.0

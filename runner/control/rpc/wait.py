@@ -1,4 +1,4 @@
-"""Wait loop over the controller's inbox: pings, silence, deadlines and signals of many hosts at once."""
+"""Wait loop over the controller's inbox: frames, silence and deadlines of hosts, and signals."""
 
 from __future__ import annotations
 
