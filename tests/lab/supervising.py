@@ -38,7 +38,7 @@ from runner.host.facts import ports
 from runner.host.storage import run_folder
 from runner.host.supervisor import guardian
 from runner.host.storage.run_lock import RunLock
-from runner.host.agent.follow import FollowedRun
+from runner.host.agent.followed_run import FollowedRun
 from runner.host.supervisor.args import SupervisorArgs
 order = decode(Order, json.loads(sys.argv[3]))
 folder = RunPaths(sys.argv[2], order.run_id, order.node)
@@ -48,7 +48,7 @@ try:
     run_folder.create_run_folder(folder, order, programs, {})
 except FileExistsError:
     pass  # what an agent refuses is not what is tested
-lock = RunLock(order.run_id, order.node).acquire()
+lock = RunLock(folder).acquire()
 held = ports.NO_PORTS
 if order.hub:
     listener = socket.socket()
@@ -89,8 +89,9 @@ recovery.recover_orphaned(RunPaths(sys.argv[2], order.run_id, order.node), order
 SEND_CODE = """
 import sys
 sys.path.insert(0, sys.argv[1])
+from runner.core.protocol.paths import RunPaths
 from runner.host.storage.run_lock import RunLock
-door = RunLock(sys.argv[2], sys.argv[3]).connect()
+door = RunLock(RunPaths("/", sys.argv[2], sys.argv[3])).connect()
 door.send(sys.argv[4].encode())
 """
 

@@ -9,7 +9,7 @@ from runner.host.agent.handler import AgentContext, HandlerTable, RequestHandler
 from runner.host.process.command import CommandRun
 
 
-class ExecHandler(RequestHandler):
+class Handler(RequestHandler):
     """One command at a time, in the environment that the setup lines left."""
 
     def __init__(self, context: AgentContext) -> None:

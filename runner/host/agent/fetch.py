@@ -48,7 +48,7 @@ FOLDER_FLAGS = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 FILE_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
-class FetchHandler(RequestHandler):
+class Handler(RequestHandler):
     """Requests for the files of a run: its `inventory`, and `fetch` for a piece of one."""
 
     def __init__(self, context: AgentContext) -> None:

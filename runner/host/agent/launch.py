@@ -1,4 +1,4 @@
-"""From facts to a running supervisor: what a link does for a launch."""
+"""Start requests: reserve ports, make the run folder, and start guardian and supervisor."""
 
 from __future__ import annotations
 
@@ -7,99 +7,51 @@ import json
 import os
 import select
 import shutil
-import signal
 import socket
 import time
 import zlib
 from dataclasses import replace
-from typing import Any, Dict, Generator, Iterator, Mapping, Optional
+from typing import Any, Dict, Generator, Optional
 
-from runner.core.codec import decode, encode
-from runner.core.model.facts import MANAGED_ENV, FactsRequest
+from runner.core.codec import decode
 from runner.core.model.order import Order
 from runner.core.protocol.events import StopCause
 from runner.core.protocol.frames import Frame
 from runner.core.protocol.paths import RunPaths
-from runner.host.agent.follow import FollowHandler
+from runner.core.relaunch.handover import RelaunchContext
+from runner.host.agent import follow
 from runner.host.agent.handler import AgentContext, HandlerTable, RequestHandler
-from runner.host.agent.push import PushReceiver
 from runner.host.facts import ports
-from runner.host.facts.collect import collect
+from runner.host.peers.election import ElectionContext
 from runner.host.process.job_queue import Steps
 from runner.host.storage import shipped_tasks
 from runner.host.storage.checkout import check_out
 from runner.host.storage.run_folder import create_run_folder
 from runner.host.storage.run_lock import RunLock
+from runner.host.supervisor import guardian
+from runner.host.supervisor.args import SupervisorArgs
 from runner.host.supervisor.recovery import recover_unfinished
 
-HANGUP_POLL_S = 0.25
 STARTUP_TIMEOUT_S, STARTUP_POLL_S = 20.0, 0.02
 
 PREDECESSOR_TIMEOUT_S = 10.0
 """How long the supervisor of an earlier attempt, a spare's perhaps, may take to end."""
 
 
-class LaunchHandler(RequestHandler):
-    """Facts, the push of code, and the start of a run."""
+class Handler(RequestHandler):
+    """Starts a run on this host."""
 
-    def __init__(
-        self,
-        context: AgentContext,
-        in_fd: int,
-        programs: Mapping[str, str],
-        follow_handler: FollowHandler,
-    ) -> None:
+    def __init__(self, context: AgentContext) -> None:
         super().__init__(context)
-        self._in_fd = in_fd
-        self._programs = programs
-        self._follow_handler = follow_handler
-        self._push_receiver: Optional[PushReceiver] = None
         self._run_record: Dict[str, Any] = {}
-        self._facts_request = FactsRequest("")
 
     def handlers(self) -> HandlerTable:
-        """Return what answers each kind of request."""
-        jobs = self.context.jobs
+        """Return the function for each kind of request."""
         return {
-            "facts": self._report_facts,
             "reserve_ports": self._reserve_ports,
-            "manifest": lambda frame: jobs.add(frame, self._receiver().on_manifest(frame)),
-            "chunk": lambda frame: jobs.add(frame, self._receiver().on_chunk(frame)),
-            "finish": lambda frame: jobs.add(frame, self._receiver().on_finish(frame)),
-            "abort_push": lambda _: self._receiver().abort(),
             "record": self._set_run_record,
-            "start": lambda frame: jobs.add(frame, self._start_run(frame)),
+            "start": lambda frame: self.context.jobs.add(frame, self._start_run(frame)),
         }
-
-    def close(self) -> None:
-        """Leave nothing half done."""
-        if self._push_receiver is not None:
-            self._push_receiver.abort()
-
-    def _receiver(self) -> PushReceiver:
-        self.context.require_facts()
-        assert self._push_receiver is not None  # noqa: S101 (made with the facts)
-        return self._push_receiver
-
-    def _report_facts(self, frame: Frame) -> None:
-        request = self._facts_request = decode(FactsRequest, frame.data["request"])
-        if self.context.facts is not None:  # those of an attempt that did not start
-            self.context.facts.reserved.close()
-        with _exit_on_disconnect(self._in_fd):
-            result = self.context.facts = collect(request)
-        own_env = {name: result.environ[name] for name in MANAGED_ENV if name in result.environ}
-        folder = RunPaths(result.facts.workdir, request.run_id, request.node)
-        self._push_receiver = PushReceiver(result.facts.workdir, self.context.reply)
-        release_held = result.facts.has_release and self._push_receiver.pin(request.release)
-        facts = replace(
-            result.facts,
-            preset_env=own_env,
-            run_exists=os.path.isdir(folder.root),
-            run_stopped=os.path.lexists(folder.stop_marker),
-            has_release=release_held,
-        )
-        clocks = {"mono": time.monotonic(), "wall": time.time()}
-        self.context.reply("facts", {"id": frame.data["id"], "facts": encode(facts), **clocks})
 
     def _reserve_ports(self, frame: Frame) -> None:
         """Reserve other ports than those that were taken."""
@@ -111,7 +63,7 @@ class LaunchHandler(RequestHandler):
         self.context.reply("ports_reserved", {"id": frame.data["id"], **reply})
 
     def _set_run_record(self, frame: Frame) -> None:
-        """Take what every host has on record of the whole run: its plan and its configuration."""
+        """Take the record of the whole run that every host keeps: its plan and configuration."""
         self._run_record = json.loads(zlib.decompress(frame.payload))
 
     def _start_run(self, frame: Frame) -> Steps:
@@ -120,27 +72,24 @@ class LaunchHandler(RequestHandler):
         if frame.data.get("tasks"):
             shipped_tasks.store(facts.facts.workdir, frame.data["tasks"], frame.payload)
         folder = RunPaths(order.workdir, order.run_id, order.node)
-        run_lock, deadline = (
-            RunLock(order.run_id, order.node),
-            time.monotonic() + PREDECESSOR_TIMEOUT_S,
-        )
-        lock = run_lock.acquire()
-        while lock is None and order.attempt and time.monotonic() < deadline:
+        run_lock, deadline = RunLock(folder), time.monotonic() + PREDECESSOR_TIMEOUT_S
+        lock_fd = run_lock.acquire()
+        while lock_fd is None and order.attempt and time.monotonic() < deadline:
             yield
-            lock = run_lock.acquire()
-        if lock is None:
+            lock_fd = run_lock.acquire()
+        if lock_fd is None:
             raise ValueError("this run has a supervisor here already")
         try:
             yield from self._prepare(folder, order)
-            yield from self._spawn(frame, folder, order, lock)
+            yield from self._spawn(frame, folder, order, lock_fd)
         finally:  # the guardian has it by now, if there is one
-            os.close(lock)
+            os.close(lock_fd)
 
     def _prepare(self, folder: RunPaths, order: Order) -> Steps:
         """Make the run's folder, with its copy of the code.
 
-        A later attempt, and one of a node that was lost and came back, go on in what an earlier
-        one left here, if one was here at all.
+        A later attempt, and a node that rejoins, continue in the folder of an earlier one if there
+        is one.
         """
         if not (order.attempt or order.rejoin_count) and os.path.lexists(folder.root):
             raise ValueError(f"there is a run {order.run_id} in {order.workdir} already")
@@ -151,53 +100,42 @@ class LaunchHandler(RequestHandler):
         with contextlib.suppress(FileNotFoundError):
             os.unlink(folder.relaunch_marker)
         if os.path.lexists(folder.work):
-            create_run_folder(folder, order, self._programs, self._run_record)
+            create_run_folder(folder, order, self.context.programs, self._run_record)
             return
         existed = os.path.lexists(folder.root)
         try:
-            create_run_folder(folder, order, self._programs, self._run_record)
+            create_run_folder(folder, order, self.context.programs, self._run_record)
             if order.release:
                 yield from check_out(order.workdir, order.release, folder.work)
         except BaseException:
-            paths = (
-                (folder.work, folder.attempt_folder(order.attempt)) if existed else (folder.root,)
-            )
-            for path in paths:  # nothing was started
+            made = (folder.work, folder.attempt_folder(order.attempt))
+            for path in made if existed else (folder.root,):  # nothing was started
                 shutil.rmtree(path, ignore_errors=True)
             raise
 
-    def _spawn(self, frame: Frame, folder: RunPaths, order: Order, lock: int) -> Steps:
-        from runner.core.relaunch.handover import (
-            RelaunchContext,  # no look at a host shall wait for this code
-        )
-        from runner.host.peers.election import ElectionContext
-        from runner.host.supervisor import guardian
-        from runner.host.supervisor.args import SupervisorArgs
-
+    def _spawn(self, frame: Frame, folder: RunPaths, order: Order, lock_fd: int) -> Steps:
         facts = self.context.require_facts()
-        # A host's own PET_* would be options of torchrun's behind the back of the order.
+        # PET_* variables of the host would be options of torchrun that the order does not know.
         host_env = {name: value for name, value in facts.environ.items() if name[:4] != "PET_"}
         environ = {**host_env, **frame.data.get("secrets", {})}
         token = str(frame.data.get("token", "")).encode()
-        relaunch_context = None
+        relaunch = None
         if frame.data.get("handover"):
-            relaunch_context = ElectionContext(
-                decode(RelaunchContext, frame.data["handover"]), self._facts_request, self._programs
-            )
-        pipe = guardian.spawn(
-            SupervisorArgs(folder, order, environ, facts.reserved, token, relaunch_context), lock
-        )
+            handover = decode(RelaunchContext, frame.data["handover"])
+            relaunch = ElectionContext(handover, self.context.facts_request, self.context.programs)
+        args = SupervisorArgs(folder, order, environ, facts.reserved, token, relaunch)
+        pipe = guardian.spawn(args, lock_fd)
         facts.reserved.close()
         self.context.facts = replace(facts, reserved=ports.NO_PORTS)
-        self._follow_handler.follow(folder, order)  # from now on it can be stopped
+        follower: follow.Handler = self.context.get_handler("follow")
+        run = follower.follow(folder, order)  # from now on it can be stopped
         report = yield from _read_startup_report(pipe)
-        self._follow_handler.try_connect()
+        run.try_connect(force=True)
         if report is None:  # it hangs, perhaps with its disk, and may yet begin
-            self._follow_handler.stop(
-                f"no supervisor within {STARTUP_TIMEOUT_S:g} s", StopCause.LOCAL
-            )
+            reason = f"no supervisor within {STARTUP_TIMEOUT_S:g} s"
+            run.send_command("stop", reason=reason, cause=StopCause.LOCAL.value)
         elif report != guardian.READY:
-            reason = report.decode(errors="replace") or "its guardian ended without a word"
+            reason = report.decode(errors="replace") or "its guardian ended without a report"
             self.context.refuse(frame, reason)
             return
         self.context.reply("following", {"id": frame.data["id"]})
@@ -214,30 +152,8 @@ def _with_numeric_hub(order: Order) -> Order:
     return replace(order, hub=replace(order.hub, addr=str(addresses[0][4][0])))
 
 
-@contextlib.contextmanager
-def _exit_on_disconnect(in_fd: int) -> Iterator[None]:
-    """End this process when the controller leaves while it is busy with something long.
-
-    The kernel's timer looks, since we have one thread and the work may wait for minutes.
-    """
-    poller = select.poll()
-    poller.register(in_fd, 0)  # POLLHUP and POLLERR are always told
-
-    def exit_if_hung_up(*_: object) -> None:
-        if poller.poll(0):
-            raise SystemExit(0)
-
-    previous = signal.signal(signal.SIGALRM, exit_if_hung_up)
-    signal.setitimer(signal.ITIMER_REAL, HANGUP_POLL_S, HANGUP_POLL_S)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, previous)
-
-
 def _read_startup_report(pipe: int) -> Generator[None, None, Optional[bytes]]:
-    """Return what a guardian says, None if it says nothing for too long."""
+    """Return the report of a guardian, None if none comes in time."""
     report, deadline = b"", time.monotonic() + STARTUP_TIMEOUT_S
     try:
         while time.monotonic() < deadline:

@@ -20,7 +20,7 @@ LISTEN_TIMEOUT_S = 60.0
 DIAL_TIMEOUT_S = 20.0
 
 
-class NetcheckHandler(RequestHandler):
+class Handler(RequestHandler):
     """Requests of `check` about the network; all that may wait does so in children."""
 
     def __init__(self, context: AgentContext) -> None:

@@ -1,4 +1,4 @@
-"""The host's end of a deploy: what is missing is told, taken in, verified, stored."""
+"""Push receiver: takes a release from the controller, verifies it and stores it."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import zlib
 from typing import Any, Callable, Dict, Iterator, Optional
 
 from runner.core.protocol.frames import Frame
+from runner.host.agent.handler import AgentContext, HandlerTable, RequestHandler
 from runner.host.process.job_queue import Steps
 from runner.host.storage import release_store
 from runner.host.storage.release_writer import ReleaseWriter
@@ -16,8 +17,31 @@ from runner.host.storage.release_writer import ReleaseWriter
 Reply = Callable[[str, Dict[str, Any]], None]
 
 
+class Handler(RequestHandler):
+    """Requests of a push, and the pin on the release that a run is about to use."""
+
+    def __init__(self, context: AgentContext) -> None:
+        super().__init__(context)
+        self._receiver = PushReceiver(context.workdir, context.reply)
+        self.pin = self._receiver.pin
+
+    def handlers(self) -> HandlerTable:
+        """Return the function for each kind of request."""
+        jobs, receiver = self.context.jobs, self._receiver
+        return {
+            "manifest": lambda frame: jobs.add(frame, receiver.on_manifest(frame)),
+            "chunk": lambda frame: jobs.add(frame, receiver.on_chunk(frame)),
+            "finish": lambda frame: jobs.add(frame, receiver.on_finish(frame)),
+            "abort_push": lambda _: receiver.abort(),
+        }
+
+    def close(self) -> None:
+        """Leave nothing of an unfinished release."""
+        self._receiver.abort()
+
+
 class PushReceiver:
-    """The releases one controller pushes over one link."""
+    """The releases that one controller pushes over one connection."""
 
     def __init__(self, workdir: str, reply: Reply) -> None:
         self._workdir = workdir
@@ -26,10 +50,10 @@ class PushReceiver:
         self._pin_fd: Optional[int] = None
 
     def on_manifest(self, frame: Frame) -> Steps:
-        """A manifest came: say that the release is stored, or what is lacking for it.
+        """Reply that the release is stored, or which files of the manifest are missing.
 
-        `lacks` names the contents by their place among the manifest's files, and the store, which
-        hosts with one disk share.
+        `missing` are indices into the manifest's files; `store_id` is the same on all hosts that
+        share the disk.
         """
         self.abort()
         manifest_bytes = zlib.decompress(frame.payload)
@@ -41,7 +65,7 @@ class PushReceiver:
         self._writer = writer
         with self._abort_on_error():
             yield from writer.begin()
-            if writer.space_error:  # what `keep` allows to go goes now, and not at the end
+            if writer.space_error:  # remove what `keep` allows now rather than at the end
                 yield from release_store.prune(self._workdir, int(frame.data["keep"]), writer.name)
             if writer.space_error:
                 raise OSError(errno.ENOSPC, writer.space_error, self._workdir)
@@ -53,7 +77,7 @@ class PushReceiver:
             )
 
     def on_chunk(self, frame: Frame) -> Steps:
-        """The next bytes of the stream of missing files."""
+        """Take the next bytes of the stream of missing files."""
         if self._writer is None:
             return
         data = zlib.decompress(frame.payload) if frame.data.get("compressed") else frame.payload
@@ -61,7 +85,7 @@ class PushReceiver:
             yield from self._writer.write(data)
 
     def on_finish(self, frame: Frame) -> Steps:
-        """Everything came: store the release, and remove old ones but `keep`."""
+        """Store the release, which is complete, and remove old ones but `keep`."""
         if self._writer is None:
             raise RuntimeError("no release is being pushed")
         with self._abort_on_error():
@@ -75,7 +99,7 @@ class PushReceiver:
         self._writer = None
 
     def pin(self, name: str) -> bool:
-        """Keep a release from being removed while this link lives; False when it is gone."""
+        """Keep a release from being removed while this agent lives; return False if it is gone."""
         if self._pin_fd is not None:
             os.close(self._pin_fd)
         self._pin_fd = release_store.pin(self._workdir, name)

@@ -12,7 +12,7 @@ from runner.host.ranks import stacks
 from runner.host.storage.run_folder import read_order
 
 
-class StacksHandler(RequestHandler):
+class Handler(RequestHandler):
     """Requests for the Python stacks of a run's ranks."""
 
     def __init__(self, context: AgentContext) -> None:

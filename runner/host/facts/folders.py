@@ -10,9 +10,7 @@ from runner.core.codec import decode, encode
 from runner.core.model.facts import FactsRequest
 from runner.core.model.hardware import TopProcess
 from runner.core.protocol.paths import tasks_folder
-from runner.host.facts import machine
 from runner.host.process import bounded_child
-from runner.host.storage import release_store
 
 
 def absolute(path: str, home: str) -> str:
@@ -66,17 +64,21 @@ def _survey(request: FactsRequest, home: str) -> None:
         has_tasks=bool(request.tasks_hash)
         and os.path.isdir(tasks_folder(workdir, request.tasks_hash)),
     )
-    if request.release:
-        report(has_release=release_store.is_intact(workdir, request.release))
     project = absolute(request.project, home)
     if request.project:
         report(project_exists=os.path.isdir(project))
     if request.script:
         script = absolute(os.path.join(project, request.script), home)
         report(script_exists=os.path.isfile(script))
-    if request.release and request.thorough:  # reads the whole release, so it comes last
-        report(release_state=release_store.check_intact(workdir, request.release))
+    if request.release:
+        from runner.host.storage import release_store  # noqa: PLC0415 (verbs do without)
+
+        report(has_release=release_store.is_intact(workdir, request.release))
+        if request.thorough:  # reads the whole release, so it comes last
+            report(release_state=release_store.check_intact(workdir, request.release))
     if request.thorough:
+        from runner.host.facts import machine  # noqa: PLC0415
+
         report(top_process=encode(machine.top_process()))
 
 

@@ -10,7 +10,7 @@ import os
 import socket
 import struct
 import sys
-from typing import Dict, Iterator, List, Mapping, Tuple
+from typing import Dict, Iterator, List, Tuple
 
 from runner.core.model.facts import Interface, Route
 
@@ -77,12 +77,6 @@ def list_routes(root: str = "/") -> Tuple[Route, ...]:
     """Return the main routing table, less what leads nowhere or to ourselves."""
     net = os.path.join(root, "proc/net")
     return (*_routes_v4(os.path.join(net, "route")), *_routes_v6(os.path.join(net, "ipv6_route")))
-
-
-def ssh_server_address(environ: Mapping[str, str]) -> str:
-    """Return the address of ours that the SSH client came to, "" without one."""
-    fields = environ.get("SSH_CONNECTION", "").split()
-    return fields[2].partition("%")[0] if len(fields) == 4 else ""
 
 
 def _netlink_dump(request: int) -> bytes:

@@ -1,12 +1,11 @@
-"""Whether logind kills what a user leaves running at logout (logind.conf(5), KillUserProcesses)."""
+"""Logind settings: does it kill what a user leaves running at logout (logind.conf(5))?"""
 
 from __future__ import annotations
 
-import contextlib
 import os
 from typing import Dict, List, Tuple
 
-from runner.host.process import cgroup
+from runner.host.process import cgroup, procfs
 
 CONFIG_ROOTS = ("etc", "run", "usr/local/lib", "usr/lib")
 """Where systemd looks; a file hides those of its name in later ones."""
@@ -47,7 +46,7 @@ def _read_settings(root: str) -> Dict[str, Tuple[str, str]]:
     settings: Dict[str, Tuple[str, str]] = {}
     for path in _config_files(root):
         section = ""
-        for line in _read_lines(path):
+        for line in map(str.strip, procfs.read_text(path).splitlines()):
             name, equals, value = (part.strip() for part in line.partition("="))
             if line.startswith("["):
                 section = line.strip()
@@ -67,16 +66,7 @@ def _config_files(root: str) -> List[str]:
         base = os.path.join(root, folder, "systemd")
         if not main and os.path.exists(f"{base}/logind.conf"):
             main = [f"{base}/logind.conf"]
-        with contextlib.suppress(OSError):
-            for name in os.listdir(f"{base}/logind.conf.d"):
-                if name.endswith(".conf"):
-                    drop_ins.setdefault(name, f"{base}/logind.conf.d/{name}")
+        for name in procfs.list_names(f"{base}/logind.conf.d"):
+            if name.endswith(".conf"):
+                drop_ins.setdefault(name, f"{base}/logind.conf.d/{name}")
     return main + [drop_ins[name] for name in sorted(drop_ins)]
-
-
-def _read_lines(path: str) -> List[str]:
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return [line.strip() for line in file]
-    except OSError:
-        return []

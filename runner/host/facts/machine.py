@@ -92,7 +92,7 @@ def read_system(root: str = "/") -> System:
         memory_limit=memory_limit(root),
         swapped=None if swap_total is None or swap_free is None else swap_total - swap_free,
         numa_nodes=_numa_nodes(frozenset(os.sched_getaffinity(0)), root),
-        infiniband=tuple(_list_folder(os.path.join(root, "sys/class/infiniband"))),
+        infiniband=tuple(procfs.list_names(os.path.join(root, "sys/class/infiniband"))),
     )
 
 
@@ -115,7 +115,7 @@ def _read_meminfo(root: str) -> Dict[str, int]:
 def _numa_nodes(own_cpus: FrozenSet[int], root: str) -> Tuple[int, ...]:
     """Return the NUMA nodes that some of these cores belong to."""
     folder = os.path.join(root, "sys/devices/system/node")
-    nodes = [name[4:] for name in _list_folder(folder) if re.fullmatch(r"node\d+", name)]
+    nodes = [name[4:] for name in procfs.list_names(folder) if re.fullmatch(r"node\d+", name)]
     cpus = {int(n): procfs.read_text(os.path.join(folder, f"node{n}", "cpulist")) for n in nodes}
     return tuple(sorted(node for node, text in cpus.items() if own_cpus & _parse_cpu_list(text)))
 
@@ -127,10 +127,3 @@ def _parse_cpu_list(text: str) -> FrozenSet[int]:
         first, _, last = part.partition("-")
         cpus.update(range(int(first), int(last or first) + 1))
     return frozenset(cpus)
-
-
-def _list_folder(folder: str) -> List[str]:
-    try:
-        return sorted(os.listdir(folder))
-    except OSError:
-        return []

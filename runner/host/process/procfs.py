@@ -59,6 +59,14 @@ def read_text(path: str) -> str:
         return ""
 
 
+def list_names(folder: str) -> List[str]:
+    """Return the names in a folder, sorted; none where it cannot be read."""
+    try:
+        return sorted(os.listdir(folder))
+    except OSError:
+        return []
+
+
 def descendants(root_pid: int, known_processes: Optional[Dict[int, Process]] = None) -> List[int]:
     """Return the living descendants of `root_pid`, parents first; zombies are not alive."""
     processes = table() if known_processes is None else known_processes

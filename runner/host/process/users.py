@@ -1,9 +1,10 @@
-"""Users and commands of processes: who runs one, and what it is."""
+"""Users of this host: our own login, and the owner and command of a process."""
 
 from __future__ import annotations
 
 import os
 import pwd
+from typing import Mapping
 
 from runner.host.process import procfs
 
@@ -13,6 +14,12 @@ _MAX_COMMAND = 100
 def login_name() -> str:
     """Return our login name; the environment has it without asking a directory service."""
     return os.environ.get("LOGNAME") or os.environ.get("USER") or user_name(os.getuid())
+
+
+def ssh_server_address(environ: Mapping[str, str]) -> str:
+    """Return the address of this host that the SSH client connected to, "" without one."""
+    fields = environ.get("SSH_CONNECTION", "").split()
+    return fields[2].partition("%")[0] if len(fields) == 4 else ""
 
 
 def user_name(uid: int) -> str:

@@ -15,7 +15,6 @@ from runner.host.process.job_queue import Steps
 from runner.host.storage import release_store, run_owner
 from runner.host.storage.journal import read_events
 from runner.host.storage.run_folder import read_state
-from runner.host.storage.run_lock import RunLock
 
 UNFINISHED_GRACE_S = 3600.0
 """So long a run without an end on record may be about to start."""
@@ -68,9 +67,9 @@ def collect_garbage(
 
 def _own_runs(workdir: str, node: str) -> Iterator[Tuple[str, RunPaths]]:
     """Yield what are runs of ours: they say so, or are the empty place that a launch claimed."""
-    for run_id in filter(is_run_id, sorted(release_store.listdir(os.path.join(workdir, "runs")))):
+    for run_id in filter(is_run_id, procfs.list_names(os.path.join(workdir, "runs"))):
         folder = RunPaths(workdir, run_id, node)
-        if os.path.exists(folder.format) or not release_store.listdir(folder.root):
+        if os.path.exists(folder.format) or not procfs.list_names(folder.root):
             yield run_id, folder
 
 
@@ -106,7 +105,7 @@ def _last_activity(folder: RunPaths) -> Tuple[bool, Optional[float]]:
 
 def _in_use(folder: RunPaths, run_id: str, node: str) -> bool:
     """Whether a supervisor or a guardian of it lives, or a process with its mark or its cgroup."""
-    if RunLock(run_id, node).is_held or run_owner.live_owner_pids(folder):
+    if run_owner.is_alive(folder):
         return True
     state = read_state(folder)
     ended = state is not None and state.is_terminal

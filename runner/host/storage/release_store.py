@@ -21,6 +21,7 @@ from typing import Dict, Generator, List, Optional, Set, Tuple, TypeVar
 from runner.core.model.release import File, Manifest, release_hash
 from runner.core.protocol.paths import CODE_FOLDER, RunPaths, release_folder, releases_folder
 from runner.host.process.job_queue import Steps
+from runner.host.process.procfs import list_names
 from runner.host.storage.run_folder import read_state
 
 T = TypeVar("T")
@@ -222,7 +223,7 @@ def seal(path: str, file: File) -> None:
 def prune(workdir: str, keep: int, current: str) -> Generator[None, None, List[str]]:
     """Remove the oldest releases but `keep`, `current` and those in use; return their names."""
     parent = releases_folder(workdir)
-    others = [name for name in listdir(parent) if not name.startswith(".") and name != current]
+    others = [name for name in list_names(parent) if not name.startswith(".") and name != current]
     others.sort(key=lambda name: _last_use(os.path.join(parent, name)), reverse=True)
     old = others[keep:]
     in_use = _releases_in_use(workdir) if old else set()
@@ -238,7 +239,7 @@ def prune(workdir: str, keep: int, current: str) -> Generator[None, None, List[s
 def find_unused(workdir: str, cutoff: float) -> List[str]:
     """Return the releases that no run names and nobody used since a moment in time."""
     parent = releases_folder(workdir)
-    present = [name for name in listdir(parent) if not name.startswith(".")]
+    present = [name for name in list_names(parent) if not name.startswith(".")]
     old = [name for name in present if _last_use(os.path.join(parent, name)) < cutoff]
     in_use = _releases_in_use(workdir) if old else set()
     return sorted(name for name in old if name not in in_use)
@@ -293,8 +294,8 @@ def _releases_in_use(workdir: str) -> Set[str]:
     runs = os.path.join(workdir, "runs")
     return {
         _release_of(RunPaths(workdir, run, node))
-        for run in listdir(runs)
-        for node in listdir(os.path.join(runs, run))
+        for run in list_names(runs)
+        for node in list_names(os.path.join(runs, run))
     }
 
 
@@ -310,18 +311,10 @@ def _release_of(folder: RunPaths) -> str:
         return ""
 
 
-def listdir(folder: str) -> List[str]:
-    """Return what is in a folder, nothing where it cannot be read."""
-    try:
-        return os.listdir(folder)
-    except OSError:
-        return []
-
-
 def stored_contents(parent: str) -> Generator[None, None, Dict[Tuple[str, int], str]]:
     """Return where contents of earlier releases lie, by digest and stored mode, if still sealed."""
     contents: Dict[Tuple[str, int], str] = {}
-    for name in listdir(parent):
+    for name in list_names(parent):
         manifest = None if name.startswith(".") else load_manifest(os.path.join(parent, name))
         yield
         for count, file in enumerate(manifest.files if manifest else ()):
@@ -337,7 +330,7 @@ def stored_contents(parent: str) -> Generator[None, None, Dict[Tuple[str, int], 
 def remove_stale(parent: str) -> Steps:
     """Remove what processes of this host left that were killed while they assembled."""
     host = os.uname().nodename
-    for name in listdir(parent):
+    for name in list_names(parent):
         match = _STAGING_NAME.fullmatch(name)
         if match is None or match.group(1) != host:
             continue

@@ -12,11 +12,10 @@ from runner.core.codec import decode, encode
 from runner.core.model.run_info import HostRunStatus, RunInfo
 from runner.core.protocol.paths import RunPaths, is_run_id, validated_paths
 from runner.core.protocol.states import State
-from runner.host.process import users
-from runner.host.storage import release_store, run_owner
+from runner.host.process import procfs, users
+from runner.host.storage import run_owner
 from runner.host.storage.journal import final_state
 from runner.host.storage.run_folder import read_state
-from runner.host.storage.run_lock import RunLock
 
 
 def list_runs(workdir: str, node: str, run_id: str = "") -> Generator[None, None, Dict[str, Any]]:
@@ -28,7 +27,7 @@ def list_runs(workdir: str, node: str, run_id: str = "") -> Generator[None, None
     """
     statuses, unreadable = [], 0
     runs_dir = os.path.join(workdir, "runs")
-    names = [run_id] if run_id else filter(is_run_id, sorted(release_store.listdir(runs_dir)))
+    names = [run_id] if run_id else filter(is_run_id, procfs.list_names(runs_dir))
     for name in names:
         yield
         try:
@@ -52,14 +51,13 @@ def read_run(folder: RunPaths) -> Optional[HostRunStatus]:
         os.listdir(folder.root)
     except (FileNotFoundError, NotADirectoryError):
         return None
-    run_id, node = folder.root.split("/")[-2:]
+    run_id, _ = folder.root.split("/")[-2:]
     info = replace(
         _read_run_info(folder) or RunInfo(run_id), run_id=run_id
     )  # of a copied folder as well
     state = read_state(folder)
-    run_lock = RunLock(run_id, node, owner_uid)
     changed_at = max(_mtime(path) for path in (folder.root, folder.state))
-    alive = run_lock.is_held or bool(run_owner.live_owner_pids(folder))
+    alive = run_owner.is_alive(folder, owner_uid)
     if state is not None and not state.is_terminal and run_owner.other_host(folder):
         alive = (
             run_owner.heartbeat_age(folder) < run_owner.OWNER_TIMEOUT_S

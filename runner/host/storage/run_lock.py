@@ -1,7 +1,9 @@
-"""Where a supervisor can be spoken to: a socket and a lock in a private folder under /tmp.
+"""Run lock: the lock and the socket of a run's supervisor, in a private folder under /tmp.
 
-Not in the work folder, which may be NFS, and not in $XDG_RUNTIME_DIR, which logind removes when
-the user's last session ends, while the run goes on.
+A descriptor of the lock file that supervisor and guardian share holds the lock, so the kernel
+drops it when both are gone: it says whether a run is alive on this machine. The folder is not in
+the workdir, which may be NFS, nor in $XDG_RUNTIME_DIR, which logind removes when the user's last
+session ends.
 """
 
 from __future__ import annotations
@@ -16,9 +18,11 @@ import stat
 import time
 from typing import List, Optional
 
+from runner.core.protocol.paths import RunPaths
+
 BASE_DIR = "/tmp"
 FOLDER_NAMES = ("runner-{}", "runner-{}-a", "runner-{}-b", "runner-{}-c")
-"""Anybody may make a folder there, also one of the name that we want: then we take the next."""
+"""Any user may make a folder in /tmp, also one of the name that we want: then we take the next."""
 
 CONNECT_TIMEOUT_S = 1.0
 LOCK_TIMEOUT_S = 0.5
@@ -27,8 +31,9 @@ LOCK_TIMEOUT_S = 0.5
 class RunLock:
     """The socket and the lock of one run on one host."""
 
-    def __init__(self, run_id: str, node: str, uid: Optional[int] = None) -> None:
-        name = hashlib.sha256(f"{run_id}/{node}".encode()).hexdigest()[:24]
+    def __init__(self, folder: RunPaths, uid: Optional[int] = None) -> None:
+        text = "/".join(folder.root.split("/")[-2:])
+        name = hashlib.sha256(text.encode()).hexdigest()[:24]
         self._uid = os.getuid() if uid is None else uid
         self._folder = self._choose_folder()
         self.socket_path = os.path.join(self._folder, f"{name}.sock")
@@ -42,29 +47,22 @@ class RunLock:
         return [*existing, *unused, *candidates][0]
 
     def make_folder(self) -> None:
-        """Create the folder, ours alone.
+        """Create the folder with access for its user only.
 
         Raises:
-            OSError: Others own all of its names.
+            OSError: Other users own all of its names.
         """
         os.makedirs(self._folder, mode=0o700, exist_ok=True)
-        if not self._has_private_folder:
+        if not self._is_private(self._folder):
             raise PermissionError(f"{self._folder} is not a private folder of ours")
 
-    @property
-    def _has_private_folder(self) -> bool:
-        return self._is_private(self._folder)
-
     def _is_private(self, folder: str) -> bool:
-        """Whether a folder is its user's, and nobody else can put anything into it."""
-        try:
+        """Return whether a folder is its user's, and no other user can put anything into it."""
+        with contextlib.suppress(OSError):
             status = os.lstat(folder)
-        except OSError:
-            return False
-        return stat.S_ISDIR(status.st_mode) and (status.st_uid, status.st_mode & 0o077) == (
-            self._uid,
-            0,
-        )
+            private = (self._uid, 0) == (status.st_uid, status.st_mode & 0o077)
+            return stat.S_ISDIR(status.st_mode) and private
+        return False
 
     def listen(self) -> socket.socket:
         """Open the socket."""
@@ -77,11 +75,11 @@ class RunLock:
         return listener
 
     def connect(self) -> Optional[socket.socket]:
-        """Return a connection to the supervisor, None when nobody listens."""
-        if not self._has_private_folder:
+        """Return a connection to the supervisor, None when none listens."""
+        if not self._is_private(self._folder):
             return None
         client = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        client.settimeout(CONNECT_TIMEOUT_S)  # one that was stopped takes no more than a few
+        client.settimeout(CONNECT_TIMEOUT_S)  # the backlog of a stopped one may be full
         try:
             client.connect(self.socket_path)
         except OSError:
@@ -92,7 +90,7 @@ class RunLock:
 
     @staticmethod
     def peer_closed(connection: socket.socket) -> bool:
-        """Whether the supervisor at the other end is gone."""
+        """Return whether the supervisor at the other end is gone."""
         if not select.select([connection], [], [], 0)[0]:
             return False
         try:
@@ -113,24 +111,33 @@ class RunLock:
 
     @property
     def is_held(self) -> bool:
-        """Whether the guardian or the supervisor lives, as far as we may see."""
-        if not self._has_private_folder or not os.path.exists(self.lock_path):
+        """Whether the guardian or the supervisor lives, as far as this user may see.
+
+        A shared lock is enough to tell: several processes that look do not see each other.
+        """
+        if not self._is_private(self._folder):
             return False
-        lock_fd = self.try_lock()
-        if lock_fd is None:
+        try:
+            descriptor = os.open(self.lock_path, os.O_RDONLY | os.O_NOFOLLOW)
+        except (FileNotFoundError, PermissionError):
+            return False
+        except OSError:
             return True
-        os.close(lock_fd)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError:
+            return True
+        finally:
+            os.close(descriptor)
         return False
 
     def try_lock(self) -> Optional[int]:
-        """Take the lock; None while the guardian or the supervisor lives.
-
-        It is held by a descriptor they share, so the kernel drops it when both are gone,
-        whatever became of their pids.
-        """
+        """Take the lock; return None while the guardian or the supervisor lives."""
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         while True:
             try:
-                descriptor = self._open_lock()
+                self.make_folder()  # it is gone after a reboot, or when /tmp was emptied
+                descriptor = os.open(self.lock_path, flags, 0o600)
             except OSError:
                 return None
             try:
@@ -138,20 +145,16 @@ class RunLock:
             except OSError:
                 os.close(descriptor)
                 return None
-            if self._is_current(descriptor):
-                return descriptor
-            os.close(descriptor)  # its last holder removed it a moment ago
-
-    def _is_current(self, descriptor: int) -> bool:
-        with contextlib.suppress(OSError):
-            return os.path.samestat(os.fstat(descriptor), os.stat(self.lock_path))
-        return False
+            with contextlib.suppress(OSError):
+                if os.path.samestat(os.fstat(descriptor), os.stat(self.lock_path)):
+                    return descriptor
+            os.close(descriptor)  # its last holder has just removed the file
 
     def acquire(self) -> Optional[int]:
-        """Take the lock; whoever only looks at it holds it for no time.
+        """Take the lock, waiting for processes that only look at it for a moment.
 
         Raises:
-            OSError: There can be no such folder.
+            OSError: The folder cannot be made.
         """
         self.make_folder()
         deadline = time.monotonic() + LOCK_TIMEOUT_S
@@ -161,13 +164,8 @@ class RunLock:
                 return lock_fd
             time.sleep(0.01)
 
-    def _open_lock(self) -> int:
-        self.make_folder()  # it is gone since a reboot, or when somebody cleaned /tmp
-        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-        return os.open(self.lock_path, flags, 0o600)
-
     def remove_files(self) -> None:
-        """Take the files away; only the holder of the lock may."""
+        """Remove socket and lock file; only the holder of the lock may."""
         for path in (self.socket_path, self.lock_path):
             if os.path.exists(path):
                 os.unlink(path)

@@ -1,7 +1,7 @@
-"""Who keeps a run, on which machine: so that nobody elsewhere takes it for dead, or ends it here.
+"""Run owner: which machine a run is on, and which processes are its guardian and supervisor.
 
-The lock tells as a rule. But it is in /tmp, which may be emptied under a living run, and the run
-folder may be on a disk of several machines, of which only one has the lock.
+Hosts that share the disk of a run folder see by it that the run is not theirs to end. On its own
+machine the run lock says whether a run is alive; the owner's pids count where /tmp was emptied.
 """
 
 from __future__ import annotations
@@ -18,15 +18,13 @@ from runner.core.protocol.paths import RunPaths
 from runner.host.process import procfs
 from runner.host.storage.journal import has_ended
 from runner.host.storage.run_folder import read_order, write_atomic
-
-MACHINE_ID_PATH, BOOT_ID_PATH = "/etc/machine-id", "/proc/sys/kernel/random/boot_id"
-PID_NAMESPACE_PATH = "/proc/self/ns/pid"
+from runner.host.storage.run_lock import RunLock
 
 OWNER_TIMEOUT_S = 600.0
-"""So long after its last sign a run on another machine counts as on."""
+"""How long after its last heartbeat a run on another machine counts as alive."""
 
 CONTAINER_TIMEOUT_S = 30.0
-"""So long it may be kept by a container that looks like ours; afterwards that was restarted."""
+"""The same for another container of this machine; after that, it counts as restarted."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +36,7 @@ class RunOwner:
         machine_id: Its id; "" where it has none.
         boot_id: The id of the boot they run in.
         start_ticks: When each began, in clock ticks since that boot, by pid.
-        pid_namespace: Which PID namespace that is; "" where it cannot be told.
+        pid_namespace: Their PID namespace; "" where it cannot be read.
     """
 
     hostname: str
@@ -51,32 +49,22 @@ class RunOwner:
     def other_host(self) -> str:
         """The name of the machine, if it is known to be another than this one; else "".
 
-        A machine may be renamed in between.
+        A machine may have been renamed: the same boot and PID namespace are enough.
         """
         local = _local_owner({})
-        if self.pid_namespace and (self.boot_id, self.pid_namespace) == (
-            local.boot_id,
-            local.pid_namespace,
-        ):
-            return ""
-        return (
-            ""
-            if (self.hostname, self.machine_id) == (local.hostname, local.machine_id)
-            else self.hostname
-        )
+        same_boot = (self.boot_id, self.pid_namespace) == (local.boot_id, local.pid_namespace)
+        same_host = (self.hostname, self.machine_id) == (local.hostname, local.machine_id)
+        return "" if same_host or (self.pid_namespace and same_boot) else self.hostname
 
     @property
     def is_sibling_container(self) -> bool:
-        """Whether it is another container of this machine, or was: they may share all the rest."""
+        """Whether it is, or was, another container of this machine."""
         local = _local_owner({})
-        return (
-            bool(self.pid_namespace)
-            and self.boot_id == local.boot_id
-            and self.pid_namespace != local.pid_namespace
-        )
+        is_sibling = self.pid_namespace not in ("", local.pid_namespace)
+        return is_sibling and self.boot_id == local.boot_id
 
     def live_pids(self) -> List[int]:
-        """Return those who still live here."""
+        """Return those of the processes that are alive on this machine."""
         if self.other_host or self.is_sibling_container or self.boot_id != _local_owner({}).boot_id:
             return []
         start_ticks = {int(pid): start for pid, start in self.start_ticks.items() if start >= 0}
@@ -85,28 +73,33 @@ class RunOwner:
 
 def _local_owner(start_ticks: Dict[str, int]) -> RunOwner:
     try:
-        pid_namespace = os.readlink(PID_NAMESPACE_PATH)
+        pid_namespace = os.readlink("/proc/self/ns/pid")
     except OSError:
         pid_namespace = ""
-    machine_id, boot_id = (
-        procfs.read_text(path).strip() for path in (MACHINE_ID_PATH, BOOT_ID_PATH)
-    )
+    machine_id = procfs.read_text("/etc/machine-id").strip()
+    boot_id = procfs.read_text("/proc/sys/kernel/random/boot_id").strip()
     return RunOwner(os.uname().nodename, machine_id, boot_id, start_ticks, pid_namespace)
 
 
 def record(folder: RunPaths, pids: List[int]) -> None:
-    """Put on record who keeps the run here; a full disk must not keep it from starting."""
+    """Record these processes as the run's owner, if the disk has room."""
     owner = _local_owner({str(pid): procfs.start_ticks_of(pid) for pid in pids})
-    try:
+    with contextlib.suppress(OSError):
         write_atomic(folder.owner_file, json.dumps(encode(owner)) + "\n")
-    except OSError:
-        return
 
 
 def heartbeat(folder: RunPaths) -> None:
-    """Give a sign of life to those on other machines who share the disk."""
+    """Show other machines that share the disk that the run is alive."""
     with contextlib.suppress(OSError):
         os.utime(folder.owner_file)
+
+
+def heartbeat_age(folder: RunPaths) -> float:
+    """Return the seconds since the last heartbeat of a run's owner, by the clock of the disk."""
+    try:
+        return max(0.0, time.time() - os.stat(folder.owner_file).st_mtime)
+    except OSError:
+        return float("inf")
 
 
 def read(folder: RunPaths) -> Optional[RunOwner]:
@@ -124,8 +117,22 @@ def live_owner_pids(folder: RunPaths) -> List[int]:
     return owner.live_pids() if owner is not None else []
 
 
+def is_alive(folder: RunPaths, uid: Optional[int] = None) -> bool:
+    """Return whether the guardian or the supervisor of a user's run lives on this machine."""
+    return RunLock(folder, uid).is_held or bool(live_owner_pids(folder))
+
+
+def take_over(folder: RunPaths) -> Optional[int]:
+    """Take the lock of a run to complete its record; return None while it is alive."""
+    lock_fd = RunLock(folder).try_lock()
+    if lock_fd is not None and live_owner_pids(folder):  # /tmp was emptied
+        os.close(lock_fd)
+        return None
+    return lock_fd
+
+
 def is_from_this_boot(folder: RunPaths) -> bool:
-    """Whether a run was kept on this machine, and since its last boot."""
+    """Return whether a run was on this machine, and since its last boot."""
     owner = read(folder)
     return owner is not None and not owner.other_host and owner.boot_id == _local_owner({}).boot_id
 
@@ -141,23 +148,15 @@ def other_host(folder: RunPaths) -> str:
 
 
 def require_local(folder: RunPaths) -> None:
-    """Do nothing to a run that another machine keeps.
+    """Refuse to act on a run of another machine whose end is not on record.
 
     Raises:
-        ValueError: It is such a one, and its end is not on record.
+        ValueError: It is such a run.
     """
     host = other_host(folder)
     order = read_order(folder)
     if host and (order is None or not has_ended(folder, order)):
         run_id, _ = folder.root.split("/")[-2:]
         age_s = heartbeat_age(folder)
-        age_text = f" (its last sign is {age_s:.0f} s old)" if age_s > OWNER_TIMEOUT_S else ""
-        raise ValueError(f"run {run_id} is on {host}{age_text}, and this is {os.uname().nodename}")
-
-
-def heartbeat_age(folder: RunPaths) -> float:
-    """Return how many seconds ago the keepers of a run gave their last sign, as the disk says."""
-    try:
-        return max(0.0, time.time() - os.stat(folder.owner_file).st_mtime)
-    except OSError:
-        return float("inf")
+        age = f" (its last heartbeat is {age_s:.0f} s old)" if age_s > OWNER_TIMEOUT_S else ""
+        raise ValueError(f"run {run_id} is on {host}{age}, and this is {os.uname().nodename}")

@@ -64,7 +64,7 @@ def _run_detached(
 
 def _guard(args: SupervisorArgs, startup_pipe: StartupPipe) -> NoReturn:
     folder, order = args.folder, args.order
-    run_lock = RunLock(order.run_id, order.node)
+    run_lock = RunLock(folder)
     for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(signum, signal.SIG_IGN)
     procfs.become_subreaper()

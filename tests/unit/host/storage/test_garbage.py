@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from runner.core.protocol.paths import RunPaths
 from runner.host.storage import garbage, run_lock
 from tests.unit.release_builders import done, left_in, release, store
 
@@ -79,7 +80,7 @@ def test_dry_run_says_the_same_and_removes_nothing(workdir: Path) -> None:
 def test_run_whose_supervisor_lives_stays(workdir: Path) -> None:
     """Its lock says so, whatever its record says."""
     run(workdir, "old")
-    lock = run_lock.RunLock("old", "a").try_lock()
+    lock = run_lock.RunLock(RunPaths(str(workdir), "old", "a")).try_lock()
     assert lock is not None
 
     gone = done(garbage.collect_garbage(str(workdir), "a", 0, dry_run=False))

@@ -7,8 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from runner.core.protocol.paths import RunPaths
 from runner.host.storage import run_lock
 from runner.host.storage.run_lock import RunLock
+
+RUN = RunPaths("/w", "run", "a")
 
 
 @pytest.fixture
@@ -27,10 +30,10 @@ def taken(place: Path, name: str) -> None:
 def test_a_folder_of_somebody_elses_is_left_alone(place: Path) -> None:
     """The next name is taken, by all who look for the run, also once the other folder is gone."""
     taken(place, "runner-7")
-    mine = RunLock("run", "a", 7)
-    assert not RunLock("run", "a", 7).is_held
+    mine = RunLock(RUN, 7)
+    assert not RunLock(RUN, 7).is_held
     (place / "runner-7-a").symlink_to(place)
-    assert RunLock("run", "a", 7).socket_path.startswith(f"{place}/runner-7-b/")
+    assert RunLock(RUN, 7).socket_path.startswith(f"{place}/runner-7-b/")
     (place / "runner-7-a").unlink()
     assert mine.lock_path.startswith(f"{place}/runner-7-a/")
 
@@ -38,15 +41,15 @@ def test_a_folder_of_somebody_elses_is_left_alone(place: Path) -> None:
 def test_all_of_a_run_meet_in_one_folder(place: Path) -> None:
     """Whatever is made or removed beside it later."""
     taken(place, f"runner-{os.getuid()}")
-    lock = RunLock("run", "a").acquire()
+    lock = RunLock(RUN).acquire()
     assert lock is not None
     assert [each.name for each in place.iterdir() if each.stat().st_mode & 0o777 == 0o700] == [
         f"runner-{os.getuid()}-a"
     ]
-    assert RunLock("run", "a").is_held
+    assert RunLock(RUN).is_held
     (place / f"runner-{os.getuid()}").rmdir()
-    assert RunLock("run", "a").is_held
-    assert RunLock("run", "a").try_lock() is None
+    assert RunLock(RUN).is_held
+    assert RunLock(RUN).try_lock() is None
 
 
 def test_who_takes_all_names_is_named(place: Path) -> None:
@@ -54,4 +57,4 @@ def test_who_takes_all_names_is_named(place: Path) -> None:
     for name in run_lock.FOLDER_NAMES:
         taken(place, name.format(os.getuid()))
     with pytest.raises(PermissionError, match="is not a private folder of ours"):
-        RunLock("run", "a").acquire()
+        RunLock(RUN).acquire()

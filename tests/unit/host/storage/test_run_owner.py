@@ -17,7 +17,7 @@ from runner.core.protocol.frames import Frame
 from runner.core.protocol.paths import RunPaths
 from runner.core.protocol.states import State
 from runner.host.agent.handler import AgentContext
-from runner.host.agent.runs import RunsHandler
+from runner.host.agent.leftovers import Handler
 from runner.host.storage import run_folder, run_owner
 from runner.host.storage.journal import EventLog
 from runner.host.storage.run_list import read_run
@@ -34,9 +34,9 @@ class Host:
         self.order = Order("r1", "n1", 0, self.workdir, ("x",), {}, "/", (0,), "", "")
         self.folder = RunPaths(self.workdir, "r1", "n1")
         self.told: list[dict[str, object]] = []
-        wire = AgentContext(lambda _, data, __=b"": self.told.append(data), 60.0, lambda: True)
+        wire = AgentContext(lambda _, data, __=b"": self.told.append(data), lambda: True, repr)
         wire.followed_workdir = self.workdir
-        self.keeping = RunsHandler(wire)
+        self.keeping = Handler(wire)
 
     def begin(self) -> None:
         """Have the run begin."""
@@ -111,7 +111,7 @@ def test_a_run_of_another_machine_is_not_ours_to_prove(host: Host) -> None:
     seen = read_run(host.folder)
     assert seen is not None
     assert not seen.alive
-    with pytest.raises(ValueError, match=r"oldbox \(its last sign is 6\d\d s old\)"):
+    with pytest.raises(ValueError, match=r"oldbox \(its last heartbeat is 6\d\d s old\)"):
         host.prove()
     journal = EventLog(host.folder, host.order)
     journal.set_state(State.STOPPING)

@@ -1,0 +1,86 @@
+"""Facts request: the first that every verb makes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import time
+from dataclasses import replace
+from typing import Iterator
+
+from runner.core.codec import decode, encode
+from runner.core.model.facts import MANAGED_ENV, FactsRequest
+from runner.core.protocol.frames import Frame
+from runner.core.protocol.paths import RunPaths
+from runner.host.agent.handler import AgentContext, HandlerTable, RequestHandler
+from runner.host.facts.collect import collect
+
+HANGUP_POLL_S = 0.25
+
+
+class Handler(RequestHandler):
+    """Reports the facts, and keeps them for the requests that follow."""
+
+    def __init__(self, context: AgentContext) -> None:
+        super().__init__(context)
+        self._preload_in = 0
+
+    def advance(self) -> None:
+        """Load what a start needs while the controller waits for other hosts.
+
+        Not in the turn of the facts request: its answer is sent in the next one.
+        """
+        if self._preload_in:
+            self._preload_in -= 1
+            if not self._preload_in:
+                self.context.get_handler("start")
+
+    def handlers(self) -> HandlerTable:
+        """Return the function for each kind of request."""
+        return {"facts": self._report}
+
+    def _report(self, frame: Frame) -> None:
+        request = decode(FactsRequest, frame.data["request"])
+        if self.context.facts is not None:  # of an attempt that did not start
+            self.context.facts.reserved.close()
+        with _exit_on_disconnect(self.context.in_fd):
+            result = self.context.facts = collect(request)
+        self._preload_in = 0 if request.skip_launch_facts else 2
+        self.context.facts_request = request
+        folder = RunPaths(result.facts.workdir, request.run_id, request.node)
+        has_release = result.facts.has_release and bool(
+            self.context.get_handler("manifest").pin(request.release)
+        )
+        facts = replace(
+            result.facts,
+            preset_env={k: result.environ[k] for k in MANAGED_ENV if k in result.environ},
+            run_exists=os.path.isdir(folder.root),
+            run_stopped=os.path.lexists(folder.stop_marker),
+            has_release=has_release,
+        )
+        clocks = {"mono": time.monotonic(), "wall": time.time()}
+        self.context.reply("facts", {"id": frame.data["id"], "facts": encode(facts), **clocks})
+
+
+@contextlib.contextmanager
+def _exit_on_disconnect(in_fd: int) -> Iterator[None]:
+    """End this process when the controller leaves while facts are collected.
+
+    A kernel timer checks, since there is only one thread and setup lines may take minutes.
+    """
+    poller = select.poll()
+    poller.register(in_fd, 0)  # POLLHUP and POLLERR are always reported
+
+    def exit_if_hung_up(*_: object) -> None:
+        if poller.poll(0):
+            raise SystemExit(0)
+
+    previous = signal.signal(signal.SIGALRM, exit_if_hung_up)
+    signal.setitimer(signal.ITIMER_REAL, HANGUP_POLL_S, HANGUP_POLL_S)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, previous)
