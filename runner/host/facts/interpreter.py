@@ -77,11 +77,7 @@ os.write(1, ("MARK" + json.dumps(told) + "MARK").encode())
 
 
 def start(
-    python: str,
-    environ: Dict[str, str],
-    folder: str,
-    limit_s: float,
-    packages: Sequence[str] = (),
+    python: str, environ: Dict[str, str], folder: str, limit_s: float, packages: Sequence[str] = ()
 ) -> bounded_child.BoundedChild:
     """Ask `python` in `environ`, in `folder` (or where we are, if there is no such folder).
 

@@ -137,10 +137,8 @@ def _socket_rows(port: int, state: str, root: str) -> Iterator[List[str]]:
 
 def socket_owners(inodes: Iterable[int], pids: Iterable[int], root: str = "/") -> Set[int]:
     """Return which of the processes `pids` hold one of the sockets; hidden ones do not show."""
-    wanted_links = {f"socket:[{inode}]" for inode in inodes}
-    return {
-        pid for pid in pids if wanted_links and not wanted_links.isdisjoint(_fd_links(pid, root))
-    }
+    wanted = {f"socket:[{inode}]" for inode in inodes}
+    return {pid for pid in pids if wanted and wanted & {t for _, t in procfs.fd_links(pid, root)}}
 
 
 class ListenerDetector:
@@ -268,17 +266,4 @@ def _refusal_reason(error: OSError, port: int) -> str:
     owners = [
         f"{users.process_command(pid)} (pid {pid})" for pid in sorted(socket_owners(inodes, pids))
     ]
-    return f"taken by {' and '.join(owners[:_MAX_NAMED]) or 'a process we may not look at'}"
-
-
-def _fd_links(pid: int, root: str) -> Iterator[str]:
-    folder = os.path.join(root, "proc", str(pid), "fd")
-    try:
-        names = os.listdir(folder)
-    except OSError:
-        return
-    for name in names:
-        try:
-            yield os.readlink(os.path.join(folder, name))
-        except OSError:
-            continue
+    return f"taken by {' and '.join(users[:_MAX_NAMED]) or 'a process we may not look at'}"

@@ -1,7 +1,7 @@
-"""Children with a deadline: whatever may hang on a host is done in one of these.
+"""Bounded child: a forked process with a deadline, for whatever may hang on a host.
 
-`subprocess` waits until its child has reached the new program, and on a dead network disk it never
-does. Here all that follows the fork happens in the child, and the parent only looks at two pipes.
+`subprocess` waits until its child has executed the new program, which never happens on a dead
+network disk. Here the child does everything after the fork, and the parent only reads two pipes.
 """
 
 from __future__ import annotations
@@ -19,27 +19,23 @@ REPORT_FD = 100
 """The descriptor on which a child reports, apart from what it or others print."""
 
 MAX_OUTPUT = 8 << 10
-"""How much of the end of what a child prints is kept, in bytes."""
+"""Bytes of a child's output that are kept, from its end."""
 
 _READ_BYTES = 64 << 10
 _PIPE_BYTES = 1 << 20
 _POLL_INTERVAL_S = 0.02
 _EXIT_FAILED = 126
 _DEFAULT_SIGNALS = (
-    signal.SIGALRM,
-    signal.SIGCHLD,
-    signal.SIGHUP,
-    signal.SIGINT,
-    signal.SIGPIPE,
-    signal.SIGTERM,
+    *(signal.SIGALRM, signal.SIGCHLD, signal.SIGHUP),
+    *(signal.SIGINT, signal.SIGPIPE, signal.SIGTERM),
 )
 
 
 class BoundedChild:
-    """A process of ours in a session of its own, with nothing on its standard input.
+    """A process of ours in a session of its own, with an empty standard input.
 
     Attributes:
-        output: The end of what it printed, at most `MAX_OUTPUT` bytes.
+        output: The end of its output, at most `MAX_OUTPUT` bytes.
         raw_report: What it wrote to the descriptor `REPORT_FD`.
         code: Its exit code, or minus the signal that ended it; None while it runs.
         timed_out: Whether it was killed because its time was up.
@@ -69,7 +65,7 @@ class BoundedChild:
 
     @property
     def text(self) -> str:
-        """The end of what it printed."""
+        """The end of its output."""
         return self.output.decode(errors="replace").strip()
 
     @property
@@ -78,7 +74,7 @@ class BoundedChild:
         return self._pid
 
     def report(self) -> Dict[str, Any]:
-        """Return what it reported with `report_facts`; of two values for a key the later one counts."""
+        """Return what it reported with `report_facts`; the last value of each key counts."""
         merged: Dict[str, Any] = {}
         for line in self.raw_report.split(b"\n")[:-1]:
             merged.update(json.loads(line))
@@ -88,32 +84,32 @@ class BoundedChild:
         """End it and its process group; harmless once it has ended."""
         if self.code is not None:
             return
-        for send in (os.killpg, os.kill):  # before its setsid there is no such group
+        for send in (os.killpg, os.kill):  # before its setsid the group does not exist
             with suppress(OSError):
                 send(self._pid, signal.SIGKILL)
-        for _ in range(20):  # one that hangs in the kernel is left behind, not waited for
+        for _ in range(20):  # one that hangs in the kernel is not waited for
             if self._try_reap():
                 break
             time.sleep(0.005)
         self._close(-signal.SIGKILL)
 
     def kill_group(self) -> None:
-        """End what it left running in its process group, after its own end."""
+        """End what it left running in its process group."""
         if self.code is not None and self._pid:
             with suppress(OSError):
                 os.killpg(self._pid, signal.SIGKILL)
 
     def poll_timeout_ms(self) -> float:
-        """Return how long its parent may sleep before it calls `advance` again."""
+        """Return how long the parent may sleep before it calls `advance` again."""
         remaining_s = self._began + self.limit_s - time.monotonic()
         return max(0.0, 1000 * min(remaining_s, _POLL_INTERVAL_S if self.pipes else 0.001))
 
     def advance(self) -> None:
-        """Read what it has written, see whether it has ended, and kill it if its time is up."""
+        """Read its output, notice its end, and kill it if its time is up."""
         for pipe in self.pipes:
             self._read(pipe)
         if self._try_reap():
-            for pipe in self.pipes * (_PIPE_BYTES // _READ_BYTES):  # what is left in them
+            for pipe in self.pipes * (_PIPE_BYTES // _READ_BYTES):  # the rest of their content
                 self._read(pipe)
             self._close(self._status)
         elif time.monotonic() - self._began > self.limit_s:
@@ -138,7 +134,7 @@ class BoundedChild:
     def _try_reap(self) -> bool:
         try:
             pid, status = os.waitpid(self._pid, os.WNOHANG)
-        except ChildProcessError:  # SIGCHLD is ignored here: only the report can tell
+        except ChildProcessError:  # SIGCHLD is ignored here: its status is unknown
             self._status = 0
             return True
         self._status = -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
@@ -153,10 +149,10 @@ class BoundedChild:
 
 
 def wait_all(children: Sequence[BoundedChild], also_read: Sequence[BoundedChild] = ()) -> None:
-    """Return when every child of `children` has ended; those `also_read` are read from meanwhile.
+    """Return when every one of `children` has ended; `also_read` are read from meanwhile.
 
-    A child whose time is up is killed with its process group. That a child has ended is learned
-    from the kernel, not from its pipes: what it left in the background may hold them open.
+    The kernel tells that a child has ended, not its pipes: processes that it left in the
+    background may hold them open.
     """
     while any(child.code is None for child in children):
         running = [child for child in (*children, *also_read) if child.code is None]
@@ -170,7 +166,7 @@ def wait_all(children: Sequence[BoundedChild], also_read: Sequence[BoundedChild]
 
 
 def report_facts(**facts: Any) -> None:
-    """Report `facts` from within a child; what was told is known even if the child hangs later."""
+    """Report `facts` from within a child; they are known even if the child hangs later."""
     os.write(REPORT_FD, json.dumps(facts).encode() + b"\n")
 
 
@@ -219,26 +215,26 @@ def _run_child(
         os.dup2(output_write_fd, 1)
         os.dup2(output_write_fd, 2)
         os.dup2(report_write_fd, REPORT_FD)
-        for fd in (1, 2, REPORT_FD):  # not yet so if a pipe had this number from the start
+        for fd in (1, 2, REPORT_FD):  # dup2 did not, if a pipe had this number from the start
             os.set_inheritable(fd, True)
         _close_inherited()
         for signum in _DEFAULT_SIGNALS:
             signal.signal(signum, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
-        # An alarm outlives an exec: should the parent be killed, the child still ends in time.
+        # An alarm survives exec: if the parent is killed, the child still ends in time.
         signal.setitimer(signal.ITIMER_REAL, limit_s + 1)
         body()
         code = 0
-    except BaseException as error:  # noqa: BLE001 - nothing may escape into the parent's code
+    except BaseException as error:  # noqa: BLE001 - nothing may reach the parent's code
         os.write(2, str(error).encode(errors="replace"))
     finally:
         os._exit(code)
 
 
 def _close_inherited() -> None:
-    """Close the parent's sockets and pipes: a child that hangs must not keep its channel open.
+    """Close the parent's sockets and pipes: a hung child must not keep its connection open.
 
-    Files stay: our code may come from one that has no name (a zip in memory).
+    Files stay: our code comes from one without a name (a zip in memory).
     """
     for fd in map(int, os.listdir("/proc/self/fd")):
         with suppress(OSError):

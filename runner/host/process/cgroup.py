@@ -1,7 +1,7 @@
-"""Control groups: where we are in them, and one of its own for the program of a run.
+"""Control groups: those of this process, and one for the program of a run.
 
-Whatever the program starts is in its cgroup too, whoever its parent is and whatever it does to its
-environment: an empty one (cgroup version 2 says so) proves that nothing is left.
+Whatever the program starts is in its cgroup, whatever it does to its parent and environment: an
+empty cgroup (version 2 reports it) proves that nothing is left.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from typing import Dict, Iterator, List, Optional, Tuple
 from runner.host.process import procfs
 
 UNIFIED = ""
-"""The hierarchy of version 2, which has no name; one of version 1 has its controllers'."""
+"""The hierarchy of version 2, which has no name; those of version 1 are named by controller."""
 
 EMPTY_TIMEOUT_S = 1.0
-"""How long the kernel may take to say of a cgroup that its last process is gone."""
+"""How long the kernel may take to report that a cgroup is empty."""
 
 
 class Cgroup:
@@ -35,7 +35,7 @@ class Cgroup:
                 _write_file(f"{self.path}/cgroup.procs", "0")
 
     def contains(self, pid: int) -> bool:
-        """Whether a process is in it; one that ended and was not waited for still is."""
+        """Return whether a process is in it; a zombie still is."""
         cgroup_path = own_cgroups(pid=str(pid)).get(UNIFIED, "")
         return bool(self.path) and os.path.basename(cgroup_path) == os.path.basename(self.path)
 
@@ -56,11 +56,11 @@ class Cgroup:
 
     @property
     def empty(self) -> bool:
-        """Whether the kernel says that nobody is in it."""
+        """Whether the kernel reports that no process is in it."""
         return self._has_event("populated 0")
 
     def wait_empty(self) -> bool:
-        """Whether it is empty, now or in a moment; the kernel removes none that is not."""
+        """Return whether it is empty, now or in a moment; the kernel removes only an empty one."""
         deadline = time.monotonic() + EMPTY_TIMEOUT_S
         while self._has_event("populated 1") and time.monotonic() < deadline:
             time.sleep(0.005)
@@ -88,7 +88,7 @@ def create(run_id: str, node: str, attempt: int, root: str = "/") -> Cgroup:
         cgroup = Cgroup(os.path.join(folder, _cgroup_name(run_id, node, attempt)))
         try:
             os.mkdir(cgroup.path, 0o755)
-        except FileExistsError:  # left by one that died before it could say so
+        except FileExistsError:  # left by a supervisor that died
             if cgroup.pids():
                 continue
         except OSError:

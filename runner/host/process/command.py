@@ -1,4 +1,4 @@
-"""One command of the user's on this host, its output as it comes, and the end of all it started."""
+"""Command run: one command of `exec`, its output, and the end of all it started."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from runner.host.process.kill import kill_until_gone, reap_all
 READ_BYTES = 64 << 10
 POLL_INTERVAL_S = 0.05
 LEFTOVER_GRACE_S = 0.5
-"""How long what the command left behind may go on after its own end."""
+"""How long processes that the command left may go on after its end."""
 
 Reply = Callable[[str, Dict[str, Any], bytes], None]
 
 
 class CommandRun:
-    """A command with a keeper: a process of ours that ends all of it, also when we are killed."""
+    """A command below a process of ours that ends all of it, also when the agent is killed."""
 
     def __init__(
         self,
@@ -34,10 +34,10 @@ class CommandRun:
         limit_s: float,
         reply: Reply,
     ) -> None:
-        """Start it, in the user's home, with nothing on its standard input.
+        """Start it in the user's home, with an empty standard input.
 
         Raises:
-            OSError: There can be no process.
+            OSError: No process can be started.
         """
         self._request_id = request_id
         self._reply = reply
@@ -56,28 +56,28 @@ class CommandRun:
 
     @property
     def pipes(self) -> Tuple[int, ...]:
-        """What to wait for."""
+        """The descriptors to wait for."""
         return tuple(self._streams)
 
     def advance(self) -> None:
-        """Pass on what it wrote; see whether the keeper is done."""
+        """Pass on its output, and notice its end."""
         if self.ended:
             return
         for descriptor in self.pipes:
             self._pass_on(descriptor)
         if "report" not in self._streams.values():
-            for descriptor in self.pipes:  # what was written before the end
+            for descriptor in self.pipes:  # the rest of the output
                 while descriptor in self._streams and self._pass_on(descriptor):
                     pass
             self._finish()
 
     def kill(self) -> None:
-        """Have the keeper end all of it now; its report follows."""
+        """End all of it now; the report follows."""
         with contextlib.suppress(ProcessLookupError):
             os.kill(self._supervisor_pid, signal.SIGTERM)
 
     def kill_and_wait(self) -> None:
-        """Return when nothing of it is left, or could not be killed."""
+        """Return when nothing of it is left, or what is left cannot be killed."""
         self.kill()
         deadline = time.monotonic() + KILL_TIMEOUT_S + 1
         while not self.ended and time.monotonic() < deadline:
@@ -85,7 +85,7 @@ class CommandRun:
             time.sleep(0.005)
 
     def _pass_on(self, descriptor: int) -> bool:
-        """Pass on a piece; False when there is none."""
+        """Pass on one chunk; return False when there is none."""
         try:
             data = os.read(descriptor, READ_BYTES)
         except BlockingIOError:
@@ -107,14 +107,14 @@ class CommandRun:
         try:
             report = json.loads(self._report)
         except ValueError:
-            report = {"error": "what kept it was killed; parts of it may be left"}
+            report = {"error": "its supervising process was killed; parts of it may be left"}
         self._reply("exited", {"id": self._request_id, **report}, b"")
 
 
 def _supervise(
     argv: List[str], environ: Dict[str, str], deadline: float, pipes: Dict[str, int]
 ) -> NoReturn:
-    """Run the command, end what is left of it, report, and be gone; in a process of its own."""
+    """Run the command, end what is left of it, report and exit; in a process of its own."""
     agent_pid = os.getppid()
     report: Dict[str, Any] = {}
     try:
@@ -130,7 +130,7 @@ def _supervise(
         )
     except OSError as error:
         report = {"error": f"cannot start {argv[0]}: {error.strerror}"}
-    except BaseException:  # noqa: BLE001 (whatever it is, the controller must hear of it)
+    except BaseException:  # noqa: BLE001 (the controller must hear of it, whatever it is)
         report = {"error": traceback.format_exc()}
     try:
         _, survivors = kill_until_gone(
@@ -148,7 +148,7 @@ def _run(
     stop_requested: Callable[[], bool],
     deadline: float,
 ) -> Dict[str, Any]:
-    """Return how the command ended: its code or minus its signal, and whether it was late."""
+    """Return the command's code, or minus its signal, and whether its time was up."""
     command = subprocess.Popen(
         argv,
         env=environ,
@@ -178,7 +178,7 @@ def _run(
 
 
 def _close_inherited(kept_fds: Set[int]) -> None:
-    """Keep no descriptor of the link: its channel ends when it does."""
+    """Keep no descriptor of the agent, so that its connection ends with it."""
     null = os.open(os.devnull, os.O_RDWR)
     procfs.close_fds_except(kept_fds | {null})
     for fd in (0, 1, 2):

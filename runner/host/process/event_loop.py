@@ -1,4 +1,4 @@
-"""What a supervisor sleeps on: what others say, the death of a child, a signal to end."""
+"""Event loop of a supervisor: readable descriptors, ended children, and SIGTERM."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any, Callable, Tuple
 
 
 class EventLoop:
-    """Descriptors and who reads them, and the signals of this process.
+    """Readers of descriptors, and the signals of this process.
 
     Attributes:
-        term_received: Whether this process was told to end.
+        term_received: Whether SIGTERM was received.
     """
 
     def __init__(self) -> None:
@@ -21,7 +21,7 @@ class EventLoop:
         self._wakeup: Tuple[int, ...] = ()
 
     def open(self) -> None:
-        """Heed signals from now on: TERM asks for the end, and a terminal's are not for us."""
+        """Handle signals from now on: note SIGTERM, ignore those of a terminal."""
         read_fd, write_fd = os.pipe()
         for descriptor in (read_fd, write_fd):
             os.set_blocking(descriptor, False)
@@ -34,20 +34,20 @@ class EventLoop:
         self.add_reader(read_fd, lambda: os.read(read_fd, 4096))
 
     def add_reader(self, descriptor: int, handler: Callable[[], Any]) -> None:
-        """Call it whenever there is something to read."""
+        """Call `handler` whenever the descriptor is readable."""
         self._selector.register(descriptor, selectors.EVENT_READ, handler)
 
     def remove_reader(self, descriptor: int) -> None:
-        """Do not any more."""
+        """Stop calling the handler of a descriptor."""
         self._selector.unregister(descriptor)
 
     def wait(self, seconds: float) -> None:
-        """Sleep until there is something to read or a signal comes, and have it read."""
+        """Sleep until a descriptor is readable or a signal comes, and call the handlers."""
         for key, _ in self._selector.select(seconds):
             key.data()
 
     def close(self) -> None:
-        """Leave no descriptor open, and signals to whoever comes next."""
+        """Close the descriptors, and leave signals to the next loop."""
         signal.set_wakeup_fd(-1)
         for descriptor in self._wakeup:
             os.close(descriptor)

@@ -1,4 +1,4 @@
-"""Long requests, one after the other, in steps between which the link hears and answers."""
+"""Job queue: long requests run one after the other, in steps, so that the agent stays responsive."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from typing import Any, Callable, Deque, Dict, Generator, Tuple
 from runner.core.protocol.frames import Frame
 
 Steps = Generator[None, None, None]
-"""Long work in small steps, so that whoever does it can answer in between."""
+"""Long work in small steps; other requests are answered in between."""
 
 TIME_SLICE_S = 0.02
-"""How long the wire may wait for the steps."""
+"""How long the steps may keep the connection waiting."""
 
 PROGRESS_INTERVAL_S = 1.0
-"""How often the controller hears that something long goes on."""
+"""How often the controller is told that a long request is in progress."""
 
 MAX_QUEUED = 16
-"""So many requests may wait; then no more are read."""
+"""How many requests may wait; then no more are read."""
 
 
 class JobQueue:
-    """What the controller asked for and is not done yet."""
+    """The requests of the controller that are not done yet."""
 
     def __init__(
         self,
@@ -38,16 +38,16 @@ class JobQueue:
 
     @property
     def full(self) -> bool:
-        """Whether enough waits to read nothing else."""
+        """Whether no more requests should be read for now."""
         return len(self._queue) >= MAX_QUEUED
 
     def add(self, frame: Frame, steps: Steps) -> None:
-        """Do the work of one request after what was asked before."""
+        """Queue the work of one request."""
         self._queue.append((frame, steps))
         self.advance()
 
     def advance(self) -> None:
-        """Go on for a moment; whatever fails is refused, and the next begins."""
+        """Work for one time slice; a request that fails is refused, and the next begins."""
         deadline = time.monotonic() + TIME_SLICE_S
         while self._queue and time.monotonic() < deadline:
             frame, steps = self._queue[0]
@@ -55,7 +55,7 @@ class JobQueue:
                 next(steps)
             except StopIteration:
                 self._queue.popleft()
-            except Exception as error:  # noqa: BLE001 (the controller is told, whatever it is)
+            except Exception as error:  # noqa: BLE001 (the controller hears of it, whatever it is)
                 self._queue.popleft()
                 self._refuse(frame, error)
         if self._queue and time.monotonic() > self._last_progress + PROGRESS_INTERVAL_S:
@@ -63,7 +63,7 @@ class JobQueue:
             self._reply("in_progress", {"id": self._queue[0][0].data.get("id")})
 
     def cancel_all(self, reason: str) -> None:
-        """End it in the middle."""
+        """Refuse all requests, also the one in progress."""
         while self._queue:
             frame, steps = self._queue.popleft()
             steps.close()

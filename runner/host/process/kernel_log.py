@@ -1,4 +1,4 @@
-"""The kernel's log since the boot, as far as it is kept and we may read it (/dev/kmsg)."""
+"""Kernel log (/dev/kmsg): its lines since the boot, as far as they are kept and readable."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MAX_RECORDS = 50_000
 
 
 def read_lines(log: str = KMSG) -> Iterator[Tuple[float, str]]:
-    """Yield when each line was written, by the monotonic clock, and its text; none of a closed log.
+    """Yield the monotonic time and the text of each line; nothing if the log may not be read.
 
     A record looks like `3,512,1239866964,-;Out of memory: Killed process 7 …`: level, number and
     microseconds, a flag, and the text.
@@ -25,7 +25,7 @@ def read_lines(log: str = KMSG) -> Iterator[Tuple[float, str]]:
         for _ in range(MAX_RECORDS):
             try:
                 record = os.read(descriptor, MAX_RECORD_BYTES).decode(errors="replace")
-            except BrokenPipeError:  # the kernel wrote over what we were to read
+            except BrokenPipeError:  # the kernel overwrote the record
                 continue
             except OSError:
                 break

@@ -1,4 +1,4 @@
-"""The last step of the ladder: kill everything below a process, and look until nothing is left."""
+"""Kill loop: SIGKILL to all processes of a run until a scan proves that none is left."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from runner.host.process import procfs
 from runner.host.process.cgroup import Cgroup
 
 SHIM_GRACE_S = 0.5
-"""How long the rank shims may outlive their ranks to write down their end."""
+"""How long the rank shims may outlive their ranks to record how those ended."""
+
+KILL_TIMEOUT_S = 10.0
+"""How long processes may survive SIGKILL (a hung driver) before they are given up."""
 
 _NO_PIDS: AbstractSet[int] = frozenset()
 _NO_CGROUP = Cgroup()
@@ -28,12 +31,12 @@ def kill_until_gone(
     """Send SIGKILL until `list_alive` is empty twice in a row, and `all_gone` says so too.
 
     Args:
-        list_alive: The processes to end, looked up anew at each call.
-        reap: Takes in the children that ended; called between looks.
+        list_alive: Scans for the processes to end.
+        reap: Reaps the children that ended; called between scans.
         shims: The rank shims among them, killed a moment later: they end with their rank, and
-            write down how it ended.
-        cgroup: Whatever is in it is to end as well.
-        all_gone: What no process slips through, however fast it forks: `proc.childless` of a
+            record how it ended.
+        cgroup: Whatever is in it is killed as well.
+        all_gone: A proof that no process evades by forking fast: `no_children_left` of a
             subreaper.
 
     Returns:
@@ -47,36 +50,36 @@ def kill_until_gone(
         reap()
         remaining = list(dict.fromkeys([*list_alive(), *cgroup.pids()]))
         is_clear = not remaining and all_gone()
-        if not remaining and not is_clear:  # one that forks and ends faster than we look around
+        if not remaining and not is_clear:  # it forks and ends faster than we scan
             previous, unreaped = unreaped, procfs.child_pids()
             remaining = [pid for pid in unreaped if procfs.is_running(pid)]
-            # Or the dead whom their tracer keeps: they stay, and nobody is born.
+            # Or only zombies held by a tracer remain; nothing can fork any more.
             is_clear = not remaining and (
                 unreaped == previous or time.monotonic() - started_at > KILL_TIMEOUT_S
             )
         empty_rounds = empty_rounds + 1 if is_clear else 0
         elapsed_s = time.monotonic() - started_at
         spared = shims if elapsed_s < SHIM_GRACE_S else _NO_PIDS
-        # Parents first, as they come: a shell that outlives its child talks about it.
+        # Parents first, as listed: a shell that outlives its child prints a message.
         killed |= procfs.signal_all([pid for pid in remaining if pid not in spared], signal.SIGKILL)
         if remaining and not spared:
             cgroup.kill()
         if remaining and elapsed_s > KILL_TIMEOUT_S:
             return killed - set(remaining), tuple(sorted(remaining))
-        if killed.issuperset(set(remaining) - spared):  # nobody new: give the kernel a moment
+        if killed.issuperset(set(remaining) - spared):  # no new one: give the kernel a moment
             time.sleep(0.005)
     return killed, ()
 
 
 def cgroup_empty(cgroup: Cgroup, survivors: Tuple[int, ...]) -> bool:
-    """Whether the cgroup, if there is one, has nothing in it but the `survivors`."""
+    """Return whether the cgroup, if there is one, has nothing in it but the `survivors`."""
     return bool(survivors) or not cgroup.path or cgroup.wait_empty()
 
 
 def reap_all() -> List[Tuple[int, int]]:
-    """Take in every child that ended; return their pids and wait statuses.
+    """Reap every child that ended; return their pids and wait statuses.
 
-    The only place on a host that waits for children: two would steal each other's results.
+    The only place on a host that waits for children: two would take each other's results.
     """
     reaped: List[Tuple[int, int]] = []
     while True:

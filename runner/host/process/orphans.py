@@ -1,4 +1,4 @@
-"""What is left of a run on a host when nobody watched any more: found by marks and by blood."""
+"""Orphan search: the processes that a run left when its supervisor and guardian died."""
 
 from __future__ import annotations
 
@@ -10,39 +10,38 @@ from typing import AbstractSet, Dict, List, Set, Tuple
 from runner.host.process import procfs
 
 RECENT_PIDS = 8
-"""So many of the newest pids are looked at again between two looks at all: some fork so fast that
-they are never where one looks."""
+"""How many of the newest pids are read again between two full scans, for processes that fork so
+fast that a scan misses them."""
 
 FREEZE_TIMEOUT_S = 2.0
-"""How long to try to stop them all before they are killed as they are."""
+"""How long to try to stop (SIGSTOP) all of them before they are killed anyway."""
 
 _INERT_STATES = "TtDZX"
-"""Process states in which nothing is forked: stopped, traced, in the kernel, gone."""
+"""Process states that cannot fork: stopped, traced, in the kernel, gone."""
 
 
 class RunProcesses:
-    """The processes that carry the marks of a run, and those that descend from them.
+    """The processes with the environment tags of a run, their descendants and their sessions.
 
-    A descendant may have cleared its environment, and its parent may be gone. Then its session
-    tells: nobody can join one but by birth. Names tell nothing, and are not looked at.
+    A descendant may have cleared its environment and lost its parent. Its session still identifies
+    it: a process can only be born into one. Names are not used.
     """
 
     def __init__(self, env_tags: AbstractSet[str], session_leaders: AbstractSet[int]) -> None:
-        """Begin with the `env_tags`, and the pids on record of those who led sessions of the run."""
+        """Search by `env_tags`, and by the pids on record that led sessions of the run."""
         self._env_tags = env_tags
-        self._session_leaders = session_leaders - {
-            0
-        }  # sessions led from outside our PID namespace are all 0
+        # 0 stands for every leader outside our PID namespace.
+        self._session_leaders = session_leaders - {0}
         self._members: Set[Tuple[int, int]] = set()
         self._sessions: Set[int] = set()
 
     def scan(self) -> List[int]:
-        """Return those who live, children first; once seen, one stays a member."""
+        """Return the living processes, children first; a member once found stays one."""
         processes = self._scan()
         return sorted(processes, key=lambda pid: (processes[pid].start_ticks, pid), reverse=True)
 
     def freeze(self) -> None:
-        """Stop them all: who is killed first can leave no orphans that nobody knows."""
+        """Stop all of them, so that killing one leaves no orphan that is not known."""
         deadline = time.monotonic() + FREEZE_TIMEOUT_S
         stopped: Set[int] = set()
         quiet_rounds = 0
@@ -50,11 +49,8 @@ class RunProcesses:
             members = self._scan()
             newcomers = set(members) - stopped
             stopped |= procfs.signal_all(newcomers, signal.SIGSTOP)
-            recent = [
-                pid
-                for pid in procfs.recent_pids(RECENT_PIDS)
-                if procfs.pid_has_env(pid, self._env_tags)
-            ]
+            recent_pids = procfs.recent_pids(RECENT_PIDS)
+            recent = [pid for pid in recent_pids if procfs.has_env(pid, self._env_tags)]
             stopped |= procfs.signal_all(set(recent) - stopped, signal.SIGSTOP)
             active = newcomers or [p for p in members.values() if p.state not in _INERT_STATES]
             quiet_rounds = 0 if active else quiet_rounds + 1
@@ -82,14 +78,14 @@ class RunProcesses:
         return {pid: processes[pid] for pid in members if processes[pid].alive}
 
     def _seeds(self, processes: Dict[int, procfs.Process]) -> List[int]:
-        """Return known and marked ones, and who is in a session of theirs whose leader is gone."""
+        """Return known and tagged processes, and members of their sessions whose leader is gone."""
         members = {
             pid for pid, process in processes.items() if (pid, process.start_ticks) in self._members
         }
         tagged = {
             pid
             for pid, process in processes.items()
-            if process.alive and pid not in members and procfs.has_env(pid, process, self._env_tags)
+            if process.alive and pid not in members and procfs.has_env(pid, self._env_tags, process)
         }
         leaderless = self._sessions | (
             self._session_leaders & {processes[pid].session for pid in tagged}
@@ -101,7 +97,7 @@ class RunProcesses:
 
 
 def _ancestors(pid: int, processes: Dict[int, procfs.Process]) -> Set[int]:
-    """Return a process and all it descends from."""
+    """Return a process and its ancestors."""
     ancestors: Set[int] = set()
     while pid in processes and pid not in ancestors:
         ancestors.add(pid)

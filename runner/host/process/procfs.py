@@ -1,4 +1,4 @@
-"""Processes as /proc shows them: who descends from whom, and who is still there."""
+"""Process table: processes as /proc shows them, their descendants, and signals to them."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import ctypes
 import os
 import signal
 import subprocess
-from typing import AbstractSet, Dict, Iterable, List, NamedTuple, Optional, Set, Tuple
+from typing import AbstractSet, Dict, Iterable, Iterator, List, NamedTuple, Optional, Set, Tuple
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 
 
 class Process(NamedTuple):
-    """Of /proc/PID/stat: parent, state, session, threads; start, CPU in ticks; page faults."""
+    """Fields of /proc/PID/stat; times in clock ticks."""
 
     ppid: int
     state: str
@@ -26,7 +26,7 @@ class Process(NamedTuple):
 
     @property
     def alive(self) -> bool:
-        """Whether it can still do something; a first thread may end long before the others."""
+        """Whether it can still act; its first thread may end long before the others."""
         return self.state not in "ZX" or self.threads > 1
 
 
@@ -34,24 +34,26 @@ def table() -> Dict[int, Process]:
     """Return every process that can be seen, by pid."""
     processes = {}
     for name in os.listdir("/proc"):
-        if not name.isdigit():
-            continue
-        try:
-            with open(f"/proc/{name}/stat", "rb") as file:
-                fields = file.read().rpartition(b")")[2].split()
-        except OSError:
-            continue
-        ppid, session, threads, start_ticks = (int(fields[n]) for n in (1, 3, 17, 19))
-        cpu_ticks, page_faults = (int(fields[n]) + int(fields[m]) for n, m in ((11, 12), (7, 9)))
-        state = fields[0].decode()
-        processes[int(name)] = Process(
-            ppid, state, session, threads, start_ticks, cpu_ticks, page_faults
-        )
+        fields = _stat_fields(name) if name.isdigit() else []
+        if fields:
+            ppid, session, threads, start = (int(fields[n]) for n in (1, 3, 17, 19))
+            cpu, faults = (int(fields[n]) + int(fields[m]) for n, m in ((11, 12), (7, 9)))
+            state = fields[0].decode()
+            processes[int(name)] = Process(ppid, state, session, threads, start, cpu, faults)
     return processes
 
 
+def _stat_fields(pid: object) -> List[bytes]:
+    """Return the fields of /proc/PID/stat from the state on, none for a process that is gone."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().rpartition(b")")[2].split()
+    except OSError:
+        return []
+
+
 def read_text(path: str) -> str:
-    """Return what a file of the kernel's says, "" where there is none that may be read."""
+    """Return the text of a small file, "" where there is none that may be read."""
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
             return file.read()
@@ -68,7 +70,7 @@ def list_names(folder: str) -> List[str]:
 
 
 def descendants(root_pid: int, known_processes: Optional[Dict[int, Process]] = None) -> List[int]:
-    """Return the living descendants of `root_pid`, parents first; zombies are not alive."""
+    """Return the living descendants of `root_pid`, parents first, zombies left out."""
     processes = table() if known_processes is None else known_processes
     children: Dict[int, List[int]] = {}
     for pid, process in processes.items():
@@ -84,9 +86,9 @@ def descendants(root_pid: int, known_processes: Optional[Dict[int, Process]] = N
 
 
 def no_children_left() -> bool:
-    """Whether we have no child, alive or not: for a subreaper that is, no descendant.
+    """Return whether we have no child, alive or zombie: for a subreaper, no descendant.
 
-    Unlike a walk through /proc it cannot miss one that forks and ends between two looks.
+    Unlike a scan of /proc it cannot miss a process that forks and ends between two scans.
     """
     try:
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -96,7 +98,7 @@ def no_children_left() -> bool:
 
 
 def child_pids() -> List[int]:
-    """Return our own children, as the kernel lists them at once; none where it does not."""
+    """Return our own children, in one reading; none where the kernel does not list them."""
     try:
         with open(f"/proc/self/task/{os.getpid()}/children", encoding="ascii") as file:
             return [int(pid) for pid in file.read().split()]
@@ -106,67 +108,54 @@ def child_pids() -> List[int]:
 
 def start_ticks_of(pid: int) -> int:
     """Return when a process began, in clock ticks since the boot; -1 when it is gone."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            fields = file.read().rpartition(b")")[2].split()
-    except OSError:
-        return -1
-    return -1 if fields[0] in (b"Z", b"X") else int(fields[19])
+    fields = _stat_fields(pid)
+    return -1 if not fields or fields[0] in (b"Z", b"X") else int(fields[19])
 
 
 def is_running(pid: int) -> bool:
-    """Whether a process is there, and no zombie."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            return file.read().rpartition(b")")[2].split()[0] not in (b"Z", b"X")
-    except OSError:
-        return False
+    """Return whether a process is there and not a zombie."""
+    return start_ticks_of(pid) >= 0
+
+
+def fd_links(pid: object, root: str = "/") -> Iterator[Tuple[str, str]]:
+    """Yield path and target of each open descriptor of a process; none if it is hidden or gone."""
+    folder = os.path.join(root, "proc", str(pid), "fd")
+    with contextlib.suppress(OSError):
+        for name in os.listdir(folder):
+            with contextlib.suppress(OSError):
+                path = os.path.join(folder, name)
+                yield path, os.readlink(path)
 
 
 def recent_pids(count: int) -> List[int]:
-    """Return the pids that were given out last, the newest first; not all of them may be there."""
+    """Return the last pids that were assigned, newest first; some may be gone."""
     with open("/proc/loadavg", encoding="ascii") as file:
         last = int(file.read().split()[-1])
     return list(range(last, max(1, last - count), -1))
 
 
 def with_env(env_tags: AbstractSet[str]) -> List[int]:
-    """Return the living processes whose environment holds all `env_tags` (NAME=value), but ours."""
+    """Return the other living processes whose environment has all `env_tags` (NAME=value)."""
+    processes = {pid: process for pid, process in table().items() if pid != os.getpid()}
     return [
-        pid
-        for pid, process in table().items()
-        if pid != os.getpid() and process.alive and has_env(pid, process, env_tags)
+        p for p, process in processes.items() if process.alive and has_env(p, env_tags, process)
     ]
 
 
-def has_env(pid: int, process: Process, env_tags: AbstractSet[str]) -> bool:
-    """Whether the environment of a process, as it was at its last exec, holds all `env_tags`."""
-    wanted_tags = {tag.encode() for tag in env_tags}
-    variables = _read_environ(f"/proc/{pid}/environ")
-    if process.state in "ZX":  # its first thread ended, and took this view of the memory along
-        with contextlib.suppress(OSError):
-            for thread in os.listdir(f"/proc/{pid}/task"):
-                variables = variables or _read_environ(f"/proc/{pid}/task/{thread}/environ")
-    return wanted_tags.issubset(variables.split(b"\0"))
+def has_env(pid: int, env_tags: AbstractSet[str], process: Optional[Process] = None) -> bool:
+    """Return whether the environment of a process at its last exec has all `env_tags`.
 
-
-def pid_has_env(pid: int, env_tags: AbstractSet[str]) -> bool:
-    """Whether the environment of a process holds all `env_tags`; False for one that is gone."""
-    return {tag.encode() for tag in env_tags}.issubset(
-        _read_environ(f"/proc/{pid}/environ").split(b"\0")
-    )
-
-
-def _read_environ(path: str) -> bytes:
-    try:
-        with open(path, "rb") as file:
-            return file.read()
-    except OSError:
-        return b""
+    Of a `process` whose first thread has ended, the environment is read from another thread.
+    """
+    text = read_text(f"/proc/{pid}/environ")
+    if process is not None and process.state in "ZX":
+        for thread in list_names(f"/proc/{pid}/task"):
+            text = text or read_text(f"/proc/{pid}/task/{thread}/environ")
+    return env_tags <= set(text.split("\0"))
 
 
 def signal_all(pids: Iterable[int], signum: int) -> Set[int]:
-    """Signal every process of `pids` that is still there; return those that got it."""
+    """Signal every process of `pids` that is still there; return those that were signalled."""
     signalled = set()
     for pid in pids:
         try:
@@ -180,7 +169,7 @@ def signal_all(pids: Iterable[int], signum: int) -> Set[int]:
 def record_exit(
     process: subprocess.Popen[bytes], status: int
 ) -> Tuple[Optional[int], Optional[int]]:
-    """Take it that somebody else reaped a child, which would read as success later.
+    """Set the result of a child that `reap_all` reaped; `Popen.wait` would read it as success.
 
     Returns:
         Its exit code, or the signal that ended it.
@@ -200,7 +189,7 @@ def close_fds_except(kept_fds: AbstractSet[int]) -> None:
 
 
 def become_subreaper() -> None:
-    """Make orphaned descendants ours, so that none escapes by a double fork."""
+    """Become the parent of orphaned descendants, so that none escapes by a double fork."""
     _prctl(PR_SET_CHILD_SUBREAPER, 1)
 
 

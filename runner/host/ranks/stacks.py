@@ -89,14 +89,8 @@ def _find_memory_file(pid: int) -> str:
     caught_signals = _status_field(pid, "SigCgt")
     if not caught_signals or not int(caught_signals, 16) >> (DUMP_SIGNAL - 1) & 1:
         return ""
-    folder = f"/proc/{pid}/fd"
-    with contextlib.suppress(OSError):
-        for name in os.listdir(folder):
-            path = f"{folder}/{name}"
-            with contextlib.suppress(OSError):
-                if os.readlink(path).startswith(MEMFD_PREFIX):
-                    return path
-    return ""
+    links = procfs.fd_links(pid)
+    return next((path for path, target in links if target.startswith(MEMFD_PREFIX)), "")
 
 
 def _format_stacks(targets: Sequence[StackTarget], python: str) -> Iterator[str]:

@@ -19,6 +19,7 @@ import time
 from typing import List, Optional
 
 from runner.core.protocol.paths import RunPaths
+from runner.host.process import procfs
 
 BASE_DIR = "/tmp"
 FOLDER_NAMES = ("runner-{}", "runner-{}-a", "runner-{}-b", "runner-{}-c")
@@ -102,11 +103,9 @@ class RunLock:
         """Return the processes that hold the lock's file open: guardian and supervisor."""
         pids = []
         for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
-            fd_dir = f"/proc/{pid}/fd"
-            with contextlib.suppress(OSError):
-                open_paths = (os.readlink(f"{fd_dir}/{name}") for name in os.listdir(fd_dir))
-                if pid != os.getpid() and self.lock_path in open_paths:
-                    pids.append(pid)
+            open_paths = (target for _, target in procfs.fd_links(pid))
+            if pid != os.getpid() and self.lock_path in open_paths:
+                pids.append(pid)
         return pids
 
     @property
