@@ -1,4 +1,4 @@
-"""The private copy of a release that a run's ranks work in."""
+"""Checkout: the private copy of a release that a run's ranks work in."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ def check_out(workdir: str, name: str, target: str) -> Steps:
     """Make a private copy of a release in the empty folder `target`.
 
     Raises:
-        ValueError: The release is not here, or no longer as it was stored.
+        ValueError: The release is not here, or was modified since it was stored.
         OSError: The copy cannot be written.
     """
     root = release_folder(workdir, name)
     manifest = load_manifest(root)
     if manifest is None:
-        raise ValueError(f"there is no release {name} in {workdir} any more")
-    os.utime(os.path.join(root, MANIFEST))  # those used last stay longest
+        raise ValueError(f"release {name} is no longer in {workdir}")
+    os.utime(os.path.join(root, MANIFEST))  # those used last are kept longest
     code = os.path.join(root, CODE_FOLDER)
     for folder in manifest.folders:
         os.mkdir(os.path.join(target, folder.path), 0o700)
@@ -30,7 +30,7 @@ def check_out(workdir: str, name: str, target: str) -> Steps:
         copied += 4096
         source = os.path.join(code, file.path)
         if not is_sealed(source, file):
-            raise ValueError(f"{source} is no longer as it was stored; start again to push it anew")
+            raise ValueError(f"{source} was modified since it was stored; start again to push it")
         for count in copy_file(source, os.path.join(target, file.path), file.mode):
             copied += count
             if copied > BYTES_PER_STEP:

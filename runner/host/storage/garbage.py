@@ -1,4 +1,4 @@
-"""Removing what ended runs and unused releases left on this host."""
+"""Garbage collection: removes ended runs and unused releases from this host."""
 
 from __future__ import annotations
 
@@ -17,26 +17,24 @@ from runner.host.storage.journal import read_events
 from runner.host.storage.run_folder import read_state
 
 UNFINISHED_GRACE_S = 3600.0
-"""So long a run without an end on record may be about to start."""
+"""How long a run without an end on record may still be about to start."""
 
 
 def collect_garbage(
     workdir: str, node: str, older_than_s: float, *, dry_run: bool
 ) -> Generator[None, None, Dict[str, Any]]:
-    """Remove runs of this node that ended, and releases that were used last, so long ago.
+    """Remove runs of this node that ended, and releases last used, more than `older_than_s` ago.
 
-    Hosts that share a disk each look after their own part of a run. What is in use stays, however
-    old: a run whose supervisor lives, or that left a process; a release that a run or a launch
-    names.
+    Each of several hosts that share a disk removes its own part of a run. What is in use stays,
+    however old: a run whose supervisor or processes live, a release that a run or a launch names.
 
     Returns:
-        The names of the `runs` and `releases` that are gone (or would be), their `bytes` on disk,
-        and in `kept` the runs that are old enough and still in use.
+        The names of the `runs` and `releases` that are (or would be) removed, their `bytes` on
+        disk, and as `in_use` the runs that are old enough and stay.
     """
     cutoff = time.time() - older_than_s
     removed: Dict[str, Any] = {"runs": [], "releases": [], "in_use": [], "bytes": 0}
     for run_id, folder in _own_runs(workdir, node):
-        root = folder.root
         ended, last_activity = _last_activity(folder)
         if last_activity is None or last_activity > cutoff:
             continue
@@ -46,13 +44,13 @@ def collect_garbage(
             removed["in_use"].append(run_id)
             continue
         removed["runs"].append(run_id)
-        removed["bytes"] += yield from _disk_usage(root)
+        removed["bytes"] += yield from _disk_usage(folder.root)
         if not dry_run:
             for leftover in _recorded_cgroups(folder):
                 leftover.remove()
-            yield from remove_run_folder(root)
-            with contextlib.suppress(OSError):  # other nodes of one disk have their parts there
-                os.rmdir(os.path.dirname(root))
+            yield from remove_run_folder(folder.root)
+            with contextlib.suppress(OSError):  # nodes that share the disk have their parts there
+                os.rmdir(os.path.dirname(folder.root))
     for name in release_store.find_unused(workdir, cutoff):
         path = release_folder(workdir, name)
         if not dry_run:
@@ -66,7 +64,7 @@ def collect_garbage(
 
 
 def _own_runs(workdir: str, node: str) -> Iterator[Tuple[str, RunPaths]]:
-    """Yield what are runs of ours: they say so, or are the empty place that a launch claimed."""
+    """Yield the runs of this node: folders with a format, or empty ones that a launch reserved."""
     for run_id in filter(is_run_id, procfs.list_names(os.path.join(workdir, "runs"))):
         folder = RunPaths(workdir, run_id, node)
         if os.path.exists(folder.format) or not procfs.list_names(folder.root):
@@ -74,7 +72,7 @@ def _own_runs(workdir: str, node: str) -> Iterator[Tuple[str, RunPaths]]:
 
 
 def remove_run_folder(root: str) -> Steps:
-    """Remove a run's folder, also what its ranks made read-only."""
+    """Remove a run's folder, including what its ranks made read-only."""
     for folder, folders, _ in os.walk(root):
         for name in folders:
             path = os.path.join(folder, name)
@@ -86,7 +84,7 @@ def remove_run_folder(root: str) -> Steps:
 
 
 def _recorded_cgroups(folder: RunPaths) -> Iterator[cgroup.Cgroup]:
-    """Yield those on record; an end without witnesses, or of a stuck process, leaves one."""
+    """Yield the cgroups on record; a run that died or got stuck leaves one."""
     for event in read_events(folder):
         if isinstance(event.body, ProgramStarted):
             path = event.body.cgroup
@@ -94,7 +92,7 @@ def _recorded_cgroups(folder: RunPaths) -> Iterator[cgroup.Cgroup]:
 
 
 def _last_activity(folder: RunPaths) -> Tuple[bool, Optional[float]]:
-    """Return whether a run has an end on record, and when it last changed its state, if ever."""
+    """Return whether a run has a final state, and when its state changed last, if ever."""
     state = read_state(folder)
     with contextlib.suppress(OSError):
         if state is not None:
@@ -104,24 +102,21 @@ def _last_activity(folder: RunPaths) -> Tuple[bool, Optional[float]]:
 
 
 def _in_use(folder: RunPaths, run_id: str, node: str) -> bool:
-    """Whether a supervisor or a guardian of it lives, or a process with its mark or its cgroup."""
+    """Return whether its supervisor, guardian, or a process with its tag or cgroup lives."""
     if run_owner.is_alive(folder):
         return True
     state = read_state(folder)
     ended = state is not None and state.is_terminal
-    if (
-        not ended
-        and run_owner.other_host(folder)
-        and run_owner.heartbeat_age(folder) < UNFINISHED_GRACE_S
-    ):
-        return True  # it is another machine's to say
+    is_recent = run_owner.heartbeat_age(folder) < UNFINISHED_GRACE_S
+    if not ended and is_recent and run_owner.other_host(folder):
+        return True  # only the other machine can tell
     if any(leftover.pids() for leftover in _recorded_cgroups(folder)):
         return True
     return bool(procfs.with_env({f"RUNNER_RUN_ID={run_id}", f"RUNNER_NODE={node}"}))
 
 
 def _disk_usage(root: str) -> Generator[None, None, int]:
-    """Return the bytes a folder takes on the disk; what another release has too is not counted."""
+    """Return the bytes a folder takes on the disk, without files that another release shares."""
     total = 0
     for folder, _, files in os.walk(root):
         for name in files:

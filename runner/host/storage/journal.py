@@ -25,7 +25,9 @@ from runner.host.storage.run_folder import append, read_state, write_state
 class EventLog:
     """The events and the state of one run on one host.
 
-    `write_error` says why something could not be written.
+    Attributes:
+        state: The state on record.
+        write_error: Why something could not be written, "" if all could.
     """
 
     def __init__(self, folder: RunPaths, order: Order) -> None:
@@ -38,7 +40,7 @@ class EventLog:
         self._terminate_torn_line()
 
     def _terminate_torn_line(self) -> None:
-        """Have what a power cut tore end here, so that the next event is a line of its own."""
+        """End a line that a power cut left unfinished, so that the next event begins a new one."""
         with contextlib.suppress(OSError), open(self._folder.events, "rb+") as file:
             size = file.seek(0, os.SEEK_END)
             if size and os.pread(file.fileno(), 1, size - 1) != b"\n":
@@ -75,10 +77,7 @@ class EventLog:
     def append_exit(
         self, rank: int, data: Dict[str, Any], error: str = "", raised: str = ""
     ) -> None:
-        """Record a rank's end as its shim wrote it down, at the time it did.
-
-        `error` and `raised` say more of it.
-        """
+        """Record a rank's end as its shim saw it; `error` and `raised` add to that."""
         traceback = str(data.get("traceback", ""))
         exit_fields = (data["code"], data["signal"], int(data["max_rss"]))
         body = RankExited(rank, *exit_fields, error, traceback, int(data["start"]), raised)
@@ -88,7 +87,7 @@ class EventLog:
         """Move to the next state.
 
         Raises:
-            ValueError: That move is not in the table.
+            ValueError: The table of transitions does not allow it.
         """
         if state not in TRANSITIONS[self.state]:
             raise ValueError(f"{self.state.value} cannot become {state.value}")
@@ -102,7 +101,7 @@ class EventLog:
                     write_state(self._folder, state)
 
     def _make_room(self) -> None:
-        """Let go of what was set aside: one half now, the other once no rank can take it."""
+        """Free one ballast file now, the other when no rank can take its space any more."""
         with contextlib.suppress(OSError):
             os.unlink(self._folder.ballast)
         if self._finalising:
@@ -110,7 +109,7 @@ class EventLog:
                 os.unlink(self._folder.last_ballast)
 
     def finalise(self, ended: Ended) -> None:
-        """Close the record: the last event, which is what counts, then the state."""
+        """Complete the record: the last event, which is authoritative, then the state."""
         self._finalising = True
         self.append(ended)
         with contextlib.suppress(OSError), open(self._folder.events, "rb") as file:
@@ -118,13 +117,13 @@ class EventLog:
         self.set_state(ended.state)
 
     def reopen(self) -> None:
-        """Let a record be closed whose state says more than its events, as after a power cut."""
+        """Allow to complete a record whose state is final but whose events were lost (power cut)."""
         if self.state.is_terminal:
             self.state = State.STOPPING
 
 
 def read_events(folder: RunPaths) -> List[Event]:
-    """Return what is recorded; a torn last line (power cut) is left out."""
+    """Return the events on record; an unfinished last line (power cut) is left out."""
     try:
         with open(folder.events, encoding="utf-8", errors="replace") as file:
             lines = file.read().splitlines()
@@ -138,23 +137,23 @@ def read_events(folder: RunPaths) -> List[Event]:
 
 
 def has_ended(folder: RunPaths, order: Order) -> bool:
-    """Whether the record of this attempt has its last event.
+    """Return whether the record of this attempt has its last event.
 
-    The events tell, not the state: on a full disk only they may have had room.
+    Events count, not the state: on a full disk there may have been room for them alone.
     """
     return final_state(folder, order.attempt) is not None
 
 
 def is_relaunch_pending(folder: RunPaths, order: Order) -> bool:
-    """Whether nothing of this attempt is left, and the hosts see whether another one follows."""
+    """Return whether this attempt is over, and the hosts decide about another one."""
     events = (event for event in read_events(folder) if event.attempt == order.attempt)
     return any(isinstance(event.body, RelaunchPending) for event in events)
 
 
 def final_state(folder: RunPaths, attempt: Optional[int] = None) -> Optional[State]:
-    """Return how an attempt, or the last one, ended by its last event; None if it has none.
+    """Return the final state of an attempt, or of the last one; None if it has not ended.
 
-    What began once more has not ended.
+    An attempt whose program was started again after its end has not ended.
     """
     state: Optional[State] = None
     for event in read_events(folder):

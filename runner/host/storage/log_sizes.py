@@ -12,7 +12,7 @@ from runner.host.storage.run_folder import append
 
 
 def sample_log_sizes(folder: RunPaths, attempt: int, previous: Mapping[str, int]) -> Dict[str, int]:
-    """Note which logs are longer than `previous`, and how long; return the length of all."""
+    """Record the size of each log that has grown since `previous`; return the sizes of all."""
     sizes: Dict[str, int] = {}
     try:
         for entry in os.scandir(folder.attempt_folder(attempt)):
@@ -22,6 +22,6 @@ def sample_log_sizes(folder: RunPaths, attempt: int, previous: Mapping[str, int]
         if grown:
             line = json.dumps({"wall": round(time.time(), 1), "sizes": grown}) + "\n"
             append(folder.log_sizes(attempt), line.encode())
-    except OSError:  # a full disk is told elsewhere
+    except OSError:  # a full disk is reported by the journal
         return dict(previous)
     return sizes

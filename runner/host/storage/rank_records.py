@@ -10,10 +10,10 @@ from typing import Any, Dict, List, Set, Tuple
 def read_rank_records(
     attempt_dir: str, read_names: Set[str]
 ) -> List[Tuple[str, int, Dict[str, Any]]]:
-    """Return what the rank shims wrote since the last call, in the order in which it happened.
+    """Return the records written since the last call, in the order of events.
 
     Each is "start" or "exit", the rank, and the record, with the number of the start as `start`;
-    `read_names` remembers the files.
+    `read_names` holds the files that were read.
     """
     try:
         names = os.listdir(attempt_dir)

@@ -1,4 +1,4 @@
-"""Copying files in steps, as clones where the disk can."""
+"""Reflink: copies files in steps, as clones where the file system can."""
 
 from __future__ import annotations
 
@@ -12,20 +12,17 @@ _FICLONE = 0x40049409
 """The ioctl that makes one file share the blocks of another (linux/fs.h)."""
 
 _CAN_REFLINK: Dict[Tuple[int, int], bool] = {}
-"""Whether files of one disk can be cloned to another, by the numbers of both."""
+"""Whether files can be cloned from one device to another, by both device numbers."""
 
 
 def copy_file(source: str, target: str, mode: int) -> Generator[int, None, None]:
-    """Copy a file to a place where nothing is yet; yield how many bytes at a time."""
+    """Copy a file to a new path; yield the number of bytes after each step."""
     from_fd = os.open(source, os.O_RDONLY)
     try:
         to_fd = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         try:
             if not _reflink(from_fd, to_fd):
-                while True:
-                    count = os.sendfile(to_fd, from_fd, None, CHUNK)
-                    if not count:
-                        break
+                while count := os.sendfile(to_fd, from_fd, None, CHUNK):
                     yield count
             os.fchmod(to_fd, mode)
         finally:

@@ -1,8 +1,7 @@
-"""The releases on a host: which are here, and which may go.
+"""Release store: the releases on a host, whether they are intact, and which may be removed.
 
-What is stored is sealed: read-only, with one modification time for all. Whoever writes into a
-release later breaks the seal of that file, so that a look at sizes and times tells whether a
-release is still what it was.
+Stored files are sealed: read-only, with one modification time for all. Writing to one breaks its
+seal, so that sizes and times are enough to tell whether a release is unmodified.
 """
 
 from __future__ import annotations
@@ -33,22 +32,22 @@ MANIFEST, STORE_ID = "manifest", ".store"
 STAGING_SUFFIX = ".new"
 
 _STAGING_NAME = re.compile(r"\.[^.]+\.(.+)\.(\d+)(?:\.broken|\.old)?" + re.escape(STAGING_SUFFIX))
-"""What an assembly leaves that was killed: whose, on which host, under which pid."""
+"""The folder of an unfinished release: its name, the host and the pid that wrote it."""
 
 FILES_PER_STEP = 1000
-"""Files that are looked at in one step: on a network disk each may take a millisecond."""
+"""Files per step: on a network disk each may take a millisecond."""
 
 BYTES_PER_STEP = 4 << 20
-"""Bytes that are read or written in one step."""
+"""Bytes read or written per step."""
 
 
 def is_intact(workdir: str, name: str) -> bool:
-    """Whether the release is here, whole and as it was stored."""
+    """Return whether the release is here, complete and unmodified."""
     return _run_steps(is_intact_steps(workdir, name))
 
 
 def check_intact(workdir: str, name: str) -> str:
-    """Return "absent", "intact" or "damaged" after reading all of a release; nothing is changed."""
+    """Return "absent", "intact" or "damaged" after reading all of a release."""
     if not os.path.lexists(release_folder(workdir, name)):
         return "absent"
     root = release_folder(workdir, name)
@@ -62,12 +61,11 @@ def _run_steps(steps: Generator[None, None, T]) -> T:
         try:
             next(steps)
         except StopIteration as end:
-            value: T = end.value
-            return value
+            return end.value  # type: ignore[no-any-return]
 
 
 def is_intact_steps(workdir: str, name: str) -> Generator[None, None, bool]:
-    """Return what `is_intact` does."""
+    """Return what `is_intact` does, in steps."""
     root = release_folder(workdir, name)
     manifest = load_manifest(root)
     if manifest is None:
@@ -87,9 +85,9 @@ def is_intact_steps(workdir: str, name: str) -> Generator[None, None, bool]:
 
 
 def verify_content(workdir: str, name: str) -> Generator[None, None, bool]:
-    """Whether the release is here and every file has the content it should have.
+    """Return whether the release is here and every file has the right content.
 
-    What has not loses its seal, so that it is taken for missing from now on.
+    A file with other content loses its seal, and counts as missing from now on.
     """
     is_stored = yield from is_intact_steps(workdir, name)
     root = release_folder(workdir, name)
@@ -103,7 +101,7 @@ def verify_content(workdir: str, name: str) -> Generator[None, None, bool]:
 
 
 def _modified_files(root: str, manifest: Manifest) -> Generator[None, None, List[str]]:
-    """Return the files of a release whose content is not what it should be."""
+    """Return the files of a release with the wrong content."""
     changed = []
     for file in manifest.files:
         path = os.path.join(root, CODE_FOLDER, file.path)
@@ -123,7 +121,7 @@ def digest_of(path: str) -> Generator[None, None, str]:
 
 
 def load_manifest(root: str) -> Optional[Manifest]:
-    """Return the manifest of the release in that folder, None if it is not the one it should be."""
+    """Return the manifest in a release folder, None unless it has the hash of the folder's name."""
     try:
         with open(os.path.join(root, MANIFEST), "rb") as file:
             data = zlib.decompress(file.read())
@@ -133,7 +131,7 @@ def load_manifest(root: str) -> Optional[Manifest]:
 
 
 def is_sealed(path: str, file: File) -> bool:
-    """Whether a stored file is there and was not written to since."""
+    """Return whether a stored file is there and unmodified."""
     try:
         status = os.lstat(path)
     except OSError:
@@ -147,9 +145,9 @@ def is_sealed(path: str, file: File) -> bool:
 
 
 def pin(workdir: str, name: str) -> Optional[int]:
-    """Keep a release from being removed, for as long as the descriptor returned is open.
+    """Keep a release from being removed while the returned descriptor is open.
 
-    None when there is none, or when it is being removed.
+    None when there is no such release, or it is being removed.
     """
     folder = release_folder(workdir, name)
     try:
@@ -161,22 +159,20 @@ def pin(workdir: str, name: str) -> Optional[int]:
     except BlockingIOError:
         os.close(descriptor)
         return None
-    except OSError:  # a network disk may have no locks: then the records of runs must do
+    except OSError:  # a network disk may have no locks: then only runs on record protect it
         pass
     with contextlib.suppress(OSError):
         if os.path.samestat(os.fstat(descriptor), os.stat(folder)):
             return descriptor
-    os.close(descriptor)  # it was removed while we took hold of it
+    os.close(descriptor)  # it was removed in between
     return None
 
 
 def lock_folder(path: str) -> Optional[int]:
-    """Mark a folder as in somebody's hands, for as long as the descriptor returned is open.
-
-    None where the disk has no locks.
+    """Lock a folder while the returned descriptor is open; None where the disk has no locks.
 
     Raises:
-        BlockingIOError: It is in somebody else's.
+        BlockingIOError: Another process has locked it.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
@@ -190,7 +186,7 @@ def lock_folder(path: str) -> Optional[int]:
 
 
 def store_id(workdir: str) -> str:
-    """Return the name of this store: hosts that share the disk read the same one."""
+    """Return the id of this store, which is the same on hosts that share the disk."""
     folder = releases_folder(workdir)
     os.makedirs(folder, mode=0o700, exist_ok=True)
     path = os.path.join(folder, STORE_ID)
@@ -215,13 +211,13 @@ def stored_mode(file: File) -> int:
 
 
 def seal(path: str, file: File) -> None:
-    """Mark a file whose content is as it should be."""
+    """Mark a file as having the right content."""
     os.chmod(path, stored_mode(file))
     os.utime(path, (SEAL_MTIME, SEAL_MTIME))
 
 
 def prune(workdir: str, keep: int, current: str) -> Generator[None, None, List[str]]:
-    """Remove the oldest releases but `keep`, `current` and those in use; return their names."""
+    """Remove the oldest releases except `keep`, `current` and those in use; return their names."""
     parent = releases_folder(workdir)
     others = [name for name in list_names(parent) if not name.startswith(".") and name != current]
     others.sort(key=lambda name: _last_use(os.path.join(parent, name)), reverse=True)
@@ -237,7 +233,7 @@ def prune(workdir: str, keep: int, current: str) -> Generator[None, None, List[s
 
 
 def find_unused(workdir: str, cutoff: float) -> List[str]:
-    """Return the releases that no run names and nobody used since a moment in time."""
+    """Return the releases that no run names and that were last used before `cutoff`."""
     parent = releases_folder(workdir)
     present = [name for name in list_names(parent) if not name.startswith(".")]
     old = [name for name in present if _last_use(os.path.join(parent, name)) < cutoff]
@@ -246,7 +242,7 @@ def find_unused(workdir: str, cutoff: float) -> List[str]:
 
 
 def _last_use(root: str) -> float:
-    """Return when a release was used last; one without a manifest is of no use."""
+    """Return when a release was used last; 0 for one without a manifest."""
     try:
         return os.stat(os.path.join(root, MANIFEST)).st_mtime
     except OSError:
@@ -254,7 +250,7 @@ def _last_use(root: str) -> float:
 
 
 def remove_tree(path: str) -> Steps:
-    """Remove a folder; what cannot be removed stays."""
+    """Remove a folder as far as possible."""
     for folder, folders, files in os.walk(path, topdown=False):
         for count, name in enumerate([*files, *folders]):
             if count % FILES_PER_STEP == 0:
@@ -270,11 +266,10 @@ def remove_tree(path: str) -> Steps:
 
 
 def move_away(parent: str, name: str) -> str:
-    """Take one release out of its place, unless somebody holds it; return where it is then."""
+    """Rename a release that is to be removed; return its new path, "" if it is pinned."""
     path = os.path.join(parent, name)
-    staging = os.path.join(
-        parent, f".{name}.{os.uname().nodename}.{os.getpid()}.old{STAGING_SUFFIX}"
-    )
+    suffix = f"{os.uname().nodename}.{os.getpid()}.old{STAGING_SUFFIX}"
+    staging = os.path.join(parent, f".{name}.{suffix}")
     try:
         lock = lock_folder(path)
     except OSError:
@@ -290,7 +285,7 @@ def move_away(parent: str, name: str) -> str:
 
 
 def _releases_in_use(workdir: str) -> Set[str]:
-    """Return the releases of runs that are not over, on any host that shares this disk."""
+    """Return the releases of unfinished runs on all hosts that share this disk."""
     runs = os.path.join(workdir, "runs")
     return {
         _release_of(RunPaths(workdir, run, node))
@@ -312,7 +307,7 @@ def _release_of(folder: RunPaths) -> str:
 
 
 def stored_contents(parent: str) -> Generator[None, None, Dict[Tuple[str, int], str]]:
-    """Return where contents of earlier releases lie, by digest and stored mode, if still sealed."""
+    """Return the paths of sealed files of earlier releases, by digest and stored mode."""
     contents: Dict[Tuple[str, int], str] = {}
     for name in list_names(parent):
         manifest = None if name.startswith(".") else load_manifest(os.path.join(parent, name))
@@ -328,14 +323,14 @@ def stored_contents(parent: str) -> Generator[None, None, Dict[Tuple[str, int], 
 
 
 def remove_stale(parent: str) -> Steps:
-    """Remove what processes of this host left that were killed while they assembled."""
+    """Remove the unfinished releases of processes of this host that were killed."""
     host = os.uname().nodename
     for name in list_names(parent):
         match = _STAGING_NAME.fullmatch(name)
         if match is None or match.group(1) != host:
             continue
         pid = match.group(2)
-        # With our own number it is of somebody before us: we begin only now.
+        # One with our own pid is from an earlier process: ours begins only now.
         if pid != str(os.getpid()) and os.path.exists(f"/proc/{pid}"):
             continue
         try:  # in another container of the same name the pid may be alive

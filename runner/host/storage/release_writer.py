@@ -1,4 +1,4 @@
-"""A release on its way in: assembled aside, every hash verified, then renamed into its place."""
+"""Release writer: assembles a release aside, verifies every hash, and renames it into place."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ from runner.host.storage.release_store import (
 
 
 class ReleaseWriter:
-    """A release in the making: `missing` is what has to come, in the order in which it must."""
+    """An unfinished release; `missing` are the files still to come, in the order of the stream."""
 
     def __init__(self, workdir: str, manifest_bytes: bytes) -> None:
-        """Begin one.
+        """Prepare a release.
 
         Raises:
-            ValueError: That is no manifest.
+            ValueError: The manifest is invalid.
             OSError: Nothing can be written here.
         """
         self.manifest = Manifest.decode(manifest_bytes)
@@ -57,7 +57,7 @@ class ReleaseWriter:
         self._lock_fd: Optional[int] = None
 
     def begin(self) -> Steps:
-        """Make the folders, and take over what earlier releases have."""
+        """Make the folders, and reuse the files that earlier releases have."""
         yield from remove_stale(os.path.dirname(self._release_path))
         os.makedirs(self._code_folder, mode=0o700)
         self._lock_fd = lock_folder(self._staging)
@@ -78,7 +78,7 @@ class ReleaseWriter:
 
     @property
     def space_error(self) -> str:
-        """Why what is missing will not fit on the disk, "" if it will."""
+        """Why the missing files do not fit on the disk, "" if they do."""
         disk = os.statvfs(self._staging)
         free, needed = disk.f_bavail * disk.f_frsize, sum(file.size for file in self.missing)
         if needed <= free:
@@ -87,26 +87,26 @@ class ReleaseWriter:
         return f"{os.strerror(errno.ENOSPC)}: {megabytes}"
 
     def write(self, data: bytes) -> Steps:
-        """Take the next bytes of the stream: the missing files one after the other.
+        """Take the next bytes of the stream of missing files.
 
         Raises:
-            ValueError: A file is not what the manifest says, or there is too much.
+            ValueError: A file differs from the manifest, or there are too many bytes.
             OSError: It cannot be written.
         """
         view = memoryview(data)
         while view:
             if self._open_file is None:
-                raise ValueError("more came than was missing")
+                raise ValueError("more bytes arrived than were missing")
             view = self._open_file.write(view)
             if not self._open_file.remaining:
                 yield from self._next_file()
                 yield
 
     def finish(self) -> Steps:
-        """Complete the tree, verify it, and rename it to its place.
+        """Complete the tree, verify it, and rename it into place.
 
         Raises:
-            ValueError: Something is not what the manifest says.
+            ValueError: Something differs from the manifest.
             OSError: It cannot be written.
         """
         if self._open_file is not None:
@@ -119,7 +119,7 @@ class ReleaseWriter:
         yield from self._publish()
 
     def abort(self) -> None:
-        """Leave nothing behind; harmless when it is done."""
+        """Remove the unfinished release; harmless after `finish`."""
         if self._open_file is not None:
             self._open_file.close()
             self._open_file = None
@@ -132,14 +132,14 @@ class ReleaseWriter:
             self._lock_fd = None
 
     def _reuse_stored(self, source: str, file: File) -> Generator[None, None, bool]:
-        """Give a known content its place: as another name of the same file where the disk can."""
+        """Reuse a stored file: as a hard link, or as a copy where the disk has no hard links."""
         target = os.path.join(self._code_folder, file.path)
         try:
             os.link(source, target)
         except OSError:
             try:
                 yield from self._copy(source, file)
-            except FileNotFoundError:  # removed by somebody's `deploy.keep`
+            except FileNotFoundError:  # removed by another deploy
                 return False
         yield from self._copy_duplicates(file)
         return True
@@ -151,14 +151,14 @@ class ReleaseWriter:
         seal(target, file)
 
     def _copy_duplicates(self, file: File) -> Steps:
-        """Copy a file that is here to the other places with the same content."""
+        """Copy a file to the other paths with the same content."""
         first = os.path.join(self._code_folder, file.path)
         for other in self._files_by_digest[file.digest]:
             if other is not file:
                 yield from self._copy(first, other)
 
     def _next_file(self) -> Steps:
-        """End the file that is complete, and open the next one."""
+        """Finish the file that is complete, and open the next one."""
         while self._open_file is None or not self._open_file.remaining:
             if self._open_file is not None:
                 finished, self._open_file = self._open_file, None
@@ -171,14 +171,14 @@ class ReleaseWriter:
             self._open_file = _OpenFile(file, os.path.join(self._code_folder, file.path))
 
     def _verify(self) -> Steps:
-        """Read back all that was not hashed as it came."""
+        """Verify the files that were not hashed as they arrived."""
         received = {id(file) for file in self.missing}
         for file in self.manifest.files:
             path = os.path.join(self._code_folder, file.path)
             if id(file) not in received and (yield from digest_of(path)) != file.digest:
-                raise ValueError(f"{file.path} is not what it was in an earlier release")
+                raise ValueError(f"{file.path} was modified in an earlier release")
             if not is_sealed(path, file):
-                raise ValueError(f"{file.path} was changed while it was stored")
+                raise ValueError(f"{file.path} was modified while it was stored")
 
     def _publish(self) -> Steps:
         parent = os.path.dirname(self._release_path)
@@ -190,7 +190,9 @@ class ReleaseWriter:
             except OSError as error:
                 if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
                     raise
-            if (yield from is_intact_steps(os.path.dirname(parent), self.name)):  # by somebody else
+            if (
+                yield from is_intact_steps(os.path.dirname(parent), self.name)
+            ):  # stored by another process
                 self.abort()
                 return
             broken = f"{self._staging[: -len(STAGING_SUFFIX)]}.broken{STAGING_SUFFIX}"
@@ -200,7 +202,7 @@ class ReleaseWriter:
 
 
 class _OpenFile:
-    """One file on its way in."""
+    """One file that is being received."""
 
     def __init__(self, file: File, path: str) -> None:
         self.file = file
@@ -211,7 +213,7 @@ class _OpenFile:
         self._descriptor = os.open(path, flags, 0o600)
 
     def write(self, view: memoryview) -> memoryview:
-        """Write what is of this file; return the rest."""
+        """Write the bytes of this file; return the rest."""
         part = view[: self.remaining]
         self._digest.update(part)
         written = 0
@@ -221,10 +223,10 @@ class _OpenFile:
         return view[len(part) :]
 
     def finish(self) -> None:
-        """Verify and seal it."""
+        """Close, verify and seal it."""
         self.close()
         if self._digest.hexdigest() != self.file.digest:
-            raise ValueError(f"{self.file.path} arrived as something else")
+            raise ValueError(f"{self.file.path} arrived with other content")
         seal(self._path, self.file)
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Run folder on a host: created here, its order and state read here."""
+"""Run folder on a host: its creation, its order and its state."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ BALLAST = 64 << 10
 
 
 def write_atomic(path: str, text: str, mode: int = 0o600, *, durable: bool = False) -> None:
-    """Write a file whole or not at all: a neighbour first, then a rename.
+    """Write a file completely or not at all: under another name, then renamed.
 
-    What is `durable` is on the disk before it has its name, so that no power cut leaves it empty.
+    A `durable` file is on the disk before the rename, so that no power cut leaves it empty.
     """
     temp_path = f"{path}.{os.getpid()}.new"
     descriptor = os.open(temp_path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
@@ -51,21 +51,23 @@ def append(path: str, data: bytes) -> None:
 def create_run_folder(
     folder: RunPaths, order: Order, programs: Mapping[str, str], record: Mapping[str, Any]
 ) -> None:
-    """Make the run folder of a new attempt: format, order, shim, and the `record` of the run.
+    """Make the run folder of a new attempt; that of a node that rejoins keeps its content.
 
-    Where the attempt began here before, its folder stays as it is, with all that is in it.
-
-    `programs` has the text of the shim as `shim`, and of the ranks' `sitecustomize`.
+    Args:
+        folder: Where.
+        order: The order of the attempt.
+        programs: The texts of the rank shim (`shim`) and of the ranks' `sitecustomize`.
+        record: The `info`, `plan` and `config` of the whole run.
 
     Raises:
-        OSError: No file can be written there, or a run of this id has been here before.
+        OSError: No file can be written there, or there is a run of this id already.
     """
-    old_umask = os.umask(0o077)  # for the folders above too; the ranks keep the user's own
+    old_umask = os.umask(0o077)  # for parent folders too; the ranks keep the user's own
     try:
         os.makedirs(os.path.dirname(folder.root), exist_ok=True)
         is_later_start = order.attempt or order.rejoin_count
         if not (is_later_start and os.path.isdir(folder.root)):
-            os.mkdir(folder.root)  # a record is never written over
+            os.mkdir(folder.root)  # a record is never overwritten
         os.makedirs(folder.attempt_folder(order.attempt), exist_ok=bool(order.rejoin_count))
         for directory in (folder.work, folder.site):
             os.makedirs(directory, exist_ok=True)
@@ -92,11 +94,7 @@ def create_run_folder(
 
 
 def reserve_attempt(folder: RunPaths, attempt: int) -> bool:
-    """Take the place of an attempt that has not begun here, so that it never will.
-
-    Returns:
-        False if it has begun.
-    """
+    """Make the folder of an attempt, so that it cannot begin here; return False if it has."""
     path = folder.attempt_folder(attempt) if attempt else folder.root
     try:
         os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
@@ -107,7 +105,7 @@ def reserve_attempt(folder: RunPaths, attempt: int) -> bool:
 
 
 def read_order(folder: RunPaths) -> Optional[Order]:
-    """Return the order of a run, None where it never arrived or cannot be read."""
+    """Return the order of a run, None where there is none that can be read."""
     try:
         with open(folder.order, encoding="utf-8") as file:
             return decode(Order, json.load(file))

@@ -1,4 +1,4 @@
-"""The runs of this host, as their folders tell of them."""
+"""Run list: the runs of this host and their states, from their folders."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def list_runs(workdir: str, node: str, run_id: str = "") -> Generator[None, None
     """List the runs of `node` below a workdir: all, or one.
 
     Returns:
-        `list_runs`, each an encoded `HostRunStatus`; `unreadable`, how many belong to others who do
-        not let us look; `now`, this host's clock.
+        `runs`, each an encoded `HostRunStatus`; `unreadable`, the number of other users' runs that
+        we may not read; `now`, this host's clock.
     """
     statuses, unreadable = [], 0
     runs_dir = os.path.join(workdir, "runs")
@@ -41,10 +41,10 @@ def list_runs(workdir: str, node: str, run_id: str = "") -> Generator[None, None
 
 
 def read_run(folder: RunPaths) -> Optional[HostRunStatus]:
-    """Return one run, None where it has no part on this node.
+    """Return the state of one run, None where it has no folder for this node.
 
     Raises:
-        PermissionError: It is another user's, who does not let us look.
+        PermissionError: It is another user's, and may not be read.
     """
     try:
         owner_uid = os.stat(folder.root).st_uid
@@ -52,24 +52,19 @@ def read_run(folder: RunPaths) -> Optional[HostRunStatus]:
     except (FileNotFoundError, NotADirectoryError):
         return None
     run_id, _ = folder.root.split("/")[-2:]
-    info = replace(
-        _read_run_info(folder) or RunInfo(run_id), run_id=run_id
-    )  # of a copied folder as well
+    info = replace(_read_run_info(folder) or RunInfo(run_id), run_id=run_id)  # it may be a copy
     state = read_state(folder)
     changed_at = max(_mtime(path) for path in (folder.root, folder.state))
     alive = run_owner.is_alive(folder, owner_uid)
     if state is not None and not state.is_terminal and run_owner.other_host(folder):
-        alive = (
-            run_owner.heartbeat_age(folder) < run_owner.OWNER_TIMEOUT_S
-        )  # as far as can be told from here
+        alive = run_owner.heartbeat_age(folder) < run_owner.OWNER_TIMEOUT_S
     if state is None and os.path.exists(folder.order):
-        state = State.STARTING  # it was, at least, before a power cut
+        state = State.STARTING  # at least before a power cut
     if not alive and state is not None and not state.is_terminal:
         state = final_state(folder, info.attempt) or state
     relaunch_pending = not alive and time.time() < _mtime(folder.relaunch_marker)
-    return HostRunStatus(
-        info, users.user_name(owner_uid), state, alive, changed_at, relaunch_pending
-    )
+    user = users.user_name(owner_uid)
+    return HostRunStatus(info, user, state, alive, changed_at, relaunch_pending)
 
 
 def _read_run_info(folder: RunPaths) -> Optional[RunInfo]:

@@ -1,4 +1,4 @@
-"""Our shipped tasks on a host: a folder named by its content, written once."""
+"""Shipped tasks on a host: a folder named by the hash of its content, written once."""
 
 from __future__ import annotations
 

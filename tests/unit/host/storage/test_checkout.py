@@ -108,7 +108,7 @@ def test_big_release_is_copied_in_steps(
 
 def test_release_that_was_removed_is_named(tmp_path: Path, work: Path) -> None:
     """Whoever cleared the disk meanwhile sees what is missing, and where."""
-    with pytest.raises(ValueError, match=f"no release {TREE.name} in {tmp_path}"):
+    with pytest.raises(ValueError, match=f"release {TREE.name} is no longer in {tmp_path}"):
         copy(tmp_path, TREE, work)
 
 
@@ -117,7 +117,7 @@ def test_release_that_was_changed_is_not_run(tmp_path: Path, work: Path) -> None
     store(tmp_path, TREE)
     write_into(TREE.code(tmp_path) / "train.py", b"exit(1)\n")
 
-    with pytest.raises(ValueError, match=r"train\.py is no longer as it was stored; start again"):
+    with pytest.raises(ValueError, match=r"train\.py was modified since it was stored; start again"):
         copy(tmp_path, TREE, work)
 
 

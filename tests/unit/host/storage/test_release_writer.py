@@ -124,7 +124,7 @@ def test_wrong_bytes_are_refused(tmp_path: Path) -> None:
     wrong = bytearray(stream(assembly, TREE))
     wrong[-1] ^= 1
 
-    with pytest.raises(ValueError, match="d/b arrived as something else"):
+    with pytest.raises(ValueError, match="d/b arrived with other content"):
         done(assembly.write(bytes(wrong)))
     assembly.abort()
 
@@ -138,7 +138,7 @@ def test_file_that_is_touched_while_stored_is_told(tmp_path: Path) -> None:
     (path,) = tmp_path.glob("releases/.*/code/a")
     write_into(path, b"ONE")
 
-    with pytest.raises(ValueError, match="a was changed while it was stored"):
+    with pytest.raises(ValueError, match="a was modified while it was stored"):
         finish(assembly)
 
 
@@ -146,7 +146,7 @@ def test_too_much_is_refused(tmp_path: Path) -> None:
     """Bytes that belong to no file belong to some mistake."""
     assembly = begun(tmp_path, TREE)
 
-    with pytest.raises(ValueError, match="more came than was missing"):
+    with pytest.raises(ValueError, match="more bytes arrived than were missing"):
         done(assembly.write(stream(assembly, TREE) + b"!"))
 
 
@@ -230,7 +230,7 @@ def test_content_that_was_forged_is_refused(tmp_path: Path) -> None:
     os.utime(stored, (seal, seal))
     assembly = begun(tmp_path, release({"x": b"one"}))
 
-    with pytest.raises(ValueError, match="x is not what it was in an earlier release"):
+    with pytest.raises(ValueError, match="x was modified in an earlier release"):
         finish(assembly)
 
 
@@ -348,7 +348,7 @@ def test_receiving_leaves_nothing_of_a_failure(tmp_path: Path) -> None:
     talk = Talk(tmp_path)
     talk.offer(TREE)
 
-    with pytest.raises(ValueError, match="arrived as something else"):
+    with pytest.raises(ValueError, match="arrived with other content"):
         talk.ask(talk.end.on_chunk, b"wrong" * 100)
     talk.ask(talk.end.on_chunk, b"more")
 
