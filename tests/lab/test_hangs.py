@@ -66,7 +66,7 @@ def test_stacks_of_a_run_that_goes_on(lab: Lab, on_lab: Launcher) -> None:
 def test_a_standstill_is_reported_and_ends(lab: Lab, on_lab: Launcher) -> None:
     """By default nothing is stopped: what stands is shown, and said when it moves again."""
     running = on_lab.start(*words("wait", 3, *STALL), PLAIN_ENTRY)
-    running.until(lambda: "nothing of the run has moved for" in running.err, "the report")
+    running.until(lambda: "no progress on any rank for" in running.err, "the report")
     running.until(lambda: "rank 3 on node4, innermost first:" in running.err, "the stacks")
     assert running.err.count("innermost first:") == 2
     go(lab, "node1", "node2", "node4")
@@ -74,7 +74,7 @@ def test_a_standstill_is_reported_and_ends(lab: Lab, on_lab: Launcher) -> None:
     go(lab)
     done = running.wait()
     assert done.code == 0, done
-    assert done.err.count("nothing of the run has moved") == 1
+    assert done.err.count("no progress on any rank") == 1
     assert "the run moves again" in done.err
 
 

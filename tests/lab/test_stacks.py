@@ -104,7 +104,8 @@ def test_no_process_is_signalled_that_did_not_offer(start: Start) -> None:
     (mute,) = told(pid)
     assert mute.frames == ()
     assert (
-        mute.method == "nothing: it is no Python that was prepared for it, and there is no py-spy"
+        mute.method
+        == "nothing: it is not a Python that the runner prepared, and there is no py-spy"
     )
     assert procfs.is_running(pid)
 

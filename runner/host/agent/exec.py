@@ -1,4 +1,4 @@
-"""Commands of the user's on this host, as a link runs them."""
+"""Exec requests: run a command of the user on this host."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Handler(RequestHandler):
         self._command: Optional[CommandRun] = None
 
     def handlers(self) -> HandlerTable:
-        """Return what answers each kind of request."""
+        """Return the function for each kind of request."""
         return {
             "exec": self._exec,
             "kill": lambda _: self._command.kill() if self._command else None,
@@ -25,16 +25,16 @@ class Handler(RequestHandler):
 
     @property
     def pipes(self) -> Tuple[int, ...]:
-        """What the command writes to."""
+        """The pipes that the command writes to."""
         return self._command.pipes if self._command else ()
 
     def advance(self) -> None:
-        """Pass on what it wrote, while the controller takes it."""
+        """Pass on its output, while the controller takes it."""
         if self._command is not None and self.context.can_send():
             self._command.advance()
 
     def close(self) -> None:
-        """End it."""
+        """End the command."""
         if self._command is not None:
             self._command.kill_and_wait()
 

@@ -1,6 +1,6 @@
-"""The host's end of a pull: what there is of a run to be brought home, and pieces of it.
+"""Fetch requests of `pull`: the inventory of a run's files, and chunks of them.
 
-Symbolic links are named and never followed, so that nothing outside of its folder is read.
+Symbolic links are listed and never followed, so that nothing outside the run's folder is read.
 """
 
 from __future__ import annotations
@@ -33,23 +33,23 @@ from runner.host.process.job_queue import Steps
 
 MAX_FILES = 200_000
 MAX_PATH_BYTES = 32 << 20
-"""Bytes of all paths of one inventory, at most."""
+"""The most bytes that all paths of one inventory may have."""
 
 FILES_PER_PAGE = 2000
 MAX_SKIPS_REPORTED = 20
 ENTRIES_PER_STEP = 512
-"""So many entries of a folder are looked at in one step."""
+"""Entries of a folder per step."""
 
 COMPRESSION_SAMPLE = 16 << 10
 MAX_COMPRESSED_RATIO = 0.9
-"""A piece is sent compressed if its beginning shrinks to less than this part of itself."""
+"""A chunk is sent compressed if its beginning shrinks below this part of its size."""
 
 FOLDER_FLAGS = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 FILE_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class Handler(RequestHandler):
-    """Requests for the files of a run: its `inventory`, and `fetch` for a piece of one."""
+    """Lists the files of a run, and sends chunks in the order of the requests."""
 
     def __init__(self, context: AgentContext) -> None:
         super().__init__(context)
@@ -57,23 +57,23 @@ class Handler(RequestHandler):
         self._output_folders: Dict[Tuple[str, str], str] = {}
 
     def handlers(self) -> HandlerTable:
-        """Return what answers each kind of request."""
+        """Return the function for each kind of request."""
         return {
             "inventory": lambda frame: self.context.jobs.add(frame, self._inventory(frame)),
             "fetch": self._pending.append,
         }
 
     def advance(self) -> None:
-        """Answer with pieces, in the order they were asked for, while the controller takes them."""
+        """Send chunks, while the controller takes them."""
         while self._pending and self.context.can_send():
             frame = self._pending.popleft()
             try:
-                self._send_piece(frame)
-            except Exception as error:  # noqa: BLE001 (the controller is told, whatever it is)
+                self._send_chunk(frame)
+            except Exception as error:  # noqa: BLE001 (the controller hears of it, whatever it is)
                 self.context.refuse(frame, error_text(error))
 
     def close(self) -> None:
-        """Answer nothing more."""
+        """Drop pending requests."""
         self._pending.clear()
 
     def _inventory(self, frame: Frame) -> Steps:
@@ -93,42 +93,35 @@ class Handler(RequestHandler):
     def _send_page(self, request_id: Any, inventory: Inventory) -> None:
         rows = json.dumps([file.to_row() for file in inventory.files], separators=(",", ":"))
         inventory.files.clear()
-        self.context.reply(
-            "inventory_page", {"id": request_id}, zlib.compress(rows.encode("ascii"), 1)
-        )
+        packed = zlib.compress(rows.encode("ascii"), 1)
+        self.context.reply("inventory_page", {"id": request_id}, packed)
 
-    def _send_piece(self, frame: Frame) -> None:
+    def _send_chunk(self, frame: Frame) -> None:
         request = frame.data
         kind, path, offset = request["file_kind"], request["path"], int(request["offset"])
         validate(kind, path)
-        descriptor = open_below(
-            self._output_folder(frame) if kind == OUTPUT else self._run_root(frame), path
-        )
+        base = self._output_folder(frame) if kind == OUTPUT else self._run_folder(frame).root
+        descriptor = open_below(base, path)
         try:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise ValueError("it is no file any more")
+                raise ValueError("it is no longer a file")
             data = os.pread(descriptor, min(int(request["n"]), MAX_CHUNK), offset)
             status = os.fstat(descriptor)
         finally:
             os.close(descriptor)
-        packed = (
-            zlib.compress(data, 1) if request.get("compressed") and _is_compressible(data) else data
-        )
+        compressed = bool(request.get("compressed")) and _is_compressible(data)
         reply = {
+            "id": request["id"],
+            "offset": offset,
+            "eof": offset + len(data) >= status.st_size,
             "size": status.st_size,
             "mtime_ns": status.st_mtime_ns,
-            "compressed": packed is not data,
+            "compressed": compressed,
         }
-        eof = offset + len(data) >= status.st_size
-        self.context.reply(
-            "fetched", {"id": request["id"], "offset": offset, "eof": eof, **reply}, packed
-        )
+        self.context.reply("fetched", reply, zlib.compress(data, 1) if compressed else data)
 
     def _run_folder(self, frame: Frame) -> RunPaths:
         return validated_paths(self.context.workdir, frame.data["run_id"], frame.data["node"])
-
-    def _run_root(self, frame: Frame) -> str:
-        return self._run_folder(frame).root
 
     def _output_folder(self, frame: Frame) -> str:
         key = frame.data["run_id"], frame.data["node"]
@@ -141,13 +134,13 @@ class Handler(RequestHandler):
 
 
 class Inventory:
-    """What there is of one run on this host.
+    """The files of one run on this host.
 
     Attributes:
-        files: What was found and not taken from here yet.
-        omitted_count: How many files more there are than an inventory may have.
-        skip_count: How much was skipped.
-        skipped: The first of it, as (path, why).
+        files: Those found and not sent yet.
+        omitted_count: The number of files beyond the limits of an inventory.
+        skip_count: The number of entries that were skipped.
+        skipped: The first of them, as (path, reason).
     """
 
     def __init__(self, folder: RunPaths, kinds: Collection[str]) -> None:
@@ -158,7 +151,7 @@ class Inventory:
         self._file_count = self._path_bytes = 0
 
     def steps(self) -> Steps:
-        """Look everywhere."""
+        """Find the files, in steps."""
         root = self._folder.root
         if RECORD in self._kinds:
             for name in RECORD_FILES:
@@ -188,7 +181,7 @@ class Inventory:
                 self._add(kind, path, status, None)
 
     def _walk(self, base: str, matching: globs.GlobState) -> Steps:
-        """Look through a folder, as far down as the patterns lead."""
+        """Walk through a folder, as deep as the patterns lead."""
         pending = [("", matching)]
         while pending:
             path, matching = pending.pop()
@@ -196,7 +189,7 @@ class Inventory:
             try:
                 descriptor = open_below(base, path or ".", os.O_RDONLY | FOLDER_FLAGS)
             except OSError as error:
-                if error.errno != errno.ENOENT:  # gone, or never made
+                if error.errno != errno.ENOENT:  # removed, or never made
                     self._skip(path or ".", error_text(error))
                 continue
             subfolders: List[Tuple[str, globs.GlobState]] = []
@@ -223,7 +216,7 @@ class Inventory:
         matching: globs.GlobState,
         subfolders: List[Tuple[str, globs.GlobState]],
     ) -> None:
-        """Take one entry of a folder for what it is."""
+        """Add a file or link, or note a subfolder."""
         path = f"{parent}/{entry.name}" if parent else entry.name
         if entry.is_dir(follow_symlinks=False):
             subfolders.append((path, matching))
@@ -232,7 +225,7 @@ class Inventory:
             status = entry.stat(follow_symlinks=False)
             is_link = stat.S_ISLNK(status.st_mode)
             target = os.readlink(entry.name, dir_fd=dir_fd) if is_link else None
-        except FileNotFoundError:  # gone in between
+        except FileNotFoundError:  # removed in between
             return
         if () not in matching:
             if is_link and globs.matches_below(matching):
@@ -259,7 +252,7 @@ class Inventory:
 
 
 def working_folder(folder: RunPaths) -> Tuple[str, Tuple[str, ...]]:
-    """Return where the ranks of a run worked, and what of it is to be fetched; "" if unknown."""
+    """Return the working folder of a run's ranks ("" if unknown), and the patterns to fetch."""
     try:
         with open(folder.order, encoding="utf-8") as file:
             cwd = json.load(file)["cwd"]
@@ -267,19 +260,15 @@ def working_folder(folder: RunPaths) -> Tuple[str, Tuple[str, ...]]:
             patterns = json.load(file).get("outputs", ())
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return "", ()
-    valid = [
-        pattern
-        for pattern in patterns
-        if isinstance(pattern, str) and not globs.glob_problem(pattern)
-    ]
+    valid = (each for each in patterns if isinstance(each, str) and not globs.glob_problem(each))
     return str(cwd), tuple(valid)
 
 
 def open_below(base: str, path: str, flags: int = FILE_FLAGS) -> int:
-    """Open what is below a folder without following a link on the way.
+    """Open a file below a folder without following links.
 
     Raises:
-        OSError: It is not there, or a link is.
+        OSError: It does not exist, or a part of the path is a link.
     """
     dir_fd = os.open(base, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:

@@ -1,4 +1,4 @@
-"""Serving the run folder's growing files: pulled by offset, so that nothing is lost or doubled."""
+"""Log reader: serves the growing files of a run by offset, so that no byte is lost or doubled."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from runner.core.protocol.paths import RunPaths
 
 MAX_READ = 1 << 20
 IDLE_AFTER_S = 1.0
-"""After so long without news, files are looked at less often."""
+"""After this long without new data, files are read less often."""
 
 
 class LogReader:
-    """Pending reads of one run; each is answered once, when there is something, or at the end."""
+    """Pending reads of one run; each is answered once, when there is data, or at the end."""
 
     def __init__(self, folder: RunPaths) -> None:
         self._folder = folder
@@ -25,26 +25,26 @@ class LogReader:
 
     @property
     def idle(self) -> bool:
-        """Whether files may be looked at less often."""
+        """Whether files may be read less often."""
         return not self._pending or time.monotonic() - self._last_data > IDLE_AFTER_S
 
     def submit(self, request: Dict[str, Any]) -> None:
-        """Take a request: id, source ("events" or a log's stem), stream, attempt, offset, n.
+        """Queue a request: id, source ("events" or a log's stem), stream, attempt, offset, n.
 
-        With `tail`, it begins so many lines before the end; with `since`, at the first line that
-        was not there so many seconds ago; with `wait` false, what is there now is all.
+        With `tail`, it begins that many lines before the end; with `since`, at the first line
+        written in that many last seconds; with `wait` false, it is answered at once.
         """
         self._pending.append(request)
         self._last_data = time.monotonic()
 
     def poll(self, *, ended: bool) -> Iterator[Tuple[Dict[str, Any], bytes]]:
-        """Yield what can be answered now; once the run is `ended`, everything can."""
+        """Yield the answers that are ready; once the run has `ended`, all are."""
         unanswered = []
         for request in self._pending:
             problem = ""
             try:
                 chunk = self._read_chunk(request)
-            except OSError as error:  # of a disk; it may get better
+            except OSError as error:  # of a disk that may recover
                 chunk, problem = b"", os.strerror(error.errno or 0)
             if not chunk and not ended and request.get("wait", True):
                 unanswered.append(request)
@@ -74,14 +74,12 @@ class LogReader:
             os.close(descriptor)
 
     def _size_at(self, request: Dict[str, Any], moment: float) -> int:
-        """Return how long a log was at a moment, to within the pause between two looks at it."""
+        """Return the size of a log at a moment, as sampled in `sizes.jsonl`."""
         name, size = f"{request['source']}.{request['stream']}", 0
         try:
             with open(self._folder.log_sizes(request["attempt"]), encoding="ascii") as file:
                 for line in file:
-                    with contextlib.suppress(
-                        ValueError, KeyError, TypeError
-                    ):  # torn by a full disk
+                    with contextlib.suppress(ValueError, KeyError, TypeError):  # a torn line
                         sample = json.loads(line)
                         if sample["wall"] > moment:
                             break
@@ -92,7 +90,7 @@ class LogReader:
 
 
 def _next_line_start(descriptor: int, offset: int) -> int:
-    """Return where the first line begins at a place or after it."""
+    """Return where the first line begins, at `offset` or after it."""
     if offset == 0 or os.pread(descriptor, 1, offset - 1) == b"\n":
         return offset
     while True:
@@ -104,12 +102,12 @@ def _next_line_start(descriptor: int, offset: int) -> int:
 
 
 def _tail_offset(descriptor: int, lines: int) -> int:
-    """Return where the last lines of a file begin."""
+    """Return where the last `lines` of a file begin."""
     offset = size = os.fstat(descriptor).st_size
     if lines <= 0:
         return size
     if offset and os.pread(descriptor, 1, offset - 1) == b"\n":
-        offset -= 1  # the end of the last line is not the beginning of another
+        offset -= 1  # the last line break begins no line
     while offset > 0:
         length = min(MAX_READ, offset)
         offset -= length

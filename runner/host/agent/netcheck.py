@@ -1,7 +1,8 @@
-"""What a link does for a look at the network: it listens, tries to reach others, asks for names."""
+"""Netcheck requests: listen for other hosts, dial them, and look up names."""
 
 from __future__ import annotations
 
+import functools
 import os
 from typing import List, Optional, Tuple
 
@@ -15,13 +16,13 @@ from runner.host.netcheck.responder import serve
 from runner.host.process.bounded_child import BoundedChild, report_facts
 
 LISTEN_TIMEOUT_S = 60.0
-"""A listener ends by itself after so long, if nobody ended it before."""
+"""After this long a listener ends by itself."""
 
 DIAL_TIMEOUT_S = 20.0
 
 
 class Handler(RequestHandler):
-    """Requests of `check` about the network; all that may wait does so in children."""
+    """Network checks, which run in children."""
 
     def __init__(self, context: AgentContext) -> None:
         super().__init__(context)
@@ -32,17 +33,17 @@ class Handler(RequestHandler):
         self._name_lookup: Optional[BoundedChild] = None
 
     def handlers(self) -> HandlerTable:
-        """Return what answers each kind of request."""
+        """Return the function for each kind of request."""
         return {"listen": self._listen, "probe": self._start_probe}
 
     @property
     def busy(self) -> bool:
-        """Whether an answer is awaited."""
+        """Whether an answer is pending."""
         return self._listen_request is not None or self._probe_request is not None
 
     @property
     def pipes(self) -> Tuple[int, ...]:
-        """What the children report by."""
+        """The pipes of the children."""
         return tuple(pipe for child in self._children for pipe in child.pipes)
 
     @property
@@ -51,7 +52,7 @@ class Handler(RequestHandler):
         return [child for child in children if child is not None]
 
     def advance(self) -> None:
-        """See what they say, and pass on what is whole."""
+        """Answer with the results that are complete."""
         for child in self._children:
             if child.code is None:
                 child.advance()
@@ -61,7 +62,7 @@ class Handler(RequestHandler):
             self._reply_results(self._probe_request)
 
     def close(self) -> None:
-        """End them."""
+        """End the children."""
         for child in self._children:
             child.kill()
 
@@ -84,10 +85,8 @@ class Handler(RequestHandler):
         if "ready" not in report and listener.code is None:
             return
         self._listen_request = None
-        error = (
-            report.get("error", "") if "ready" in report else listener.text or "its listener ended"
-        )
-        reply = {"port": report.get("port", 0), "error": error}
+        failure = "" if "ready" in report else listener.text or "its listener ended"
+        reply = {"port": report.get("port", 0), "error": failure or report.get("error", "")}
         self.context.reply("listening", {"id": frame.data["id"], **reply})
 
     def _start_probe(self, frame: Frame) -> None:
@@ -103,31 +102,24 @@ class Handler(RequestHandler):
                 child.kill()
         self._probe_request, self._dialer, self._name_lookup = frame, None, None
         if targets:
-            self._dialer = BoundedChild(
-                lambda: test_all(node, targets, token, report_result), DIAL_TIMEOUT_S
-            )
+            dial = functools.partial(test_all, node, targets, token, report_result)
+            self._dialer = BoundedChild(dial, DIAL_TIMEOUT_S)
         if lookups.addresses:
-            limit_s = lookups.timeout_s + 1
-            self._name_lookup = BoundedChild(
-                lambda: name_lookup.look_up(lookups, report_facts), limit_s
-            )
+            look_up = functools.partial(name_lookup.look_up, lookups, report_facts)
+            self._name_lookup = BoundedChild(look_up, lookups.timeout_s + 1)
 
     def _reply_results(self, frame: Frame) -> None:
-        if any(
-            child is not None and child.code is None for child in (self._dialer, self._name_lookup)
-        ):
+        dialer, lookup = self._dialer, self._name_lookup
+        if any(child is not None and child.code is None for child in (dialer, lookup)):
             return
         self._probe_request = None
-        if self._dialer is not None and self._dialer.code and not self._dialer.timed_out:
-            self.context.refuse(
-                frame, self._dialer.text or f"its child ended with {self._dialer.code}"
-            )
+        if dialer is not None and dialer.code and not dialer.timed_out:
+            self.context.refuse(frame, dialer.text or f"its child ended with {dialer.code}")
             return
-        results = self._dialer.report() if self._dialer is not None else {}
+        results = dialer.report() if dialer is not None else {}
+        names = lookup.report() if lookup is not None else {}
         host_probe = HostProbe(
             results=tuple(decode(ProbeResult, result) for result in results.values()),
-            name_results=name_lookup.parse_results(
-                self._name_lookup.report() if self._name_lookup is not None else {}
-            ),
+            name_results=name_lookup.parse_results(names),
         )
         self.context.reply("probed", {"id": frame.data["id"], "result": encode(host_probe)})

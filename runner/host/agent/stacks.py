@@ -1,4 +1,4 @@
-"""What a link does for who wants to see where the ranks of a run are."""
+"""Stacks request: dump the Python stacks of a run's ranks."""
 
 from __future__ import annotations
 
@@ -13,37 +13,37 @@ from runner.host.storage.run_folder import read_order
 
 
 class Handler(RequestHandler):
-    """Requests for the Python stacks of a run's ranks."""
+    """Dumps stacks in children, several at a time."""
 
     def __init__(self, context: AgentContext) -> None:
         super().__init__(context)
         self._running: List[Tuple[Frame, bounded_child.BoundedChild]] = []
 
     def handlers(self) -> HandlerTable:
-        """Return what answers each kind of request."""
+        """Return the function for each kind of request."""
         return {"dump_stacks": self._dump_stacks}
 
     @property
     def pipes(self) -> Tuple[int, ...]:
-        """What the children tell."""
+        """The pipes of the children."""
         return tuple(pipe for _, child in self._running for pipe in child.pipes)
 
     def advance(self) -> None:
-        """Answer with what they have told."""
+        """Answer with the dumps that are complete."""
         for frame, child in self._running:
             child.advance()
-            if child.code is not None:
-                result, problem = stacks.result(child)
-                if problem:
-                    self.context.refuse(frame, problem)
-                else:
-                    self.context.reply(
-                        "stacks_dumped", {"id": frame.data["id"]}, result["text"].encode()
-                    )
+            if child.code is None:
+                continue
+            result, problem = stacks.result(child)
+            if problem:
+                self.context.refuse(frame, problem)
+            else:
+                text = result["text"].encode()
+                self.context.reply("stacks_dumped", {"id": frame.data["id"]}, text)
         self._running = [entry for entry in self._running if entry[1].code is None]
 
     def close(self) -> None:
-        """End them."""
+        """End the children."""
         for _, child in self._running:
             child.kill()
 
@@ -53,6 +53,5 @@ class Handler(RequestHandler):
         order = read_order(folder)
         if order is None:
             raise ValueError(f"there is no run {request['run_id']} in {self.context.workdir}")
-        self._running.append(
-            (frame, stacks.start_dump(folder, order, str(request["reason"]), include_text=True))
-        )
+        child = stacks.start_dump(folder, order, str(request["reason"]), include_text=True)
+        self._running.append((frame, child))

@@ -1,4 +1,4 @@
-"""Why a rank died, as far as its host can tell."""
+"""Exit cause: why a rank died, by the kernel's log and the disk."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from runner.host.process import kernel_log
 from runner.host.storage.run_folder import BALLAST
 
 TIME_TOLERANCE_S = 1.0
-"""A death that the kernel tells of may be so far from ours; its pids may be another namespace's."""
+"""The most that a kill in the kernel's log may be apart from the recorded end: the pids there may
+be those of another namespace."""
 
 OOM_KILL = re.compile(
     r"((?:Memory cgroup out|Out) of memory: Killed process (\d+) \([^)]*\)[^,\n]*)"
@@ -19,7 +20,7 @@ OOM_KILL = re.compile(
 
 
 def missing_record_reason(root: str) -> str:
-    """Say why a rank's shim, in the run's folder `root`, could not record how it ended."""
+    """Return why a rank's shim could not record its end in the run folder `root`."""
     try:
         disk = os.statvfs(root)
     except OSError as error:
@@ -30,9 +31,9 @@ def missing_record_reason(root: str) -> str:
 
 
 def kernel_kill_reason(pid: int, exit_record: Mapping[str, Any], log: str = kernel_log.KMSG) -> str:
-    """Say what the kernel did to a rank, by the record that its shim made of its `exit_record`.
+    """Return why the kernel killed a rank, by the exit record of its shim.
 
-    "" for any end but SIGKILL, and where its log says nothing or may not be read.
+    "" for any end but SIGKILL, and where the kernel's log has no reason or may not be read.
     """
     if exit_record["signal"] != signal.SIGKILL:
         return ""
@@ -41,7 +42,7 @@ def kernel_kill_reason(pid: int, exit_record: Mapping[str, Any], log: str = kern
 
 
 def _find_oom_message(pid: int, mono: float, log: str) -> str:
-    """Return the kernel's words; `mono` is of the monotonic clock, which its log has as well."""
+    """Return the kernel's message; its log has monotonic times, as `mono` is."""
     message = ""
     for logged_at, text in kernel_log.read_lines(log):
         match = OOM_KILL.search(text)

@@ -1,12 +1,12 @@
-"""The rank shim: torchrun starts it in a rank's stead; it starts the rank and sees how it ends.
+"""Rank shim: torchrun starts it in place of a rank; it starts the rank and records how it ends.
 
     rank.py ATTEMPT_FOLDER SITE HIDE[,HIDE...] PREFIX_COUNT [PREFIX...] ARGS...
 
-It gives the rank's output files their global rank, keeps torchrun's plumbing out of the rank's
+It names the rank's output files by global rank, removes torchrun's own variables from the rank's
 environment, records exit code or signal, time and peak memory, and ends the same way. A rank that
-torch starts here once more goes on in the same output files; its records have a number then. SITE
-is a folder to put first on the rank's PYTHONPATH; it may be empty. It is a file of its own because
-torchrun can be told a program (`PYTHON_EXEC`), not a module in a zip.
+torch restarts here continues in the same output files; its records get a number. SITE is a folder
+to put first on the rank's PYTHONPATH; it may be empty. The shim is a file, not a module in our zip,
+because torchrun takes the path of a program (`PYTHON_EXEC`).
 """
 
 from __future__ import annotations
@@ -22,24 +22,19 @@ from typing import Any, Collection, Dict, List, Mapping, NoReturn
 
 PR_SET_PDEATHSIG, PR_SET_PTRACER = 1, 0x59616D61
 MAX_TRACEBACK = 8 << 10
-"""So much of its end is kept."""
+"""Bytes of a traceback that are kept, from its end."""
 FORWARDED_SIGNALS = (
     *(signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT),
     *(signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM, signal.SIGXCPU),
 )
-"""What ends a process that knows nothing of it, and may be meant for the ranks: torchrun hands on
-those of its `--signals_to_handle`, and schedulers warn of a limit by one."""
+"""Signals that may be meant for the ranks: torchrun forwards its `--signals_to_handle`, and a
+scheduler may warn of a time limit by one."""
 
 
 def main(argv: List[str]) -> NoReturn:
     """Run one rank to its end."""
-    folder, site_folder, hidden_env, prefix_count = (
-        argv[0],
-        argv[1],
-        argv[2].split(","),
-        int(argv[3]),
-    )
-    program = argv[4 : 4 + prefix_count] + argv[4 + prefix_count :]
+    folder, site_folder, hidden_env = argv[0], argv[1], argv[2].split(",")
+    program = argv[4:]
     base = os.path.join(folder, f"rank_{os.environ['RANK']}")
     record_base = free_record_base(base)
     torch_info = membership(os.environ)
@@ -47,12 +42,11 @@ def main(argv: List[str]) -> NoReturn:
         os.environ.pop(name, None)
     if site_folder:
         user_path = os.environ.get("PYTHONPATH")
-        os.environ["PYTHONPATH"] = (
-            f"{site_folder}{os.pathsep}{user_path}" if user_path else site_folder
-        )
-    # torchrun signals the whole process group, so the rank gets its own copy: the shim stays to
-    # see the end. Handlers, not SIG_IGN, because the rank would inherit the latter.
-    # Blocked over the fork: none is lost on a rank that has our handlers, or is not there yet.
+        paths = [site_folder, user_path] if user_path else [site_folder]
+        os.environ["PYTHONPATH"] = os.pathsep.join(paths)
+    # torchrun signals the whole process group, so the rank gets each signal itself, and the shim
+    # must survive it: by handlers, since the rank would inherit SIG_IGN. Signals are blocked over
+    # the fork, so that none is lost before the rank exists or has replaced our handlers.
     old_mask = signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED_SIGNALS)
     for forwarded in FORWARDED_SIGNALS:
         signal.signal(forwarded, lambda *_: None)
@@ -68,13 +62,8 @@ def main(argv: List[str]) -> NoReturn:
     signum = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
     code = None if signum else os.WEXITSTATUS(status)
     traceback = traceback_of(os.environ.get("TORCHELASTIC_ERROR_FILE", "")) if status else ""
-    exit_record = {
-        "code": code,
-        "signal": signum,
-        "max_rss": usage.ru_maxrss * 1024,
-        "traceback": traceback,
-    }
-    write_json(f"{record_base}.exit", exit_record)
+    exit_record = {"code": code, "signal": signum, "max_rss": usage.ru_maxrss * 1024}
+    write_json(f"{record_base}.exit", {**exit_record, "traceback": traceback})
     if signum:
         if signum != signal.SIGKILL:
             signal.signal(signum, signal.SIG_DFL)
@@ -84,7 +73,7 @@ def main(argv: List[str]) -> NoReturn:
 
 
 def free_record_base(base: str) -> str:
-    """Return `base`, or with a number from 2 on where this rank was started here before."""
+    """Return `base`, with a number from 2 on where this rank was started here before."""
     number, name = 1, base
     while os.path.exists(f"{name}.start"):
         number += 1
@@ -93,7 +82,7 @@ def free_record_base(base: str) -> str:
 
 
 def membership(environ: Mapping[str, str]) -> Dict[str, Any]:
-    """Return what torch tells this start of the rank of all the others."""
+    """Return what torch set in the environment about the other ranks and nodes."""
     int_variables = {
         "world_size": "WORLD_SIZE",
         "nodes": "GROUP_WORLD_SIZE",
@@ -109,10 +98,9 @@ def membership(environ: Mapping[str, str]) -> Dict[str, Any]:
 
 
 def _exec_rank(program: List[str], base: str, mask: Collection[int], *, traced: bool) -> NoReturn:
-    """Turn this process into the rank's own program; it dies with its shim (prctl(2)).
+    """Execute the rank's program; it dies with its shim (prctl(2)).
 
-    Where Yama restricts ptrace to a process's parents, one that is to be `traced` lets py-spy of
-    the same user look all the same.
+    If `traced`, py-spy of the same user may read it even where Yama restricts ptrace to parents.
     """
     parent = os.getppid()
     prctl = ctypes.CDLL(None).prctl
@@ -137,13 +125,13 @@ def _exec_rank(program: List[str], base: str, mask: Collection[int], *, traced: 
 
 
 def _raise_oom_score() -> None:
-    """Where memory runs out, let the kernel take a rank before those who tell how it ended."""
+    """Let the kernel kill a rank before its shim and supervisor when memory runs out."""
     try:
         with open("/proc/self/oom_score_adj", "r+", encoding="ascii") as file:
             score = min(1000, int(file.read()) + 300)
             file.seek(0)
             file.write(str(score))
-    except (OSError, ValueError):  # a start does not fail for this
+    except (OSError, ValueError):  # no reason to fail a start
         pass
 
 
@@ -162,7 +150,7 @@ def traceback_of(path: str) -> str:
 
 
 def write_json(path: str, data: Dict[str, Any]) -> None:
-    """Write one small JSON file, whole or not at all."""
+    """Write one small JSON file, completely or not at all."""
     clocks = {"mono": time.monotonic(), "wall": time.time()}
     try:
         descriptor = os.open(f"{path}.new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)

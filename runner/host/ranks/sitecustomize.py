@@ -1,11 +1,10 @@
-"""`sitecustomize` of a run's ranks: it lets their supervisor ask for their Python stacks.
+"""`sitecustomize` of a run's ranks: lets their supervisor request their Python stacks.
 
-A file of its own, written first on the ranks' PYTHONPATH; it imports nothing of ours. CPython's
-faulthandler writes the stack of the main thread from a signal handler in C, also while that is in
-a collective; to read other threads' from there crashes now and then (python/cpython#116008). It
-goes into a file that has no name and no place on a disk: who finds it open in a process knows that
-this process takes the signal; no other is signalled. As any signal it may end a `poll` or `sleep`
-of compiled code early, where that does not go on by itself.
+It is a file, first on the ranks' PYTHONPATH, and imports nothing of ours. CPython's faulthandler
+writes the stack of the main thread from a signal handler in C, even during a collective; reading
+other threads from there crashes now and then (python/cpython#116008). It writes to a memory file.
+Only a process that has this file open is signalled. Like any signal it may end a `poll` or `sleep`
+of compiled code early, if that code does not resume it.
 """
 
 import faulthandler
@@ -13,31 +12,31 @@ import fcntl
 import os
 import sys
 
-# Its friend `signal` brings enum, which takes five times as long as all of this.
+# The public `signal` imports enum, which takes five times as long as this whole file.
 from _signal import SIG_DFL, getsignal  # type: ignore[import-not-found]
 
 DUMP_SIGNAL = 60
 """SIGRTMAX-4: a real-time signal without a meaning to libc, Java, NCCL or CUDA."""
 
 MIN_FD = 700
-"""Descriptors are taken from here on: programs that close those of others begin with the low."""
+"""The lowest descriptor to use: programs that close descriptors begin with the low ones."""
 
 
 def install_handler() -> None:
-    """Have SIGNAL write the stacks of this process to a memory file called runner-stacks."""
+    """Make `DUMP_SIGNAL` write the stack of this process to a memory file, runner-stacks."""
     if getsignal(DUMP_SIGNAL) is not SIG_DFL:
         return
     fd = os.memfd_create("runner-stacks")
     try:
         file = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, MIN_FD)
         os.close(fd)
-    except OSError:  # few may be open here
+    except OSError:  # the limit is lower than that
         file = fd
     faulthandler.register(DUMP_SIGNAL, file=file, all_threads=False)
 
 
 def run_next_sitecustomize() -> None:
-    """Run the `sitecustomize` that this one stands before, as if this one were not there."""
+    """Run the `sitecustomize` that this one hides on the path, if any."""
     own_folder = os.path.dirname(os.path.abspath(__file__))
     sys.path[:] = [path for path in sys.path if os.path.abspath(path) != own_folder]
     own_module = sys.modules.pop("sitecustomize")
@@ -53,8 +52,8 @@ def run_next_sitecustomize() -> None:
 
 
 if __name__ == "sitecustomize":
-    try:  # noqa: SIM105 (contextlib would cost every Python of the rank its import)
+    try:  # noqa: SIM105 (importing contextlib would slow down every Python of the rank)
         install_handler()
-    except Exception:  # noqa: BLE001, S110 (no oddity of a Python may cost a rank its start)
+    except Exception:  # noqa: BLE001, S110 (a rank must start with any Python)
         pass
     run_next_sitecustomize()

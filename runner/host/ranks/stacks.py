@@ -1,7 +1,7 @@
-"""The Python stacks of every rank on this host, added to the log `stacks` of its run.
+"""Stack dumps: the Python stacks of every rank on this host, appended to the run's log `stacks`.
 
-By py-spy where it is installed beside the task's interpreter or on the PATH, which reads a process
-from outside; else by what `sitecustomize` prepared in the process.
+They come from py-spy, if it is beside the task's interpreter or on the PATH, which reads a process
+from outside; else from the faulthandler that `sitecustomize` installed in the process.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from runner.host.storage.rank_records import read_rank_records
 from runner.host.storage.run_folder import append
 
 DUMP_TIMEOUT_S = 10.0
-"""How long all of it may take; whoever calls does it in a child."""
+"""How long a dump may take; it runs in a child."""
 
 PY_SPY_TIMEOUT_S = 4.0
 REPLY_TIMEOUT_S, QUIET_PERIOD_S, POLL_INTERVAL_S = 2.0, 0.05, 0.01
 MAX_WORKERS = 8
-"""Besides its first process, so many of a rank's are asked (data loaders' workers)."""
+"""How many child processes of a rank are dumped (workers of data loaders)."""
 
 MEMFD_PREFIX = "/memfd:runner-stacks"
 STATE_TEXTS = {
@@ -41,7 +41,7 @@ STATE_TEXTS = {
 
 
 class StackTarget(NamedTuple):
-    """A process to be asked: of which rank, and its memory file, "" for none."""
+    """A process to dump: its rank, its pid, and its memory file, "" for none."""
 
     rank: int
     pid: int
@@ -49,7 +49,7 @@ class StackTarget(NamedTuple):
 
 
 def dump_stacks(folder: RunPaths, order: Order, reason: str) -> Tuple[str, str]:
-    """Add the stacks of all ranks to the log; return when, and what was added.
+    """Append the stacks of all ranks to the log; return the time and the text.
 
     Raises:
         OSError: It cannot be written.
@@ -63,21 +63,16 @@ def dump_stacks(folder: RunPaths, order: Order, reason: str) -> Tuple[str, str]:
 
 
 def _find_targets(folder: RunPaths, order: Order) -> List[StackTarget]:
-    """Return the processes to ask of each rank, its own program first."""
+    """Return the processes to dump of each rank, its own program first."""
     processes = procfs.table()
     targets: List[StackTarget] = []
     for kind, rank, data in read_rank_records(folder.attempt_folder(order.attempt), set()):
         if kind != "start" or processes.get(data["pid"], _NO_PROCESS).ppid != data["shim"]:
             continue
         pids = (data["pid"], *procfs.descendants(data["pid"], processes))
-        rank_targets = [
-            StackTarget(rank, each, _find_memory_file(each))
-            for each in pids
-            if processes[each].alive
-        ]
-        targets += [each for each in rank_targets if each.memory_file][
-            : 1 + MAX_WORKERS
-        ] or rank_targets[:1]
+        alive = [pid for pid in pids if processes[pid].alive]
+        found = [StackTarget(rank, pid, _find_memory_file(pid)) for pid in alive]
+        targets += [each for each in found if each.memory_file][: 1 + MAX_WORKERS] or found[:1]
     return targets
 
 
@@ -85,7 +80,7 @@ _NO_PROCESS = procfs.Process(0, "X", 0, 0, 0)
 
 
 def _find_memory_file(pid: int) -> str:
-    """Return the memory file of a process that catches our signal, "" for one that does not."""
+    """Return the memory file of a process that handles our signal, "" if it does not."""
     caught_signals = _status_field(pid, "SigCgt")
     if not caught_signals or not int(caught_signals, 16) >> (DUMP_SIGNAL - 1) & 1:
         return ""
@@ -94,13 +89,11 @@ def _find_memory_file(pid: int) -> str:
 
 
 def _format_stacks(targets: Sequence[StackTarget], python: str) -> Iterator[str]:
-    py_spy = bounded_child.find_program(
-        "py-spy", {"PATH": f"{os.path.dirname(python)}:{os.environ.get('PATH', '')}"}
-    )
+    path = f"{os.path.dirname(python)}:{os.environ.get('PATH', '')}"
+    py_spy = bounded_child.find_program("py-spy", {"PATH": path})
     py_spy_texts = _by_py_spy(py_spy, targets) if py_spy else {}
-    faulthandler_texts = _by_faulthandler(
-        [target for target in targets if target.memory_file and target.pid not in py_spy_texts]
-    )
+    others = [each for each in targets if each.memory_file and each.pid not in py_spy_texts]
+    faulthandler_texts = _by_faulthandler(others)
     for target in targets:
         program = procfs.read_text(f"/proc/{target.pid}/comm").strip()
         text, source = py_spy_texts.get(target.pid, ""), "py-spy"
@@ -114,9 +107,9 @@ def _format_stacks(targets: Sequence[StackTarget], python: str) -> Iterator[str]
 
 
 def _failure_reason(target: StackTarget) -> str:
-    """Return why a process told nothing."""
+    """Return why there is no stack of a process."""
     if not target.memory_file:
-        return "it is no Python that was prepared for it, and there is no py-spy"
+        return "it is not a Python that the runner prepared, and there is no py-spy"
     state = _status_field(target.pid, "State")[:1]
     kernel_function = procfs.read_text(f"/proc/{target.pid}/wchan").strip("0\n")
     suffix = f", in {kernel_function}" if kernel_function else ""
@@ -131,9 +124,9 @@ def _status_field(pid: int, name: str) -> str:
 
 
 def _by_faulthandler(targets: Sequence[StackTarget]) -> Dict[int, str]:
-    """Return what processes write when they are signalled, side by side.
+    """Return what processes write when they are signalled, in parallel.
 
-    A child that was forked shares the file of its parent: of those, one after the other.
+    A forked child shares the file of its parent: such processes are signalled one by one.
     """
     texts: Dict[int, str] = {}
     queues: Dict[int, List[StackTarget]] = {}
@@ -156,14 +149,14 @@ class _MemoryFile:
         self._grew_at = time.monotonic()
 
     def is_complete(self) -> bool:
-        """Whether it has said something, and nothing more for a moment."""
+        """Return whether it has grown, and not any more for a moment."""
         size, now = os.fstat(self._file).st_size, time.monotonic()
         if size != self._size:
             self._size, self._grew_at = size, now
         return size > self._start_size and now - self._grew_at > QUIET_PERIOD_S
 
     def read_and_close(self) -> str:
-        """Return what it has said."""
+        """Return what was written to it."""
         try:
             data = os.pread(self._file, self._size - self._start_size, self._start_size)
         finally:
@@ -176,27 +169,25 @@ def _signal_and_read(targets: Sequence[StackTarget]) -> Dict[int, str]:
     for target in targets:
         with contextlib.suppress(OSError):
             files[target.pid] = _MemoryFile(target.memory_file)
-            if _find_memory_file(target.pid):  # it may have thought better of it
+            if _find_memory_file(target.pid):  # the program may have replaced the handler since
                 os.kill(target.pid, DUMP_SIGNAL)
     deadline = time.monotonic() + REPLY_TIMEOUT_S
-    while time.monotonic() < deadline and not all([file.is_complete() for file in files.values()]):  # noqa: C419 (each of them looks)
+    waiting = list(files.values())
+    while waiting and time.monotonic() < deadline:
         time.sleep(POLL_INTERVAL_S)
+        waiting = [file for file in waiting if not file.is_complete()]
     return {pid: file.read_and_close() for pid, file in files.items()}
 
 
 def _by_py_spy(py_spy: str, targets: Sequence[StackTarget]) -> Dict[int, str]:
-    """Return what py-spy reads, of those processes it can read."""
+    """Return the stacks of the processes that py-spy can read."""
     running: List[Tuple[int, subprocess.Popen[bytes]]] = []
     for target in targets:
         argv = [py_spy, "dump", "--json", "--pid", str(target.pid)]
         with contextlib.suppress(OSError):
-            devnull = subprocess.DEVNULL
-            running.append(
-                (
-                    target.pid,
-                    subprocess.Popen(argv, stdin=devnull, stdout=subprocess.PIPE, stderr=devnull),
-                )
-            )
+            null, pipe = subprocess.DEVNULL, subprocess.PIPE
+            process = subprocess.Popen(argv, stdin=null, stdout=pipe, stderr=null)
+            running.append((target.pid, process))
     deadline = time.monotonic() + PY_SPY_TIMEOUT_S
     texts: Dict[int, str] = {}
     for pid, process in running:
@@ -211,7 +202,7 @@ def _by_py_spy(py_spy: str, targets: Sequence[StackTarget]) -> Dict[int, str]:
 
 
 def as_faulthandler(threads: Sequence[Mapping[str, Any]]) -> str:
-    """Return what py-spy tells as JSON in the form of faulthandler; the main thread is current."""
+    """Return the JSON of py-spy in the format of faulthandler; the main thread is current."""
     lines: List[str] = []
     for thread in threads:
         quoted_name = f' "{thread["thread_name"]}"' if thread["thread_name"] else ""
@@ -232,9 +223,9 @@ def _bare_name(name: str) -> str:
 def start_dump(
     folder: RunPaths, order: Order, reason: str, *, include_text: bool
 ) -> bounded_child.BoundedChild:
-    """Begin it in a child with a deadline; with `include_text`, its report has the text as well.
+    """Start a dump in a bounded child; with `include_text`, its report has the text as well.
 
-    It keeps none of our files open: with them it would hold the lock of a supervisor that died.
+    The child closes our files: otherwise it would hold the run lock of a dead supervisor.
     """
 
     def dump() -> None:
@@ -246,9 +237,9 @@ def start_dump(
 
 
 def result(child: bounded_child.BoundedChild) -> Tuple[Dict[str, str], str]:
-    """Return what such a child told, `when` and `text`; and why it could not, "" if it could."""
+    """Return the report of a dump, `when` and `text`, and why it failed, "" if it did not."""
     report = child.report()
     if "when" in report:
         return report, ""
     timeout_text = f"no answer within {DUMP_TIMEOUT_S:g} s" if child.timed_out else ""
-    return {}, timeout_text or child.text or "it ended without a word"
+    return {}, timeout_text or child.text or "its child ended without a report"

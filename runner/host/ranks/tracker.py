@@ -1,4 +1,4 @@
-"""The ranks on this host, as their shims' records tell of them."""
+"""Rank tracker: the starts and exits of this host's ranks, from the records of their shims."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from runner.host.storage.journal import EventLog
 from runner.host.storage.rank_records import read_rank_records
 
 TAIL_BYTES = 64 << 10
-"""Bytes of a log, at its end, in which its last words are looked for."""
+"""Bytes at the end of a log in which the final exception is searched."""
 
 MAX_EXCEPTION_AGE_S = 60.0
-"""What ended a rank was said no longer before."""
+"""How old the end of a log may be to explain an exit."""
 
 
 class RankProcess(NamedTuple):
@@ -35,14 +35,14 @@ class RankProcess(NamedTuple):
 
 
 class RankTracker:
-    """Every start of every rank of an attempt here, put on record as it is found.
+    """Every start of every rank of an attempt on this host, recorded as it is found.
 
     Args:
-        folder: Of the run on this host.
-        order: What its program was told to start.
-        journal: Where that is put on record.
-        failed: Told of a rank that failed, in words, and when by our monotonic clock; not where
-            torchrun may start it anew, since it ends itself if it does not.
+        folder: The run folder.
+        order: The order of the attempt.
+        journal: Takes the events.
+        on_failure: Called with a description and the monotonic time of a rank's failure; not where
+            torchrun may restart the rank, since it ends by itself if it does not.
     """
 
     def __init__(
@@ -57,15 +57,13 @@ class RankTracker:
         self._seen_records: Set[str] = set()
         self._started: Dict[Tuple[int, int], RankProcess] = {}
         self._exited: Set[Tuple[int, int]] = set()
-        self._stderr_offset: Dict[
-            int, int
-        ] = {}  # where its log of errors was when a rank began anew
+        self._stderr_offset: Dict[int, int] = {}  # size of its stderr when a rank was restarted
         self._first_exception_at: Optional[float] = None
-        self._secondary: Set[float] = set()  # when ranks ended that another had left
+        self._secondary: Set[float] = set()  # when ranks ended because of another's failure
         self._nnodes = 0
         self._terminated: Set[int] = set()
         self._kill_at = float("inf")
-        if order.rejoin_count:  # what was recorded before was told before
+        if order.rejoin_count:  # records from before the rejoin are known
             read_rank_records(folder.attempt_folder(order.attempt), self._seen_records)
 
     @property
@@ -75,11 +73,11 @@ class RankTracker:
 
     @property
     def shim_pids(self) -> Set[int]:
-        """The shims of all there were."""
+        """The shims of all starts."""
         return {process.shim_pid for process in self._started.values()}
 
     def scan_records(self, *, stopping: bool) -> None:
-        """Record who started and who ended; in a stop nobody asks what they died of."""
+        """Record new starts and exits; when `stopping`, exits are not classified as failures."""
         for kind, rank, data in read_rank_records(
             self._folder.attempt_folder(self._order.attempt), self._seen_records
         ):
@@ -87,7 +85,7 @@ class RankTracker:
             if kind == "start":
                 event = decode(RankStarted, {**data, "rank": rank})
                 self._started[key] = RankProcess(event.pid, int(data["shim"]))
-                if event.start > 1:  # what any of them raised before was mended
+                if event.start > 1:  # exceptions from before the restart no longer count
                     self._first_exception_at = None
                     with contextlib.suppress(OSError):
                         self._stderr_offset[rank] = os.path.getsize(self._stderr_path(rank))
@@ -105,7 +103,7 @@ class RankTracker:
                 self._report_failure(rank, description, float(data["mono"]))
 
     def record_vanished(self) -> None:
-        """Record those whose shim is gone without a word: nobody saw how they ended."""
+        """Record the exit of ranks whose shim is gone without a record."""
         alive = procfs.descendants(os.getpid())
         for (rank, start), process in sorted(self._started.items()):
             if (rank, start) not in self._exited and process.shim_pid not in alive:
@@ -115,7 +113,7 @@ class RankTracker:
                 self._report_failure(rank, "ended unseen", time.monotonic())
 
     def first_own_failure(self, failed_at: Optional[float]) -> Optional[float]:
-        """Return when the first failed here of itself, if any did; something did at `failed_at`."""
+        """Return when the first rank failed on its own; `failed_at` is another known failure."""
         failure_times = (self._first_exception_at, failed_at)
         own_failures = [at for at in failure_times if at is not None and at not in self._secondary]
         return min(own_failures, default=None)
@@ -127,9 +125,7 @@ class RankTracker:
         try:
             with open(self._stderr_path(rank), "rb") as file:
                 file_stat = os.fstat(file.fileno())
-                if (
-                    file_stat.st_mtime < ended_at - MAX_EXCEPTION_AGE_S
-                ):  # it went on for long after that
+                if file_stat.st_mtime < ended_at - MAX_EXCEPTION_AGE_S:
                     return ""
                 file.seek(max(self._stderr_offset.get(rank, 0), file_stat.st_size - TAIL_BYTES))
                 text = file.read(TAIL_BYTES).decode(errors="replace")
@@ -138,7 +134,7 @@ class RankTracker:
         return final_exception(strip_rank_prefix(text.splitlines()))
 
     def _classify_failure(self, exception: str, data: Dict[str, Any], *, stopping: bool) -> None:
-        """Note who raised, and who only noticed; see `verdict` for why they are told apart."""
+        """Note whether a rank failed on its own or because of another's failure (see `verdict`)."""
         failed_at, signum = float(data["mono"]), data["signal"]
         if is_secondary_error(exception):
             if signum in (None, signal.SIGABRT):
@@ -151,16 +147,16 @@ class RankTracker:
             self._on_failure(f"rank {rank} on {self._order.node} {description}", failed_at)
 
     def terminate_for_restart(self, nnodes: int) -> None:
-        """End those of a membership of more nodes than are left: torch starts them anew.
+        """End the ranks of a membership with more than `nnodes` nodes; torch restarts them.
 
-        They may wait for the others for long; those of a later membership are left alone.
+        Otherwise they would wait long for the lost ones. Ranks of a later membership are left alone.
         """
         if not nnodes or self._nnodes > nnodes:
             self._terminated = procfs.signal_all(self.pids, signal.SIGTERM)
             self._kill_at = time.monotonic() + self._order.grace_s
 
     def kill_overdue(self) -> None:
-        """Kill those of them that take longer than the grace."""
+        """Kill those that did not end within the grace."""
         if time.monotonic() >= self._kill_at:
             self._kill_at = float("inf")
             procfs.signal_all(self._terminated & self.pids, signal.SIGKILL)

@@ -1,9 +1,9 @@
-"""Whether anything of the run still moves, and what is done when nothing does.
+"""Watchdog: notices that no rank makes progress, has their stacks dumped, and may stop the run.
 
-A rank moves when it prints, uses the CPU, or reads or writes files. Each host sees that of its own
-ranks; their circle tells for how long nobody's has moved. To wait for others costs next to
-nothing: somebody who computes or loads moves, and so does the run. Before a host counts as still,
-its GPUs are looked at: they may work for a rank that sleeps, or keep one busy that only waits.
+A rank makes progress when it prints, uses the CPU, or reads or writes files. Each host watches its
+own ranks; their peer group knows for how long no rank of the run made any. Ranks that wait for
+others use next to nothing. Before a host counts as stalled, its GPUs are sampled: they may work
+for a rank that sleeps, or only wait in a collective while the rank's thread is busy.
 """
 
 from __future__ import annotations
@@ -24,60 +24,60 @@ from runner.host.ranks import stacks
 from runner.host.storage.journal import EventLog
 
 MIN_CPU_SHARE = 0.05
-"""A process that uses less than this part of a core does no more than look whether it may go on."""
+"""A process that uses less than this part of a core is only polling."""
 
 IO_COUNTERS = ("rchar", "wchar")
 MIN_IO_BYTES = 1 << 20
-"""One that reads and writes fewer bytes between two looks does no more than that either. A file
-that is mapped is read by no call, but by page faults (proc(5))."""
+"""Fewer bytes of I/O between two samples are not progress. Mapped files are read by page faults,
+not by calls (proc(5))."""
 
 STOP_DELAY_S = 4.0
-"""Once its own stacks are on record, a host leaves the others this long before it stops the run:
-they hear of the stall a beat of the circle later, and finish a dump that they are at."""
+"""How long after its own dump a host waits before it stops the run: other hosts notice the stall a
+heartbeat later, and need time for their dumps."""
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 class Usage(NamedTuple):
-    """What a process has used so far: clock ticks of the CPU, and bytes of files."""
+    """What a process has used so far: CPU in clock ticks, and bytes of I/O."""
 
     cpu_ticks: int = 0
     io_bytes: int = 0
 
 
 class Progress:
-    """When a process of the run on this host was last seen to move.
+    """When a process of the run on this host last made progress.
 
     Attributes:
-        last_activity: That moment, monotonic.
-        last_io: The last one in which it did more than use the CPU.
+        last_activity: The monotonic time of the last progress.
+        last_io: That of the last progress other than CPU use.
     """
 
     def __init__(self, interval_s: float) -> None:
-        """Begin; somebody looks every `interval_s`."""
+        """Begin now; a sample is expected every `interval_s`."""
         self.last_activity = self.last_io = self._last_sample = time.monotonic()
         self._interval_s = interval_s
         self._sizes: Mapping[str, int] = {}
         self._usage: Dict[int, Usage] = {}
 
     def mark_progress(self) -> None:
-        """Take that something moved now."""
+        """Note progress now."""
         self.last_activity = self.last_io = time.monotonic()
 
     def sample_metrics(self, sizes: Mapping[str, int]) -> None:
-        """Compare the files that grow with each step; see `sample`."""
+        """Compare the sizes of metrics files; see `sample`."""
         now = time.monotonic()
         if now - self._last_sample > 2 * self._interval_s + 1 or sizes != self._sizes:
             self.mark_progress()
         self._last_sample, self._sizes = now, dict(sizes)
 
     def sample(self, sizes: Mapping[str, int], root_pid: int) -> None:
-        """Compare with the last look; after a longer pause we stood still ourselves (a freeze).
+        """Compare with the last sample; a much longer interval means that this host was suspended.
 
         Args:
-            sizes: How long each log is.
-            root_pid: The process whose descendants are the run's.
+            sizes: The size of each log.
+            root_pid: The launcher process; its descendants count as well.
         """
         now, table = time.monotonic(), procfs.table()
         pids = [pid for pid in (root_pid, *procfs.descendants(root_pid, table)) if pid in table]
@@ -100,13 +100,13 @@ class Progress:
 
 
 def _io_bytes(pid: int) -> int:
-    """Return how many bytes a process has read and written so far, 0 where that is hidden."""
+    """Return the bytes a process has read and written, 0 where that is hidden."""
     lines = [line.split(": ") for line in procfs.read_text(f"/proc/{pid}/io").splitlines()]
     return sum(int(number) for name, number in lines if name in IO_COUNTERS)
 
 
 def _metric_sizes(order: Order) -> Dict[str, int]:
-    """Return how long each file is that grows with the steps."""
+    """Return the size of each metrics file."""
     sizes: Dict[str, int] = {}
     for pattern in order.metrics:
         for path in glob.iglob(os.path.join(glob.escape(order.cwd), pattern), recursive=True):
@@ -116,7 +116,7 @@ def _metric_sizes(order: Order) -> Dict[str, int]:
 
 
 class Watchdog:
-    """Sees that nothing moves, has the stacks of the ranks written down, and says so."""
+    """Detects a stall, has the stacks dumped, and records it."""
 
     def __init__(self, folder: RunPaths, order: Order, journal: EventLog) -> None:
         self._folder, self._order, self._journal = folder, order, journal
@@ -130,18 +130,18 @@ class Watchdog:
 
     @property
     def is_dumping(self) -> bool:
-        """Whether it has the stacks written down at this moment."""
+        """Whether a stack dump is in progress."""
         return self._dump_child is not None
 
     @property
     def child_pids(self) -> FrozenSet[int]:
-        """Its own children, which are none of the run's."""
+        """Its own children, which do not belong to the run."""
         return frozenset(
             child.pid for child in (self._dump_child, self._gpu_child) if child is not None
         )
 
     def sample(self, sizes: Mapping[str, int], root_pid: int) -> None:
-        """See what moved of the program `root_pid` and its descendants."""
+        """Sample the progress of the program `root_pid` and its descendants."""
         if self._order.stall_s and self._order.metrics:
             self._progress.sample_metrics(_metric_sizes(self._order))
         elif self._order.stall_s:
@@ -155,10 +155,10 @@ class Watchdog:
 
     @property
     def stalled_s(self) -> float:
-        """For how long nothing has moved here.
+        """For how long there was no progress here.
 
-        That its GPUs only wait is a guess from outside: it is reported, and no run is stopped for
-        it alone.
+        CPU use does not count while the GPUs only wait, but that is a guess: it is reported, and
+        alone stops no run.
         """
         gpus_only_wait = self._gpus_waiting and not self._order.stop_on_stall
         return time.monotonic() - (
@@ -166,10 +166,10 @@ class Watchdog:
         )
 
     def check(self, stalled_s: Optional[float]) -> bool:
-        """Act on it that nothing of the run has moved anywhere for so long; None is not known.
+        """Record a stall of the whole run, or its end; `stalled_s` is None where not known.
 
         Returns:
-            Whether the run is to be stopped, if one more look finds that nothing moves here.
+            Whether the run is to be stopped, unless `reason` is "".
         """
         self._poll_children(stalled_s or 0.0)
         if stalled_s is None or self._dump_child is not None:
@@ -179,7 +179,7 @@ class Watchdog:
             self._journal.append(ProgressResumed())
         elif not self._stalled and 0 < self._order.stall_s <= stalled_s:
             self._stalled = True
-            reason = f"nothing of the run has moved for {stalled_s:.0f} s"
+            reason = f"no progress on any rank for {stalled_s:.0f} s"
             self._dump_child = stacks.start_dump(
                 self._folder, self._order, reason, include_text=False
             )
@@ -187,13 +187,13 @@ class Watchdog:
 
     @property
     def reason(self) -> str:
-        """Why the run is to be stopped, "" if something moves here after all."""
+        """Why the run is to be stopped, "" if there is progress here after all."""
         if self.stalled_s < self._order.stall_s:
             return ""
         return f"{STALL_REASON} {self.stalled_s:.0f} s (watch.stall_s is {self._order.stall_s:g})"
 
     def _poll_children(self, stalled_s: float) -> None:
-        """See how far our children are: what the GPUs do, and whether the stacks are on record."""
+        """Take the results of our children: the activity of the GPUs, and the stack dump."""
         if self._gpu_child is not None:
             self._gpu_child.advance()
             if self._gpu_child.code is not None:
@@ -212,16 +212,14 @@ class Watchdog:
                     self._stop_at = time.monotonic() + STOP_DELAY_S
 
     def close(self) -> None:
-        """Look no more."""
-        self._dump_child, self._gpu_child = (
-            _kill_child(child) for child in (self._dump_child, self._gpu_child)
-        )
+        """End the children."""
+        self._dump_child, self._gpu_child = map(_kill_child, (self._dump_child, self._gpu_child))
 
 
 def _kill_child(
     child: Optional[bounded_child.BoundedChild],
 ) -> Optional[bounded_child.BoundedChild]:
-    """Kill a child; return it if it is there all the same: one that hangs in the kernel is."""
+    """Kill a child; return it if it still runs because it hangs in the kernel."""
     if child is None:
         return None
     child.kill()

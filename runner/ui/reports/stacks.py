@@ -119,7 +119,7 @@ class StallReporter:
         self._is_reported = True
         first = next(iter(self._stalled.values()))
         consequence = "; the run is stopped for it" if first.stops_run else ""
-        self._message(f"nothing of the run has moved for {first.seconds:.0f} s{consequence}")
+        self._message(f"no progress on any rank for {first.seconds:.0f} s{consequence}")
         unreachable = [Problem(node, s.problem) for node, s in self._stalled.items() if s.problem]
         self._message(render(group_run_stacks(self._plan, stacks_by_node), unreachable))
 
