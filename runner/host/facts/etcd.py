@@ -1,4 +1,4 @@
-"""What this host knows of etcd: its own program, and whether the run's endpoint answers it."""
+"""Etcd facts: the host's own etcd program, and whether the run's endpoint answers."""
 
 from __future__ import annotations
 
@@ -17,25 +17,22 @@ if TYPE_CHECKING:
     from http.client import HTTPConnection
 
 REQUEST_TIMEOUT_S = 5.0
-"""How long an endpoint may take for each of two small answers."""
+"""How long an endpoint may take for each of two small responses."""
 
 _MAX_RESPONSE = 64 << 10
 _NOT_FOUND = 404
 
 
 def start(request: FactsRequest, environ: Dict[str, str]) -> Tuple[bounded_child.BoundedChild, ...]:
-    """Learn what is asked of it, in a child; of nothing there is none."""
+    """Look for etcd in a child; return no child if nothing is asked."""
     if not request.find_etcd and not request.etcd_endpoint:
         return ()
-    return (
-        bounded_child.BoundedChild(
-            functools.partial(_query, request, environ), request.tool_timeout_s
-        ),
-    )
+    query = functools.partial(_query, request, environ)
+    return (bounded_child.BoundedChild(query, request.tool_timeout_s),)
 
 
 def result(children: Sequence[bounded_child.BoundedChild]) -> EtcdFacts:
-    """Return what was learned."""
+    """Return the facts of `start`."""
     report: Dict[str, Any] = {}
     for child in children:
         report.update(child.report())
@@ -75,8 +72,8 @@ def parse_version(text: str) -> str:
 
 
 def query_endpoint(endpoint: str, limit_s: float = REQUEST_TIMEOUT_S) -> EndpointReply:
-    """Return how HOST:PORT answers, as torch's client would ask it: by HTTP."""
-    from http.client import HTTPConnection, HTTPException  # noqa: PLC0415 (others are spared 10 ms)
+    """Return how HOST:PORT answers HTTP requests, as torch's client makes them."""
+    from http.client import HTTPConnection, HTTPException  # noqa: PLC0415 (it takes 10 ms)
 
     host, _, port = endpoint.rpartition(":")
     connection = HTTPConnection(host.strip("[]"), int(port), timeout=limit_s)
@@ -84,16 +81,15 @@ def query_endpoint(endpoint: str, limit_s: float = REQUEST_TIMEOUT_S) -> Endpoin
         status, text = _http_get(connection, "/version")
         version = _server_version(text)
         if not version:
-            return EndpointReply(f"what answers there is no etcd (GET /version: {status})")
+            return EndpointReply(f"what answers there is not etcd (GET /version: {status})")
         status, _ = _http_get(connection, "/v2/keys/")
         return EndpointReply(version=version, has_v2=status != _NOT_FOUND)
     except OSError as error:
         timed_out = isinstance(error, TimeoutError) or not error.strerror
-        return EndpointReply(
-            f"no answer within {limit_s:g} s" if timed_out else str(error.strerror)
-        )
+        late = f"no answer within {limit_s:g} s"
+        return EndpointReply(late if timed_out else str(error.strerror))
     except (HTTPException, ValueError):
-        return EndpointReply("what answers there speaks no HTTP")
+        return EndpointReply("what answers there does not speak HTTP")
     finally:
         connection.close()
 

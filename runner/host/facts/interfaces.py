@@ -1,7 +1,6 @@
-"""The interfaces, addresses and routes of this host, as the kernel gives them.
+"""Network interfaces of this host, with their addresses and routes, by netlink and /proc.
 
-Straight from netlink, which is also where every libc's `getifaddrs` has them from: no library to
-load, and each address comes with its prefix length.
+Netlink is what libc's `getifaddrs` uses: no library to load, and each address has its prefix length.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ import sys
 from typing import Dict, Iterator, List, Tuple
 
 from runner.core.model.facts import Interface, Route
+from runner.host.process import procfs
 
 _NLMSG_DONE, _NLMSG_ERROR = 3, 2
 _RTM_NEWLINK, _RTM_GETLINK, _RTM_NEWADDR, _RTM_GETADDR = 16, 18, 20, 22
@@ -46,35 +46,30 @@ def parse_interfaces(links: bytes, addresses: bytes) -> Tuple[Interface, ...]:
     flags: Dict[int, int] = {}
     names: Dict[int, str] = {}
     mtus: Dict[int, int] = {}
-    addresses_by_link: Dict[Tuple[int, str], List[str]] = {}
+    by_interface: Dict[Tuple[int, str], List[str]] = {}
     for kind, body in _messages(links):
         if kind == _RTM_NEWLINK:
             _, _, index, flags[index], _ = _LINK.unpack_from(body)
             link_attributes = _attributes(body, _LINK.size)
             names[index] = _decode_text(link_attributes[_IFLA_IFNAME])
             mtus[index] = int.from_bytes(link_attributes.get(_IFLA_MTU, b""), sys.byteorder)
-            addresses_by_link[index, names[index]] = []
+            by_interface[index, names[index]] = []
     for kind, body in _messages(addresses):
         if kind == _RTM_NEWADDR:
             family, length, _, _, index = _ADDRESS.unpack_from(body)
-            address_attributes = _attributes(body, _ADDRESS.size)
-            raw = (
-                address_attributes.get(_IFA_LOCAL) or address_attributes[_IFA_ADDRESS]
-            )  # the latter may be the peer's
-            name = _decode_text(address_attributes.get(_IFA_LABEL, b"")) or names.get(index, "")
-            addresses_by_link.setdefault((index, name), []).append(
-                f"{_format_address(family, raw)}/{length}"
-            )
+            found = _attributes(body, _ADDRESS.size)
+            raw = found.get(_IFA_LOCAL) or found[_IFA_ADDRESS]  # the latter may be the peer's
+            name = _decode_text(found.get(_IFA_LABEL, b"")) or names.get(index, "")
+            address = f"{socket.inet_ntop(family, raw)}/{length}"
+            by_interface.setdefault((index, name), []).append(address)
     return tuple(
-        Interface(
-            name, tuple(link_addresses), *_up_and_loopback(flags.get(index, 0)), mtus.get(index, 0)
-        )
-        for (index, name), link_addresses in addresses_by_link.items()
+        Interface(name, tuple(found), *_up_and_loopback(flags.get(index, 0)), mtus.get(index, 0))
+        for (index, name), found in by_interface.items()
     )
 
 
 def list_routes(root: str = "/") -> Tuple[Route, ...]:
-    """Return the main routing table, less what leads nowhere or to ourselves."""
+    """Return the main routing table, without rejecting and local routes."""
     net = os.path.join(root, "proc/net")
     return (*_routes_v4(os.path.join(net, "route")), *_routes_v6(os.path.join(net, "ipv6_route")))
 
@@ -118,12 +113,8 @@ def _decode_text(raw: bytes) -> str:
     return raw.rstrip(b"\0").decode(errors="replace")
 
 
-def _format_address(family: int, raw: bytes) -> str:
-    return socket.inet_ntop(family, raw)
-
-
 def _up_and_loopback(flags: int) -> Tuple[bool, bool]:
-    """Return whether it is up (switched on and with a carrier), and whether it is a loopback."""
+    """Return whether an interface is up with a carrier, and whether it is a loopback."""
     up = flags & _IFF_UP and flags & _IFF_RUNNING
     return bool(up), bool(flags & _IFF_LOOPBACK)
 
@@ -136,9 +127,7 @@ def _routes_v4(path: str) -> Iterator[Route]:
         if flags & _RTF_UP and not flags & _RTF_REJECT:
             dest, mask = (struct.pack("=I", int(fields[column], 16)) for column in (1, 7))
             length = f"{int.from_bytes(mask, 'big'):b}".count("1")
-            yield Route(
-                f"{_format_address(socket.AF_INET, dest)}/{length}", fields[0], int(fields[6])
-            )
+            yield Route(f"{socket.inet_ntoa(dest)}/{length}", fields[0], int(fields[6]))
 
 
 def _routes_v6(path: str) -> Iterator[Route]:
@@ -150,14 +139,9 @@ def _routes_v6(path: str) -> Iterator[Route]:
         multicast = dest[0] == 0xFF
         if flags & _RTF_UP and not flags & unwanted and not multicast:
             length = int(fields[1], 16)
-            yield Route(
-                f"{_format_address(socket.AF_INET6, dest)}/{length}", fields[9], int(fields[5], 16)
-            )
+            address = socket.inet_ntop(socket.AF_INET6, dest)
+            yield Route(f"{address}/{length}", fields[9], int(fields[5], 16))
 
 
 def _read_table(path: str) -> Iterator[List[str]]:
-    try:
-        with open(path, encoding="ascii", errors="replace") as file:
-            yield from (line.split() for line in file)
-    except OSError:  # no such protocol in this kernel
-        return
+    return (line.split() for line in procfs.read_text(path).splitlines())

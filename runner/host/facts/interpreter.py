@@ -1,4 +1,4 @@
-"""The task's interpreter: where it is, how old, and which torch it has, without importing it."""
+"""Interpreter probe: path, version, torch and packages of the task's Python, importing none."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ MIN_VERSION = (3, 8)
 
 _MARK = "\x02runner-python\x03"
 
-# Any Python can run this, 2.7 too. It answers between marks: sites print banners. Distributions are
-# found by the names of their folders, since reading the metadata of each takes ten times as long.
+# This runs on any Python from 2.7. It answers between marks, since sites print banners. It finds
+# distributions by the names of their folders: reading all metadata takes ten times as long.
 _PROBE_PROGRAM = """
 import json, os, re, sys
 told = {"executable": sys.executable, "version": sys.version_info[:3], "torch": ""}
@@ -79,17 +79,16 @@ os.write(1, ("MARK" + json.dumps(told) + "MARK").encode())
 def start(
     python: str, environ: Dict[str, str], folder: str, limit_s: float, packages: Sequence[str] = ()
 ) -> bounded_child.BoundedChild:
-    """Ask `python` in `environ`, in `folder` (or where we are, if there is no such folder).
+    """Probe `python` in `environ` and in `folder`, if that exists.
 
     `packages` are the distributions to look for, by normalised name.
     """
-    return bounded_child.BoundedChild(
-        functools.partial(_exec_probe, python, environ, folder, packages), limit_s
-    )
+    probe = functools.partial(_exec_probe, python, environ, folder, packages)
+    return bounded_child.BoundedChild(probe, limit_s)
 
 
 def result(child: bounded_child.BoundedChild, python: str) -> Interpreter:
-    """Return what the child learned of `python`."""
+    """Return the result of the probe of `python`."""
     report = child.report()
     if "error" in report:
         return Interpreter(error=report["error"])
@@ -148,9 +147,8 @@ def _exec_probe(python: str, environ: Dict[str, str], folder: str, packages: Seq
     try:
         os.execve(path, [path, "-B", "-c", _PROBE_PROGRAM, *packages], environ)
     except FileNotFoundError:
-        bounded_child.report_facts(
-            error=f"{path} cannot be started: the interpreter it names is not there"
-        )
+        reason = "the interpreter it names is not there"
+        bounded_child.report_facts(error=f"{path} cannot be started: {reason}")
     except OSError as failure:
         bounded_child.report_facts(error=f"{path} cannot be started: {failure.strerror}")
 

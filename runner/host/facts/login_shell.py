@@ -1,6 +1,6 @@
-"""Which interpreter a login shell finds: what a user gets who types its name on this host.
+"""Login shell probe: the interpreter that a user gets by typing its name on this host.
 
-Our own shell reads no profile (an SSH command's is no login shell), so the two may differ.
+An SSH command does not run in a login shell and reads no profile, so the two may differ.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ TIMEOUT_S = 5.0
 """How long the user's start-up files may take."""
 
 BARE_NAME = re.compile(r"[A-Za-z0-9_.+-]+")
-"""A name that is looked up on PATH, and needs no quotes."""
+"""A name that is looked up on the PATH, and needs no quotes."""
 
 _MARK = "runner-login:"
 
@@ -26,7 +26,7 @@ _PROBE_SCRIPT = '/bin/sh -c \'printf "\\n{mark}%s\\n" "$(command -v {python})"\'
 
 
 def start(python: str, environ: Dict[str, str]) -> bounded_child.BoundedChild:
-    """Ask the login shell where `python`, a bare name, is."""
+    """Ask the login shell for the path of `python`, a bare name."""
     return bounded_child.BoundedChild(functools.partial(_exec_shell, python, environ), TIMEOUT_S)
 
 
@@ -36,13 +36,13 @@ def result(child: bounded_child.BoundedChild) -> str:
 
 
 def parse_path(text: str) -> str:
-    """Return the path in what a shell printed, between whatever its start-up files print."""
+    """Return the path in the output of a shell, which may have the output of start-up files."""
     paths = [line[len(_MARK) :] for line in text.splitlines() if line.startswith(_MARK)]
     return paths[-1] if paths and os.path.isabs(paths[-1]) else ""
 
 
 def login_argv(shell: str, python: str) -> List[str]:
-    """Return how that shell is started as by a login on a terminal.
+    """Return the command that starts a shell as a login on a terminal does.
 
     csh and tcsh take `-l` only alone, and read the file people set PATH in without it.
     """

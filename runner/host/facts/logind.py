@@ -8,7 +8,7 @@ from typing import Dict, List, Tuple
 from runner.host.process import cgroup, procfs
 
 CONFIG_ROOTS = ("etc", "run", "usr/local/lib", "usr/lib")
-"""Where systemd looks; a file hides those of its name in later ones."""
+"""Where systemd looks; a file hides files of its name in later folders."""
 
 _TRUE_WORDS = ("1", "yes", "y", "true", "t", "on")
 
@@ -16,7 +16,7 @@ _TRUE_WORDS = ("1", "yes", "y", "true", "t", "on")
 def kill_setting(user: str, root: str = "/") -> str:
     """Return the setting by which logind would kill a run at logout, "" if it would not.
 
-    Only what is in the scope of a session is killed with it; a service or a container is not.
+    Only processes in the scope of a session are killed, not those of a service or container.
     """
     cgroups = cgroup.own_cgroups(root)
     paths = (cgroups.get(cgroup.UNIFIED, ""), cgroups.get("name=systemd", ""))
@@ -30,7 +30,7 @@ def _is_session(part: str) -> bool:
 
 
 def _effective_setting(user: str, settings: Dict[str, Tuple[str, str]]) -> str:
-    """Decide as logind does: exclusions, then the list of victims, then the switch."""
+    """Decide as logind does: exclusions, then the list of users, then the switch."""
     excluded, _ = settings.get("KillExcludeUsers", ("", ""))
     included, source = settings.get("KillOnlyUsers", ("", ""))
     if user in (excluded.split() or ["root"]):
@@ -42,7 +42,7 @@ def _effective_setting(user: str, settings: Dict[str, Tuple[str, str]]) -> str:
 
 
 def _read_settings(root: str) -> Dict[str, Tuple[str, str]]:
-    """Return the value of each setting and the file that has it; lists grow, "" empties them."""
+    """Return the value and file of each setting; lists are appended to, "" empties them."""
     settings: Dict[str, Tuple[str, str]] = {}
     for path in _config_files(root):
         section = ""
@@ -59,7 +59,7 @@ def _read_settings(root: str) -> Dict[str, Tuple[str, str]]:
 
 
 def _config_files(root: str) -> List[str]:
-    """Return the files that count, the first first: one main file, then what is dropped in."""
+    """Return the effective files in order: one main file, then the drop-ins."""
     main: List[str] = []
     drop_ins: Dict[str, str] = {}
     for folder in CONFIG_ROOTS:

@@ -1,7 +1,7 @@
-"""The master's port: reserved without listening, and who listens on one.
+"""Ports: reserved without listening, and which processes listen on one.
 
-A bound socket with SO_REUSEADDR that does not listen keeps the kernel and every bind without that
-option away from its port, while torch's store, which sets it, can still bind and listen there.
+A bound socket with SO_REUSEADDR that does not listen reserves its port against the kernel and every
+bind without that option, while torch's store, which sets it, can still bind and listen there.
 """
 
 from __future__ import annotations
@@ -21,14 +21,11 @@ _NO_SUCH_FAMILY = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL, errno.EPROTONOSUPPOR
 _MAX_NAMED = 3
 
 CHECK_INTERVAL_S = 0.5
-"""How often to see who listens on a port: /proc/net/tcp costs milliseconds to read."""
+"""How often to check for a listener: /proc/net/tcp takes milliseconds to read."""
 
 
 class ReservedPorts(NamedTuple):
-    """The ports reserved for one attempt: the nodes' meeting, the supervisors' hub, a voter's.
-
-    They meet at torch's store, or at an etcd of the run's own.
-    """
+    """The ports of one attempt: the rendezvous (torch's store or etcd), the hub, a voter."""
 
     store: Optional[socket.socket] = None
     hub: Optional[socket.socket] = None
@@ -51,11 +48,11 @@ class ReservedPorts(NamedTuple):
 
     @property
     def descriptors(self) -> Set[int]:
-        """What a process that is to have them must keep open."""
+        """The descriptors that a process must keep open to inherit them."""
         return {reserved.fileno() for reserved in self if reserved is not None}
 
     def close(self) -> None:
-        """Let go of them in this process."""
+        """Close them in this process."""
         for reserved in self:
             if reserved is not None:
                 reserved.close()
@@ -69,11 +66,11 @@ def _port_of(reserved: Optional[socket.socket]) -> int:
 
 
 def reserve_ports(first: int, last: int, *, store: bool, hub: bool) -> Tuple[ReservedPorts, str]:
-    """Reserve a port for the meeting, and one for the hub: from the same range if that has two.
+    """Reserve a port for the rendezvous, and one for the hub, preferably in the same range.
 
     Returns:
-        What is held, and why the port for the meeting could not be, "" if it could. Without one
-        for a hub a run goes on; its controller watches the hosts then.
+        The ports, and why there is none for the rendezvous, "" if there is. Without a hub only the
+        controller watches the hosts.
     """
     store_socket, error = reserve(first, last) if store else (None, "")
     if error or not hub:
@@ -82,7 +79,7 @@ def reserve_ports(first: int, last: int, *, store: bool, hub: bool) -> Tuple[Res
 
 
 def reserve_extra(first: int, last: int) -> Optional[socket.socket]:
-    """Reserve a port of our own: of that range, or else any; None if there is none."""
+    """Reserve another port, preferably in that range; None if none is free."""
     return reserve(first, last)[0] or reserve(0, 0)[0]
 
 
@@ -90,7 +87,7 @@ def reserve(first: int, last: int) -> Tuple[Optional[socket.socket], str]:
     """Bind a socket to one of the ports `first` to `last`, in random order; 0 is any free port.
 
     Returns:
-        The socket and "", or None and why there is none. It is not inherited unless made so.
+        The socket and "", or None and the reason.
     """
     candidates = range(first, max(first, last) + 1) if first else range(1)
     errors: Dict[int, OSError] = {}
@@ -103,10 +100,10 @@ def reserve(first: int, last: int) -> Tuple[Optional[socket.socket], str]:
 
 
 def bind_shared(port: int) -> socket.socket:
-    """Return a socket bound to a port that we hold, as torch's store will bind one.
+    """Return a socket bound to a port that we reserved, as torch's store binds it.
 
     Raises:
-        OSError: Somebody else took it.
+        OSError: Another process took it.
     """
     return _bind_wildcard(port, shared=True)
 
@@ -123,7 +120,7 @@ def connection_addresses(port: int, root: str = "/") -> List[Tuple[str, str]]:
 
 
 def _socket_rows(port: int, state: str, root: str) -> Iterator[List[str]]:
-    """Yield what /proc/net tells of this host's sockets with that port and state."""
+    """Yield the rows of /proc/net/tcp* with that local port and state."""
     for name in ("tcp", "tcp6"):
         try:
             with open(os.path.join(root, "proc/net", name), encoding="ascii") as file:
@@ -136,23 +133,23 @@ def _socket_rows(port: int, state: str, root: str) -> Iterator[List[str]]:
 
 
 def socket_owners(inodes: Iterable[int], pids: Iterable[int], root: str = "/") -> Set[int]:
-    """Return which of the processes `pids` hold one of the sockets; hidden ones do not show."""
+    """Return which of the processes hold one of the sockets, as far as they are visible."""
     wanted = {f"socket:[{inode}]" for inode in inodes}
     return {pid for pid in pids if wanted and wanted & {t for _, t in procfs.fd_links(pid, root)}}
 
 
 class ListenerDetector:
-    """Waits for somebody to listen on a port."""
+    """Detects the listener of a port."""
 
     def __init__(self, port: int, root: str = "/") -> None:
         self._port, self._root = port, root
         self._unowned: Set[int] = set()
 
     def listener_pids(self, pids: Iterable[int]) -> Optional[Set[int]]:
-        """Return which of the processes listen, none for a hidden one; None for nobody yet.
+        """Return which of the processes listen, none for a hidden one; None if none listens yet.
 
-        A process that ends while we look shows its socket and no more its descriptors: only what
-        has no owner at two looks is hidden.
+        A process that is ending may show its socket but not its descriptors any more: a listener
+        counts as hidden when it has no visible owner at two checks.
         """
         inodes = listening_inodes(self._port, self._root)
         pids_found = socket_owners(inodes, pids, self._root)
@@ -161,7 +158,7 @@ class ListenerDetector:
 
 
 class PortReservation:
-    """A port that is held for a program until somebody listens there."""
+    """A port that is reserved for a program until some process listens there."""
 
     def __init__(self, reserved: Optional[socket.socket], port: int) -> None:
         self._socket, self._detector = reserved, ListenerDetector(port)
@@ -169,31 +166,31 @@ class PortReservation:
 
     @property
     def check_due(self) -> bool:
-        """Whether it is time to see who listens."""
+        """Whether it is time to check for a listener."""
         return self._socket is not None and time.monotonic() >= self._next_check
 
     def release_if_listening(self) -> Optional[Set[int]]:
-        """Let go of it if somebody listens there, and return who (see `Lookout.owners`).
+        """Release it if a process listens there; return which (see `listener_pids`).
 
-        None is for nobody yet, and for ever after.
+        None as long as none listens, and after the release.
         """
         self._next_check = time.monotonic() + CHECK_INTERVAL_S
-        listeners = (
-            self._detector.listener_pids(list(procfs.table())) if self._socket is not None else None
-        )
+        if self._socket is None:
+            return None
+        listeners = self._detector.listener_pids(list(procfs.table()))
         if listeners is not None:
             self.release()
         return listeners
 
     def release(self) -> None:
-        """Hold it no more."""
+        """Release it."""
         if self._socket is not None:
             self._socket.close()
             self._socket = None
 
 
 def _reserve_any() -> socket.socket:
-    # Bound alone at first: with SO_REUSEADDR old kernels choose ports that others hold.
+    # First without SO_REUSEADDR: with it, old kernels choose ports that other processes reserved.
     reserved = _bind_wildcard(0, shared=False)
     reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     return reserved
@@ -206,11 +203,11 @@ def _reserve_one(port: int) -> socket.socket:
 
 @contextmanager
 def _guard(port: int) -> Iterator[None]:
-    """Make sure that nobody else holds the port just as we do.
+    """Make sure that no other run has reserved the port.
 
-    SO_REUSEADDR would let two runs reserve the same port; without it, connections of an earlier run
-    that linger in TIME_WAIT would refuse it for a minute. A bind without it at an address that
-    no connection ever had fails for the first reason only.
+    With SO_REUSEADDR two runs could reserve the same port; without it, connections in TIME_WAIT
+    would block it for a minute. A bind without it at an address that no connection ever had fails
+    for the first reason only.
     """
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as guard:
         try:
@@ -248,9 +245,8 @@ def _bind(family: int, address: str, port: int, *, shared: bool) -> socket.socke
 def _explain(candidates: Sequence[int], errors: Dict[int, OSError]) -> str:
     if len(candidates) == 1:
         (port,) = candidates
-        return (
-            f"port {port} is {_refusal_reason(errors[port], port)}" if port else str(errors[port])
-        )
+        reason = str(errors[port]) if not port else _refusal_reason(errors[port], port)
+        return f"port {port} is {reason}" if port else reason
     shown = [f"{port} is {_refusal_reason(errors[port], port)}" for port in candidates[:_MAX_NAMED]]
     more = f"; and {len(candidates) - _MAX_NAMED} more" if len(candidates) > _MAX_NAMED else ""
     return f"no port from {candidates[0]} to {candidates[-1]} is free: {'; '.join(shown)}{more}"
@@ -263,7 +259,6 @@ def _refusal_reason(error: OSError, port: int) -> str:
     if not inodes:
         return "reserved by another run, or the near end of a connection"
     pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]
-    owners = [
-        f"{users.process_command(pid)} (pid {pid})" for pid in sorted(socket_owners(inodes, pids))
-    ]
-    return f"taken by {' and '.join(users[:_MAX_NAMED]) or 'a process we may not look at'}"
+    owners = sorted(socket_owners(inodes, pids))[:_MAX_NAMED]
+    names = [f"{users.process_command(pid)} (pid {pid})" for pid in owners]
+    return f"taken by {' and '.join(names) or 'a process that is hidden from us'}"

@@ -1,8 +1,7 @@
-"""The user's setup lines, run by one bash, and the environment they leave behind.
+"""Setup lines of the user, run by one bash, and the environment they leave.
 
-The lines share one shell and are checked like `set -e` would, but at the top level only: a failing
-test inside a sourced script or a function (conda's `activate`, `module`) is their own affair, what
-counts is how the line itself ends.
+The lines share one shell, and a failing line ends it as with `set -e`, but at the top level only:
+failures inside a sourced script or a function (conda's `activate`, `module`) do not count.
 """
 
 from __future__ import annotations
@@ -19,10 +18,10 @@ TIMED_OUT = -1
 _LINES_VARIABLE = "__runner_lines"
 _SHELL_VARIABLES = ("_", "SHLVL", "PWD", "OLDPWD")
 
-# All up to `eval` is one line, so that bash's messages count the user's lines from 1. These come in
-# a variable: `ps` shows it to nobody, and sourced scripts find no positional parameters. They end
-# with a command that succeeds, since the status of a last line such as `[ -f x ] && y` would become
-# that of `eval`; so `eval` fails only where it cannot parse them.
+# All up to `eval` is one line, so that bash counts the user's lines from 1. They come in a variable:
+# `ps` does not show it, and sourced scripts find no positional parameters. A command that succeeds
+# follows them, since the status of a last line such as `[ -f x ] && y` would become that of `eval`;
+# so `eval` fails only where it cannot parse them.
 _TRAP = (
     "__runner_code=$? __runner_line=$((LINENO - __runner_base)) __runner_what=$BASH_COMMAND; "
     "if ((${#BASH_SOURCE[@]} == 0)); then "
@@ -43,16 +42,15 @@ _SCRIPT = (
 def start(
     lines: Sequence[str], environ: Dict[str, str], folder: str, limit_s: float
 ) -> bounded_child.BoundedChild:
-    """Run `lines` in `folder` (or where we are, if there is no such folder)."""
-    return bounded_child.BoundedChild(
-        functools.partial(_exec_bash, lines, environ, folder), limit_s
-    )
+    """Run `lines` in `folder`, if that exists."""
+    run = functools.partial(_exec_bash, lines, environ, folder)
+    return bounded_child.BoundedChild(run, limit_s)
 
 
 def result(
     child: bounded_child.BoundedChild, lines: Sequence[str], environ_before: Dict[str, str]
 ) -> Tuple[SetupResult, Dict[str, str]]:
-    """Return how the lines ended and the environment after them, `environ_before` if they failed."""
+    """Return how the lines ended, and the environment after them (before, if they failed)."""
     kind, _, details = child.raw_report.partition(b"\0")
     if child.timed_out:
         code, note = TIMED_OUT, f"the setup did not end within {child.limit_s:g} s"
@@ -70,16 +68,14 @@ def result(
 
 
 def parse_environment(dump: bytes, environ_before: Dict[str, str]) -> Dict[str, str]:
-    """Return the environment in `dump` (as of `env -0`), less what is bash's own bookkeeping."""
+    """Return the environment in `dump` (as of `env -0`), without bash's own variables."""
     after: Dict[str, str] = {}
     for entry in dump.split(b"\0"):
         name, equals, value = os.fsdecode(entry).partition("=")
         if equals and not name.startswith("__runner_") and name not in _SHELL_VARIABLES:
             after[name] = value
-    after.update(
-        (name, environ_before[name]) for name in _SHELL_VARIABLES if name in environ_before
-    )
-    return after
+    before = {name: environ_before[name] for name in _SHELL_VARIABLES if name in environ_before}
+    return {**after, **before}
 
 
 def _exec_bash(lines: Sequence[str], environ: Dict[str, str], folder: str) -> None:

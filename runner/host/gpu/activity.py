@@ -1,7 +1,7 @@
-"""Whether the GPUs of this host work, or only wait.
+"""GPU activity: do the GPUs of this host work, or only wait in a collective?
 
-NCCL's kernels poll: a collective that others never come to keeps a GPU at 100 %, its ranks' threads
-often too, and touches no memory. That is how NVML tells it from work.
+NCCL's kernels poll: a collective that other ranks never join keeps a GPU at 100 %, and often the
+rank's threads, but accesses no memory. That is how NVML can tell it from work.
 """
 
 from __future__ import annotations
@@ -17,45 +17,45 @@ from runner.host.process import bounded_child, procfs
 
 SAMPLES, SAMPLE_INTERVAL_S, TIMEOUT_S = 4, 0.5, 8.0
 BUSY_PERCENT, IDLE_PERCENT = 90, 5
-"""Percent of the time since the sample before in which a kernel ran (nvmlUtilization_t)."""
+"""Percent of the time since the last sample in which a kernel ran (nvmlUtilization_t)."""
 
 
 class GpuActivity(enum.Enum):
-    """What the GPUs of a host do."""
+    """The activity of all GPUs of a host."""
 
     WORKING = "work"
     WAITING = "wait"
-    """All are busy all the time, and none touches its memory."""
+    """All are busy all the time, and none accesses its memory."""
     IDLE_OR_UNKNOWN = "nothing"
-    """Some are idle, or the driver does not tell."""
+    """Some are idle, or the driver does not say."""
 
 
 Sample = Sequence[Optional[Tuple[int, int]]]
-"""Of each GPU: percent of the time with a kernel on it, and with memory read or written; None of
-one that does not answer."""
+"""For each GPU: percent of time with a kernel running, and with memory accessed; None for one that
+does not answer."""
 
 
 def start(visible: Optional[str]) -> Optional[bounded_child.BoundedChild]:
-    """Begin to look, in a child since a driver may hang; None where there is none.
+    """Start sampling in a child; return None where there is no driver.
 
-    `visible` is the CUDA_VISIBLE_DEVICES of the ranks; what others do on other GPUs is no matter.
+    `visible` is the CUDA_VISIBLE_DEVICES of the ranks; other GPUs do not count.
     """
     if not any(map(os.path.exists, query.DRIVER_PATHS)):
         return None
     words = visible.split(",") if visible is not None else None
     indices = [int(word) for word in words if word.strip().isdigit()] if words else None
-    if visible == "" or (words and not indices):  # none, or by names that we do not know
+    if visible == "" or (words and not indices):  # no GPU, or only names we cannot map
         return None
     return bounded_child.BoundedChild(functools.partial(_take_samples, indices), TIMEOUT_S)
 
 
 def result(child: bounded_child.BoundedChild) -> GpuActivity:
-    """Return what they did while such a child looked."""
+    """Return the activity during the time of the samples."""
     return classify(child.report().get("samples", []))
 
 
 def classify(samples: Sequence[Sample]) -> GpuActivity:
-    """Return what these samples tell of all GPUs together."""
+    """Return the activity of all GPUs together."""
     columns = zip(*samples)  # noqa: B905 (strict came with 3.10; each has every GPU)
     per_gpu = [[sample for sample in gpu if sample] for gpu in columns if all(gpu)]
     if any(busy > IDLE_PERCENT and used for gpu in per_gpu for busy, used in gpu):
@@ -79,5 +79,5 @@ def _take_samples(indices: Optional[Sequence[int]]) -> None:
 def _sample_gpu(library: nvml.Nvml, index: int) -> Optional[Tuple[int, int]]:
     try:
         return library.utilization(index)
-    except nvml.NvmlError:  # a lost one, or the driver does not know
+    except nvml.NvmlError:  # it is lost, or the driver does not know
         return None

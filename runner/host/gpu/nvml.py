@@ -1,4 +1,4 @@
-"""GPUs as NVIDIA's management library tells of them. For a child of its own: a driver may hang."""
+"""NVML: NVIDIA's management library by ctypes, for use in a child, since a driver may hang."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _NOT_AVAILABLE = (1 << 64) - 1
 
 
 class NvmlError(Exception):
-    """The library is not there, or it answered with an error.
+    """The library is not there, or a call failed.
 
     Attributes:
-        broken: Whether that says that the GPU cannot be used.
+        broken: Whether the error means that the GPU cannot be used.
     """
 
     def __init__(self, text: str, code: int = 0) -> None:
@@ -36,16 +36,29 @@ class NvmlError(Exception):
         self.broken = code in _BROKEN_CODES
 
 
+class Memory(ctypes.Structure):
+    """nvmlMemory_t: `used` includes what the driver reserves."""
+
+    _fields_ = tuple((name, ctypes.c_ulonglong) for name in ("total", "free", "used"))
+
+
+class Memory2(ctypes.Structure):
+    """nvmlMemory_v2_t (since driver 510): `used` is without `reserved`, as in nvidia-smi."""
+
+    _fields_ = (
+        ("version", ctypes.c_uint),
+        *((name, ctypes.c_ulonglong) for name in ("total", "reserved", "free", "used")),
+    )
+
+    VERSION = 2 << 24 | 40
+
+
 class Pci(ctypes.Structure):
-    """nvmlPciInfo_t: where a GPU is plugged in."""
+    """nvmlPciInfo_t: the PCI address of a GPU."""
 
     _fields_ = (
         ("bus_id_legacy", ctypes.c_char * 16),
-        ("domain", ctypes.c_uint),
-        ("bus", ctypes.c_uint),
-        ("device", ctypes.c_uint),
-        ("pci_device_id", ctypes.c_uint),
-        ("pci_subsystem_id", ctypes.c_uint),
+        *((name, ctypes.c_uint) for name in ("domain", "bus", "device", "id", "subsystem_id")),
         ("bus_id", ctypes.c_char * 32),
     )
 
@@ -58,9 +71,9 @@ class Nvml:
         self._call("nvmlInit_v2")
 
     def driver(self) -> Driver:
-        """Return which driver this is, and the newest CUDA that it supports.
+        """Return the driver's version and the newest CUDA it supports.
 
-        That is the CUDA of libcuda: a forward-compatible one on the library path counts.
+        That is the CUDA of libcuda, which may be a forward-compatible one on the library path.
         """
         buffer = ctypes.create_string_buffer(_TEXT_BYTES)
         self._call("nvmlSystemGetDriverVersion", buffer, ctypes.c_uint(_TEXT_BYTES))
@@ -74,41 +87,52 @@ class Nvml:
     def query_ints(
         self, function: str, *args: object, count: int = 1, kind: Any = ctypes.c_uint
     ) -> Tuple[int, ...]:
-        """Return the `device_count` numbers that a function writes behind its other arguments."""
+        """Return the `count` numbers that a function writes to its last arguments."""
         values = [kind() for _ in range(count)]
         self._call(function, *args, *map(ctypes.byref, values))
         return tuple(number.value for number in values)
 
     def device_count(self) -> int:
-        """Return how many GPUs there are."""
+        """Return the number of GPUs."""
         return self.query_ints("nvmlDeviceGetCount_v2")[0]
 
     def handle(self, index: int) -> ctypes.c_void_p:
-        """Return what the other methods call the GPU by."""
+        """Return the handle of a GPU, which other methods take."""
         device = ctypes.c_void_p()
         self._call("nvmlDeviceGetHandleByIndex_v2", ctypes.c_uint(index), ctypes.byref(device))
         return device
 
     def query_text(self, function: str, device: ctypes.c_void_p) -> str:
-        """Return what `nvmlDeviceGetName` or `nvmlDeviceGetUUID` says."""
+        """Return the text of `nvmlDeviceGetName` or `nvmlDeviceGetUUID`."""
         buffer = ctypes.create_string_buffer(_TEXT_BYTES)
         self._call(function, device, buffer, ctypes.c_uint(_TEXT_BYTES))
         return buffer.value.decode(errors="replace")
 
     def pci_address(self, device: ctypes.c_void_p) -> str:
-        """Return its PCI address, like "0000:3b:00"."""
+        """Return the PCI address of a GPU, like "0000:3b:00"."""
         pci = Pci()
         self._call("nvmlDeviceGetPciInfo_v3", device, ctypes.byref(pci))
         return f"{pci.domain:04x}:{pci.bus:02x}:{pci.device:02x}"
 
+    def memory(self, device: ctypes.c_void_p) -> Tuple[int, int]:
+        """Return the total bytes and the bytes in use."""
+        memory_v2 = Memory2(version=Memory2.VERSION)
+        try:
+            self._call("nvmlDeviceGetMemoryInfo_v2", device, ctypes.byref(memory_v2))
+        except NvmlError:
+            memory_v1 = Memory()
+            self._call("nvmlDeviceGetMemoryInfo", device, ctypes.byref(memory_v1))
+            return memory_v1.total, memory_v1.used
+        return memory_v2.total, memory_v2.used
+
     def utilization(self, index: int) -> Tuple[int, int]:
-        """Return the percent of the last moments with a kernel, and with its memory in use."""
+        """Return the percent of time with a kernel running, and with memory being accessed."""
         rates = (ctypes.c_uint * 2)()
         self._call("nvmlDeviceGetUtilizationRates", self.handle(index), rates)
         return rates[0], rates[1]
 
     def processes(self, device: ctypes.c_void_p) -> Tuple[GpuProcess, ...]:
-        """Return the processes that compute there."""
+        """Return the processes that compute on a GPU."""
         name = "nvmlDeviceGetComputeRunningProcesses"
         for suffix, stride in (("_v3", 24), ("_v2", 24), ("", 16)):
             if hasattr(self._library, name + suffix):
@@ -132,11 +156,11 @@ class Nvml:
 
 
 def list_gpus(library: Nvml) -> Iterator[Gpu]:
-    """Yield every GPU with what can be known of it; a broken one has but its index, and why."""
+    """Yield every GPU; a broken one has only its index and the error."""
     for index in range(library.device_count()):
         name = uuid = error = ""
         processes: Tuple[GpuProcess, ...] = ()
-        try:  # from what even a restricted device tells to what it may keep to itself
+        try:  # what a restricted device may withhold comes last
             device = library.handle(index)
             name = library.query_text("nvmlDeviceGetName", device)
             uuid = library.query_text("nvmlDeviceGetUUID", device)
@@ -149,8 +173,8 @@ def list_gpus(library: Nvml) -> Iterator[Gpu]:
 def parse_processes(buffer: bytes, count: int, default_stride: int) -> Tuple[GpuProcess, ...]:
     """Return the `count` processes that the driver wrote into a buffer full of `_SENTINEL`.
 
-    The first 535 drivers gave the records of `_v3` 8 more bytes and took them back later, both
-    without a new version: only how much was written tells how long a record is.
+    Early 535 drivers had records of `_v3` with 8 more bytes, without a new version: only the number
+    of bytes written tells the size of a record.
     """
     written = len(buffer.rstrip(bytes((_SENTINEL,))))
     stride = next((size for size in _RECORD_SIZES if size * count == written), default_stride)

@@ -1,4 +1,4 @@
-"""What this host's resolver says of the names and addresses of a cluster; run in a child."""
+"""Name lookups: this host's resolver, asked for the names and addresses of a cluster."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any, Callable, List, Tuple
 from runner.core.model.network_probe import NameLookups, NameResults
 
 THREAD_STACK_BYTES = 1 << 20
-"""Of each thread: there may be hundreds, and a resolver needs little."""
+"""Stack size of each thread: there may be hundreds, and a resolver needs little."""
 
 Report = Callable[..., None]
 
 
 def look_up(lookups: NameLookups, report: Report) -> None:
-    """Ask everything side by side, and report each answer when it comes."""
+    """Do all lookups in parallel, and report each answer as it arrives; for use in a child."""
     calls: List[Tuple[Callable[..., None], Tuple[Any, ...]]] = [(_resolve_own_name, (report,))]
     if lookups.master_name:
         calls.append((_resolve_master, (lookups.master_name, report)))
@@ -30,7 +30,7 @@ def look_up(lookups: NameLookups, report: Report) -> None:
         thread = threading.Thread(target=target, args=args, daemon=True)
         try:
             thread.start()
-        except RuntimeError:  # no more threads: what was not asked is not known
+        except RuntimeError:  # no more threads: the other answers stay unknown
             break
         threads.append(thread)
         if target is _time_reverse_lookup:
@@ -41,7 +41,7 @@ def look_up(lookups: NameLookups, report: Report) -> None:
 
 
 def parse_results(report: Any) -> NameResults:
-    """Return what was reported by `look_up`."""
+    """Return the results that `look_up` reported."""
 
     def with_prefix(word: str) -> Any:
         return {key.partition(" ")[2]: report[key] for key in report if key.startswith(f"{word} ")}
@@ -57,7 +57,7 @@ def parse_results(report: Any) -> NameResults:
 
 
 def _time_reverse_lookup(node: str, address: str, report: Report) -> None:
-    """Time it: torch's store waits for this answer, whatever it is."""
+    """Time a reverse lookup: torch's store waits for its answer, whatever that is."""
     began = time.monotonic()
     try:
         socket.getnameinfo((address, 0), 0)

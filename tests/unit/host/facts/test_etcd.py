@@ -73,8 +73,8 @@ def answering(*answers: tuple[int, str]) -> Iterator[str]:
         ),
         (((200, VERSION), (401, "{}")), EndpointReply(version="3.4.23", has_v2=True)),
         (((200, VERSION), (404, NO_V2)), EndpointReply(version="3.4.23", has_v2=False)),
-        (((404, "nope"),), EndpointReply("what answers there is no etcd (GET /version: 404)")),
-        (((200, "[1]"),), EndpointReply("what answers there is no etcd (GET /version: 200)")),
+        (((404, "nope"),), EndpointReply("what answers there is not etcd (GET /version: 404)")),
+        (((200, "[1]"),), EndpointReply("what answers there is not etcd (GET /version: 200)")),
     ],
 )
 def test_how_an_endpoint_answers(
@@ -114,4 +114,4 @@ def test_an_endpoint_that_speaks_something_else() -> None:
         thread.start()
         found = etcd.query_endpoint(f"127.0.0.1:{server.getsockname()[1]}")
         thread.join()
-    assert found == EndpointReply("what answers there speaks no HTTP")
+    assert found == EndpointReply("what answers there does not speak HTTP")
