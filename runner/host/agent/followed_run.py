@@ -11,9 +11,9 @@ from typing import Any, List, Optional
 from runner.core.model.order import Order
 from runner.core.protocol.events import StopCause
 from runner.core.protocol.paths import RunPaths
+from runner.core.protocol.timing import UNRESPONSIVE_S
 from runner.host.agent.log_reader import LogReader
 from runner.host.process import procfs
-from runner.host.process.kill import KILL_TIMEOUT_S
 from runner.host.storage import run_owner
 from runner.host.storage.journal import has_ended, is_relaunch_pending
 from runner.host.storage.run_folder import read_order
@@ -22,9 +22,6 @@ from runner.host.supervisor.recovery import recover_orphaned
 
 RECONNECT_S, RECONNECT_PENDING_S = 2.0, 0.2
 """How often a connection to the supervisor is tried; with commands pending, more often."""
-
-UNRESPONSIVE_S = KILL_TIMEOUT_S + 3.0
-"""How long a stop may take beyond the grace before the supervisor counts as stopped or stuck."""
 
 
 class FollowedRun:

@@ -6,13 +6,11 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, Mapping, Optional
 
 from runner.core.model.facts import FactsRequest
 from runner.core.protocol.frames import Frame
+from runner.core.protocol.timing import CONTROLLER_TIMEOUT_S
 from runner.host.process.job_queue import JobQueue
 
 if TYPE_CHECKING:
     from runner.host.facts.collect import FactsResult
-
-CONTROLLER_TIMEOUT_S = 60.0
-"""An agent that hears nothing for this long has lost its controller, whatever TCP says."""
 
 Reply = Callable[..., None]
 """Takes the kind of an answer, its data, and perhaps raw bytes."""

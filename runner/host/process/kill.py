@@ -14,9 +14,6 @@ from runner.host.process.cgroup import Cgroup
 SHIM_GRACE_S = 0.5
 """How long the rank shims may outlive their ranks to record how those ended."""
 
-KILL_TIMEOUT_S = 10.0
-"""How long processes may survive SIGKILL (a hung driver) before they are given up."""
-
 _NO_PIDS: AbstractSet[int] = frozenset()
 _NO_CGROUP = Cgroup()
 
