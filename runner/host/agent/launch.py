@@ -96,7 +96,7 @@ class Handler(RequestHandler):
         if order.attempt or order.rejoin_count:
             recover_unfinished(folder)
         if os.path.lexists(folder.stop_marker):
-            raise ValueError("somebody told the run to stop")
+            raise ValueError("a stop of the run was requested")
         with contextlib.suppress(FileNotFoundError):
             os.unlink(folder.relaunch_marker)
         if os.path.lexists(folder.work):

@@ -19,15 +19,15 @@ _MARK = "\x02runner-python\x03"
 # distributions by the names of their folders: reading all metadata takes ten times as long.
 _PROBE_PROGRAM = """
 import json, os, re, sys
-told = {"executable": sys.executable, "version": sys.version_info[:3], "torch": ""}
+answer = {"executable": sys.executable, "version": sys.version_info[:3], "torch": ""}
 try:
-    told["prefix"] = os.path.realpath(sys.prefix)
-    told["implementation"] = sys.implementation.name
+    answer["prefix"] = os.path.realpath(sys.prefix)
+    answer["implementation"] = sys.implementation.name
     from importlib.util import find_spec
     spec = find_spec("torch")
     for folder in spec and spec.submodule_search_locations or ():
         with open(os.path.join(folder, "version.py")) as file:
-            told["torch"] = file.read()
+            answer["torch"] = file.read()
 except Exception:
     pass
 
@@ -64,15 +64,15 @@ def look(wanted):
             elif kind:
                 for other in stems.get(name.partition("-")[0], ()):
                     similar[other] = kind.group(1)
-    told["packages"] = packages
-    told["similar"] = dict((name, similar[name]) for name in similar if name not in packages)
+    answer["packages"] = packages
+    answer["similar"] = dict((name, similar[name]) for name in similar if name not in packages)
 
 try:
     if sys.argv[1:]:
         look(set(sys.argv[1:]))
 except Exception:
     pass
-os.write(1, ("MARK" + json.dumps(told) + "MARK").encode())
+os.write(1, ("MARK" + json.dumps(answer) + "MARK").encode())
 """.replace("MARK", _MARK)
 
 

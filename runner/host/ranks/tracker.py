@@ -68,7 +68,7 @@ class RankTracker:
 
     @property
     def pids(self) -> Set[int]:
-        """Those that live, as far as nobody recorded their end."""
+        """The ranks that are running: those without an exit on record."""
         return {process.pid for key, process in self._started.items() if key not in self._exited}
 
     @property
