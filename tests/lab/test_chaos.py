@@ -17,8 +17,8 @@ from tests.lab.waiting import wait_until
 pytestmark = [pytest.mark.promise(2, 6), pytest.mark.documents("docs/chaos.md")]
 
 QUICK = (
-    "link killed",
-    "controller and both keepers killed, stop",
+    "agent killed",
+    "controller and guardian and supervisor killed, stop",
     "supervisor and guardian killed",
     "cable out for a moment",
     "disk full",
@@ -33,7 +33,7 @@ SLICE = (
     "guardian killed",
     "torchrun stopped, Ctrl-C",
     "grandchild killed or stopped",
-    "the end, link killed",
+    "the end, agent killed",
     "power cut",
 )
 

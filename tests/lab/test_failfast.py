@@ -64,7 +64,7 @@ def test_a_failed_rank_ends_all_without_a_controller(
 
 @pytest.mark.parametrize("node", HUB_OR_MEMBER)
 @pytest.mark.parametrize("who", [pytest.param(0, marks=pytest.mark.all), 1])
-def test_a_killed_keeper_ends_all_without_a_controller(
+def test_a_killed_guardian_or_supervisor_ends_all_without_a_controller(
     lab: Lab, begin: Callable[..., Controller], node: str, who: int
 ) -> None:
     """The guardian (0) or the supervisor (1) of the hub's host, or of another."""

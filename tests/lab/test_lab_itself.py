@@ -324,7 +324,7 @@ def test_a_crash_of_a_supervisor_is_seen(lab: Lab) -> None:
     assert lab.crashes() == {}
 
 
-def test_homes_are_furnished_anew(lab: Lab) -> None:
+def test_homes_are_made_again(lab: Lab) -> None:
     """Nothing that was put there stays, and what was there at first is there again."""
     host = lab["node1"]
     everything = "find . -printf '%P %u %m %s\\n' | sort"

@@ -264,7 +264,7 @@ def test_read_only_folders_and_special_files(cluster: Cluster) -> None:
     assert (cluster.home / "outputs/gpu1/results/frozen/file").read_text() == "newer"
 
 
-def test_a_cut_wire_costs_nothing_that_came(cluster: Cluster) -> None:
+def test_a_cut_connection_costs_nothing_that_came(cluster: Cluster) -> None:
     """50 MB, cut off in the middle: the next pull fetches the rest and no byte twice."""
     data = os.urandom(50 * MB)
     write(cluster.work() / "results" / "big", data)

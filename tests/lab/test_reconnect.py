@@ -61,7 +61,7 @@ def whole(controller: Controller) -> None:
         assert kept == wanted, (rank, len(kept))
 
 
-def test_a_killed_link_is_replaced(lab: Lab, begin: Callable[..., Controller]) -> None:
+def test_a_killed_agent_is_replaced(lab: Lab, begin: Callable[..., Controller]) -> None:
     """Again and again: the run does not notice, and every byte arrives once."""
     controller = begin()
     for number in range(3):
@@ -69,7 +69,7 @@ def test_a_killed_link_is_replaced(lab: Lab, begin: Callable[..., Controller]) -
             lab[node].kill(agent_of(lab, node).pid)
         controller.until(
             lambda n=number: controller.err.count("connected again") >= 2 * (n + 1),  # type: ignore[misc]
-            "both links again",
+            "both agents again",
         )
     done = controller.wait(60)
     assert done.code == 0, done

@@ -122,7 +122,7 @@ def test_what_was_on_a_host_without_power_is_had_later(
     done = controller.wait(90)
     assert done.code == 0, done
     run = ("--run", done.folder.name, "--cluster", "lab")
-    pulled = on_lab("pull", *run)
+    pulled = on_lab("pull", *run, "cluster.ssh.connect_timeout=2")
     assert pulled.code == 3, pulled
     assert re.search("^error: node2: ", pulled.err, re.MULTILINE), pulled
     lab["node2"].power_on()
@@ -173,7 +173,7 @@ def test_a_suspect_makes_room_for_a_spare(begin: Callable[..., Controller], step
     assert nodes_of(steps, 1) == ["node2", "node3", "node4"]
 
 
-def test_an_etcd_that_the_run_serves_itself_begins_anew(
+def test_an_etcd_that_the_run_serves_itself_begins_again(
     begin: Callable[..., Controller], steps: Path
 ) -> None:
     """Its node stays where any other would make room for a spare."""
@@ -280,7 +280,7 @@ def test_too_few_nodes_are_left(lab: Lab, begin: Callable[..., Controller]) -> N
     assert "relaunch:" not in done.err
 
 
-def test_a_standstill_starts_it_anew(begin: Callable[..., Controller], steps: Path) -> None:
+def test_a_standstill_restarts_it(begin: Callable[..., Controller], steps: Path) -> None:
     """`watch.action=restart`: the nodes stay the same, nobody is suspect."""
     done = begin(
         "watch.stall_s=3", "watch.action=restart", when=tuple(f"hang={rank}:5" for rank in range(3))

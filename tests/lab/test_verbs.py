@@ -153,7 +153,7 @@ def test_long_output_is_whole_or_said_not_to_be(lab: Lab, on_lab: Launcher) -> N
     assert (said["out"] == "x" * (4 << 20), said["dropped"]) == (True, True)
 
 
-def test_what_a_killed_link_left_is_ended_by_its_keeper(lab: Lab, on_lab: Launcher) -> None:
+def test_the_commands_of_a_killed_agent_are_ended(lab: Lab, on_lab: Launcher) -> None:
     """Also in sessions of their own; the host is named, since nobody could say so."""
     line = "setsid sleep 600 & sleep 600"
     running = on_lab.start("exec", "--cluster", "lab", "--", line)

@@ -51,18 +51,18 @@ def kind(
 # Links
 
 
-@kind("link killed", 12)
-def _link(scene: Scene) -> Expectation:
+@kind("agent killed", 12)
+def _agent(scene: Scene) -> Expectation:
     signum = scene.rng.choice([KILL, KILL, TERM])
     for node in scene.random_nodes():
-        scene.signal(node, signum, scene.victim.agent_pids(node), "its link")
+        scene.signal(node, signum, scene.victim.agent_pids(node), "its agent")
     return GOES_ON
 
 
-@kind("link stopped for a while", 2)
-def _link_stopped(scene: Scene) -> Expectation:
+@kind("agent stopped for a while", 2)
+def _agent_stopped(scene: Scene) -> Expectation:
     node = scene.random_node()
-    scene.pause(node, scene.victim.agent_pids(node), "its link", LOST_S + 1)
+    scene.pause(node, scene.victim.agent_pids(node), "its agent", LOST_S + 1)
     return GOES_ON
 
 
@@ -200,17 +200,17 @@ def _guardian_pauses(scene: Scene) -> Expectation:
 def _both(scene: Scene) -> Expectation:
     node = scene.random_node()
     run = scene.victim
-    scene.signal(node, KILL, [run.supervisor(node), run.guardian(node)], "both keepers")
+    scene.signal(node, KILL, [run.supervisor(node), run.guardian(node)], "guardian and supervisor")
     return ends(1)
 
 
-@kind("controller and both keepers killed, stop", 3)
+@kind("controller and guardian and supervisor killed, stop", 3)
 def _nobody_left(scene: Scene) -> Expectation:
     node = scene.random_node()
     run = scene.victim
     both = [run.supervisor(node), run.guardian(node)]
     scene.signal_controller(KILL)
-    scene.signal(node, KILL, [*run.agent_pids(node), *both], "links and both keepers")
+    scene.signal(node, KILL, [*run.agent_pids(node), *both], "agents, guardian and supervisor")
     scene.sleep(0, 2)
     return _stop_victim(scene)
 
@@ -223,11 +223,11 @@ def _all_of_ours(scene: Scene) -> Expectation:
     return ends(1, 4)
 
 
-@kind("link and supervisor killed", 3)
-def _link_and_supervisor(scene: Scene) -> Expectation:
+@kind("agent and supervisor killed", 3)
+def _agent_and_supervisor(scene: Scene) -> Expectation:
     node = scene.random_node()
     run = scene.victim
-    scene.signal(node, KILL, [*run.agent_pids(node), run.supervisor(node)], "link and supervisor")
+    scene.signal(node, KILL, [*run.agent_pids(node), run.supervisor(node)], "agent and supervisor")
     return ends(1)
 
 
@@ -346,12 +346,12 @@ def _succeeds(scene: Scene) -> Expectation:
     return ends(0)
 
 
-@kind("the end, link killed", 3)
-def _link_at_end(scene: Scene) -> Expectation:
+@kind("the end, agent killed", 3)
+def _agent_at_end(scene: Scene) -> Expectation:
     pids = {node: scene.victim.agent_pids(node) for node in scene.random_nodes()}
     scene.victim.request_end()
-    for node, links in pids.items():
-        scene.signal(node, KILL, links, "its link")
+    for node, agents in pids.items():
+        scene.signal(node, KILL, agents, "its agent")
     return ends(0)
 
 

@@ -139,19 +139,19 @@ class Run:
         return parent
 
     def agent_pids(self, node: str) -> list[int]:
-        """The pids of its links."""
-        keepers = {self.supervisor(node), self.guardian(node)}
-        return [each.pid for each in self.our_processes(node) if each.pid not in keepers]
+        """The pids of its agents."""
+        others = {self.supervisor(node), self.guardian(node)}
+        return [each.pid for each in self.our_processes(node) if each.pid not in others]
 
     def our_processes(self, node: str) -> list[Process]:
-        """Our own processes on a node: links, guardian, supervisor."""
+        """Our own processes on a node: agents, guardian, supervisor."""
         words = [f"runner {name} {node} v" for name in self.process_names]
         processes = self.lab[node].processes()
         return [p for p in processes if any(each in p.cmdline for each in words)]
 
     @property
     def process_names(self) -> list[str]:
-        """What its links are called."""
+        """The names of its agents."""
         return [self.name, *(["attach"] if self.is_attached else [])]
 
     def rank_children(self, node: str) -> list[int]:
