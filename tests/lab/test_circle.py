@@ -223,7 +223,7 @@ def test_a_hub_to_which_nobody_comes(ring: Ring, monkeypatch: pytest.MonkeyPatch
     """That is the end as well."""
     monkeypatch.setattr(hub, "JOIN_TIMEOUT_S", 0.3)
     ring.add("a", required_members=("b",))
-    ring.until(lambda: ring.heard["a"].said == [("lost", "b", "it did not begin within 0.3 s")])
+    ring.until(lambda: ring.heard["a"].said == [("lost", "b", "it did not start within 0.3 s")])
 
 
 def vanish(ring: Ring, node: str) -> None:

@@ -64,7 +64,7 @@ class HubServer(ConnectedGroup):
                 self._declare_lost(name, reason, seen_at)
         if now > self._started_at + JOIN_TIMEOUT_S:
             pending, self._required_pending = self._required_pending, set()
-            reason = f"it did not begin within {JOIN_TIMEOUT_S:g} s"
+            reason = f"it did not start within {JOIN_TIMEOUT_S:g} s"
             for name in sorted(pending):
                 self._observer.on_peer_lost(name, reason, now)
 
@@ -141,7 +141,7 @@ class HubServer(ConnectedGroup):
             # The member may not have learned that this connection came through.
             self._disconnected[peer.name] = peer.last_heard
         else:
-            reason = f"its supervisor ended without a word ({error})"
+            reason = f"its supervisor ended without a goodbye ({error})"
             self._on_departure(peer.name, reason, time.monotonic())
 
     def _register(self, peer: PeerConnection) -> None:

@@ -205,7 +205,7 @@ class HubClient(ConnectedGroup):
         if self._hub_peer is not peer:
             return
         if peer.name and time.monotonic() - self._reset_at > self._hub.lost_s:
-            self._declare_lost(f"its supervisor ended without a word ({error})", time.monotonic())
+            self._declare_lost(f"its supervisor ended without a goodbye ({error})", time.monotonic())
         else:
             self._retry(str(error))
 
@@ -224,7 +224,7 @@ class HubClient(ConnectedGroup):
             peer.send(**stop_message(lost, StopCause.PEER, detached=False))
         self._close_all()
         if self._joined and not is_indispensable(self._order, self._hub.node):
-            self._observer.on_hub_unreachable(f"{self._hub.node} any more: {reason}")
+            self._observer.on_hub_unreachable(f"{self._hub.node}: {reason}")
             self._observer.on_peer_departed(self._hub.node, reason, last_seen, 0)
         else:
             self._observer.on_peer_lost(self._hub.node, reason, last_seen)

@@ -38,7 +38,7 @@ class ControllerLease:
         limit_s = self._order.disconnect_s
         age_s = time.monotonic() - max(self.renewed_at, self._peer_renewed_at)
         expired = not self.detached and age_s > limit_s
-        return f"no controller was heard for {limit_s:g} s" if expired else ""
+        return f"no controller renewed the lease for {limit_s:g} s" if expired else ""
 
     def request_detach(self, peer_group: PeerGroup, *, joined_hub: bool, stopping: bool) -> None:
         """Detach, as a controller asks, unless the attempt stops already.

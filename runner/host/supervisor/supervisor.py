@@ -121,7 +121,7 @@ class Supervisor:
             attempt = message.get("attempt", self.order.attempt)
             if cause is StopCause.PEER and attempt != self.order.attempt:
                 return  # what failed there is over
-            self.stop(str(message.get("reason", "told to stop")), cause)
+            self.stop(str(message.get("reason", "stop requested")), cause)
             if kind == "kill":
                 self._ladder.skip_grace()
 
@@ -155,7 +155,7 @@ class Supervisor:
         self._ranks.kill_overdue()
         self._ladder.term_new_ranks()
         if self._orphaned:
-            self.stop("its supervisor was told to end, or lost its guardian")
+            self.stop("its supervisor got SIGTERM or lost its guardian")
         if self._journal.write_error:
             self.stop(self._journal.write_error)
         local_stalled_s = float("inf") if self.order.is_standby else self._watchdog.stalled_s
@@ -318,7 +318,7 @@ class Supervisor:
         """Wait for a moment between two attempts; return what forbids another, "" if nothing."""
         self._loop.wait(TICK_S)
         self._keep_house()
-        return f"the supervisor on {self.order.node} was told to end" if self._must_end else ""
+        return f"the supervisor on {self.order.node} must end" if self._must_end else ""
 
     def _close(self) -> None:
         """Leave nothing open: another attempt may follow in this process."""

@@ -330,7 +330,7 @@ def test_lost_host_that_came_back_is_proven() -> None:
 def test_a_hosts_own_word_is_better_than_what_others_saw() -> None:
     """Its supervisor was killed: the others see a closed connection, its guardian says why."""
     told = verdict(
-        seen(5.0, "a", PeerLost("b", "its supervisor ended without a word")),
+        seen(5.0, "a", PeerLost("b", "its supervisor ended without a goodbye")),
         seen(5.1, "b", Stopping("its supervisor ended by signal 9")),
         terminated("a", 6),
         terminated("b", 7),
@@ -442,7 +442,7 @@ def test_supervisor_that_died_is_the_failure() -> None:
 
 def test_host_that_stops_on_its_own_is_the_failure() -> None:
     """A laptop slept: the ranks that got SIGTERM for it are consequences."""
-    reason = "no controller was heard for 15 s"
+    reason = "no controller renewed the lease for 15 s"
     told = verdict(
         seen(5, "a", Stopping(reason)),
         seen(5.5, "a", RankExited(0, signal=TERM), RankExited(1, signal=TERM)),

@@ -49,7 +49,7 @@ BODIES: list[EventBody] = [
     HubJoined(),
     HubUnreachable("gpu1 at 10.0.0.1 port 29501: it does not answer"),
     PeerLost("gpu2", "nothing was heard from it for 15 s"),
-    PeerDeparted("gpu2", "its supervisor ended without a word", 3),
+    PeerDeparted("gpu2", "its supervisor ended without a goodbye", 3),
     Detached(),
     Stalled(601.5, stops_run=True, problem="no answer within 20 s"),
     ProgressResumed(),
