@@ -100,7 +100,12 @@ def may_relaunch(spec: Spec, verdict: Verdict) -> bool:
         return False
     if any(result.survivors for result in verdict.nodes.values()):
         return False
-    return spec.relaunch_on_stall or not first_failure.reason.startswith(STALL_REASON)
+    return allows_relaunch(spec, first_failure.reason)
+
+
+def allows_relaunch(spec: Spec, reason: str) -> bool:
+    """Return whether an attempt that stopped for `reason` may be followed by another one."""
+    return spec.relaunch_on_stall or not reason.startswith(STALL_REASON)
 
 
 def failure_reason(verdict: Verdict) -> str:

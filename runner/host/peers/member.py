@@ -205,7 +205,8 @@ class HubClient(ConnectedGroup):
         if self._hub_peer is not peer:
             return
         if peer.name and time.monotonic() - self._reset_at > self._hub.lost_s:
-            self._declare_lost(f"its supervisor ended without a goodbye ({error})", time.monotonic())
+            reason = f"its supervisor ended without a goodbye ({error})"
+            self._declare_lost(reason, time.monotonic())
         else:
             self._retry(str(error))
 

@@ -10,6 +10,7 @@ from typing import Callable, Optional
 from runner.core.codec import encode
 from runner.core.protocol.events import NotRelaunched, Relaunching, RelaunchPending, StopCause
 from runner.core.relaunch.handover import AttemptEnd
+from runner.core.relaunch.policy import allows_relaunch
 from runner.host.peers.election import LeaderElection
 from runner.host.process.event_loop import EventLoop
 from runner.host.storage.journal import EventLog
@@ -55,7 +56,7 @@ class HostRelaunch:
             return False
         if end.cause is StopCause.USER or not end.reason:
             return False
-        if end.is_stall and not context.handover.spec.relaunch_on_stall:
+        if not allows_relaunch(context.handover.spec, end.reason):
             return False
         return hub is None or hub.node == self._args.order.node or end.joined_hub
 
