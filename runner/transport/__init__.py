@@ -1,1 +1,1 @@
-"""How bytes reach a machine: SSH (Fabric) or a child process of this one."""
+"""Transports of bytes to a machine: SSH (Fabric), or a child process of this one."""

@@ -1,4 +1,4 @@
-"""The seam: a transport opens channels, a channel carries bytes."""
+"""Interfaces of a transport, which opens channels, and of a channel, which carries bytes."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from runner.core.model.spec import Node
 class Channel(Protocol):
     """The standard streams of one program on a machine.
 
-    1. `recv` blocks until bytes come; b"" means the program or the connection
-       ended, and comes again at every further call.
-    2. `send` blocks until the bytes are handed on; raises OSError when the other side is gone.
+    1. `recv` blocks until bytes come; b"" means that the program or the connection has ended, and
+       every further call returns it again.
+    2. `send` blocks until the bytes are passed on; raises OSError when the other side is gone.
     3. `close` ends both from any thread, may be called twice, and never blocks for long.
     """
 
@@ -21,11 +21,11 @@ class Channel(Protocol):
         ...
 
     def send(self, data: bytes) -> None:
-        """Hand on all of `data`."""
+        """Pass on all of `data`."""
         ...
 
     def close(self) -> None:
-        """End it."""
+        """End the program's streams."""
         ...
 
 
@@ -43,5 +43,5 @@ class Transport(Protocol):
         ...
 
     def close(self) -> None:
-        """End it."""
+        """End every connection."""
         ...

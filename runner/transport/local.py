@@ -1,4 +1,4 @@
-"""This machine: a channel is the pipes of a child process."""
+"""The local transport: a channel is the pipes of a child process on this machine."""
 
 from __future__ import annotations
 
@@ -16,24 +16,26 @@ from runner.transport.base import Channel
 
 READ_SIZE = 1 << 16
 EXIT_TIMEOUT_S = 0.5
-"""How long a child may take to end by itself, and again after SIGTERM."""
+"""Time for a child to end by itself, and again after SIGTERM."""
 KILL_TIMEOUT_S = 5.0
-"""How long the kernel may take to end a killed one: moments, unless the machine is overloaded."""
+"""Time for the kernel to end a killed child: moments, unless the machine is overloaded."""
 
 
 class LocalTransport:
-    """Opens channels to child processes of this one."""
+    """Opens channels to child processes."""
 
     def __init__(self) -> None:
         self._channels: list[LocalChannel] = []
         self._lock = threading.Lock()
 
     def open(self, node: Node, command: str) -> Channel:
-        """Run a shell command line here and return its streams; raise NotReady."""
+        """Run a shell command line on this machine and return its streams; raise NotReady."""
         try:
             channel = LocalChannel(command)
         except OSError as error:
-            problem = Problem(node.name, f"no process can be started here ({error.strerror})")
+            problem = Problem(
+                node.name, f"no process can be started on this machine ({error.strerror})"
+            )
             raise NotReady([problem]) from None
         with self._lock:
             self._channels.append(channel)
@@ -53,7 +55,7 @@ class LocalTransport:
 class LocalChannel:
     """A Channel over the pipes of a shell in a session of its own.
 
-    Closing a pipe does not wake a thread that waits on it: both wait on a third pipe as well.
+    Closing a pipe does not wake a thread that waits for it, so threads wait for a third one, too.
     """
 
     def __init__(self, command: str) -> None:
@@ -82,13 +84,13 @@ class LocalChannel:
             return os.read(self._stdout.fileno(), READ_SIZE)
 
     def send(self, data: bytes) -> None:
-        """Hand on all of `data`; raise OSError when the other side is gone."""
+        """Pass on all of `data`; raise OSError when the other side is gone."""
         remaining = memoryview(data)
         with self._write_lock:
             while remaining:
                 if not self._wait_ready(self._stdin.fileno, select.POLLOUT):
                     raise BrokenPipeError("the channel is closed")
-                with contextlib.suppress(BlockingIOError):  # room, but not for as much
+                with contextlib.suppress(BlockingIOError):  # there is room, but for less
                     remaining = remaining[os.write(self._stdin.fileno(), remaining) :]
 
     def close(self) -> None:

@@ -101,7 +101,7 @@ def no_answer(name: str) -> Problem:
         name,
         f"{ADDRESSES[name]} port 22 did not answer within 10 s",
         "it is down, the address is wrong, or a firewall drops the packets\n"
-        f"for more time, set cluster.ssh.connect_timeout\ntry by hand: {by_hand}",
+        f"to allow more time, set cluster.ssh.connect_timeout\ntry by hand: {by_hand}",
     )
 
 

@@ -535,7 +535,7 @@ def test_hung_agent_is_named(place: Place, monkeypatch: pytest.MonkeyPatch) -> N
         server.listen()
         monkeypatch.setenv("SSH_AUTH_SOCK", path)
         problem = place.problem(sshd.node(), connect_timeout=0.5)
-    assert problem.message == f"the ssh agent behind {path} did not answer within 0.5 s"
+    assert problem.message == f"the ssh agent at {path} did not answer within 0.5 s"
 
 
 @contextlib.contextmanager
@@ -557,8 +557,8 @@ def agent(place: Place, monkeypatch: pytest.MonkeyPatch, *keys: Path) -> Iterato
     ("spoil", "why"),
     [
         (lambda key: key.unlink(), "it cannot be read (No such file or directory)"),
-        (lambda key: key.chmod(0o644), "others may read it (mode 0644)"),
-        (lambda key: key.write_text("nonsense\n"), "it holds no private key known here"),
+        (lambda key: key.chmod(0o644), "other users may read it (mode 0644)"),
+        (lambda key: key.write_text("nonsense\n"), "it holds no supported private key"),
     ],
 )
 def test_useless_key_of_the_yaml_is_told_first(
@@ -596,7 +596,7 @@ def test_too_many_keys_are_told(place: Place, monkeypatch: pytest.MonkeyPatch) -
     keys = [make_key(place.folder / f"key{number}") for number in range(3)]
     with agent(place, monkeypatch, *keys):
         problem = place.problem(sshd.node(), key=None)
-    assert "hung up while keys were offered" in problem.message
+    assert "closed the connection while keys were offered" in problem.message
     assert "MaxAuthTries" in problem.hint
     assert "IdentitiesOnly" in problem.hint
 
@@ -627,7 +627,7 @@ def test_accept_new_learns_a_key_once(place: Place) -> None:
         list(pool.map(lambda n: transport.open(sshd.node(f"gpu{n}"), "true"), range(32)))
     assert place.known_hosts.read_text() == " ".join(sshd.known.split()[:3]) + "\n"
     assert place.notes[0] == (
-        f"{place.known_hosts}: learned {sshd.name} ssh-ed25519 {fingerprint(sshd.host_key)}"
+        f"{place.known_hosts}: added {sshd.name} ssh-ed25519 {fingerprint(sshd.host_key)}"
     )
     place.transport().open(sshd.node(), "true")
 
@@ -643,7 +643,7 @@ def test_changed_host_key_is_refused(place: Place, host_keys: str) -> None:
     assert fingerprint(sshd.host_key) in problem.message
     assert f"({place.known_hosts}:2 says otherwise)" in problem.message
     assert f"known: ssh-ed25519 {fingerprint(old)} ({place.known_hosts}:2)" in problem.hint
-    assert "someone may be in between, or the machine was installed anew" in problem.hint
+    assert "someone may intercept the connection, or the machine was reinstalled" in problem.hint
     command = command_of(problem.hint, "ssh-keygen -R")
     subprocess.run(["sh", "-c", command], check=True, capture_output=True)
     assert "is not known" in place.problem(sshd.node()).message
@@ -746,7 +746,7 @@ def test_frozen_jump_host_is_replaced(place: Place) -> None:
     transport = place.transport(jump=(gate.hop,), connect_timeout=1)
     transport.open(first.node("gpu1"), "exec sleep 60")
     gate.signal_sessions(signal.SIGSTOP)
-    with pytest.raises(NotReady, match=f"did not answer to jump host {gate.address}"):
+    with pytest.raises(NotReady, match=f"did not answer jump host {gate.address}"):
         transport.open(second.node("gpu2"), "true")
     time.sleep(1.2)
     assert read_all(transport.open(second.node("gpu2"), "echo hi")) == b"hi\n"
@@ -807,7 +807,7 @@ def test_jump_host_that_does_not_forward_is_named(place: Place) -> None:
     """With the settings of its sshd to look at."""
     gate, sshd = place.sshd("AllowTcpForwarding no"), place.sshd()
     problem = place.problem(sshd.node(), jump=(gate.hop,))
-    assert problem.message.startswith(f"jump host {gate.address} does not let us through to")
+    assert problem.message.startswith(f"jump host {gate.address} does not allow forwarding to")
     assert "AllowTcpForwarding" in problem.hint
 
 
@@ -920,7 +920,7 @@ def test_host_that_stops_in_the_handshake_is_given_up(place: Place) -> None:
         start = time.monotonic()
         problem = place.problem(node, connect_timeout=0.3)
     assert time.monotonic() - start < 2.5
-    assert "began to speak SSH, but did not come to an end within 0.3 s" in problem.message
+    assert "began the SSH handshake but did not finish it within 0.3 s" in problem.message
 
 
 def test_host_that_hangs_up_is_told(place: Place) -> None:
@@ -965,7 +965,7 @@ def test_too_few_sessions_are_told(place: Place) -> None:
     sshd = place.sshd("MaxSessions 1")
     transport = place.transport()
     transport.open(sshd.node(), "sleep 60")
-    with pytest.raises(NotReady, match="accepted the log-in but no session") as caught:
+    with pytest.raises(NotReady, match="accepted the login but refused a session") as caught:
         transport.open(sshd.node(), "true")
     assert "MaxSessions" in str(caught.value)
 

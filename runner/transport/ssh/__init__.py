@@ -1,1 +1,1 @@
-"""The SSH transport. Fabric and paramiko live here only."""
+"""The SSH transport: the only place of Fabric and paramiko."""

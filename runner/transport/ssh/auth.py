@@ -1,4 +1,4 @@
-"""The two proofs of a log-in: the host's key to us, and ours to the host."""
+"""Authentication of both sides of a login: the host's key, and the user's."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from runner.transport.ssh.known_hosts import HostKey, KeyStatus, KnownHosts
 
 @dataclass(frozen=True)
 class HostKeyVerifier:
-    """The one rule about host keys, for every hop alike.
+    """The rule about host keys, the same for every hop.
 
     Attributes:
         known_hosts: The known-hosts files.
-        new_keys_file: The one that learns.
-        accept_new: Whether the first key of a host is taken and learned.
-        on_note: Where to tell what was learned.
+        new_keys_file: The file to which new keys are added.
+        accept_new: Whether the first key of a host is trusted and added.
+        on_note: Called with a note about each key added.
     """
 
     known_hosts: KnownHosts
@@ -34,11 +34,11 @@ class HostKeyVerifier:
     on_note: Callable[[str], None]
 
     def key_types(self, endpoint: Endpoint) -> tuple[str, ...]:
-        """Return the key types known of a machine, to ask it for one of them first."""
+        """Return the known key types of a machine, which it is asked for first."""
         return self.known_hosts.key_types(_lookup_names(endpoint), endpoint.known_hosts_files)
 
     def check(self, endpoint: Endpoint, key: HostKey, messages: FailureMessages) -> None:
-        """Return if a machine may show this key; raise Failure if it may not."""
+        """Accept a machine's key, or raise LoginFailure."""
         result = self.known_hosts.check(_lookup_names(endpoint), key, endpoint.known_hosts_files)
         if result.status is KeyStatus.REVOKED:
             raise messages.key_revoked(key, result.entries[0])
@@ -55,28 +55,28 @@ class HostKeyVerifier:
             self.known_hosts.add(name, key, self.new_keys_file)
         except OSError as error:
             self.on_note(
-                f"{self.new_keys_file}: cannot be written ({error.strerror}); {name} is not learned"
+                f"{self.new_keys_file}: cannot be written ({error.strerror}); the key of {name} is not added"
             )
         else:
-            self.on_note(f"{self.new_keys_file}: learned {name} {key.type} {key.fingerprint}")
+            self.on_note(f"{self.new_keys_file}: added {name} {key.type} {key.fingerprint}")
 
 
 @dataclass(frozen=True)
 class HostKeyPolicy:
-    """Asks Trust where paramiko asks its policy: after the key exchange, before the log-in."""
+    """Calls the verifier where paramiko asks its policy: after the key exchange, before the login."""
 
     verifier: HostKeyVerifier
     endpoint: Endpoint
     messages: FailureMessages
 
     def missing_host_key(self, _client: object, _name: str, key: Any) -> None:
-        """Return if the key may be trusted; paramiko's own lists stay empty, so all come here."""
+        """Accept a key, or raise; paramiko's own lists stay empty, so all keys come here."""
         self.verifier.check(self.endpoint, HostKey(key.get_name(), key.asbytes()), self.messages)
 
 
 @dataclass(frozen=True)
 class PublicKeyAuth:
-    """Logs in with keys, and never asks anybody anything."""
+    """Logs in with keys, and never prompts."""
 
     key_ring: KeyRing
     endpoint: Endpoint
@@ -84,7 +84,7 @@ class PublicKeyAuth:
     task: DeadlineTask[Any]
 
     def authenticate(self, transport: Any) -> list[Any]:
-        """Offer the keys one by one; raise Failure if none opens. Called by paramiko."""
+        """Offer the keys one by one; raise LoginFailure if none is accepted. Called by paramiko."""
         timeout = self.messages.timeout
         self.task.begin_step(timeout, self.messages.agent_timeout())
         agent = self._open_agent(timeout + SLACK_S)
@@ -104,7 +104,7 @@ class PublicKeyAuth:
         return None
 
     def _try_keys(self, transport: Any, offers: KeyOffers) -> Sequence[str]:
-        """Return what the host wants besides the key it took; usually nothing."""
+        """Return the methods that the host wants besides the key it accepted; usually none."""
         tried: list[str] = []
         for offer in offers.usable:
             tried.append(offer.label)
@@ -119,7 +119,7 @@ class PublicKeyAuth:
                 raise self.messages.key_failed(offer.label, error) from None
         if tried:
             raise self.messages.keys_refused(offers, tried, ())
-        try:  # some servers let known addresses in; the others say what they would take
+        try:  # some servers accept known addresses; the others name the methods they accept
             return cast("list[str]", transport.auth_none(self.endpoint.user))
         except paramiko.BadAuthenticationType as error:
             raise self.messages.keys_refused(offers, tried, error.allowed_types) from None

@@ -1,4 +1,4 @@
-"""The streams of one program on the other side of an SSH connection."""
+"""The SSH channel: the streams of one program at the other end of a connection."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CLOSE_TIMEOUT_S = 1.0
 
 
 class SshChannel:
-    """A Channel over paramiko's."""
+    """A Channel over a channel of paramiko's."""
 
     def __init__(self, channel: Any, close_connection: Callable[[], None]) -> None:
         self._channel = channel
@@ -30,7 +30,7 @@ class SshChannel:
             return b""
 
     def send(self, data: bytes) -> None:
-        """Hand on all of `data`; raise OSError when the other side is gone."""
+        """Pass on all of `data`; raise OSError when the other side is gone."""
         sent = 0
         try:
             while sent < len(data):
@@ -41,7 +41,7 @@ class SshChannel:
     def close(self) -> None:
         """End the program's streams.
 
-        Saying so to a machine that does not listen can block; then the whole connection goes.
+        The message may block on an unresponsive machine; then the whole connection is closed.
         """
         with self._lock:
             is_first, self._closed = not self._closed, True

@@ -24,28 +24,28 @@ MAX_HOPS = 8
 SYSTEM_KNOWN_HOSTS = "/etc/ssh/ssh_known_hosts"
 
 Settings = Mapping[str, Sequence[str]]
-"""ssh options by lower-case name; what they are worth, most have one value."""
+"""The values of ssh options by lower-case name; most have one value."""
 
 _DEFAULT_KEYS = ("~/.ssh/id_ed25519", "~/.ssh/id_ecdsa", "~/.ssh/id_rsa")
 
 
 @dataclass(frozen=True)
 class Endpoint:
-    """One machine to log in to, with everything settled.
+    """One machine to log in to, with all settings resolved.
 
     Attributes:
-        name: As the user wrote it: an alias, a name or an address.
+        name: The host as the user wrote it: an alias, a name or an address.
         host: The name or address to connect to.
         port: The port of its sshd.
         user: The login name.
         key_files: Private key files to try, in order.
-        chosen_key: The one of the YAML, tried first; "" if none.
-        identities_only: Whether other keys of the agent stay out.
+        chosen_key: The key file of the YAML, tried first; "" for none.
+        identities_only: Whether the agent's other keys are not offered.
         agent_socket: The socket of the ssh agent; "" for none.
         proxy_command: The command that reaches it; "" for TCP.
-        host_key_alias: The name its host key is filed under; "" for its own.
-        known_hosts_files: The files with keys of hosts, the user's own first.
-        manual_command: The ssh command a person would type to try the same.
+        host_key_alias: The name of its host key in known-hosts files; "" for its own.
+        known_hosts_files: The known-hosts files, the user's own first.
+        manual_command: The ssh command by which a user can try the same login.
     """
 
     name: str
@@ -94,7 +94,7 @@ def parse_jump(text: str) -> tuple[Hop, ...]:
         match = _HOP.fullmatch(part.strip())
         if not match:
             raise LoginFailure(
-                f"{part.strip()!r} is no jump host; the form is [user@]host[:port]",
+                f"{part.strip()!r} is not a jump host; the form is [user@]host[:port]",
                 "set cluster.ssh.jump, or ProxyJump in your ssh config",
             )
         host = match["bracketed"] or match["plain"] or match["v6"]
@@ -103,9 +103,9 @@ def parse_jump(text: str) -> tuple[Hop, ...]:
 
 
 class Resolver:
-    """Turns a node into the machines to log in to, one after the other; thread-safe.
+    """Resolves a node into the machines to log in to, in order; thread-safe.
 
-    OpenSSH's own client reads its configuration (`ssh -G`): it alone knows every rule of it.
+    OpenSSH's own client reads its configuration (`ssh -G`): no other program knows all its rules.
     """
 
     def __init__(self, ssh: Ssh, *, client: str | None = None) -> None:
@@ -115,7 +115,7 @@ class Resolver:
         self._cache: dict[Hop, Settings] = {}
 
     def route(self, node: Node) -> tuple[Endpoint, ...]:
-        """Return the hops to a node in order, the node itself last; raise Failure."""
+        """Return the hops to a node in order, the node itself last; raise LoginFailure."""
         user, port = node.user or self._ssh.user, node.port or self._ssh.port
         target = Hop(node.host, user, port)
         jump = tuple(hop for text in self._ssh.jump for hop in parse_jump(text))
@@ -124,7 +124,7 @@ class Resolver:
     def _route(self, target: Hop, jump: tuple[Hop, ...] | None, depth: int) -> tuple[Endpoint, ...]:
         if depth > MAX_HOPS:
             raise LoginFailure(
-                f"the jump hosts on the way to {target} lead in a circle",
+                f"the jump hosts on the way to {target} form a circle",
                 "see ProxyJump in your ssh config, or set cluster.ssh.jump",
             )
         settings = self._settings(target)
@@ -135,7 +135,7 @@ class Resolver:
         while jump and _is_same_host(jump[-1], endpoint):
             jump = jump[:-1]
         if jump:
-            # Like `ssh -J a,b`: b is reached through a, and a as its own configuration says.
+            # As in `ssh -J a,b`: b is reached through a, and a as configured for itself.
             previous_hops = self._route(jump[-1], jump[:-1] or None, depth + 1)
             return (*previous_hops, replace(endpoint, proxy_command=""))
         return (endpoint,)
@@ -150,7 +150,7 @@ class Resolver:
         return settings
 
     def _query_ssh(self, target: Hop) -> Settings:
-        """Ask `ssh -G`. Without -F it reads the user's file and the system's, with -F only that."""
+        """Return what `ssh -G` prints: of the user's and the system's file, or with -F of one file."""
         if not self._client:
             raise LoginFailure(
                 "there is no ssh on the PATH of this machine; your ssh config cannot be read",
@@ -220,7 +220,7 @@ def parse_ssh_output(text: str) -> dict[str, list[str]]:
 
 
 def expand_tokens(text: str, tokens: Mapping[str, str], *, home: bool = True) -> str:
-    """Replace `%h` and its like, `${NAME}` and a leading `~`, where ssh has left them."""
+    """Replace the tokens, variables and `~` that `ssh -G` leaves in its output."""
     text = re.sub(r"%(.)", lambda found: tokens.get(found[1], found[0]), text)
     if not home:
         return text
@@ -258,7 +258,7 @@ def _local_user() -> str:
 
 
 def _run_query(argv: Sequence[str]) -> str:
-    """Run a command that prints; its whole process group ends with the deadline."""
+    """Return a command's output; kill its whole process group at the deadline."""
     process = subprocess.Popen(
         argv,
         stdin=subprocess.DEVNULL,
@@ -286,7 +286,7 @@ def _run_query(argv: Sequence[str]) -> str:
 
 
 def _is_same_host(hop: Hop, endpoint: Endpoint) -> bool:
-    """Whether a host is its own jump host, as under `Host *` with a ProxyJump."""
+    """Return whether a host is its own jump host, as under `Host *` with a ProxyJump."""
     return hop.host in (endpoint.name, endpoint.host) and hop.port in (None, endpoint.port)
 
 

@@ -1,4 +1,4 @@
-"""Work that may hang, done so that whoever waits for it never does."""
+"""Deadlines for blocking work: threads that can be abandoned."""
 
 from __future__ import annotations
 
@@ -8,18 +8,17 @@ from collections.abc import Callable
 from typing import Generic, TypeVar
 
 SLACK_S = 0.5
-"""Where a library has a deadline of its own, one of the two is this much later, so that the
-better explanation comes first."""
+"""The lead of one deadline over a library's own, so that the better message comes first."""
 
 T = TypeVar("T")
 
 
 class LoginFailure(Exception):
-    """A step of a log-in went wrong, told for the person who has to cure it.
+    """A step of a login failed.
 
     Attributes:
-        message: One sentence.
-        hint: What to type or set; may have several lines.
+        message: One sentence for the user.
+        hint: The command to type or the key to set; may have several lines.
     """
 
     def __init__(self, message: str, hint: str = "") -> None:
@@ -29,14 +28,14 @@ class LoginFailure(Exception):
 
 
 class ConnectionLost(LoginFailure):
-    """The connection is of no use any more; nothing was started over it."""
+    """The connection is dead; nothing was started over it."""
 
 
 class DeadlineTask(Generic[T]):
-    """A piece of work in a thread of its own, given up when one of its steps takes too long.
+    """Work in a thread of its own, abandoned when one of its steps takes too long.
 
-    Name look-ups and some calls of paramiko wait without a deadline, and a thread cannot be
-    interrupted; but it can be left behind. What a thread left behind still brings is discarded.
+    Name lookups and some calls of paramiko have no deadline, and a thread cannot be interrupted,
+    but it can be abandoned. The result of an abandoned thread is discarded.
     """
 
     def __init__(
@@ -60,9 +59,9 @@ class DeadlineTask(Generic[T]):
         """Begin the next step; called by the work itself.
 
         Args:
-            seconds: How long it may take.
-            timeout_failure: The failure to report if it takes longer.
-            cancel: What then lets go of the thread; may block.
+            seconds: The time limit of the step.
+            timeout_failure: The failure to report when it is exceeded.
+            cancel: Called then to release the thread; may block.
         """
         with self._changed:
             if self._error is not None:
@@ -72,7 +71,7 @@ class DeadlineTask(Generic[T]):
             self._changed.notify_all()
 
     def result(self) -> T:
-        """Wait for the work, at most until its current step is overdue; may be called by many."""
+        """Wait for the work until its current step is overdue; may be called by many threads."""
         with self._changed:
             while self._ended_at is None:
                 remaining_s = None if self._deadline is None else self._deadline - time.monotonic()
@@ -84,17 +83,17 @@ class DeadlineTask(Generic[T]):
                 raise type(self._error)(self._error.message, self._error.hint)
             if self._error is not None:
                 raise self._error
-            return self._result  # type: ignore[return-value]  # the work has ended well
+            return self._result  # type: ignore[return-value]  # the work has succeeded
 
     def seconds_since_failure(self) -> float | None:
-        """Return the seconds since the work failed, None if it did not."""
+        """Return the seconds since the work failed; None if it did not."""
         with self._changed:
             if self._error is None or self._ended_at is None:
                 return None
             return time.monotonic() - self._ended_at
 
     def result_or_none(self) -> T | None:
-        """Return the result if the work has ended well."""
+        """Return the result if the work has succeeded."""
         with self._changed:
             return self._result
 

@@ -1,4 +1,4 @@
-"""The user's keys: which to offer to a host, in which order, and why one could not be."""
+"""The user's keys, and the order in which they are offered to a host."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from runner.transport.ssh.config import Endpoint
 
 @dataclass(frozen=True)
 class UnusableKey:
-    """A private key file that cannot be offered: why, and what helps."""
+    """A private key file that cannot be offered, the reason, and the remedy."""
 
     path: str
     reason: str
@@ -30,7 +30,7 @@ class UnusableKey:
 
 @dataclass(frozen=True)
 class KeyOffer:
-    """A key to offer, under the name a person knows it by."""
+    """A key to offer, and its name in messages."""
 
     label: str
     key: Any
@@ -38,30 +38,30 @@ class KeyOffer:
 
 @dataclass
 class KeyOffers:
-    """The keys for one log-in, and those that had to be left out."""
+    """The keys for one login, and the files that cannot be used."""
 
     usable: list[KeyOffer] = field(default_factory=list)
     unusable: list[UnusableKey] = field(default_factory=list)
 
 
 class KeyRing:
-    """Private key files, each read once however many hosts it opens; thread-safe."""
+    """Private key files, each read once for all hosts; thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._loaded: dict[str, list[KeyOffer] | UnusableKey] = {}
 
     def load(self, path: str) -> list[KeyOffer] | UnusableKey:
-        """Return the key of a file, its certificate first if there is one, or why not."""
+        """Return the key of a file, its certificate first if it has one, or the reason why not."""
         with self._lock:
             if path not in self._loaded:
                 self._loaded[path] = _load_key(path)
             return self._loaded[path]
 
     def collect_offers(self, endpoint: Endpoint, agent: SshAgent | None) -> KeyOffers:
-        """Return the keys to offer in OpenSSH's order, but the key of the YAML first.
+        """Return the keys to offer, as OpenSSH orders them, but the key of the YAML first.
 
-        The others are: keys of files that the agent holds, the agent's other keys, keys of files.
+        The others: key files that the agent holds, the agent's other keys, other key files.
         """
         offers = KeyOffers()
         agent_keys = {key.asbytes(): key for key in agent.get_keys()} if agent else {}
@@ -88,7 +88,7 @@ class KeyRing:
 
 
 class SshAgent(AgentSSH):  # type: ignore[misc]  # paramiko has no types
-    """The ssh agent behind any socket, with a deadline: paramiko's own asks SSH_AUTH_SOCK only."""
+    """The ssh agent at any socket, with a deadline: paramiko's own knows SSH_AUTH_SOCK only."""
 
     def __init__(self, path: str, timeout: float) -> None:
         super().__init__()
@@ -102,7 +102,7 @@ class SshAgent(AgentSSH):  # type: ignore[misc]  # paramiko has no types
             raise
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection to the agent."""
         self._close()
 
 
@@ -111,7 +111,7 @@ def _load_key(path: str) -> list[KeyOffer] | UnusableKey:
         status = Path(path).stat()
         if status.st_uid == os.getuid() and status.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
             mode = f"{stat.S_IMODE(status.st_mode):04o}"
-            return UnusableKey(path, f"others may read it (mode {mode})", f"chmod 600 {path}")
+            return UnusableKey(path, f"other users may read it (mode {mode})", f"chmod 600 {path}")
         key = paramiko.PKey.from_path(path)
         without_certificate = copy.copy(key)
         without_certificate.public_blob = None
@@ -125,7 +125,7 @@ def _load_key(path: str) -> list[KeyOffer] | UnusableKey:
             encrypted=True,
         )
     except Exception as error:  # noqa: BLE001 - whatever the file holds, it is no key for us
-        return UnusableKey(path, f"it holds no private key known here ({type(error).__name__})")
+        return UnusableKey(path, f"it holds no supported private key ({type(error).__name__})")
     return (
         [KeyOffer(f"{path} (certificate)", key), KeyOffer(path, without_certificate)]
         if key.public_blob
@@ -134,7 +134,7 @@ def _load_key(path: str) -> list[KeyOffer] | UnusableKey:
 
 
 def _public_key_blob(path: str) -> bytes:
-    """Return the public key beside a private one, which may be encrypted or in the agent only."""
+    """Return the public key beside a private one, which may be encrypted, or only in the agent."""
     try:
         return base64.b64decode(Path(f"{path.removesuffix('.pub')}.pub").read_text().split()[1])
     except (OSError, ValueError, IndexError):

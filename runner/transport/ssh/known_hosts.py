@@ -1,4 +1,4 @@
-"""Known hosts: which keys a machine may show, and what to do when it shows another one."""
+"""Known-hosts files: the host keys that a machine is expected to show."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _HOSTS = re.compile(r"[^|].*|\|1\|[A-Za-z0-9+/]+=*\|[A-Za-z0-9+/]+=*")
 
 @dataclass(frozen=True)
 class HostKey:
-    """A public key as it goes over the wire: its type ("ssh-ed25519") and its bytes."""
+    """A public key as it is transmitted: its type ("ssh-ed25519") and its bytes."""
 
     type: str
     blob: bytes
@@ -38,7 +38,7 @@ class HostKey:
 
     @property
     def algorithm(self) -> str:
-        """The word `ssh-keyscan -t` and the names of key files use: ed25519, ecdsa, rsa."""
+        """The name used by `ssh-keyscan -t` and key files: ed25519, ecdsa, rsa."""
         return next((name for name in ("ed25519", "ecdsa", "rsa") if name in self.type), self.type)
 
 
@@ -59,7 +59,7 @@ class Entry:
     key: HostKey
 
     def matches(self, name: str) -> bool:
-        """Whether this line speaks about `name` ("host" or "[host]:port")."""
+        """Return whether this line is about `name` ("host" or "[host]:port")."""
         if self.hosts.startswith("|"):
             return _hash_matches(self.hosts, name.lower())
         is_match = False
@@ -72,21 +72,21 @@ class Entry:
 
 
 class KeyStatus(Enum):
-    """What the known-hosts files say about a key that a machine shows."""
+    """The status of a key that a machine shows, by the known-hosts files."""
 
     KNOWN = auto()
-    """One of the machine's lines has it."""
+    """A line of the machine has the key."""
     UNKNOWN = auto()
-    """No line speaks about the machine."""
+    """No line is about the machine."""
     CHANGED = auto()
-    """The machine's lines have other keys only."""
+    """The machine's lines have only other keys."""
     REVOKED = auto()
-    """A line forbids it."""
+    """A line revokes the key."""
 
 
 @dataclass(frozen=True)
 class KeyCheck:
-    """A standing and the lines it rests on."""
+    """A key's status, and the lines that decide it."""
 
     status: KeyStatus
     entries: tuple[Entry, ...] = ()
@@ -95,8 +95,8 @@ class KeyCheck:
 class KnownHosts:
     """The known-hosts files, each read once; may be used from many threads.
 
-    Lines are read one by one, so that one bad line costs that line only. Certificate
-    authorities are not supported: a line of theirs that speaks about a machine is noted.
+    Lines are parsed one by one, so that a bad line affects no other. Certificate authorities are
+    not supported: a line of one that is about a machine is noted.
     """
 
     def __init__(self, *, on_note: Callable[[str], None]) -> None:
@@ -106,15 +106,15 @@ class KnownHosts:
         self._sent_notes: set[str] = set()
 
     def key_types(self, names: Sequence[str], files: Sequence[str]) -> tuple[str, ...]:
-        """Return the key types known for a machine: those to ask it for first."""
+        """Return the known key types of a machine, which it is asked for first."""
         known_types = (e.key.type for e in self._entries(names, files) if not e.marker)
         return tuple(dict.fromkeys(known_types))
 
     def check(self, names: Sequence[str], key: HostKey, files: Sequence[str]) -> KeyCheck:
-        """Say how the key that a machine shows stands.
+        """Return the status of the key that a machine shows.
 
         Args:
-            names: The names it may be filed under, the best one first (see `lookup_names`).
+            names: The machine's names in these files, the best one first (see `lookup_names`).
             key: The key it shows.
             files: Known-hosts files; missing ones count as empty.
         """
@@ -131,10 +131,10 @@ class KnownHosts:
         return KeyCheck(KeyStatus.UNKNOWN)
 
     def add(self, name: str, key: HostKey, file: str) -> None:
-        """Append the key of a machine to `file`, unless someone else just did.
+        """Append the key of a machine to `file`, unless another process just did.
 
         Raises:
-            OSError: The file cannot be written; the key counts as known all the same.
+            OSError: The file cannot be written; the key counts as known nevertheless.
         """
         with self._lock:
             entry = Entry(file, "", name, key)
@@ -191,7 +191,7 @@ class KnownHosts:
 
 
 def lookup_names(host: str, port: int, alias: str = "") -> tuple[str, ...]:
-    """Return the names a machine may be filed under, as OpenSSH does: the first is the real one."""
+    """Return a machine's names in known-hosts files, as OpenSSH does; the first is the exact one."""
     if alias:
         return (alias,)
     return (host,) if port == SSH_PORT else (f"[{host}]:{port}", host)
@@ -203,7 +203,7 @@ def format_line(name: str, key: HostKey) -> str:
 
 
 def _parse(text: bytes, file: str) -> Iterable[tuple[Entry | None, str]]:
-    """Yield an entry, or None and a complaint, per line that is not blank or a comment."""
+    """Yield an entry, or None and the problem, per line that is not blank or a comment."""
     for number, raw_line in enumerate(text.splitlines(), start=1):
         fields = raw_line.decode("utf-8", "replace").split()
         if not fields or fields[0].startswith("#"):
@@ -242,7 +242,7 @@ def _hash_matches(field: str, name: str) -> bool:
 def _matches_pattern(pattern: str, name: str) -> bool:
     if "*" not in pattern and "?" not in pattern:
         return pattern == name
-    # Not fnmatch: its brackets are sets, here they belong to "[host]:port".
+    # Not fnmatch: its brackets are sets, but here they belong to "[host]:port".
     return (
         re.fullmatch(re.escape(pattern).replace(r"\*", ".*").replace(r"\?", "."), name) is not None
     )

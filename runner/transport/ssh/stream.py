@@ -1,4 +1,4 @@
-"""The bytes below SSH: a TCP connection, or the pipes of a ProxyCommand."""
+"""The byte stream below SSH: a TCP connection, or the pipes of a ProxyCommand."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from typing import IO, Any
 
 TERM_TIMEOUT_S = 0.5
 KILL_TIMEOUT_S = 5.0
-"""How long a ProxyCommand may take to end after SIGTERM, and after SIGKILL."""
+"""Time for a ProxyCommand to end after SIGTERM, and after SIGKILL."""
 TCP_USER_TIMEOUT_S = 120
 
 
 def resolve(host: str, port: int) -> list[Any]:
-    """Return the addresses of a host; blocks as long as the name server pleases."""
+    """Return the addresses of a host; may block as long as the name server does."""
     return socket.getaddrinfo(host, port, socket.AF_UNSPEC, socket.SOCK_STREAM)
 
 
@@ -26,7 +26,7 @@ def connect(addresses: list[Any], timeout: float) -> socket.socket:
     """Connect to the first address that answers, within `timeout` seconds in all.
 
     Raises:
-        OSError: None answered; a refusal is reported before a time-out before the rest.
+        OSError: None answered; a refusal is preferred to a timeout, and that to the rest.
     """
     deadline = time.monotonic() + timeout
     errors: list[OSError] = []
@@ -48,7 +48,7 @@ def connect(addresses: list[Any], timeout: float) -> socket.socket:
 def _set_options(sock: socket.socket) -> None:
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    # Else Linux needs 15 minutes to see that nobody acknowledges any more.
+    # Without it, Linux needs 15 minutes to give up an unacknowledged connection.
     if hasattr(socket, "TCP_USER_TIMEOUT"):
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(TCP_USER_TIMEOUT_S * 1000))
 
@@ -60,9 +60,9 @@ def _error_priority(error: OSError) -> int:
 
 
 class ProxyCommand:
-    """A ProxyCommand, its standard streams joined to a socket of ours.
+    """A ProxyCommand, with its standard streams connected to a socket.
 
-    Not paramiko's: that one never notices the end of the command, and leaves a zombie.
+    Paramiko's own never notices the end of the command, and leaves a zombie.
     """
 
     def __init__(self, command: str) -> None:
@@ -85,7 +85,7 @@ class ProxyCommand:
         return next((line.strip() for line in reversed(lines) if line.strip()), "")
 
     def close(self) -> None:
-        """End the command; twice is once."""
+        """End the command; may be called twice."""
         if self._closed:
             return
         self._closed = True

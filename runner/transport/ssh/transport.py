@@ -1,4 +1,4 @@
-"""Machines over SSH. Fabric logs in, here and nowhere else; the channels are driven by hand."""
+"""The SSH transport: Fabric logs in, and channels are opened on its connections."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class SshTransport:
         with self._lock:
             self._closed = True
             logins = [*self._jump_logins.values(), *self._node_logins.values()]
-        # The jump hosts first: what is left of the channels through them cannot block any more.
+        # Jump hosts first: then the channels through them cannot block any more.
         closer = threading.Thread(target=_close_all, args=(logins,), daemon=True)
         closer.start()
         closer.join(CLOSE_TIMEOUT_S)
@@ -80,7 +80,7 @@ class SshTransport:
 
 @dataclass(frozen=True)
 class SshContext:
-    """What all log-ins of a run share."""
+    """The parts that all logins of a run share."""
 
     key_ring: KeyRing
     verifier: HostKeyVerifier
@@ -88,7 +88,7 @@ class SshContext:
 
     @classmethod
     def make(cls, ssh: Ssh, on_note: Callable[[str], None]) -> SshContext:
-        """Make the tools; nothing is read yet."""
+        """Return the context; no file is read yet."""
         return cls(
             key_ring=KeyRing(),
             verifier=HostKeyVerifier(
@@ -103,7 +103,7 @@ class SshContext:
 
 @dataclass
 class SshConnection:
-    """What one log-in holds open, from the bottom up."""
+    """The open parts of one login, from the bottom up."""
 
     proxy: stream.ProxyCommand | None = None
     sock: Any = None
@@ -113,11 +113,11 @@ class SshConnection:
 
     @property
     def alive(self) -> bool:
-        """Whether the connection is up, as far as anyone can know without asking it."""
+        """Whether the connection is up, as far as is known without a request."""
         return bool(not self.closed and self.transport and self.transport.is_active())
 
     def close_if_unresponsive(self, timeout: float) -> None:
-        """Ask the other end for a sign of life, and hang up if none comes."""
+        """Send a keep-alive request, and close the connection if there is no answer."""
         ping = threading.Thread(
             target=self.transport.global_request, args=("keepalive@openssh.com",), daemon=True
         )
@@ -127,9 +127,9 @@ class SshConnection:
             self.close()
 
     def close(self) -> None:
-        """End it all; may be called twice, and while the log-in is still under way."""
+        """Close everything; may be called twice, and during the login."""
         self.closed = True
-        with contextlib.suppress(Exception):  # nobody is left whom it would help
+        with contextlib.suppress(Exception):  # an error would help no caller
             if self.transport:
                 ssh_protocol.close_transport(self.transport)
         with contextlib.suppress(Exception):
@@ -140,10 +140,10 @@ class SshConnection:
 
 
 class SharedLogin:
-    """One SSH connection, opened when it is first needed, shared by all who need it.
+    """One SSH connection, opened when first needed, and shared by all callers.
 
-    A failure holds for `connect_timeout` seconds on a jump host: the nodes behind it ask at
-    about the same time, and all shall hear the same. A node is tried anew whenever it is asked for.
+    The failure of a jump host is kept for `connect_timeout` seconds, since the nodes behind it
+    need it at about the same time. A node's failure is not kept: each call tries again.
     """
 
     def __init__(
@@ -166,7 +166,7 @@ class SharedLogin:
         self._closed = False
 
     def start_command(self, command: str) -> SshChannel:
-        """Start a command and return its channel; raise Failure."""
+        """Start a command and return its channel; raise LoginFailure."""
         connection, is_new = self._get_connection()
         try:
             return self._start_with_deadline(connection, command)
@@ -185,7 +185,7 @@ class SharedLogin:
             connection.close()
 
     def _get_connection(self) -> tuple[SshConnection, bool]:
-        """Return the open connection, and whether this call has opened it; raise Failure."""
+        """Return the open connection, and whether this call opened it; raise LoginFailure."""
         with self._lock:
             if self._closed:
                 raise LoginFailure("the connection is closed")
@@ -249,7 +249,7 @@ class SharedLogin:
         return connection
 
     def _open_socket(self, connection: SshConnection, task: DeadlineTask[SshConnection]) -> None:
-        """Get bytes to the machine and back, by TCP or by its ProxyCommand."""
+        """Open the socket to the machine, by TCP or its ProxyCommand."""
         timeout, messages = self._context.timeout, self._messages
         if self.endpoint.proxy_command:
             connection.proxy = stream.ProxyCommand(self.endpoint.proxy_command)
@@ -264,10 +264,10 @@ class SharedLogin:
             raise messages.from_connect_error(error) from None
 
     def _open_tunnel(self, via: SharedLogin, task: DeadlineTask[SshConnection]) -> Any:
-        """Get bytes to the machine through the connection of its jump host."""
+        """Open a tunnel to the machine through the connection of its jump host."""
         timeout, messages = self._context.timeout, self._messages
         jump, _ = via._get_connection()
-        # Either end may be the silent one; a jump host that is would fail all later nodes too.
+        # Either end may be unresponsive; a jump host that is would fail all later nodes, too.
         task.begin_step(
             timeout, messages.jump_timeout(), functools.partial(jump.close_if_unresponsive, timeout)
         )
@@ -302,7 +302,7 @@ class SharedLogin:
             endpoint.host,
             user=endpoint.user,
             port=endpoint.port,
-            # Neither fabric.yaml nor ssh_config: what those say is settled before we come here.
+            # Neither fabric.yaml nor ssh_config: the endpoint has all settings already.
             # One per connection, because Fabric changes it in place.
             config=fabric.Config(ssh_config=paramiko.SSHConfig(), lazy=True),
             gateway=False,

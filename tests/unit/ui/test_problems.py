@@ -74,7 +74,7 @@ def test_unknown_host_keys_are_one_problem() -> None:
             f"the host key of {name}.lab port {port} is not known: ssh-ed25519 SHA256:{name}",
             "compare it with what the host itself says: ssh-keygen -lf key.pub\n"
             f"if they are equal: ssh-keyscan -p {port} -t ed25519 {name}.lab >> ~/known\n"
-            "or let the first key of every host be trusted",
+            "or trust the first key of every host",
         )
 
     hosts = [unknown("a", 22), unknown("b", 22), unknown("c", 23)]
@@ -86,7 +86,7 @@ def test_unknown_host_keys_are_one_problem() -> None:
         "    compare it with what the host itself says: ssh-keygen -lf key.pub",
         "    if they are equal: ssh-keyscan -p 22 -t ed25519 a.lab b.lab >> ~/known",
         "    if they are equal: ssh-keyscan -p 23 -t ed25519 c.lab >> ~/known",
-        "    or let the first key of every host be trusted",
+        "    or trust the first key of every host",
     ]
     assert render(hosts[:1]).splitlines()[0] == f"error: a: {hosts[0].message}"
     behind = [replace(hosts[0], subject=f"gpu{number}") for number in range(1, 41)]

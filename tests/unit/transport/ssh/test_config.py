@@ -206,7 +206,7 @@ def test_node_that_is_the_jump_host_is_reached_directly(resolve: Resolve) -> Non
 
 def test_circle_of_jump_hosts_is_an_error(resolve: Resolve) -> None:
     """Two hosts that each wait behind the other are named, not followed for ever."""
-    with pytest.raises(LoginFailure, match="lead in a circle"):
+    with pytest.raises(LoginFailure, match="form a circle"):
         resolve("Host gpu1\n ProxyJump b\nHost b\n ProxyJump c\nHost c\n ProxyJump b\n")
 
 
