@@ -1,1 +1,1 @@
-"""What a person sees."""
+"""The user interface: console, reports and tables."""

@@ -1,4 +1,4 @@
-"""Many names as one: `gpu[1-7]`."""
+"""Node names folded into ranges: `gpu[1-7]`."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ TIMES_SIGN = "\N{MULTIPLICATION SIGN}"
 
 
 def fold_names(names: Iterable[str]) -> str:
-    """Return names in the notation of ClusterShell, which the YAML takes too.
+    """Return names in ClusterShell's notation, which the YAML accepts, too.
 
-    What is no name of a node or a key, but means something in that notation, is left as it is.
+    Text that is not a node's name, but has a meaning in that notation, is left as it is.
     """
     unique = list(dict.fromkeys(names))
     if len(unique) == 1 or not all(re.fullmatch(r"[\w.-]+", name) for name in unique):
@@ -24,5 +24,5 @@ def fold_names(names: Iterable[str]) -> str:
 
 @functools.lru_cache(maxsize=512)
 def fold_names_cached(names: tuple[str, ...]) -> str:
-    """Return what `fold_names` does, for what is asked again and again."""
+    """Return the cached result of `fold_names`, for frequent calls."""
     return fold_names(names)

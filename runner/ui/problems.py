@@ -1,4 +1,4 @@
-"""Problems as text: the same one on many hosts is one problem."""
+"""Problems as text, with equal ones of many hosts merged."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from runner.core.errors import Problem
 from runner.ui.node_names import fold_names
 
 BY_HAND_PREFIX = "try by hand: "
-"""Begins the line of a hint with an example that is of one host."""
+"""The prefix of a hint's line that holds an example for one host."""
 
 _UNKNOWN_KEY = re.compile(r"the host key of (?P<place>.+) is not known: (?P<key>.+)")
 _SCAN_HINT = re.compile(
     r"^if they are equal: ssh-keyscan (?P<how>.* )(?P<host>\S+) >> (?P<file>.+)\n?", re.MULTILINE
 )
-"""In the words of `transport.ssh_errors`."""
+"""Texts of `transport.ssh.errors`."""
 
 
 def render(problems: Iterable[Problem]) -> str:
@@ -25,7 +25,7 @@ def render(problems: Iterable[Problem]) -> str:
 
 
 def group_problems(problems: Iterable[Problem]) -> list[list[Problem]]:
-    """Return problems that differ by nothing but their places together, in their order."""
+    """Group problems that differ only in their hosts, in the order of their first."""
     groups: dict[tuple[str, str], list[Problem]] = {}
     for problem in problems:
         groups.setdefault(_without_place(problem), []).append(problem)
@@ -33,7 +33,7 @@ def group_problems(problems: Iterable[Problem]) -> list[list[Problem]]:
 
 
 def merge_group(group: list[Problem]) -> Problem:
-    """Return a group as one problem of all its places, with one of the examples."""
+    """Return a group as one problem of all its hosts, with one of the examples."""
     if len(group) == 1:
         return group[0]
     message, hint = _without_place(group[0])
@@ -49,20 +49,20 @@ def merge_group(group: list[Problem]) -> Problem:
 
 
 def _without_place(problem: Problem) -> tuple[str, str]:
-    """Return what is wrong and the hint, without what is so of one host only."""
+    """Return message and hint without the parts specific to one host."""
     key = f".nodes.{problem.subject}."
     message, hint = (text.replace(key, ".nodes.NODE.") for text in (problem.message, problem.hint))
     if _UNKNOWN_KEY.match(message) and _SCAN_HINT.search(hint):
         return "the host keys are not known", _SCAN_HINT.sub("", hint)
-    if BY_HAND_PREFIX in hint:  # a log-in failed, and says where
+    if BY_HAND_PREFIX in hint:  # a failed login names its host
         message = re.sub(r"\S+(?: \(\S+\))? (?=port \d)", "its ", message)
         hint = "\n".join(line for line in hint.splitlines() if not line.startswith(BY_HAND_PREFIX))
     return message, hint
 
 
 def _unknown_keys(group: list[Problem]) -> list[str]:
-    """Return the host keys that nobody vouches for, one by one: each has to be compared."""
-    nodes: dict[tuple[str, str], list[str]] = {}  # one jump host may be in the way of many
+    """Return the unknown host keys one by one: each has to be compared."""
+    nodes: dict[tuple[str, str], list[str]] = {}  # many nodes may be behind one jump host
     for problem in group:
         if match := _UNKNOWN_KEY.match(problem.message):
             nodes.setdefault((match["place"], match["key"]), []).append(problem.subject)
@@ -70,7 +70,7 @@ def _unknown_keys(group: list[Problem]) -> list[str]:
 
 
 def _scan_commands(group: list[Problem]) -> list[str]:
-    """Return what takes them all, in as few commands as their ports allow."""
+    """Return the commands that add all keys, as few as their ports allow."""
     hosts: dict[tuple[str, str], list[str]] = {}
     for scan in filter(None, (_SCAN_HINT.search(problem.hint) for problem in group)):
         hosts.setdefault((scan["how"], scan["file"]), []).append(scan["host"])

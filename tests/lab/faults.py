@@ -144,7 +144,7 @@ FAULTS = (
     Fault(
         "a host loses its power",
         (*program_args("faulty.py", "9", "none"), "lost_s=3"),
-        ("first failure: node3", "node3: there is no proof that nothing is left"),
+        ("first failure: node3", "node3: processes may be left"),
         code=4,
         timeout_s=30.0,
         during=power_off,

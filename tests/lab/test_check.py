@@ -40,7 +40,7 @@ def test_a_cluster_that_is_well(lab: Lab, on_lab: Launcher) -> None:
     shown = on_lab("check", "--cluster", "lab", *skipped)
     assert shown.code == 0, shown
     assert "torch    fine  node[1-4]  2." in shown.out, shown
-    assert shown.out.endswith("lab: all is well\n"), shown
+    assert shown.out.endswith("lab: no problems found\n"), shown
     assert lab.wait_idle() == {}
 
 

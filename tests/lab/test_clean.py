@@ -44,7 +44,7 @@ def test_ended_runs_go_and_what_is_in_use_stays(lab: Lab, plainly: Launcher) -> 
 
     assert "no runs and no releases removed" in clean(user).out
     shown = clean(user, *NOW, "--dry-run")
-    assert shown.out.startswith("node[1-4]: 2 runs and 1 release would go, ")
+    assert shown.out.startswith("node[1-4]: 2 runs and 1 release would be removed, ")
     assert f"in use: {kept}" in shown.out
     assert runs(lab, "node1") == gone | {kept}
     told = json.loads(clean(user, *NOW, "--json").out)

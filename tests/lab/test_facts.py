@@ -313,7 +313,7 @@ def test_a_failing_test_is_no_failing_line(tmp_path: Path) -> None:
 
 
 def test_setup_that_hangs_is_killed_with_all_it_started(python: Path, tmp_path: Path) -> None:
-    """Nothing waits for ever, and nothing of it is left; other parts were not needed."""
+    """Nothing waits for ever, and no process is left; other parts were not needed."""
     began = time.monotonic()
 
     facts = under(

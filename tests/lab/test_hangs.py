@@ -70,12 +70,12 @@ def test_a_standstill_is_reported_and_ends(lab: Lab, on_lab: Launcher) -> None:
     running.until(lambda: "rank 3 on node4, innermost first:" in running.err, "the stacks")
     assert running.err.count("innermost first:") == 2
     go(lab, "node1", "node2", "node4")
-    running.until(lambda: "the run moves again" in running.err, "the end of it")
+    running.until(lambda: "the run makes progress again" in running.err, "the end of it")
     go(lab)
     done = running.wait()
     assert done.code == 0, done
     assert done.err.count("no progress on any rank") == 1
-    assert "the run moves again" in done.err
+    assert "the run makes progress again" in done.err
 
 
 def test_a_detached_run_that_hangs_is_ended_by_its_hosts(lab: Lab, on_lab: Launcher) -> None:

@@ -184,7 +184,7 @@ def test_a_stop_during_the_pause_leaves_nothing(
     time.sleep(1)
     stopped = on_lab("stop", "--run", run_id, "--cluster", "lab", seconds=40)
     assert stopped.code in (0, 1), stopped
-    assert "nothing of it is left" in stopped.out, stopped
+    assert "no process is left" in stopped.out, stopped
     wait_until_idle(lab, 15)
     assert not any("1:" in str(kinds(lab, run_id, node)) for node in lab.hosts)
     assert len(counted(steps, 1)) == 1
@@ -211,7 +211,7 @@ def test_a_node_alone_starts_again(
     """There is nobody to ask, and no port is needed."""
     alone = ("cluster.only=[node2]", "task.nnodes=1")
     run_id, said = detached("fail=0:8:7", overrides=alone)
-    assert "if it fails, its host starts it once more" in said, said
+    assert "if it fails, its host relaunches it" in said, said
     wait_until(lambda: len(counted(steps, 0)) == STEPS, "the end", 40)
     assert [line[1] for line in counted(steps, 0)] == ["0"] * 8 + ["1"] * 4
     wait_until_idle(lab)

@@ -180,7 +180,7 @@ def test_stop_works_whoever_is_dead(lab: Lab, on_lab: Launcher, detached: Start,
     done = on_lab("stop", "--run", run_id, "--cluster", "lab", seconds=60)
     assert done.code == 0, done
     assert done.out.count("  0 processes") == 2, done
-    assert f"run {run_id}: nothing of it is left" in done.out
+    assert f"run {run_id}: no process is left" in done.out
     assert lab.wait_idle() == {}
     again = on_lab("stop", "--run", run_id, "--cluster", "lab")
     assert again.code == 0, again
@@ -197,7 +197,7 @@ def test_stop_names_silent_hosts_and_finishes_later(
     done = on_lab(*words, seconds=60)
     assert done.code == 5, done
     assert (
-        "run " + run_id + " may go on on node2; once that can be asked: python -m runner stop"
+        "run " + run_id + " may still run on node2; when reachable again: python -m runner stop"
         in done.out
     )
     alone = on_lab(*words, "cluster.only=[node2]", seconds=60)

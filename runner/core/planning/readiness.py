@@ -14,23 +14,23 @@ from runner.core.model.spec import Node, Spec, Task
 from runner.core.planning.rendezvous_flags import unsupported_options
 
 MIN_DISK_BYTES = 32 << 20
-"""Below this, not even the records and the first log lines are safe."""
+"""The least free space in which records and the first log lines fit."""
 
 
 def needs_python(task: Task) -> bool:
-    """Whether the task's interpreter starts it, or what starts it."""
+    """Return whether the task, or its launcher, runs in the task's interpreter."""
     return not (task.is_plain and task.kind == "command")
 
 
 def needs_torch(task: Task) -> bool:
-    """Whether torch starts it; a program that is started plainly may do without."""
+    """Return whether torch launches the task; a plain program may not need torch."""
     return not task.is_plain
 
 
 def visible_gpus(facts: Facts) -> Tuple[int, ...]:
-    """Return the GPUs the host lets us see: all, or those of its own CUDA_VISIBLE_DEVICES.
+    """Return the visible GPUs: all, or those of the host's own CUDA_VISIBLE_DEVICES.
 
-    That lists indices or (the beginnings of) UUIDs and ends, for CUDA, at the first word that is
+    That lists indices or prefixes of UUIDs; CUDA ignores everything after the first word that is
     neither, such as -1.
     """
     indices = tuple(gpu.index for gpu in facts.gpus)
@@ -51,7 +51,7 @@ def visible_gpus(facts: Facts) -> Tuple[int, ...]:
 
 
 def setup_problems(node: Node, facts: Facts) -> List[Problem]:
-    """Return how the setup lines failed."""
+    """Return the failure of the setup lines."""
     code = facts.setup.exit_code
     if code == 0:
         return []

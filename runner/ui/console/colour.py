@@ -1,9 +1,9 @@
-"""Ranks' lines as a terminal should see them: coloured prefixes, and nothing that moves a cursor.
+"""Colours of ranks' lines: coloured prefixes, and no sequences that move the cursor.
 
 A prefix has its node's colour. `[gpu1:0] text` is standard output, `[gpu1:0]! text` standard
 error (the mark is red where there is colour), `[x15 gpu[1-4]] text` (with a real times sign) the
 same line from 15 ranks.
-Colours of ranks' own stay within their line; NO_COLOR takes all of them away.
+Colours that ranks print end with their line; NO_COLOR removes all colours.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from runner.ui.node_names import TIMES_SIGN, fold_names_cached
 ESC = b"\x1b"
 RESET = b"\x1b[0m"
 PALETTE_256 = (b"38;5;37", b"38;5;133", b"38;5;71", b"38;5;136", b"38;5;104", b"38;5;173")
-"""Of 256 colours some that can be read on black and on white; red is for what went wrong."""
+"""Colours that are readable on black and on white; red is reserved for errors."""
 PALETTE_16 = (b"36", b"35", b"32")
 RED, GREEN, YELLOW, DIM, BOLD = b"31", b"32", b"33", b"2", b"1"
 
 CONTROL_BYTES = b"\x05\x07\x08\x0b\x0c\x0e\x0f\x7f"
-"""Bells, answers, other alphabets, and what moves the cursor."""
+"""Bells, answerbacks, character sets, and cursor movements."""
 
 ESCAPE_SEQUENCE = re.compile(
     rb"\x1b(?:\[([0-?]*)[ -/]*([@-~]?)|[]PX^_][^\x07\x1b\n]*(?:\x07|\x1b\\)?|[ -/]*[0-Z\\^-~]?)"
@@ -32,7 +32,7 @@ MAX_NAMES_WIDTH = 20
 
 
 class LineStyler:
-    """How the lines of these nodes look."""
+    """Styles the lines of a set of nodes."""
 
     def __init__(self, nodes: Sequence[str], environ: Mapping[str, str] = os.environ) -> None:
         self.has_colour = not environ.get("NO_COLOR")
@@ -45,13 +45,13 @@ class LineStyler:
         return b"\x1b[%sm%s\x1b[0m" % (code, text) if self.has_colour else text
 
     def prefix(self, source: Source, *, is_error: bool, is_plain: bool = False) -> bytes:
-        """Return what stands before each line of a rank; in a hurry, without colour."""
+        """Return the prefix of a rank's lines; a plain one, without colour, is faster."""
         if is_plain:
             return b"[%s:%d]%s " % (source.node.encode(), source.rank, b"!" if is_error else b"")
         return self._prefix(b"[%s:%d]" % (source.node.encode(), source.rank), source.node, is_error)
 
     def prefix_for_many(self, sources: Sequence[Source], *, is_error: bool) -> bytes:
-        """Return what stands before a line that several ranks wrote."""
+        """Return the prefix of a line that several ranks wrote."""
         nodes = tuple(dict.fromkeys(source.node for source in sources))
         names = fold_names_cached(nodes)
         suffix = f" {names}" if len(names) <= MAX_NAMES_WIDTH else ""
@@ -65,7 +65,7 @@ class LineStyler:
         return text + (self.sgr(RED, b"!") if is_error else b"") + b" "
 
     def clean(self, lines: bytes) -> bytes:
-        """Return lines that colour themselves at most, and no other line."""
+        """Return lines without control sequences, except colours that end with their line."""
         if ESC in lines:
             lines = ESCAPE_SEQUENCE.sub(_keep_colours if self.has_colour else b"", lines)
         if any(control in lines for control in _CONTROL_CHARS):
@@ -76,7 +76,7 @@ class LineStyler:
         return lines
 
     def style_report(self, text: str) -> str:
-        """Return our report with its good and its bad news in colour."""
+        """Return a report with its success or failure in colour."""
         if not self.has_colour:
             return text
         return "\n".join([self._style_report_line(line) for line in text.split("\n")])

@@ -1,7 +1,7 @@
-"""The same line from many ranks, once: what arrives waits a moment for its like.
+"""Deduplication of lines: each waits a moment for equal ones from other ranks.
 
-Pure: whoever adds says what time it is. Order per rank and stream is kept: a rank joins a waiting
-line only behind everything of its own that waits.
+Pure: the caller passes the time. The order per rank and stream is kept: a rank joins a pending
+line only if that comes after all its own pending lines.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 HOLD_S = 0.15
-"""How long a line waits; with the writer's own rhythm a fifth of a second."""
+"""Time that a line waits; a fifth of a second with the writer's interval."""
 
 FLOOD_LINES, FLOOD_BYTES = 2000, 1 << 18
-"""More than this within the time is a flood, which is shown as it comes."""
+"""More than this in that time is a flood, which is shown unchanged."""
 
 FLOOD_CHUNK_LINES = 64
-"""A piece of more lines than this is no message but a flood."""
+"""A piece of more lines than this is a flood as well."""
 
 
 class Source(NamedTuple):
-    """Who wrote a line."""
+    """The node and the rank that wrote a line."""
 
     node: str
     rank: int
@@ -29,7 +29,7 @@ class Source(NamedTuple):
 
 @dataclass
 class PendingLine:
-    """A line, on the stream `descriptor`, and who wrote it so far."""
+    """A line of the stream `descriptor`, and the ranks that wrote it so far."""
 
     number: int
     since: float
@@ -39,7 +39,7 @@ class PendingLine:
 
 
 class LineDeduplicator:
-    """Lines that wait for their like, in order of arrival."""
+    """Lines that wait for equal ones, in order of arrival."""
 
     def __init__(self) -> None:
         self._pending: deque[PendingLine] = deque()
@@ -50,7 +50,7 @@ class LineDeduplicator:
         self._window_lines = self._window_bytes = 0
 
     def accepts(self, lines: bytes, now: float) -> bool:
-        """Whether the flow is slow enough for these lines to wait."""
+        """Return whether the flow is slow enough for these lines to wait."""
         count = lines.count(b"\n") + 1
         if now - self._window_start >= HOLD_S:
             self._window_start, self._window_lines, self._window_bytes = now, 0, 0
@@ -60,7 +60,7 @@ class LineDeduplicator:
         return is_small and self._window_lines <= FLOOD_LINES and self._window_bytes <= FLOOD_BYTES
 
     def add(self, source: Source, descriptor: int, lines: bytes, now: float) -> None:
-        """Let lines wait."""
+        """Add lines that wait."""
         for line in lines.split(b"\n"):
             self._add(source, descriptor, line, now)
 
@@ -79,7 +79,7 @@ class LineDeduplicator:
         self._last_number[source] = pending.number
 
     def pop_due(self, now: float) -> list[PendingLine]:
-        """Take out what has waited long enough."""
+        """Remove and return the lines that have waited long enough."""
         ready = []
         while self._pending and now - self._pending[0].since >= HOLD_S:
             pending = self._pending.popleft()
@@ -93,7 +93,7 @@ class LineDeduplicator:
         return ready
 
     def pop_all(self) -> list[PendingLine]:
-        """Take out everything."""
+        """Remove and return all lines."""
         pending = list(self._pending)
         self._pending.clear()
         self._by_text.clear()

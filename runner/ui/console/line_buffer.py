@@ -1,7 +1,6 @@
-"""Lines out of pieces of output: torn ones, unfinished ones, and those that redraw themselves.
+"""Line assembly from pieces of output, with unfinished lines and those that redraw themselves.
 
-Pure: whoever feeds it says what time it is. Everything that costs time per line is done only
-where a carriage return asks for it.
+Pure: the caller passes the time. Work per line is done only where there are carriage returns.
 """
 
 from __future__ import annotations
@@ -9,18 +8,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 SHOW_PARTIAL_AFTER_S = 1.0
-"""After so long a line without its end is worth seeing."""
+"""Time after which an unfinished line is shown."""
 
 
 @dataclass
 class _PartialLine:
-    """A line whose end has not come: `text` is what of it waits, its newest form if it has some."""
+    """An unfinished line: `text` is its pending part, or its newest form if it redraws itself."""
 
     text: bytes
     since: float
     is_redrawn: bool = False
     is_continuation: bool = False
-    """Its beginning was already handed out as a line of its own."""
+    """Its beginning was already returned as a line."""
 
     @property
     def latest(self) -> bytes:
@@ -28,14 +27,14 @@ class _PartialLine:
 
 
 class LineAssembler:
-    """The unfinished lines of many sources, each by a key of the caller's."""
+    """The unfinished lines of many sources, by a key of the caller's."""
 
     def __init__(self, max_line_bytes: int) -> None:
         self._max_line_bytes = max_line_bytes
         self._partial: dict[tuple[str, int], _PartialLine] = {}
 
     def feed(self, key: tuple[str, int], data: bytes, now: float) -> bytes | None:
-        """Take the next piece; return the lines it ends, joined by newlines, or None."""
+        """Add a piece; return the lines that it completes, joined by newlines, or None."""
         partial = self._partial.pop(key, None)
         if partial:
             data = partial.text + data
@@ -58,7 +57,7 @@ class LineAssembler:
         return complete
 
     def pop_overdue(self, now: float) -> list[tuple[tuple[str, int], bytes]]:
-        """Hand out what has waited long for its end; the rest will be a line of its own."""
+        """Return the lines unfinished for long; their rest becomes a line of its own."""
         lines = []
         for key, partial in self._partial.items():
             if (
@@ -71,12 +70,12 @@ class LineAssembler:
         return lines
 
     def defer(self, until: float) -> None:
-        """Count no waiting before `until`: what is missing may have been there, but not fetched."""
+        """Count waiting from `until` on: the rest may have been written, but not fetched."""
         for partial in self._partial.values():
             partial.since = max(partial.since, until)
 
     def pending(self, now: float) -> list[tuple[tuple[str, int], bytes]]:
-        """Return the newest form of every line that redraws itself or has waited long."""
+        """Return the newest form of each line that redraws itself or is unfinished for long."""
         return [
             (key, partial.latest)
             for key, partial in self._partial.items()
@@ -85,7 +84,7 @@ class LineAssembler:
         ]
 
     def pop_all(self) -> list[tuple[tuple[str, int], bytes]]:
-        """Hand out everything that will have no end; a bar that wiped itself away is nothing."""
+        """Return all unfinished lines; a progress bar that erased itself is none."""
         remaining = [
             (key, partial.latest)
             for key, partial in self._partial.items()
@@ -126,7 +125,7 @@ def _latest_forms(lines: bytes) -> bytes:
 
 
 def _drop_empty_first(lines: bytes) -> bytes | None:
-    """Drop the first of `lines` if it is but the end of one that was handed out."""
+    """Drop the first line if it is the empty end of one returned before."""
     lines = _latest_forms(lines) if b"\r" in lines else lines
     first, newline, others = lines.partition(b"\n")
     if first:

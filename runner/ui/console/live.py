@@ -1,8 +1,8 @@
-"""The console on a terminal: lines scroll by, and below them stands what is going on.
+"""The live console, for a terminal: lines scroll, and a status area stays below them.
 
-Each write takes the area away, adds its lines, and draws the area again, so that nothing of it
-stays among the lines. The cursor rests below the area, visible, in default colours: whoever dies,
-stops or takes over there finds a terminal in order.
+Each write erases the area, adds its lines, and draws the area again, so that no part of it remains
+among the lines. The cursor rests below the area, visible and in default colours, so that the
+terminal is in order whenever the process dies, stops or hands it over.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ if TYPE_CHECKING:
 WRITE_INTERVAL_S = 0.05
 REDRAW_INTERVAL_S = 0.125
 PROGRESS_INTERVAL_S = 1.0
-"""How often a line that redraws itself is shown anew."""
+"""The interval at which lines that redraw themselves are updated."""
 
 MAX_COLOUR_BACKLOG = 1 << 20
-"""When so many bytes wait, lines come without colours: a terminal takes twice as long for them."""
+"""With more bytes waiting, lines have no colours, which take a terminal twice as long."""
 
 DEFAULT_COLUMNS, DEFAULT_ROWS = 80, 24
-"""For terminals that do not know their size."""
+"""The size assumed for a terminal that reports none."""
 
 
 class Screen:
-    """The terminal as the thread that writes to it knows it."""
+    """The terminal's content, as known to the thread that writes to it."""
 
     def __init__(
         self, descriptor: int, area: StatusArea, clock: Callable[[], float] = time.monotonic
@@ -47,11 +47,11 @@ class Screen:
         self._next_redraw = 0.0
 
     def forget_drawn(self) -> None:
-        """Take what is on the screen for others': after Ctrl-Z they wrote below the area."""
+        """Leave the drawn area alone: after Ctrl-Z, other programs wrote below it."""
         self._drawn_rows = []
 
     def frame(self, data: bytes) -> bytes:
-        """Return what writes `data`, whole lines, above the area."""
+        """Return the bytes that write `data`, whole lines, above the area."""
         size = _terminal_size(self._descriptor)
         if self._clock() >= self._next_redraw or size != self._drawn_size or self._area.has_ended:
             self._next_redraw = self._clock() + REDRAW_INTERVAL_S
@@ -72,14 +72,14 @@ class Screen:
             return []
         try:
             return self._area.render(columns, rows)
-        except Exception:  # noqa: BLE001 (a broken picture must not cost a line)
+        except Exception:  # noqa: BLE001 (an error in the area must not lose a line)
             self._area.end()
             return []
 
     def _erase_sequence(self, columns: int) -> bytes:
-        """Wipe the area's rows; a terminal made narrower broke some of them in two.
+        """Return the bytes that erase the area's rows; a narrower terminal breaks some in two.
 
-        One by one: tmux would keep a screen that is wiped as a whole among what scrolled by.
+        Row by row: tmux would keep a screen erased as a whole in its scrollback.
         """
         rows = sum(max(1, -(-row.cells // columns)) for row in self._drawn_rows)
         return b"\r\x1b[K" + b"\x1b[A\x1b[2K" * rows if rows else b""
@@ -94,7 +94,7 @@ def _terminal_size(descriptor: int) -> tuple[int, int]:
 
 
 def _is_foreground(descriptor: int) -> bool:
-    """Whether the terminal is ours; in the background we would draw into another's screen."""
+    """Return whether this process is in the terminal's foreground, and so may draw."""
     try:
         return os.tcgetpgrp(descriptor) == os.getpgrp()
     except OSError:
@@ -102,10 +102,10 @@ def _is_foreground(descriptor: int) -> bool:
 
 
 class LiveConsole(Console):
-    """The console with a live area.
+    """The console with a status area.
 
-    The same line from many ranks within a fifth of a second is one line. A line that redraws
-    itself, or has had no end for a second, stands in the area until it ends.
+    Equal lines from many ranks within a fifth of a second become one line. A line that redraws
+    itself, or is unfinished for a second, is shown in the area until it ends.
     """
 
     def __init__(self, ranks: frozenset[int] | None, nodes: Sequence[str]) -> None:
@@ -119,27 +119,27 @@ class LiveConsole(Console):
         super().__init__(ranks)
 
     def message(self, text: str) -> None:
-        """Write our own lines, after what ranks wrote before; they may quote what a host said."""
+        """Write the runner's own lines after earlier lines of ranks; they may quote hosts."""
         data = self._styler.clean(encode_lines(text).replace(b"\r", b""))
         with self._lock:
             self._put_pending(self._deduplicator.pop_all())
             self._writers[plain.ERR].put(plain.ERR, data)
 
     def phase(self, text: str, elapsed_s: float = 0.0) -> None:
-        """Show what is going on, once it lasts."""
+        """Show the phase of the run, if it lasts."""
         self._area.phase(text, elapsed_s)
 
     def node_status(self, node: str, text: str) -> None:
-        """Show how a node is doing."""
+        """Show the state of a node."""
         self._area.node_status(node, text)
 
     def verdict(self, text: str) -> None:
-        """Take the area away for good and write the report in its place."""
+        """Replace the area by the report, permanently."""
         self._area.end()
         self.message(self._styler.style_report(text))
 
     def flush_ranks(self, deadline_s: float = 0.0) -> None:
-        """Write ranks' last lines, and take the area away for good."""
+        """Write ranks' last lines, and remove the area permanently."""
         with self._lock:
             self._put_partial_lines()
         self._area.end()
@@ -167,9 +167,9 @@ class LiveConsole(Console):
             screen.put(plain.ERR, b"")
 
     def _update_progress(self, now: float) -> None:
-        """Have lines without an end in the area: the new at once, their newest form now and then.
+        """Show unfinished lines in the area: new ones at once, their newest forms at intervals.
 
-        One that ended is among the lines above, and goes at once.
+        A finished line is among the lines above, and is removed at once.
         """
         shown = self._progress
         if now >= self._next_progress:
@@ -185,20 +185,18 @@ class LiveConsole(Console):
         )
 
     def _on_reader_gone(self, descriptor: int) -> None:
-        """There is no other place to say that nobody reads."""
+        """Do nothing: there is no other place for a message."""
 
     def _put_lines(self, node: str, rank: int, descriptor: int, lines: bytes) -> None:
         source, now = Source(node, rank), time.monotonic()
         lines = self._styler.clean(lines)
-        is_behind = self._writers[plain.ERR].waiting_bytes > 0  # what is held then would pile up
+        is_behind = self._writers[plain.ERR].waiting_bytes > 0  # lines held back would accumulate
         if self._has_many_ranks and not is_behind and self._deduplicator.accepts(lines, now):
             self._deduplicator.add(source, descriptor, lines, now)
             return
         self._put_pending(self._deduplicator.pop_all())
-        is_error, is_plain = (
-            descriptor == plain.ERR,
-            self._writers[plain.ERR].waiting_bytes > MAX_COLOUR_BACKLOG,
-        )
+        is_plain = self._writers[plain.ERR].waiting_bytes > MAX_COLOUR_BACKLOG
+        is_error = descriptor == plain.ERR
         prefix = self._styler.prefix(source, is_error=is_error, is_plain=is_plain)
         self._put_prefixed(prefix, plain.ERR, lines)
 

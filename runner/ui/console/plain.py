@@ -17,34 +17,34 @@ from runner.ui.console.line_buffer import LineAssembler
 from runner.ui.console.writer import Writer
 
 MAX_WAITING_BYTES = 8 << 20
-"""Bytes that may wait to be written."""
+"""The number of bytes that may wait to be written."""
 
 MAX_LINE_BYTES = 1 << 20
-"""A line without end is written in pieces of this size."""
+"""The size of the pieces in which an endless line is written."""
 
 TICK_S = 0.25
 
 OUT, ERR = 1, 2
 READER_GONE_NOTE = (
-    b"note: nobody reads our output any more; the run goes on, its files have all of it\n"
+    b"note: the output is no longer read; the run continues, and its log files are complete\n"
 )
 
 
 class Console:
-    """What a person sees: ranks' output on theirs, our own lines on standard error.
+    """Ranks' output on their own streams, and the runner's lines on standard error.
 
     A line that redraws itself with carriage returns (a progress bar) is shown in its last form.
-    One without an end is shown after a second, its rest as a line of its own.
+    An unfinished line is shown after a second, and its rest as a line of its own.
     """
 
     def __init__(
         self, ranks: frozenset[int] | None = None, reader_gone_note: bytes = READER_GONE_NOTE
     ) -> None:
-        """Begin to write.
+        """Start the writers.
 
         Args:
-            ranks: Whose output is shown; None for all.
-            reader_gone_note: What is said when nobody reads that any more.
+            ranks: The ranks whose output is shown; None for all.
+            reader_gone_note: The message when that output is no longer read.
         """
         self._ranks, self._reader_gone_note = ranks, reader_gone_note
         self._muted = False
@@ -57,30 +57,30 @@ class Console:
 
     @property
     def is_full(self) -> bool:
-        """Whether what waits is more than a console needs."""
+        """Whether more bytes wait than a console needs."""
         return self._waiting_bytes > MAX_WAITING_BYTES and not self._muted
 
     @property
     def reader_gone(self) -> bool:
-        """Whether nobody reads what the ranks write."""
+        """Whether the reader of the ranks' output is gone."""
         return self._writers[OUT].is_broken
 
     def message(self, text: str) -> None:
-        """Write our own lines."""
+        """Write lines of the runner's own."""
         self._writers[ERR].put(ERR, encode_lines(text))
 
     def phase(self, text: str, elapsed_s: float = 0.0) -> None:
-        """Note what is going on: "connecting", "running", "stopping"; and for how long already."""
+        """Note the phase ("connecting", "running", "stopping") and how long it has lasted."""
 
     def node_status(self, node: str, text: str) -> None:
-        """Note how a node is doing: "ready", "2 of 4 ranks", "lost"."""
+        """Note the state of a node: "ready", "2 of 4 ranks", "lost"."""
 
     def verdict(self, text: str) -> None:
         """Write the report that ends a run."""
         self.message(text)
 
     def rank_output(self, node: str, rank: int, stream: str, data: bytes) -> None:
-        """Write a rank's output, by whole lines; the rest waits for its end."""
+        """Write a rank's output by whole lines; an unfinished one waits for its end."""
         if self._ranks is not None and rank not in self._ranks:
             return
         descriptor = OUT if stream == "out" else ERR
@@ -90,11 +90,11 @@ class Console:
                 self._put_lines(node, rank, descriptor, lines)
 
     def mute(self) -> None:
-        """From now on drop ranks' output that would be too much; their files hold all of it."""
+        """Drop ranks' output from now on where it is too much; the log files are complete."""
         self._muted = True
 
     def reset_lines(self) -> None:
-        """Write unfinished last lines of an attempt, before another one follows it."""
+        """Write an attempt's unfinished last lines before the next attempt starts."""
         with self._lock:
             self._put_partial_lines()
         self._muted = False
@@ -105,7 +105,7 @@ class Console:
                 self._put_lines(node, rank, descriptor, partial)
 
     def flush_ranks(self, deadline_s: float = 0.0) -> None:
-        """Write unfinished last lines, and what waits before them, for `deadline_s` at most."""
+        """Write unfinished last lines and everything before them, in `deadline_s` at most."""
         with self._lock:
             self._put_partial_lines()
         deadline = time.monotonic() + deadline_s
@@ -116,7 +116,7 @@ class Console:
             time.sleep(0.005)
 
     def close(self, give_up: Callable[[], bool] = lambda: False) -> None:
-        """Write what waits, until it is written or the caller gives up."""
+        """Write everything that waits, until done or until the caller gives up."""
         self.flush_ranks()
         for writer in self._writers.values():
             writer.finish()
@@ -125,14 +125,14 @@ class Console:
 
     @property
     def _waiting_bytes(self) -> int:
-        # One that died of a mistake of ours waits for nothing; the run must not wait for it.
+        # A writer that died of a bug never empties its queue; the run must not wait for it.
         return max(
             writer.waiting_bytes if writer.is_alive else 0 for writer in self._writers.values()
         )
 
     def _open_writers(self) -> dict[int, Writer]:
-        # One writer where both are the same terminal or file, so that lines keep their order; two
-        # otherwise, so that a pipe nobody reads does not keep our own words back.
+        # One writer where both are the same terminal or file, so that lines keep their order; else
+        # two, so that a blocked pipe does not hold back messages.
         out = Writer(OUT, TICK_S, self._tick, self._on_reader_gone)
         same = os.path.samestat(*map(os.fstat, (OUT, ERR)))
         return {
@@ -147,7 +147,7 @@ class Console:
 
     def _put_overdue(self, descriptor: int) -> None:
         assembler, now = self._assemblers[descriptor], time.monotonic()
-        # Where a reader is slow, no more is fetched from the hosts.
+        # While a reader is slow, nothing more is fetched from the hosts.
         assembler.defer(
             now
             if self._waiting_bytes
@@ -172,5 +172,5 @@ class Console:
 
 
 def encode_lines(text: str) -> bytes:
-    """Return our own words as whole lines; nothing can fail to be written."""
+    """Return text as whole lines of bytes that can always be written."""
     return (text.rstrip("\n") + "\n").encode(errors="backslashreplace")

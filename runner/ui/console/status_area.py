@@ -1,6 +1,6 @@
-"""The live area: the phase, how long it lasts, each node's state, and lines that redraw themselves.
+"""The status area: phase, elapsed time, state of each node, and unfinished lines.
 
-Others set what is known; the thread that writes asks for a picture of it.
+Other threads set its content; the writer's thread renders it.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from runner.ui.console.status_render import Row
 
 SHOW_AFTER_S = 1.0
-"""What is over sooner needs no area."""
+"""A run shorter than this needs no area."""
 
 SCREEN_SHARE = 3
-"""The area takes one in so many of the terminal's rows, no more."""
+"""The area takes at most one in this many rows of the terminal."""
 
 
 class StatusArea:
-    """What is going on, in a few rows."""
+    """The content of the area, for any number of threads."""
 
     def __init__(
         self, nodes: Sequence[str], *, colour: bool, clock: Callable[[], float] = time.monotonic
@@ -36,30 +36,30 @@ class StatusArea:
         self._is_shown = self._has_ended = False
 
     def phase(self, text: str, elapsed_s: float = 0.0) -> None:
-        """Note what is going on from now on, or has for so many seconds."""
+        """Set the phase, and the seconds for which it has lasted."""
         text = _one_line(text)
         with self._lock:
             if text != self._phase:
                 self._phase, self._phase_began = text, self._clock() - elapsed_s
 
     def node_status(self, node: str, text: str) -> None:
-        """Note how a node is doing; "" is for one that has no part in this."""
+        """Set the state of a node; "" for one that does not take part."""
         with self._lock:
             self._states[node] = _one_line(text)
 
     def progress_lines(self, lines: list[tuple[Source, str]]) -> None:
-        """Note the newest form of unfinished lines."""
+        """Set the newest form of unfinished lines."""
         with self._lock:
             self._progress = sorted(lines, key=lambda line: line[0].rank)
 
     def end(self) -> None:
-        """Show nothing any more."""
+        """Hide the area from now on."""
         with self._lock:
             self._has_ended = True
 
     @property
     def has_ended(self) -> bool:
-        """Whether it was ended."""
+        """Whether the area was ended."""
         return self._has_ended
 
     def render(self, columns: int, rows: int) -> list[Row]:

@@ -1,4 +1,4 @@
-"""How the live area looks. Rich is imported here and nowhere else, for the first picture."""
+"""Rendering of the status area with Rich, which is imported for the first row."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from runner.ui.console.dedup import Source
 from runner.ui.node_names import TIMES_SIGN, fold_names_cached
 
 BAD_STATES = ("lost", "failed", "not reached", "unreachable", "refused")
-"""States that begin so are bad news."""
+"""The prefixes of states to highlight."""
 
 MAX_NAMES_CELLS = 24
-"""Cells that names of nodes take in a row of the area."""
+"""The width of nodes' names in a row of the area."""
 
 
 class Row(NamedTuple):
@@ -34,9 +34,9 @@ def compose_rows(
     progress: list[tuple[Source, str]],
     height: int,
 ) -> list[Text]:
-    """Return the area's rows: the phase, the states, and lines as there is room.
+    """Return the area's rows: the phase, the states, and the unfinished lines that fit.
 
-    One state of all stands beside the phase. Lines get what the states leave, and half at least.
+    A state shared by all nodes stands beside the phase. Lines get at least half of the rows.
     """
     states = [(fold_names_cached(tuple(nodes)), state) for nodes, state in groups]
     head = Text.assemble((phase or "running", "bold"), (f"  {_format_elapsed(elapsed_s)}", "dim"))
@@ -72,7 +72,7 @@ def _state_rows(states: list[tuple[str, str]], room: int) -> list[Text]:
 
 
 def _progress_rows(progress: list[tuple[Source, str]], room: int) -> list[Text]:
-    """Return a row for each rank; where that is too much, for each text, or for each node."""
+    """Return a row per rank; if these do not fit, per text, or else per node."""
     if room <= 0 or not progress:
         return []
     groups = [([source], text) for source, text in progress]
@@ -99,7 +99,7 @@ def _progress_rows(progress: list[tuple[Source, str]], room: int) -> list[Text]:
 def _group_lines(
     progress: list[tuple[Source, str]], *, by_text: bool
 ) -> list[tuple[list[Source], str]]:
-    """Group lines that are equal, or else those of a node, for which its first rank speaks."""
+    """Group equal lines, or else those of a node, of which the first rank's is shown."""
     groups: dict[str, tuple[list[Source], str]] = {}
     for source, text in progress:
         groups.setdefault(text if by_text else source.node, ([], text))[0].append(source)
@@ -113,7 +113,7 @@ def _sources_label(sources: list[Source]) -> str:
 
 
 def render_rows(texts: list[Text], width: int, *, colour: bool) -> list[Row]:
-    """Return rows as a terminal of that width takes them."""
+    """Return rows as bytes for a terminal of that width."""
     console = Console(
         file=io.StringIO(),
         width=width,

@@ -1,4 +1,4 @@
-"""Threads that write: nobody who has something to say waits for those who read it."""
+"""Writer threads, so that no caller waits for a slow reader."""
 
 from __future__ import annotations
 
@@ -11,20 +11,25 @@ from collections.abc import Callable
 from operator import itemgetter
 
 BATCH_BYTES = 1 << 18
-"""Bytes of small pieces that are written as one."""
+"""The number of bytes up to which small pieces are written together."""
 
 
 SUSPENDED_S = 1.5
-"""A wait so much too long means that the process was stopped (Ctrl-Z)."""
+"""A wait longer than planned by this means that the process was stopped (Ctrl-Z)."""
 
 
 class Writer:
     """A thread that writes to one file, or to two that are the same.
 
-    Every `every_s`, and never while it is held up in writing, it calls `tick`. What it is about
-    to write goes through `frame`. When the reader has left it calls `left`, once, and writes no
-    more. When a wait took far longer than it should it calls `stopped`: so did we all.
-    `idle_since` is when it last had nothing left to write, `is_broken` whether the reader has left.
+    It calls `tick` at every interval, but not while a write blocks, and passes data through
+    `frame`. When the reader is gone it calls `on_reader_gone` once, and writes no more. After a
+    wait much longer than planned it calls `on_suspended`.
+
+    Attributes:
+        waiting_bytes: The number of bytes not written yet.
+        waiting_pieces: The number of pieces not written yet.
+        idle_since: The time when everything was last written.
+        is_broken: Whether the reader is gone.
     """
 
     def __init__(
@@ -47,23 +52,23 @@ class Writer:
         self._thread = threading.Thread(target=self._run, daemon=True, name=f"fd {descriptor}")
 
     def start(self) -> None:
-        """Begin to write."""
+        """Start the thread."""
         self._thread.start()
 
     @property
     def is_alive(self) -> bool:
-        """Whether it still has something to write, or was not asked to end."""
+        """Whether the thread has not ended yet."""
         return self._thread.is_alive()
 
     def put(self, descriptor: int, data: bytes) -> None:
-        """Have data written, after all that was put before."""
+        """Queue data to be written after everything queued before."""
         with self._lock:
             self.waiting_bytes += len(data)
             self.waiting_pieces += 1
         self._queue.put((descriptor, data))
 
     def finish(self) -> None:
-        """End when everything is written."""
+        """End the thread when everything is written."""
         self._queue.put(None)
 
     def _run(self) -> None:
@@ -86,7 +91,7 @@ class Writer:
                 next_tick = time.monotonic() + self._interval_s
 
     def _next_batch(self) -> tuple[list[tuple[int, bytes]], bool]:
-        """Return what there is to write, up to some size, and whether that was the last."""
+        """Return the queued data, up to some size, and whether the end follows."""
         batch: list[tuple[int, bytes]] = []
         size = 0
         deadline = time.monotonic() + self._interval_s
@@ -112,7 +117,7 @@ class Writer:
                 view = view[os.write(descriptor, view) :]
             except BlockingIOError:
                 time.sleep(0.01)
-            except OSError:  # a reader such as `head` has left: the run goes on without it
+            except OSError:  # a reader such as `head` has ended: the run continues
                 self.is_broken = True
                 self._on_reader_gone(descriptor)
                 return

@@ -1,4 +1,4 @@
-"""What a pull brought home, in a few lines."""
+"""The report of a download: files, bytes and problems per node."""
 
 from __future__ import annotations
 
@@ -13,13 +13,12 @@ from runner.ui.node_names import fold_names
 
 
 def summary(results: Mapping[str, PullResult], folder: str) -> str:
-    """Return what came from where, and what did not; nodes with as many files as one."""
+    """Return what was and was not downloaded; nodes with equal counts share an entry."""
     total = sum(result.new_count for result in results.values())
     size = sum(result.fetched_bytes for result in results.values())
     if total:
-        lines = [
-            f"pulled {counted(total, 'file')}, {format_size(size)}, into {folder} ({_per_node_counts(results)})"
-        ]
+        counts = _per_node_counts(results)
+        lines = [f"pulled {counted(total, 'file')}, {format_size(size)}, into {folder} ({counts})"]
     elif any(result.existing_count for result in results.values()):
         lines = [
             f"nothing new; {counted(sum(e.existing_count for e in results.values()), 'file')} in {folder}"
@@ -30,15 +29,15 @@ def summary(results: Mapping[str, PullResult], folder: str) -> str:
         lines += [f"  {name}: {note}" for note in result.notes]
         if result.omitted_count:
             lines.append(
-                f"  {name}: {result.omitted_count:,} more are left out: too many for one pull"
+                f"  {name}: {result.omitted_count:,} more were left out: too many for one pull"
             )
         if (unnamed := result.failed_count - len(result.problems)) > 0:
-            lines.append(f"  {name}: {counted(unnamed, 'file')} more could not be had")
+            lines.append(f"  {name}: {counted(unnamed, 'file')} more could not be fetched")
     return "\n".join(lines)
 
 
 def problems(results: Mapping[str, PullResult]) -> Sequence[Problem]:
-    """Return every problem of every node, the advice with the last of each."""
+    """Return all problems of all nodes; the hint only with the last of each node."""
     merged = []
     for result in results.values():
         merged += [Problem(problem.subject, problem.message) for problem in result.problems[:-1]]
@@ -47,12 +46,12 @@ def problems(results: Mapping[str, PullResult]) -> Sequence[Problem]:
 
 
 def as_data(results: Mapping[str, PullResult]) -> dict[str, Any]:
-    """Return it as a program can read it."""
+    """Return the results as data for a program."""
     return {name: encode(result) for name, result in results.items()}
 
 
 def _per_node_counts(results: Mapping[str, PullResult]) -> str:
-    """Return whose files they are: `gpu[1-3] 4 each, gpu4 1`."""
+    """Return the number of files per node: `gpu[1-3] 4 each, gpu4 1`."""
     groups: dict[int, list[str]] = {}
     for name, result in results.items():
         groups.setdefault(result.new_count, []).append(name)

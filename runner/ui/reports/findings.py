@@ -1,4 +1,4 @@
-"""What the checks found, as a table: equal findings of many nodes as one."""
+"""The table of findings, with equal ones of many nodes merged."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from runner.ui.reports.columns import COLUMN_GAP, PIPE_WIDTH
 
 LEVEL_COLOURS = {Level.ERROR: BOLD + b";" + RED, Level.WARNING: YELLOW, Level.OK: GREEN}
 SEVERITY_ORDER = (Level.OK, Level.WARNING, Level.ERROR)
-"""The worst at the end: that is what stands above the prompt."""
+"""The order of the rows: the worst last, just above the prompt."""
 
 MAX_NAMES_WIDTH, MIN_TEXT_WIDTH = 20, 40
 """The column of nodes has this width at most, the text this one at least."""
 
 COMMAND_HINT = re.compile(r"((?:[^:/]+: )?)((?:sudo|ssh\S*|python|[~/]\S*[^\s:]) \S.*)")
-"""A line of a hint that is a command, perhaps after a few words and a colon."""
+"""A line of a hint that is a command, perhaps after some words and a colon."""
 
 QUOTE_PREFIX = "| "
-"""Begins a line of a hint that a program on the host has written."""
+"""The prefix of a hint's line that quotes a program on the host."""
 
 FindingsByCheck = Mapping[str, Sequence[Finding]]
 
 
 class Row(NamedTuple):
-    """Findings of one check that are equal but for their nodes."""
+    """Findings of one check that differ only in their nodes."""
 
     check: str
     level: Level
@@ -41,14 +41,14 @@ class Row(NamedTuple):
     hint: str
 
     def names(self, max_width: int) -> str:
-        """Return the nodes in at most so many characters, if that can be: the bad ones count."""
+        """Return the nodes, as a number if they are fine and their names are too long."""
         text = fold_names(self.nodes) or "all"
         fits = len(text) <= max_width or self.level is not Level.OK
         return text if fits else f"{len(self.nodes)} nodes"
 
 
 def errors(by_check: FindingsByCheck) -> list[Finding]:
-    """Return what a launch refuses for."""
+    """Return the findings for which a launch refuses."""
     return [
         finding
         for findings in by_check.values()
@@ -58,13 +58,13 @@ def errors(by_check: FindingsByCheck) -> list[Finding]:
 
 
 def warnings(by_check: FindingsByCheck) -> list[str]:
-    """Return what may go wrong, a sentence each, equal ones of many nodes as one."""
+    """Return a sentence per warning, with equal ones of many nodes merged."""
     warning_rows = (row for row in _rows(by_check) if row.level is Level.WARNING)
     return [f"{fold_names(row.nodes) or 'all'}: {row.message}" for row in warning_rows]
 
 
 def as_data(by_check: FindingsByCheck) -> list[dict[str, Any]]:
-    """Return it as a program can read it: a row per finding."""
+    """Return the findings as data for a program."""
     return [
         {
             "check": check,
@@ -86,7 +86,7 @@ def render(
     *,
     colour: bool = False,
 ) -> str:
-    """Return the table, what is fine first and the worst last, and the sum of it."""
+    """Return the table, with the worst findings last, and a summary."""
     rows = _rows(by_check)
     layout = _Layout.of_rows(rows, width, colour=colour)
     level_width = max((len(row.level.value) for row in rows), default=0)
@@ -98,7 +98,7 @@ def render(
 
 
 def _rows(by_check: FindingsByCheck) -> list[Row]:
-    """Return findings that are equal but for their nodes as one, the worst last."""
+    """Merge findings that differ only in their nodes, the worst last."""
     rows: list[Row] = []
     for check, findings in by_check.items():
         for level in SEVERITY_ORDER:
@@ -173,7 +173,7 @@ class _Layout:
         yield from (f"{margin}  {part}" for part in more)
 
     def _wrap(self, text: str, start: int) -> list[str]:
-        """Break at blanks only: what is broken elsewhere cannot be copied."""
+        """Break at blanks only, so that words can be copied."""
         room = max(self.width - start, MIN_TEXT_WIDTH)
         return textwrap.wrap(text, room, break_long_words=False, break_on_hyphens=False) or [""]
 
@@ -189,6 +189,8 @@ def _summary_line(rows: Sequence[Row], cluster: str, task: str) -> str:
         if counts[level]
     ]
     if not parts:
-        return f"{cluster}: all is well"
-    consequence = f"a launch of {task} would {'refuse or hang' if counts[Level.ERROR] else 'go on'}"
+        return f"{cluster}: no problems found"
+    consequence = (
+        f"a launch of {task} would {'refuse or hang' if counts[Level.ERROR] else 'continue'}"
+    )
     return f"{cluster}: {', '.join(parts)}; {consequence}"

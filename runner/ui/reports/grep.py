@@ -1,4 +1,4 @@
-"""Only the lines that match, of output that comes in pieces."""
+"""A filter for lines of output that match a pattern."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ OutputSink = Callable[[str, int, str, bytes], None]
 
 
 class GrepFilter:
-    """Passes on the whole lines of every rank that match a pattern.
+    """Passes on the whole lines of each rank that match a pattern.
 
     Attributes:
-        has_match: Whether any did.
+        has_match: Whether any line matched.
     """
 
     def __init__(self, pattern: re.Pattern[bytes], sink: OutputSink) -> None:
@@ -22,7 +22,7 @@ class GrepFilter:
         self._partial_lines: dict[tuple[str, int, str], bytes] = {}
 
     def feed(self, node: str, rank: int, stream: str, data: bytes) -> None:
-        """Take the next piece."""
+        """Filter the next piece of output."""
         *lines, rest = (self._partial_lines.get((node, rank, stream), b"") + data).split(b"\n")
         self._partial_lines[node, rank, stream] = rest
         matching = b"".join(line + b"\n" for line in lines if self._pattern.search(line))
@@ -31,7 +31,7 @@ class GrepFilter:
             self._sink(node, rank, stream, matching)
 
     def finish(self) -> None:
-        """Take what has no end for a line."""
+        """Filter unfinished lines."""
         for key, rest in self._partial_lines.items():
             if rest and self._pattern.search(rest):
                 self.has_match = True

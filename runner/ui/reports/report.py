@@ -1,4 +1,4 @@
-"""What a run says about itself: before it starts, when it is only tried, and at its end."""
+"""Reports of a run: its header, its dry run, its notices, and its end."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from runner.ui.node_names import fold_names
 from runner.ui.reports.columns import align
 
 WIDTH = 79
-"""Of our own sentences; tables and what ranks say take what they need."""
+"""The width of sentences; tables and quotations may be wider."""
 
 CARET_LINE = re.compile(r" *[~^]+")
-"""A line by which Python points at a part of the one above: long ones fill a screen."""
+"""A line of a traceback that only marks a part of the line above."""
 
 
 def launch_header(plan: Plan) -> str:
-    """Return what runs where, in a few lines."""
+    """Return the task, the nodes, the rendezvous and the code of a run."""
     lines = [
         f"run {plan.run_id}: {plan.task} on {plan.cluster}, {_size_text(plan)}, {plan.backend}",
         *_rendezvous_line(plan),
@@ -46,7 +46,7 @@ def launch_header(plan: Plan) -> str:
 
 
 def attempt_header(plan: Plan) -> str:
-    """Return what runs where in a later attempt: what may be new."""
+    """Return the parts of the header that may differ in a later attempt."""
     return "\n".join(
         [
             f"attempt {plan.attempt + 1}: {_size_text(plan)}",
@@ -67,7 +67,7 @@ def _node_lines(plan: Plan) -> list[str]:
 def relaunch_notice(
     number: int, max_attempts: int, reason: str, before: Spec, after: Spec, pause_s: float
 ) -> str:
-    """Return which attempt of how many follows, why, and on which nodes."""
+    """Return which attempt follows, why, and on which nodes."""
     removed, added = (
         [node.name for node in spec.nodes if node not in other.nodes]
         for spec, other in ((before, after), (after, before))
@@ -82,13 +82,13 @@ def relaunch_notice(
 
 
 def too_few_nodes(available: Sequence[str], needed: int) -> str:
-    """Return that no attempt follows for want of nodes."""
+    """Return that no attempt follows because nodes are missing."""
     names = f" ({fold_names(available)})" if available else ""
     return f"not relaunching: {counted(needed, 'node')} needed, {len(available)} available{names}"
 
 
 def _rendezvous_line(plan: Plan) -> list[str]:
-    """Return where the nodes meet, and why there, in a line; none where that is not on record."""
+    """Return the rendezvous endpoint and the reason for it; nothing if it is not on record."""
     reason = (
         f" ({plan.rendezvous_reason})" if plan.rendezvous_reason and len(plan.nodes) > 1 else ""
     )
@@ -96,7 +96,7 @@ def _rendezvous_line(plan: Plan) -> list[str]:
         return [f"  meeting at the etcd at {plan.etcd_endpoint}{reason}"]
     if plan.master_port:
         return [f"  meeting at {bracket_ipv6(plan.master_addr)}:{plan.master_port}{reason}"]
-    return ["  one node alone: its torchrun needs no address"] if len(plan.nodes) == 1 else []
+    return ["  single node: torchrun needs no address"] if len(plan.nodes) == 1 else []
 
 
 def _size_text(plan: Plan) -> str:
@@ -112,19 +112,19 @@ def _size_text(plan: Plan) -> str:
 
 
 def code_name(release: str, commit: str) -> str:
-    """Return which code runs, for a person: its release, and the commit where git knows one."""
+    """Return the name of the code: its release, and its commit if there is one."""
     if not commit:
         return f"release {release}"
-    changes = " and what was changed since" if commit.endswith("+") else ""
+    changes = " and later changes" if commit.endswith("+") else ""
     return f"release {release}, commit {commit[:12]}{changes}"
 
 
 def render_dry_run(plan: Plan, assumed: Sequence[str] = ()) -> str:
-    """Return, per node, the exact command, environment and folder, ready to paste."""
+    """Return the exact command, environment and folder of each node, ready to paste."""
     blocks = ["\n".join(f"# {line}" for line in launch_header(plan).splitlines())]
     if assumed:
         lines = [
-            "assumed, since no host was asked:",
+            "assumed, since no host was contacted:",
             *(f"  {assumption}" for assumption in assumed),
         ]
         blocks.append("\n".join(f"# {line}" for line in lines))
@@ -157,13 +157,15 @@ def _shell_script(plan: Plan, node_plan: NodePlan) -> str:
     if sidecar := _sidecar_command(node_plan):
         title += f"\n# (its etcd, for as long as the run; a launch starts and ends it)\n{sidecar}"
     setup_lines = [enter, *plan.setup] if plan.setup else [f"{enter} && \\"]
-    if node_plan.order.release:  # there is no code yet when a launch runs the setup, at home
+    if (
+        node_plan.order.release
+    ):  # a launch runs the setup in the home folder, before the code is there
         setup_lines = [*plan.setup, f"{enter} && \\"]
     return "\n".join([title, *setup_lines, f"{env} \\", command])
 
 
 def _sidecar_command(node_plan: NodePlan) -> str:
-    """Return what starts the run's server in the background, where it is this node's to run."""
+    """Return the command of the run's etcd, on the node that runs it."""
     service = node_plan.order.sidecar
     if service is None or service.node != node_plan.node:
         return ""
@@ -171,9 +173,9 @@ def _sidecar_command(node_plan: NodePlan) -> str:
 
 
 def started_again_notice(plan: Plan, cluster_selector: str) -> str:
-    """Return that a stop came too late: its hosts had begun the run once more."""
+    """Return that a stop came too late: the hosts had relaunched the run."""
     return (
-        f"run {plan.run_id}: the hosts had started it once more before they heard of the stop\n"
+        f"run {plan.run_id}: the hosts had relaunched it before they received the stop\n"
         f"  python -m runner stop --run {plan.run_id} {cluster_selector}"
     )
 
@@ -186,17 +188,21 @@ def detach_notice(
     is_stopping: bool = False,
     hub_unreachable: bool = False,
 ) -> str:
-    """Return what a user should know of a run that goes on without this controller.
+    """Return the notice about a run that continues without this controller.
 
-    `cluster_selector` are the words by which a verb finds its hosts; `hub_unreachable` is whether a
-    host cannot reach the hub.
+    Args:
+        plan: The run.
+        cluster_selector: The words by which a verb finds the hosts.
+        is_detached: Whether the run is detached.
+        is_stopping: Whether it is being stopped.
+        hub_unreachable: Whether a host cannot reach the hub.
     """
     run_flags = f"--run {plan.run_id} {cluster_selector}"
     lines = [f"run {plan.run_id} {'is being stopped' if is_stopping else 'goes on'}"]
     lines[0] += " without this terminal"
     if not is_detached and not is_stopping:
         time_left = format_duration(plan.nodes[0].order.disconnect_s)
-        lines[0] += f", for {time_left} unless somebody attaches"
+        lines[0] += f", for {time_left} unless you attach"
     if is_detached and not is_stopping and plan.nodes[0].order.relaunches_left:
         lines.append(f"  {_relaunch_note(plan, hub_unreachable=hub_unreachable)}")
     lines += [
@@ -207,22 +213,22 @@ def detach_notice(
 
 
 def _relaunch_note(plan: Plan, *, hub_unreachable: bool) -> str:
-    """Return what comes of a failure while nobody is attached."""
+    """Return what happens after a failure while no controller is attached."""
     voters, nodes = plan.nodes[0].order.voter_count, len(plan.nodes)
     if not voters or (hub_unreachable and nodes > 1):
         return (
-            "if it fails, it does not start once more by itself: the hosts have no port for that "
-            "between them (see cluster.master_port)"
+            "if it fails, it is not relaunched: the hosts have no port for that between them "
+            "(see cluster.master_port)"
         )
     if voters == 1:
-        return "if it fails, its host starts it once more"
+        return "if it fails, its host relaunches it"
     spares = counted(voters - nodes, "spare")
-    where = f"{spares} standing by" if voters > nodes else "no spare stands by"
+    where = f"{spares} standing by" if voters > nodes else "no spare node"
     needed = voters // 2 + 1
-    warning = "" if needed < voters else ": not when one of them is lost"
+    warning = "" if needed < voters else ", so not after the loss of one"
     return (
-        f"if it fails, the hosts start it once more ({where}), while {needed} of {voters} "
-        f"are in touch{warning}"
+        f"if it fails, the hosts relaunch it ({where}), as long as {needed} of {voters} "
+        f"are connected{warning}"
     )
 
 
@@ -235,17 +241,14 @@ def final_report(
     disconnect_s: float,
     cluster_selector: str,
 ) -> str:
-    """Return the verdict: how it ended, first failure, each node, and where the logs are.
-
-    `cluster_selector` is as in `detach_notice`.
-    """
+    """Return the verdict: the first failure, each node, the outcome, and the logs' folder."""
     lines: list[str] = []
     failure = verdict.first_failure
     if failure:
         lines += _first_failure(verdict, failure, diagnosis)
     elif verdict.stalled_s:
-        message = f"nothing of it had moved for {verdict.stalled_s:.0f} s"
-        lines.append(f"  {message}; where each rank was: {folder}/logs/NODE/stacks.out")
+        message = f"no rank had made progress for {verdict.stalled_s:.0f} s"
+        lines.append(f"  {message}; the stacks of all ranks: {folder}/logs/NODE/stacks.out")
     if verdict.exit_code != 0 or len(plan.nodes) <= MAX_LISTED_NODES:
         lines += align([_outcome_row(group, verdict) for group in _group_by_outcome(plan, verdict)])
     if verdict.membership_count > 1:
@@ -270,7 +273,7 @@ def final_report(
 
 
 def _past_attempts(verdict: Verdict, disconnect_s: float, retry_command: str) -> list[str]:
-    """Return why there was more than one attempt."""
+    """Return the past attempts and why each ended."""
     if not verdict.past_attempts:
         return []
     lines = [f"after {counted(len(verdict.past_attempts), 'relaunch', 'relaunches')}:"]
@@ -283,7 +286,7 @@ def _past_attempts(verdict: Verdict, disconnect_s: float, retry_command: str) ->
 
 
 MAX_LISTED_NODES = 8
-"""Up to so many nodes are listed one by one."""
+"""The number of nodes up to which each has a line of its own."""
 
 
 def _first_failure(verdict: Verdict, failure: Failure, diagnosis: Diagnosis | None) -> list[str]:
@@ -298,12 +301,12 @@ def _first_failure(verdict: Verdict, failure: Failure, diagnosis: Diagnosis | No
         if diagnosis.meaning:
             lines += _wrap("why", diagnosis.meaning) + _wrap("cure", diagnosis.remedy)
     if verdict.consequences > 0:
-        lines.append(f"  {counted(verdict.consequences, 'rank')} ended badly after it")
+        lines.append(f"  {counted(verdict.consequences, 'rank')} failed as a consequence")
     return lines
 
 
 def _failed_rank(failure: Failure) -> str:
-    if failure.reason.startswith(STALL_REASON):  # who saw it first says nothing
+    if failure.reason.startswith(STALL_REASON):  # the rank that reported it means nothing
         return ""
     return (
         f"{failure.node}: " if failure.rank is None else f"rank {failure.rank} on {failure.node} "
@@ -322,7 +325,7 @@ def _wrap(title: str, text: str) -> list[str]:
 
 
 def _group_by_outcome(plan: Plan, verdict: Verdict) -> list[list[NodePlan]]:
-    """Group nodes that fared alike, so that a report fits a screen; few nodes stay single."""
+    """Group nodes with equal outcomes, so that a report fits a screen; few stay single."""
     groups: dict[tuple[str, ...], list[NodePlan]] = {}
     for name, result in verdict.nodes.items():
         node_plan = plan.node(name)
@@ -334,7 +337,7 @@ def _group_by_outcome(plan: Plan, verdict: Verdict) -> list[list[NodePlan]]:
 
 
 def _outcome_row(group: Sequence[NodePlan], verdict: Verdict) -> tuple[str, str]:
-    """Return the names of nodes that fared alike, and how they did."""
+    """Return the names of nodes with the same outcome, and that outcome."""
     ranks = [rank for node_plan in group for rank in verdict.ranks_on(node_plan.node)]
     by_outcome: dict[str, list[int]] = {}
     for rank in ranks:
@@ -345,7 +348,7 @@ def _outcome_row(group: Sequence[NodePlan], verdict: Verdict) -> tuple[str, str]
     )
     if not by_outcome:
         is_unknown = group[0].node in verdict.unverified
-        text = "of unknown fate" if is_unknown else "none of its ranks was there in the end"
+        text = "outcome unknown" if is_unknown else "none of its ranks was left at the end"
     cleanup = _cleanup_note(verdict.nodes[group[0].node])
     per_node = " on each" if len(group) > 1 and cleanup.endswith(" killed") else ""
     return fold_names(node_plan.node for node_plan in group), f"{text}{cleanup}{per_node}"
@@ -363,7 +366,7 @@ def _cleanup_note(result: NodeResult) -> str:
 def _rank_outcome(verdict: Verdict, rank: int) -> str:
     end = verdict.ranks[str(rank)]
     if not end.started:
-        return "of unknown fate" if end.node in verdict.unverified else "never started"
+        return "outcome unknown" if end.node in verdict.unverified else "never started"
     return "succeeded" if end.code == 0 else describe_exit(end.code, end.signal)
 
 
@@ -372,7 +375,7 @@ def _agree_in_number(ranks: Sequence[int], outcome: str) -> str:
 
 
 def _state_text(verdict: Verdict) -> str:
-    """Return how it ended; what is stuck only in that a host is silent, may be well."""
+    """Return the state; a run that is stuck only because a host is unreachable may have ended."""
     survivors = any(result.survivors for result in verdict.nodes.values())
     if verdict.state != STUCK or survivors:
         return verdict.state
@@ -380,7 +383,7 @@ def _state_text(verdict: Verdict) -> str:
 
 
 def _unverified_lines(names: Sequence[str], disconnect_s: float, retry_command: str) -> list[str]:
-    message = "there is no proof that nothing is left"
+    message = "processes may be left"
     if not disconnect_s:
         return (
             [f"  {fold_names(names)}: {message}; when they answer again: {retry_command}"]
@@ -395,7 +398,7 @@ def _unverified_lines(names: Sequence[str], disconnect_s: float, retry_command: 
 
 
 def _group_neighbours(node_plans: Sequence[NodePlan]) -> list[list[NodePlan]]:
-    """Group neighbours that differ by nothing but name and ranks; few nodes stay single."""
+    """Group neighbours that differ only in name and ranks; few nodes stay single."""
     groups: list[list[NodePlan]] = []
     for node_plan in node_plans:
         last = groups[-1][-1] if groups else None

@@ -1,4 +1,4 @@
-"""The runs of a cluster as a table, and the end of one."""
+"""The table of runs, and the result of a stop."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ class Row:
     """One run.
 
     Attributes:
-        run_id: Its name.
+        run_id: Its id.
         task: Its task.
-        owner: Whose it is.
-        state: How far it is, or how it ended.
+        owner: The user who launched it.
+        state: Its progress or its outcome.
         age: Seconds since its launch, or since its end.
-        nodes: Those of its nodes that answered.
-        of: How many nodes it has.
-        gpus: How many GPUs it uses.
-        attempt: Which start of it this is, from 0.
-        ended: Whether it is over.
+        nodes: The nodes that answered.
+        of: The number of its nodes.
+        gpus: The number of GPUs it uses.
+        attempt: The number of its attempt, from 0.
+        ended: Whether it has ended.
     """
 
     run_id: str
@@ -50,7 +50,7 @@ class Row:
 
 @dataclass(frozen=True)
 class ForeignGpuUse:
-    """GPUs of a host that somebody uses outside the runs of the table."""
+    """GPUs of a host that are in use by processes outside the table's runs."""
 
     node: str
     gpus: tuple[int, ...]
@@ -59,7 +59,7 @@ class ForeignGpuUse:
 
 @dataclass(frozen=True)
 class Table:
-    """All that `ps` shows."""
+    """Everything that `ps` shows."""
 
     rows: Sequence[Row]
     foreign_gpu_use: Sequence[ForeignGpuUse]
@@ -67,7 +67,7 @@ class Table:
     unreadable_runs: Mapping[str, int]
 
     def as_data(self) -> dict[str, Any]:
-        """Return it as data for a program."""
+        """Return the result as data for a program."""
         return {
             "runs": [encode(row) for row in self.rows],
             "occupied": [encode(use) for use in self.foreign_gpu_use],
@@ -77,7 +77,7 @@ class Table:
 
 
 def rows(runs: Iterable[RemoteRun], *, all_: bool, clock_offsets: Mapping[str, float]) -> list[Row]:
-    """Return a row per run that is on, or per run; the youngest first."""
+    """Return a row per active run, or per run with `all_`; the youngest first."""
     table_rows = []
     for run in runs:
         info, seen = run.info, current_hosts(run.by_host)
@@ -106,9 +106,9 @@ def rows(runs: Iterable[RemoteRun], *, all_: bool, clock_offsets: Mapping[str, f
 
 
 def foreign_gpu_use(facts: Mapping[str, Facts], runs: Iterable[RemoteRun]) -> list[ForeignGpuUse]:
-    """Return the GPUs that processes hold which are none of these runs'.
+    """Return the GPUs in use by processes that belong to none of these runs.
 
-    Where a run uses GPUs, those of its owner, and of users we may not know, pass for its.
+    Where a run uses GPUs, processes of its owner and of unknown users count as the run's.
     """
     owners: dict[str, set[str]] = {}
     for run in runs:
@@ -141,13 +141,15 @@ def render(table: Table, *, all_: bool, width: int = UNLIMITED_WIDTH) -> str:
         lines = render_table(HEADERS, cells, max(width, MIN_WIDTH), ("TASK", "STATE", "NODES"))
     else:
         scope = " on the hosts that answered" if table.unreachable else ""
-        lines = [f"no runs{scope}" if all_ else f"nothing is running{scope} (--all: what ended)"]
+        lines = [
+            f"no runs{scope}" if all_ else f"nothing is running{scope} (--all shows ended runs)"
+        ]
     for use in table.foreign_gpu_use:
         gpus = ", ".join(map(str, use.gpus))
-        lines.append(f"{use.node}: GPU {gpus} in use by {', '.join(use.users)}, by no run here")
+        lines.append(f"{use.node}: GPU {gpus} in use by {', '.join(use.users)}, outside these runs")
     for name, count in table.unreadable_runs.items():
         if count:
-            lines.append(f"{name}: {count} of others, who do not let us look")
+            lines.append(f"{name}: {counted(count, 'run')} of other users, not readable")
     for name, problem in table.unreachable.items():
         lines.append(f"{name}: not asked: {problem.message}")
     return "\n".join(lines)
@@ -164,13 +166,13 @@ def _cells(row: Row) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class StopResult:
-    """What a stop came to.
+    """The result of a stop.
 
     Attributes:
         run_id: The run.
         cluster_selector: The words by which a verb finds its hosts.
-        verdict: How it ended.
-        leftovers: For each node how many processes are left, or why that is not known.
+        verdict: Its verdict.
+        leftovers: The number of processes left on each node, or why that is unknown.
     """
 
     run_id: str
@@ -180,22 +182,23 @@ class StopResult:
 
     @property
     def exit_code(self) -> int:
-        """0 when nothing is left anywhere, else 5."""
+        """0 if no process is left anywhere, else 5."""
         return 5 if any(self.leftovers.values()) else 0
 
     def as_data(self) -> dict[str, Any]:
-        """Return it as data for a program."""
+        """Return the result as data for a program."""
         return {"run_id": self.run_id, "state": self.verdict.state, "left": dict(self.leftovers)}
 
 
 def render_stop(stop: StopResult) -> str:
-    """Return what is left on each node, and what to do about it."""
+    """Return what is left on each node, and the next step."""
     rows = []
     for name, remaining in stop.leftovers.items():
         result = stop.verdict.nodes.get(name, NodeResult())
         killed = f", {result.killed} killed" if result.killed else ""
-        # Both keepers died, and there was no cgroup: who cleared its environment is not found.
-        found_by = "" if result.end_verified or remaining else ", by the run's mark"
+        # Supervisor and guardian died, and there was no cgroup: a process that cleared its
+        # environment is not found.
+        found_by = "" if result.end_verified or remaining else ", found by their environment"
         text = (
             f"{counted(remaining, 'process', 'processes')}{killed}{found_by}"
             if isinstance(remaining, int)
@@ -207,8 +210,8 @@ def render_stop(stop: StopResult) -> str:
         names = fold_names(name for name, remaining in stop.leftovers.items() if remaining)
         retry_command = f"python -m runner stop --run {stop.run_id} {stop.cluster_selector}"
         lines.append(
-            f"run {stop.run_id} may go on on {names}; once that can be asked: {retry_command}"
+            f"run {stop.run_id} may still run on {names}; when reachable again: {retry_command}"
         )
     else:
-        lines.append(f"run {stop.run_id}: nothing of it is left")
+        lines.append(f"run {stop.run_id}: no process is left")
     return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""Where the ranks of a run are: equal stacks as one, the odd ones first, and who waits for whom."""
+"""The report of ranks' stacks, with equal ones merged and the exceptions first."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from runner.ui.node_names import fold_names
 from runner.ui.reports.columns import align
 
 INNERMOST, OUTERMOST = 8, 3
-"""So many frames of a stack are shown."""
+"""The number of frames shown at either end of a stack."""
 
 
 def render(report: StackReport, unreachable: Sequence[Problem] = ()) -> str:
-    """Return the stacks of all ranks for a person; `unreachable` is what kept hosts from theirs."""
+    """Return the stacks of all ranks; `unreachable` are the problems of hosts without any."""
     lines = [printable(text)] if (text := summary(report)) else []
     for group in report.groups:
         lines += _group_lines(report, group)
@@ -30,7 +30,7 @@ def render(report: StackReport, unreachable: Sequence[Problem] = ()) -> str:
 
 
 def as_data(run_id: str, report: StackReport, unreachable: Sequence[Problem]) -> dict[str, Any]:
-    """Return it as a program can read it."""
+    """Return the report as data for a program."""
     return {
         "run_id": run_id,
         "says": summary(report),
@@ -70,12 +70,12 @@ def _location(frame: Frame) -> str:
 
 
 class StallReporter:
-    """Tells a person of a run in which nothing moves, once the stacks of all its hosts are here.
+    """Reports a stalled run, once the stacks of all its hosts have arrived.
 
     Args:
         plan: The run.
-        say: Says something to the person.
-        stacks: Returns what stands in a node's log `stacks` so far.
+        message: Shows a message.
+        read_stacks: Returns the content of a node's log `stacks`.
     """
 
     def __init__(
@@ -87,21 +87,21 @@ class StallReporter:
         self._is_reported = False
 
     def on_event(self, event: Event) -> None:
-        """Take what happened."""
+        """Handle an event."""
         body = event.body
         if isinstance(body, Stalled):
             self._stalled[event.node] = body
         elif isinstance(body, ProgressResumed) and self._stalled:
             self._stalled.clear()
             if self._is_reported:
-                self._message(f"the run moves again ({event.node} saw it first)")
+                self._message(f"the run makes progress again (first seen on {event.node})")
             self._is_reported = False
         elif isinstance(body, Ended):
             self._ended_nodes.add(event.node)
         self.report_if_complete()
 
     def report_if_complete(self) -> None:
-        """Show where all ranks are, if all that is known by now."""
+        """Show the stacks of all ranks if they are complete."""
         nodes = [share.node for share in self._plan.nodes if share.node not in self._ended_nodes]
         if self._is_reported or not self._stalled or not set(nodes) <= self._stalled.keys():
             return
@@ -118,12 +118,12 @@ class StallReporter:
                 stacks_by_node[node] = dumps[-1].stacks
         self._is_reported = True
         first = next(iter(self._stalled.values()))
-        consequence = "; the run is stopped for it" if first.stops_run else ""
+        consequence = "; the run is being stopped" if first.stops_run else ""
         self._message(f"no progress on any rank for {first.seconds:.0f} s{consequence}")
         unreachable = [Problem(node, s.problem) for node, s in self._stalled.items() if s.problem]
         self._message(render(group_run_stacks(self._plan, stacks_by_node), unreachable))
 
     def on_log(self, source: str) -> None:
-        """Take that a log came on."""
+        """Handle new content of a log."""
         if source == STACKS_LOG:
             self.report_if_complete()

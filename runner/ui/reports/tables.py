@@ -1,4 +1,4 @@
-"""What the verbs print: answers of many hosts, the equal ones as one."""
+"""Tables that verbs print, with equal rows of many hosts merged."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class PushResult:
-    """What a deploy did.
+    """The result of a deploy.
 
     Attributes:
         release: The hash of the release.
-        commit: The commit it was made from, "+" added when files differ; "" without git.
-        files: How many files it has.
-        size: Their bytes.
-        seconds: How long the hosts took that lacked it, from the offer to the last one's end.
+        commit: The commit it was made from, with "+" if files differ; "" without git.
+        files: The number of its files.
+        size: Their size in bytes.
+        seconds: The duration of the push to all hosts that lacked it.
         sent: Bytes sent, by node; None for one that had the release.
     """
 
@@ -39,13 +39,13 @@ class PushResult:
 
 @dataclass(frozen=True)
 class CleanResult:
-    """What is gone from one host, or would be.
+    """What was removed from one host, or would be.
 
     Attributes:
-        runs: Their ids.
-        releases: Their hashes.
-        kept: Runs that are old enough, and in use.
-        size: Bytes on its disk.
+        runs: The ids of runs.
+        releases: The hashes of releases.
+        kept: Runs that are old enough, but in use.
+        size: Bytes on the host's disk.
     """
 
     runs: tuple[str, ...]
@@ -55,7 +55,7 @@ class CleanResult:
 
     @staticmethod
     def from_reply(reply: Mapping[str, Any]) -> CleanResult:
-        """Return what a host said."""
+        """Return the result in a host's reply."""
         return CleanResult(
             tuple(reply["runs"]),
             tuple(reply["releases"]),
@@ -65,7 +65,7 @@ class CleanResult:
 
 
 def render_clean(results: Mapping[str, CleanResult], *, dry_run: bool) -> str:
-    """Return what went from where, hosts with the same as one; the names when nothing did yet."""
+    """Return what was removed, with equal hosts merged; all names if it is a dry run."""
     lines = []
     for result, names in _group_names(
         results.items(), lambda item: replace(item[1], size=0), lambda item: item[0]
@@ -73,7 +73,7 @@ def render_clean(results: Mapping[str, CleanResult], *, dry_run: bool) -> str:
         removed = (
             f"{counted(len(result.runs), 'run')} and {counted(len(result.releases), 'release')}"
         )
-        verb = "would go" if dry_run else "removed"
+        verb = "would be removed" if dry_run else "removed"
         in_use = f"; in use: {', '.join(result.kept)}" if result.kept else ""
         size = format_size(sum(results[name].size for name in names))
         freed = f"{size}{' in all' if len(names) > 1 else ''}"
@@ -85,7 +85,7 @@ def render_clean(results: Mapping[str, CleanResult], *, dry_run: bool) -> str:
 
 
 def render_push(result: PushResult) -> str:
-    """Return which release is where."""
+    """Return which hosts had the release, and which received it."""
     contents = f"{counted(result.files, 'file')}, {format_size(result.size)}"
     title = f"{code_name(result.release, result.commit)}\n  {contents}"
     rows = [
@@ -98,7 +98,7 @@ def render_push(result: PushResult) -> str:
 
 
 def render_answers(results: Iterable[CommandResult]) -> str:
-    """Return every answer, hosts with the same one as one."""
+    """Return the outcome on each host, with equal ones merged."""
     blocks = []
     for (status, text), names in _group_names(
         results,
@@ -112,7 +112,7 @@ def render_answers(results: Iterable[CommandResult]) -> str:
 
 
 def as_data(results: Iterable[CommandResult]) -> dict[str, Any]:
-    """Return the same for a program."""
+    """Return the results as data for a program."""
     return {
         result.node: {
             "code": result.exit_code,
@@ -126,7 +126,7 @@ def as_data(results: Iterable[CommandResult]) -> dict[str, Any]:
 
 
 def exit_code(results: Iterable[CommandResult], signum: int = 0) -> int:
-    """Return ours: 5 for what may be left of a stop, 4 for a lost host, 1 for a failure."""
+    """Return the exit code: 5 if processes may be left, 4 for a lost host, 1 for a failure."""
     codes = [128 + signum if signum else 0]
     for result in results:
         is_lost = result.problem.startswith("lost")
@@ -143,7 +143,7 @@ EXIT_LOST, EXIT_NOT_STOPPED = 4, 5
 
 
 def render_origins(values: Iterable[Origin]) -> str:
-    """Return per value what it is, who set it, and whom that overrode."""
+    """Return each value, the place that sets it, and the places it overrides."""
     blocks = []
     for origin in values:
         blocks.append(f"{origin.key}: {origin.problem or origin.value}")
@@ -164,7 +164,7 @@ def _status_text(result: CommandResult) -> str:
     return f": exit {result.exit_code}" if result.exit_code else ""
 
 
-DROPPED_NOTE = "[the rest of its output is dropped]"
+DROPPED_NOTE = "[the rest of the output was dropped]"
 
 
 def _output_text(result: CommandResult) -> str:
@@ -179,7 +179,7 @@ K = TypeVar("K", bound=Hashable)
 def _group_names(
     items: Iterable[T], key: Callable[[T], K], name: Callable[[T], str]
 ) -> list[tuple[K, list[str]]]:
-    """Return the names of items with the same key, in the order in which keys first come."""
+    """Group the names of items by key, in the order of each key's first item."""
     groups: dict[K, list[str]] = {}
     for item in items:
         groups.setdefault(key(item), []).append(name(item))

@@ -378,7 +378,7 @@ def test_equal_findings_are_one_line() -> None:
     )
     assert [one.node for one in findings.errors(found)] == ["gpu4"]
     assert findings.warnings(found) == ["all: mixed"]
-    assert findings.render({}, "lab", "train").endswith("lab: all is well")
+    assert findings.render({}, "lab", "train").endswith("lab: no problems found")
     assert findings.as_data(found)[1] == {
         "check": "torch",
         "level": "error",

@@ -209,7 +209,7 @@ def test_reader_that_left_is_told_once_and_not_missed(out: Pipe, err: Pipe) -> N
     shown.close()
 
     assert sorted(err.text().splitlines()) == [
-        "note: nobody reads our output any more; the run goes on, its files have all of it",
+        "note: the output is no longer read; the run continues, and its log files are complete",
         "run succeeded",
     ]
 

@@ -23,8 +23,8 @@ def test_a_few_lines_say_what_came() -> None:
     assert download.summary(pulled, "runs/x") == (
         "pulled 12 files, 3.4 MB, into runs/x (gpu[1-2] 5 each, gpu3 2)\n"
         "  gpu1: pipe: is neither\n"
-        "  gpu2: 1,200 more are left out: too many for one pull\n"
-        "  gpu3: 3 files more could not be had"
+        "  gpu2: 1,200 more were left out: too many for one pull\n"
+        "  gpu3: 3 files more could not be fetched"
     )
 
 

@@ -122,7 +122,7 @@ def test_many_lost_hosts_are_one_line() -> None:
 
     assert told(verdict, made).startswith(
         "  n[0-8]  ranks 0-8 ended unseen\n"
-        "  n[0-8]: there is no proof that nothing is left; where they are up, their "
+        "  n[0-8]: processes may be left; where they are up, their "
         "supervisors stop the run within 15 s of losing us\n"
     )
 
@@ -143,7 +143,7 @@ def test_failure_shows_the_last_lines_of_the_first() -> None:
         "first failure: rank 3 on b exited with 77\n"
         "  | Traceback:\n"
         "  |   boom\n"
-        "  2 ranks ended badly after it\n"
+        "  2 ranks failed as a consequence\n"
         "  a  rank 0 was killed by SIGTERM; rank 1 was killed by SIGKILL"
         "; 0 processes left, 2 killed\n"
         "  b  rank 2 succeeded; rank 3 exited with 77; 0 processes left\n"
@@ -198,7 +198,7 @@ def test_failure_of_torchrun_shows_its_own_output() -> None:
     assert told(verdict, a_program_err=["unrecognized arguments: --x"]).splitlines()[:4] == [
         "first failure: a: torchrun exited with 1",
         "  | unrecognized arguments: --x",
-        "  1 rank ended badly after it",
+        "  1 rank failed as a consequence",
         "  a  rank 0 was killed by SIGTERM; rank 1 ended unseen; 0 processes left",
     ]
 
@@ -218,10 +218,10 @@ def test_lost_host_is_named_with_what_becomes_of_it() -> None:
 
     assert told(verdict) == (
         "first failure: b: nothing was heard from it for 15 s\n"
-        "  2 ranks ended badly after it\n"
+        "  2 ranks failed as a consequence\n"
         "  a  ranks 0-1 were killed by SIGTERM; 0 processes left\n"
         "  b  ranks 2-3 ended unseen\n"
-        "  b: there is no proof that nothing is left; if it is up, its supervisor stops "
+        "  b: processes may be left; if it is up, its supervisor stops "
         "the run within 15 s of losing us\n"
         f"run {RUN_ID} lost after 30.0 s\n"
         "  logs: runs/0314/logs"
@@ -264,7 +264,7 @@ def test_stuck_run_names_hosts_and_processes() -> None:
     assert told(verdict) == (
         "  a  ranks 0-1 succeeded\n"
         "  b  ranks 2-3 ended unseen\n"
-        "  b: there is no proof that nothing is left; if it is up, its supervisor stops "
+        "  b: processes may be left; if it is up, its supervisor stops "
         "the run within 15 s of losing us\n"
         "  a: cannot be killed: PID 41, 42\n"
         f"run {RUN_ID} stuck after 40.0 s\n"
@@ -345,7 +345,7 @@ def test_a_run_that_hung_when_it_was_stopped_says_so() -> None:
     ends = ranks(None, None, None, None, signals=dict.fromkeys(range(4), TERM))
     nodes = {"a": DONE, "b": DONE}
     text = told(Verdict("stopped", 130, 400.0, stalled_s=300.4, nodes=nodes, ranks=ends))
-    assert "nothing of it had moved for 300 s; where each rank was: " in text
+    assert "no rank had made progress for 300 s; the stacks of all ranks: " in text
     assert "/logs/NODE/stacks.out" in text
 
 
@@ -364,7 +364,7 @@ def test_the_attempts_before_the_last_are_told() -> None:
         "after 2 relaunches:\n"
         "  attempt 1 on a,b, 20.0 s: lost b (silent)\n"
         "  attempt 2 on a,c, 4.0 s: rank 1 on c exited with 3\n"
-        "  b: there is no proof that nothing is left; if it is up, its supervisor stops the run "
+        "  b: processes may be left; if it is up, its supervisor stops the run "
         "within 15 s of losing us\n"
         f"run {RUN_ID} succeeded after 1 m 05 s\n"
     ) in told(verdict)
