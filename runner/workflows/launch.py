@@ -30,8 +30,8 @@ from runner.core.model.spec import Spec
 from runner.core.outcome.verdict import STOPPED, Verdict, fold_events
 from runner.core.planning.build_plan import build_plan
 from runner.core.protocol.remote_files import OUTPUT
-from runner.core.relaunch.handover import relaunch_context, run_info
-from runner.core.relaunch.voters import AttemptOrders, assign_voters
+from runner.core.relaunch.handover import AttemptOrders, relaunch_context, run_info
+from runner.core.relaunch.voters import assign_voters
 from runner.ui.console.factory import open_console
 from runner.ui.reports import report
 from runner.workflows.code import open_code_source

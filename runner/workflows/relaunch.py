@@ -16,6 +16,7 @@ from runner.core.model.run_info import PastAttempt
 from runner.core.model.spec import Node, Spec
 from runner.core.outcome.verdict import Verdict
 from runner.core.relaunch import policy
+from runner.core.relaunch.losses import Losses, classify_losses, may_relaunch, past_attempt
 from runner.ui.reports import report
 from runner.workflows.host_pool import HostPool
 
@@ -72,7 +73,7 @@ class Relauncher:
             if upcoming:
                 return upcoming
         self._port_just_retried = False
-        if not spec.relaunch.max or not policy.may_relaunch(spec, verdict):
+        if not spec.relaunch.max or not may_relaunch(spec, verdict):
             return None
         if len(self.past_attempts) >= spec.relaunch.max:
             return None
@@ -83,12 +84,12 @@ class Relauncher:
     ) -> PlannedAttempt | None:
         """Wait for the pause, and find nodes; `former_nodes` took part in the last attempt."""
         plan = monitor.plan
-        losses = policy.classify_losses(plan, monitor.timed_events)
+        losses = classify_losses(plan, monitor.timed_events)
         new_spec = policy.next_spec(spec, losses.excluded, losses.suspected)
         if new_spec is None:
             self._report_too_few(spec, losses.excluded)
             return None
-        past_attempts = (*self.past_attempts, policy.past_attempt(plan, verdict))
+        past_attempts = (*self.past_attempts, past_attempt(plan, verdict))
         pause_s = policy.relaunch_delay_s(spec, len(past_attempts))
         number = plan.attempt + 2
         total = spec.relaunch.max + 1 + self._port_retries
@@ -111,7 +112,7 @@ class Relauncher:
         return upcoming
 
     def _choose_usable_nodes(
-        self, attempt: int, former_nodes: set[str], losses: policy.Losses, spec: Spec
+        self, attempt: int, former_nodes: set[str], losses: Losses, spec: Spec
     ) -> PlannedAttempt | None:
         """Return the attempt on usable nodes; `former_nodes` took part in earlier ones."""
         excluded = set(losses.excluded)

@@ -1,136 +1,20 @@
-"""Relaunch policy: whether another attempt follows, on which nodes, and after which pause."""
+"""Relaunch policy: which reasons allow another attempt, on which nodes, and after which pause."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Collection, Dict, FrozenSet, Iterable, List, NamedTuple, Optional, Tuple
+from typing import Collection, Optional
 
-from runner.core.model.plan import Plan
-from runner.core.model.run_info import PastAttempt
 from runner.core.model.spec import Spec
-from runner.core.outcome.exits import SIGNAL_EXIT_BASE
-from runner.core.outcome.first_failure import lost_nodes
-from runner.core.outcome.results import TimedEvent
 from runner.core.outcome.stacks import STALL_REASON
-from runner.core.outcome.verdict import LOST, Verdict, fold_events
-from runner.core.protocol.events import (
-    Ended,
-    EndUnverified,
-    PeerDeparted,
-    PortTaken,
-    ProgramStarted,
-)
-from runner.core.protocol.states import State
 
 MAX_BACKOFF_S = 300.0
 """The longest pause between two attempts."""
 
 
-class Losses(NamedTuple):
-    """What an attempt cost.
-
-    Attributes:
-        excluded: Why each node takes no part any more: it could not start, or did not prove that
-            nothing of the attempt is left there.
-        suspected: Nodes that were lost but proved it, and the one that failed first.
-    """
-
-    excluded: Dict[str, str]
-    suspected: FrozenSet[str] = frozenset()
-
-
-def classify_losses(plan: Plan, timed_events: Iterable[TimedEvent]) -> Losses:
-    """Return the nodes that take no part in the next attempt, or only if there is no other.
-
-    Args:
-        plan: The plan of the attempt that failed.
-        timed_events: The events of that attempt.
-    """
-    history = sorted(timed_events, key=lambda timed: timed.at)
-    lost = lost_nodes(plan, history)
-    excluded: Dict[str, str] = {}
-    departed: Dict[str, str] = {}  # the run continued without them
-    verified = set()
-    started = {
-        timed.event.node for timed in history if isinstance(timed.event.body, ProgramStarted)
-    }
-    for timed in history:
-        name, body = timed.event.node, timed.event.body
-        if isinstance(body, PeerDeparted):
-            departed[body.peer] = body.reason
-            verified.discard(body.peer)
-        elif isinstance(body, ProgramStarted):  # perhaps again
-            for reasons in (excluded, departed):
-                reasons.pop(name, None)
-        elif isinstance(body, EndUnverified):
-            excluded[name] = body.reason
-        elif isinstance(body, Ended) and body.state is State.FAILED and name not in started:
-            excluded[name] = body.reason or "its program could not be started"
-        elif isinstance(body, Ended) and (body.survivors or not body.verified):
-            excluded[name] = "something of the run may be left there"
-        elif isinstance(body, Ended):
-            verified.add(name)
-            departed.pop(name, None)
-    excluded = {
-        **departed,
-        **excluded,
-        **{name: reason for name, reason in lost.items() if name not in verified},
-    }
-    suspected = {*lost, *_first_to_fail(plan, history)} - excluded.keys()
-    return Losses(excluded, frozenset(suspected))
-
-
-def _first_to_fail(plan: Plan, history: List[TimedEvent]) -> Tuple[str, ...]:
-    """Return the node that failed first, if that was its fault."""
-    first_failure = fold_events(plan, history, 0.0).first_failure
-    port_taken = any(isinstance(timed.event.body, PortTaken) for timed in history)
-    if first_failure is None or port_taken:
-        return ()
-    is_stall = first_failure.reason.startswith(STALL_REASON)  # it shows on every node
-    return () if is_stall else (first_failure.node,)
-
-
-def may_relaunch(spec: Spec, verdict: Verdict) -> bool:
-    """Return whether the end of an attempt allows another one.
-
-    It does not if a user wanted the end, or if processes of the attempt survived SIGKILL.
-    """
-    first_failure = verdict.first_failure
-    if first_failure is None or verdict.exit_code >= SIGNAL_EXIT_BASE:
-        return False
-    if any(result.survivors for result in verdict.nodes.values()):
-        return False
-    return allows_relaunch(spec, first_failure.reason)
-
-
 def allows_relaunch(spec: Spec, reason: str) -> bool:
     """Return whether an attempt that stopped for `reason` may be followed by another one."""
     return spec.relaunch_on_stall or not reason.startswith(STALL_REASON)
-
-
-def failure_reason(verdict: Verdict) -> str:
-    """Return why an attempt ended, in a few words."""
-    first_failure = verdict.first_failure
-    if first_failure is None:
-        return verdict.state
-    if first_failure.reason.startswith(STALL_REASON):
-        return first_failure.reason
-    if verdict.state == LOST:
-        return f"lost {first_failure.node} ({first_failure.reason})"
-    who = (
-        f"{first_failure.node}:"
-        if first_failure.rank is None
-        else f"rank {first_failure.rank} on {first_failure.node}"
-    )
-    return f"{who} {first_failure.reason}"
-
-
-def past_attempt(plan: Plan, verdict: Verdict) -> PastAttempt:
-    """Return the record of an attempt that another one follows."""
-    nodes = tuple(node_plan.node for node_plan in plan.nodes)
-    return PastAttempt(
-        plan.attempt, nodes, failure_reason(verdict), verdict.seconds, verdict.unverified
-    )
 
 
 def next_spec(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Collection, Dict, List, Mapping, Tuple
+from dataclasses import replace
+from typing import List, Mapping, Tuple
 
 from runner.core.model.facts import Facts
 from runner.core.model.order import Hub, Order
@@ -11,42 +11,7 @@ from runner.core.model.plan import Plan
 from runner.core.model.spec import Node, Spec
 from runner.core.planning import addresses
 from runner.core.protocol.paths import RunPaths
-
-
-@dataclass(frozen=True)
-class Voter:
-    """A node that takes part in the election of an attempt.
-
-    Attributes:
-        node: Its name.
-        addr: Its address on the training network, numeric.
-        port: The TCP port of its election; 0 if it is the only voter.
-    """
-
-    node: str
-    addr: str = ""
-    port: int = 0
-
-
-@dataclass(frozen=True)
-class AttemptOrders:
-    """The plan of an attempt, with the supervisors that may relaunch the run after it.
-
-    Attributes:
-        plan: The plan, with the voters in its orders.
-        standby: The orders of the spares.
-        voters: See `RelaunchContext`; () where the hosts cannot decide without a controller.
-    """
-
-    plan: Plan
-    standby: Dict[str, Order]
-    voters: Tuple[Voter, ...]
-
-    @property
-    def orders(self) -> Dict[str, Order]:
-        """The order of every supervisor, by node."""
-        planned = {node_plan.node: node_plan.order for node_plan in self.plan.nodes}
-        return {**planned, **self.standby}
+from runner.core.relaunch.handover import AttemptOrders, Voter
 
 
 def assign_voters(
@@ -117,8 +82,3 @@ def _standby_order(template: Order, node: Node, facts: Facts) -> Order:
         stop_on_stall=False,
         metrics=(),
     )
-
-
-def has_quorum(voters: Collection[Voter], present: Collection[str]) -> bool:
-    """Return whether more than half of the voters are present: no two leaders can have that."""
-    return 2 * len({voter.node for voter in voters} & set(present)) > len(voters)

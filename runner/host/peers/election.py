@@ -22,14 +22,8 @@ from runner.core.model.facts import Facts, FactsRequest
 from runner.core.model.order import Order
 from runner.core.model.run_info import PastAttempt
 from runner.core.protocol.timing import HEARTBEAT_S, KILL_TIMEOUT_S
-from runner.core.relaunch.handover import (
-    AttemptEnd,
-    NextAttempt,
-    RelaunchContext,
-    plan_next_attempt,
-)
+from runner.core.relaunch.handover import AttemptEnd, NextAttempt, RelaunchContext, has_quorum
 from runner.core.relaunch.policy import relaunch_delay_s
-from runner.core.relaunch.voters import has_quorum
 from runner.host.peers.connection import Identity, PeerConnection
 from runner.host.peers.election_links import MAX_PLAN_BYTES, Followers, LeaderSearch
 from runner.host.peers.facts_child import TIMEOUT_MARGIN_S, FactsChild
@@ -277,6 +271,9 @@ class LeaderElection:
         self._adopt(next_attempt)
 
     def _plan(self, end: AttemptEnd, facts: Mapping[str, Facts]) -> NextAttempt:
+        # Imported here since only a leader needs the planner.
+        from runner.core.relaunch.next_attempt import plan_next_attempt  # noqa: PLC0415
+
         missing = self._missing_quorum(facts.keys())
         if missing:
             raise NotReady([Problem("", missing)])

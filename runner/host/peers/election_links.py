@@ -10,7 +10,7 @@ import socket
 import time
 from typing import Any, Collection, Dict, Optional, Tuple
 
-from runner.core.relaunch.voters import Voter
+from runner.core.relaunch.handover import Voter
 from runner.host.peers.connection import (
     CLIENT,
     Identity,

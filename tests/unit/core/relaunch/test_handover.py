@@ -15,13 +15,16 @@ from runner.core.model.run_info import PastAttempt
 from runner.core.model.spec import Node, Relaunch, Spec
 from runner.core.planning.build_plan import build_plan
 from runner.core.relaunch.handover import (
+    AttemptOrders,
     NextAttempt,
     RelaunchContext,
-    plan_next_attempt,
+    Voter,
+    has_quorum,
     relaunch_context,
     run_info,
 )
-from runner.core.relaunch.voters import AttemptOrders, Voter, assign_voters, has_quorum
+from runner.core.relaunch.next_attempt import plan_next_attempt
+from runner.core.relaunch.voters import assign_voters
 from runner.core.secret import Secret
 from tests.golden.builders import facts, spec
 

@@ -27,16 +27,14 @@ from runner.core.protocol.events import (
     StopRequested,
 )
 from runner.core.protocol.states import State
-from runner.core.relaunch.policy import (
-    MAX_BACKOFF_S,
+from runner.core.relaunch.losses import (
     Losses,
     classify_losses,
     failure_reason,
     may_relaunch,
-    next_spec,
     past_attempt,
-    relaunch_delay_s,
 )
+from runner.core.relaunch.policy import MAX_BACKOFF_S, next_spec, relaunch_delay_s
 from tests.golden.builders import plan
 
 FAILED, STOPPED = Ended(State.FAILED), Ended(State.STOPPED)

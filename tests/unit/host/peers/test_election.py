@@ -15,8 +15,7 @@ from runner.core.model.order import Order
 from runner.core.model.release import CodeRef
 from runner.core.model.spec import Relaunch
 from runner.core.protocol.events import StopCause
-from runner.core.relaunch.handover import AttemptEnd, relaunch_context, run_info
-from runner.core.relaunch.voters import Voter
+from runner.core.relaunch.handover import AttemptEnd, Voter, relaunch_context, run_info
 from runner.host.peers import election as election_module
 from runner.host.peers import election_links
 from runner.host.peers.election import ElectionContext, LeaderElection
