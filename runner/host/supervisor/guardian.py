@@ -53,7 +53,9 @@ def _run_detached(
             raise RuntimeError("this run has a supervisor here already")
         _redirect(
             args.folder.supervisor_log,
-            keep_fds={startup_pipe.descriptor, lock_fd} | args.reserved_ports.descriptors,
+            keep_fds={startup_pipe.descriptor, lock_fd}
+            | args.reserved_ports.descriptors
+            | _code_fds(),
         )
         _guard(args, startup_pipe)
     except BaseException as error:  # noqa: BLE001 (whatever it is, the agent must report it)
@@ -103,6 +105,15 @@ def _wait_for(child_pid: int) -> int:
         pid, status = os.waitpid(-1, 0)
         if pid == child_pid:
             return status
+
+
+def _code_fds() -> Set[int]:
+    """Return the descriptor of the archive that our code is imported from, if there is one.
+
+    Modules are still imported later: for the GPUs of a relaunch, and for its plan.
+    """
+    prefix = "/proc/self/fd/"
+    return {int(path[len(prefix) :]) for path in sys.path if path.startswith(prefix)}
 
 
 def _redirect(log_path: str, keep_fds: Set[int]) -> None:
