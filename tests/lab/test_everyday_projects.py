@@ -46,11 +46,11 @@ def test_node_names_with_a_hyphen(lab_factory: LabFactory, launcher: Launcher) -
 
 
 def test_two_projects_on_one_cluster(lab: Lab, plainly: Launcher) -> None:
-    """Each has its own records and its own latest run; an id ends that run and no other."""
+    """Each has records of its own, and an id names, shows and ends that run and no other."""
     other = plainly.in_folder(plainly.folder.parent / "other project")
     other.folder.mkdir()
     find = ("--cluster", "lab", "--config-dir", str(plainly.conf))
-    words = (*TWO, "detach=true", "stop.grace_s=1")
+    words = (*TWO, "detach=true", "grace_s=1")
     first = plainly(*words, "run_id=first", *plainly.rank_overrides("print=first", "sleep=600"))
     ranks = other.rank_overrides("print=second", "sleep=600")
     second = other(*words, "run_id=second", *find[2:], *ranks)
@@ -67,7 +67,7 @@ def test_two_projects_on_one_cluster(lab: Lab, plainly: Launcher) -> None:
     states = {row["run_id"]: row["state"] for row in listed}
     assert states.get("second") == "running", states
     assert "first" not in states
-    why = plainly("why")
+    why = plainly("why", "--run", "first")
     assert "run first " in why.out, why
     assert other("stop", "--run", "second", *find).code == 0
     wait_until_idle(lab)
