@@ -10,6 +10,7 @@ import pytest
 from runner.core.protocol.events import Ended
 from runner.core.protocol.paths import RunPaths
 from runner.core.protocol.states import State
+from runner.host.storage import run_owner
 from runner.host.storage.journal import EventLog, final_state, read_events
 from runner.host.storage.run_list import read_run
 from tests.lab.supervising import RunStarter
@@ -47,6 +48,7 @@ def test_a_journal_goes_on_after_a_torn_line(start: RunStarter) -> None:
     """Whoever closes the record begins a line of their own."""
     run = start("print=x", ranks=1)
     run.wait_ended()
+    run.until(lambda: not run_owner.is_alive(run.folder), 20)  # its guardian reads the record, too
     path = Path(run.folder.events)
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join(lines[:-1]) + lines[-1][:20])
