@@ -65,7 +65,7 @@ def _collect(request: FactsRequest, children: List[bounded_child.BoundedChild]) 
     fields: Dict[str, Any] = {}
     reserved = ports.NO_PORTS
     if not request.skip_launch_facts:
-        from runner.host.facts import launch_facts
+        from runner.host.facts import launch_facts  # noqa: PLC0415 (verbs do without)
 
         fields, reserved = launch_facts.collect(request, facts, environ, children, seconds)
     bounded_child.wait_all(children)
