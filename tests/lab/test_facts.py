@@ -325,7 +325,7 @@ def test_setup_that_hangs_is_killed_with_all_it_started(python: Path, tmp_path: 
     )["facts"]
 
     assert time.monotonic() - began < 5
-    assert (facts.setup.code, facts.setup.output) == (
+    assert (facts.setup.exit_code, facts.setup.output) == (
         -1,
         "before\nthe setup did not end within 1 s",
     )
@@ -365,7 +365,7 @@ def test_without_a_bash_setup_says_so(python: Path, tmp_path: Path) -> None:
     """Not every host has one."""
     ended = under(python, request(setup=("true",)), env={"PATH": str(tmp_path)})["facts"].setup
 
-    assert ended.code == 126
+    assert ended.exit_code == 126
     assert ended.output.startswith(f"no bash on PATH ({tmp_path}): setup needs one")
 
 

@@ -106,6 +106,8 @@ class BoundedChild:
 
     def advance(self) -> None:
         """Read its output, notice its end, and kill it if its time is up."""
+        if self.code is not None:
+            return
         for pipe in self.pipes:
             self._read(pipe)
         if self._try_reap():
