@@ -41,7 +41,7 @@ def validated_paths(workdir: str, run_id: object, node: object) -> RunPaths:
 
 
 class RunPaths:
-    """One run on one host: `WORKDIR/runs/RUN_ID/NODE`."""
+    """The paths of a run on one host, `WORKDIR/runs/RUN_ID/NODE`; one attribute per file."""
 
     def __init__(self, workdir: str, run_id: str, node: str) -> None:
         self.root = posixpath.join(workdir, "runs", run_id, node)
@@ -64,23 +64,23 @@ class RunPaths:
         self.site = posixpath.join(self.root, "site")
 
     def attempt_folder(self, number: int) -> str:
-        """The folder of one start."""
+        """Return the folder of one attempt."""
         return posixpath.join(self.root, f"attempt_{number}")
 
     def sidecar_folder(self, name: str) -> str:
-        """Where a server of the run keeps what it has to, while it lives."""
+        """Return the folder in which a sidecar runs."""
         return posixpath.join(self.root, name)
 
     def log_sizes(self, attempt: int) -> str:
-        """Sizes of the logs of one attempt over time: a line of JSON every few seconds."""
+        """Return the file of an attempt's log sizes over time: a line of JSON every few seconds."""
         return posixpath.join(self.attempt_folder(attempt), "sizes.jsonl")
 
     def flight_recorder_prefix(self, attempt: int) -> str:
-        """Path prefix of torch's flight recorder: each rank appends its number."""
+        """Return the path prefix of torch's flight recorder: each rank appends its number."""
         return posixpath.join(self.attempt_folder(attempt), "flight_")
 
     def stream_log(self, attempt: int, source: str, stream: str) -> str:
-        """The log file of `source` ("rank_3" or `PROGRAM_LOG`), `stream_log` "out" or "err"."""
+        """Return the log file of `source` ("rank_3" or `PROGRAM_LOG`); `stream` is "out" or "err"."""
         return posixpath.join(self.attempt_folder(attempt), f"{source}.{stream}")
 
 
