@@ -80,7 +80,7 @@ class RunPaths:
         return posixpath.join(self.attempt_folder(attempt), "flight_")
 
     def stream_log(self, attempt: int, source: str, stream: str) -> str:
-        """Return the log file of `source` ("rank_3" or `PROGRAM_LOG`); `stream` is "out" or "err"."""
+        """Return the log file of `source` ("rank_3" or `PROGRAM_LOG`) and `stream`."""
         return posixpath.join(self.attempt_folder(attempt), f"{source}.{stream}")
 
 
