@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import Any
 
 from runner.control.rpc.broadcast import Broadcast
-from runner.control.rpc.session import HostSession, Inbox
 from runner.core.codec import decode, encode
 from runner.core.model.facts import Facts
 from runner.core.model.network_probe import HostProbe, NameLookups, NetworkProbe, Target
@@ -24,19 +23,11 @@ class NetworkProber:
 
     Args:
         spec: The cluster.
-        sessions: The hosts, by node.
-        inbox: Where all sessions put what they receive.
-        show: Takes (node, state in a few words) whenever that changes.
+        broadcast: Returns a broadcast to some of its nodes.
     """
 
-    def __init__(
-        self,
-        spec: Spec,
-        sessions: Mapping[str, HostSession],
-        inbox: Inbox,
-        show: Callable[[str, str], None],
-    ) -> None:
-        self._spec, self._sessions, self._inbox, self._show = spec, sessions, inbox, show
+    def __init__(self, spec: Spec, broadcast: Callable[[Collection[str]], Broadcast]) -> None:
+        self._spec, self._broadcast = spec, broadcast
 
     def run(
         self, nodes: tuple[Node, ...], facts: Mapping[str, Facts], *, pairs: bool, names: bool
@@ -69,9 +60,7 @@ class NetworkProber:
         request = {"token": token, "targets": encode(probe.targets)}
         request["lookups"] = encode(probe.lookups)
         reachable = endpoints.keys() - probe.missing_reasons.keys()
-        replies, unanswered = self._broadcast(
-            reachable, "probe", request, "probed", PROBE_TIMEOUT_S
-        )
+        replies, unanswered = self._request(reachable, "probe", request, "probed", PROBE_TIMEOUT_S)
         answering = [node.name for node in nodes if node.name in replies]
         host_probes = {name: decode(HostProbe, replies[name]["result"]) for name in answering}
         return replace(
@@ -84,7 +73,7 @@ class NetworkProber:
             name: entry.address for name, entry in probe.endpoints.items() if entry.address
         }
         request = {"token": token, "addresses": listen_addrs}
-        replies, unanswered = self._broadcast(
+        replies, unanswered = self._request(
             listen_addrs.keys(), "listen", request, "listening", LISTEN_TIMEOUT_S
         )
         not_listening = {
@@ -121,7 +110,7 @@ class NetworkProber:
         address = (master.addr or "") if numeric else listen_addrs[master.name]
         return Target(master.name, address, port) if port else None
 
-    def _broadcast(
+    def _request(
         self,
         names: Collection[str],
         kind: str,
@@ -129,7 +118,5 @@ class NetworkProber:
         reply_kind: str,
         timeout_s: float,
     ) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
-        sessions = {name: session for name, session in self._sessions.items() if name in names}
-        broadcast = Broadcast(sessions, self._inbox, self._spec.lost_s, self._show)
-        replies, problems = broadcast.collect(kind, data, reply_kind, timeout_s)
+        replies, problems = self._broadcast(names).collect(kind, data, reply_kind, timeout_s)
         return replies, {name: problem.message for name, problem in problems.items()}

@@ -167,10 +167,9 @@ class RunFinder:
 
     def broadcast(self, names: Container[str] | None = None) -> Broadcast:
         """Return a broadcast to these hosts, or to all that are connected."""
-        spec, sessions = self.pool.spec, self.pool.sessions
-        open_sessions = {n: s for n, s in sessions.items() if not s.closed}
-        targets = {n: s for n, s in open_sessions.items() if names is None or n in names}
-        return Broadcast(targets, self.pool.inbox, spec.lost_s, self._show_status)
+        connected = [name for name, each in self.pool.sessions.items() if not each.closed]
+        targets = [name for name in connected if names is None or name in names]
+        return self.pool.broadcast(targets, self._show_status)
 
     def _run_not_found(self, run_id: str) -> Problem:
         spec = self.pool.spec

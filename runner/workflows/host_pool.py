@@ -17,6 +17,7 @@ from runner.control.attempt.monitor import AttemptMonitor
 from runner.control.attempt.observer import RunObserver
 from runner.control.code.push import CodePush, PushTarget
 from runner.control.code.snapshot import Snapshot
+from runner.control.rpc.broadcast import Broadcast
 from runner.control.rpc.connector import Connector
 from runner.control.rpc.facts import CollectedFacts, FactsCollector
 from runner.control.rpc.session import HostSession, Inbox
@@ -194,6 +195,16 @@ class HostPool:
         for name in lacking:
             facts[name] = replace(facts[name], has_release=True)
         return code_push.targets
+
+    def broadcast(
+        self,
+        names: Container[str] | None = None,
+        show: Callable[[str, str], None] | None = None,
+    ) -> Broadcast:
+        """Return a broadcast to these nodes, or to all that were reached."""
+        sessions = {n: each for n, each in self.sessions.items() if names is None or n in names}
+        show = show or self.progress.node_status
+        return Broadcast(sessions, self.inbox, self.spec.lost_s, show)
 
     def monitor(self, plan: Plan, observer: RunObserver) -> AttemptMonitor:
         """Return a monitor of an attempt on these hosts."""

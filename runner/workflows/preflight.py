@@ -38,7 +38,7 @@ def run_preflight(
     )
     if context.ready:
         pool.progress.phase("trying the network")
-        prober = NetworkProber(pool.spec, pool.sessions, pool.inbox, pool.progress.node_status)
+        prober = NetworkProber(pool.spec, pool.broadcast)
         pairs, names = "pairs" not in skipped, "names" not in skipped
         probe = prober.run(context.ready_nodes, facts, pairs=pairs, names=names)
         context = replace(context, network_probe=probe)

@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from runner.control.attempt.monitor import AttemptMonitor
-from runner.control.rpc.broadcast import Broadcast
 from runner.core.errors import Interrupted, NotReady, Problem
 from runner.core.model.facts import Facts, FactsRequest
 from runner.core.model.plan import Plan
@@ -184,8 +183,7 @@ class Relauncher:
         """Return an attempt with other ports of store and hub; None if the master has no others."""
         pool = self._pool
         master, port_rule = pool.spec.master.name, pool.spec.master_port
-        sessions = {master: pool.sessions[master]}
-        broadcast = Broadcast(sessions, pool.inbox, pool.spec.lost_s, pool.progress.node_status)
+        broadcast = pool.broadcast({master})
         is_multi_node = len(pool.spec.nodes) > 1
         request = {"first": port_rule.first, "last": port_rule.last, "hub": is_multi_node}
         limit_s = RESERVE_TIMEOUT_S

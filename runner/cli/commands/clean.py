@@ -24,7 +24,6 @@ def clean(
 
     With their logs and what the ranks wrote there; never what is in use.
     """
-    from runner.control.rpc.broadcast import Broadcast
     from runner.core.planning.readiness import workdir_problems
     from runner.ui.reports import tables
 
@@ -37,7 +36,7 @@ def clean(
     with open_pool(composed) as pool:
         pool.collect_facts(lambda node: workdir_request(spec, node), workdir_problems)
         pool.progress.phase("cleaning")
-        broadcast = Broadcast(pool.sessions, pool.inbox, spec.lost_s, pool.progress.node_status)
+        broadcast = pool.broadcast()
         try:
             cleaned = broadcast.all("clean", request, reply_kind="cleaned")
         except Interrupted as error:
