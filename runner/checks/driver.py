@@ -56,8 +56,8 @@ def _too_old_finding(name: str, facts: Facts) -> Finding | None:
         return None
     supported_text = f"CUDA {facts.driver.cuda}" if facts.driver.cuda else f"CUDA {supported}"
     message = (
-        f"driver {facts.driver.version} supports {supported_text}, torch {facts.python.torch} needs "
-        f"CUDA {facts.python.torch_cuda}"
+        f"driver {facts.driver.version} supports {supported_text}, torch {facts.python.torch} "
+        f"needs CUDA {facts.python.torch_cuda}"
     )
     cure = (
         f"driver {OLDEST_DRIVER[needed]} or newer" if needed in OLDEST_DRIVER else "a newer driver"

@@ -96,7 +96,8 @@ def _speed_findings(state: GpuHealth) -> Iterator[FindingText]:
         hint = "check fans, room and power; nvidia-smi -q -d PERFORMANCE,TEMPERATURE there"
         yield Level.WARNING, f"slowed down: {', '.join(reasons)}", hint
     if state.pcie_width and state.pcie_width_max and state.pcie_width < state.pcie_width_max:
-        message = f"{state.pcie_width} of {state.pcie_width_max} PCIe lanes in use; copies to and from it are slow"
+        lanes = f"{state.pcie_width} of {state.pcie_width_max} PCIe lanes"
+        message = f"{lanes} in use; copies to and from it are slow"
         yield (
             Level.WARNING,
             message,

@@ -60,5 +60,5 @@ def _mtu_findings(
             message = (
                 f"{endpoint.interface} has MTU {mtu}, most have {common}: large packets may be lost"
             )
-            hint = f"there: ip link set dev {endpoint.interface} mtu {common}; or the same MTU everywhere"
+            hint = f"there: ip link set dev {endpoint.interface} mtu {common}"
             yield Finding(Level.WARNING, name, message, hint)

@@ -175,7 +175,8 @@ def _isolated_nodes(tries: _Tries) -> Iterator[Finding]:
         if is_unreached:
             target, interface = first.target, tries.probe.endpoints[name].interface
             addition = ", and it reaches none" if reaches_none else ""
-            message = f"no node reaches it at {target.address}, port {target.port} ({interface}){addition}: {reason}"
+            where = f"{target.address}, port {target.port} ({interface})"
+            message = f"no node reaches it at {where}{addition}: {reason}"
         yield Finding(Level.ERROR, name, message, _hint(tries, first))
         for pair in cut_pairs:
             tries.failed.pop(pair, None)
@@ -229,7 +230,8 @@ def _master_port(tries: _Tries) -> Iterator[Finding]:
     target = first.target
     who = "no node" if len(failed) == len(open_results) > 1 else f"{_first_and_more(failed)} cannot"
     reach = "reaches" if who == "no node" else "reach"
-    message = f"{who} {reach} its port {target.port} ({_reason_text(failed.values())}), while other ports are open"
+    reason = _reason_text(failed.values())
+    message = f"{who} {reach} its port {target.port} ({reason}), while other ports are open"
     hint = (
         f"open it to {_subnet(tries, target.node)} there, or name open ports: "
         "cluster.master_port=29500-29600"
@@ -274,7 +276,8 @@ def _slow_pairs(tries: _Tries) -> Iterator[Finding]:
             yield Finding(Level.WARNING, name, message, hint)
             slow -= {*own_pairs}
     for one, other in sorted(slow)[:MAX_LISTED_PAIRS]:
-        message = f"a round trip to {other} takes {_format_ms(rtts[one, other])}, others {_format_ms(usual)}"
+        rtt = _format_ms(rtts[one, other])
+        message = f"a round trip to {other} takes {rtt}, others {_format_ms(usual)}"
         yield Finding(Level.WARNING, one, message, hint)
 
 
@@ -314,13 +317,14 @@ def _hint(tries: _Tries, result: ProbeResult) -> str:
     if result.outcome is Outcome.STALLED:
         return (
             f"to find the largest packet that passes: ping -M do -s 1472 {target.address}\n"
-            f"then set the same MTU on the whole path: ip link set dev {endpoint.interface} mtu 1400"
+            "then set the same MTU on the whole path: "
+            f"ip link set dev {endpoint.interface} mtu 1400"
         )
     if result.outcome in WRONG_LISTENER:
         refuses = ", or a firewall refuses" if result.outcome is Outcome.REFUSED else ""
         return (
-            f"another machine has {target.address}{refuses}; on the node that fails: arping {target.address}\n"
-            f"{interface_hint}"
+            f"another machine has {target.address}{refuses}; on the node that fails: "
+            f"arping {target.address}\n{interface_hint}"
         )
     if result.outcome is Outcome.NO_GREETING:
         return f"it is very busy, or something on the path filters the data; {CHECK_AGAIN}"

@@ -57,7 +57,8 @@ def _memory_findings(facts: Facts, cluster: str) -> Iterator[FindingText]:
         message = (
             f"{_size(machine.memory_free)} of {_size(machine.memory)} of memory is free{swapped}"
         )
-        hint = f"to see the largest processes: python -m runner exec --cluster {cluster} -- ps aux --sort=-rss"
+        command = f"python -m runner exec --cluster {cluster} -- ps aux --sort=-rss"
+        hint = f"to see the largest processes: {command}"
         yield Level.WARNING, message, hint
 
 

@@ -15,7 +15,7 @@ INSTALL_HINT = "install the same version on every node: {python} -m pip install 
 
 
 def torch(context: CheckContext) -> Iterator[Finding]:
-    """Report an error where torch is missing or of another minor version; warn of other differences.
+    """Report an error where torch is missing or of another minor version; else warn of differences.
 
     A program that torch does not launch may need no torch: then its lack is a warning. The NCCL
     that torch will load is not known for sure, as another package may have installed the one found.

@@ -55,7 +55,8 @@ class HostKeyVerifier:
             self.known_hosts.add(name, key, self.new_keys_file)
         except OSError as error:
             self.on_note(
-                f"{self.new_keys_file}: cannot be written ({error.strerror}); the key of {name} is not added"
+                f"{self.new_keys_file}: cannot be written ({error.strerror}); "
+                f"the key of {name} is not added"
             )
         else:
             self.on_note(f"{self.new_keys_file}: added {name} {key.type} {key.fingerprint}")
@@ -63,7 +64,7 @@ class HostKeyVerifier:
 
 @dataclass(frozen=True)
 class HostKeyPolicy:
-    """Calls the verifier where paramiko asks its policy: after the key exchange, before the login."""
+    """Calls the verifier when paramiko asks its policy: between key exchange and login."""
 
     verifier: HostKeyVerifier
     endpoint: Endpoint

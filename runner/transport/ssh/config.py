@@ -150,7 +150,7 @@ class Resolver:
         return settings
 
     def _query_ssh(self, target: Hop) -> Settings:
-        """Return what `ssh -G` prints: of the user's and the system's file, or with -F of one file."""
+        """Return what `ssh -G` prints, for the user's and the system's file or that of -F."""
         if not self._client:
             raise LoginFailure(
                 "there is no ssh on the PATH of this machine; your ssh config cannot be read",

@@ -93,7 +93,8 @@ class FailureMessages:
         """It accepts the connection and sends nothing."""
         return self._timed_out(
             f"{self.place} accepted the connection but sent no SSH banner",
-            "something else may listen there, or sshd has too many logins in progress (MaxStartups)",
+            "another program may listen there, or sshd has too many logins in progress "
+            "(MaxStartups)",
         )
 
     def closed_before_banner(self) -> LoginFailure:
@@ -132,7 +133,8 @@ class FailureMessages:
     def agent_timeout(self) -> LoginFailure:
         """The ssh agent hangs, as a forwarded one does when its connection is lost."""
         return LoginFailure(
-            f"the ssh agent at {self.endpoint.agent_socket} did not answer within {self.timeout:g} s",
+            f"the ssh agent at {self.endpoint.agent_socket} did not answer "
+            f"within {self.timeout:g} s",
             "unset SSH_AUTH_SOCK, or start another: eval $(ssh-agent); ssh-add",
         )
 
@@ -172,8 +174,8 @@ class FailureMessages:
     def too_many_keys(self, tried: Sequence[str]) -> LoginFailure:
         """The server closed the connection before the right key was offered."""
         return self._failure(
-            f"{self.place} closed the connection while keys were offered for user {self.endpoint.user}:"
-            f" {', '.join(tried)}",
+            f"{self.place} closed the connection while keys were offered for user "
+            f"{self.endpoint.user}: {', '.join(tried)}",
             "it may allow few attempts (MaxAuthTries):"
             " set cluster.ssh.key to the right key, or IdentitiesOnly yes in your ssh config",
         )
@@ -185,8 +187,10 @@ class FailureMessages:
     def second_factor_required(self, accepts: Sequence[str]) -> LoginFailure:
         """The key is accepted, but not sufficient."""
         return self._failure(
-            f"{self.place} accepted the key of {self.endpoint.user} and requires {' or '.join(accepts)} as well",
-            "the runner does not prompt while it connects to many hosts: allow login by key alone there",
+            f"{self.place} accepted the key of {self.endpoint.user} and requires "
+            f"{' or '.join(accepts)} as well",
+            "the runner does not prompt while it connects to many hosts: allow login by key alone "
+            "there",
         )
 
     def key_unusable(self, path: str, reason: str, remedy: str) -> LoginFailure:
@@ -232,7 +236,8 @@ class FailureMessages:
         """Both sides share no algorithm."""
         return self._failure(
             f"{self.place} supports no SSH algorithm that the runner accepts: {error}",
-            "its sshd is too old, or its Ciphers, KexAlgorithms, MACs or HostKeyAlgorithms are too restricted",
+            "its sshd is too old, or its Ciphers, KexAlgorithms, MACs or HostKeyAlgorithms are too "
+            "restricted",
         )
 
     def jump_timeout(self) -> LoginFailure:

@@ -191,7 +191,7 @@ class KnownHosts:
 
 
 def lookup_names(host: str, port: int, alias: str = "") -> tuple[str, ...]:
-    """Return a machine's names in known-hosts files, as OpenSSH does; the first is the exact one."""
+    """Return a machine's names in known-hosts files, as OpenSSH does, the exact one first."""
     if alias:
         return (alias,)
     return (host,) if port == SSH_PORT else (f"[{host}]:{port}", host)

@@ -109,7 +109,8 @@ def _group_lines(
 def _sources_label(sources: list[Source]) -> str:
     if len(sources) == 1:
         return f"[{sources[0].node}:{sources[0].rank}]"
-    return f"[{TIMES_SIGN}{len(sources)} {fold_names_cached(tuple(dict.fromkeys(s.node for s in sources)))}]"
+    nodes = tuple(dict.fromkeys(source.node for source in sources))
+    return f"[{TIMES_SIGN}{len(sources)} {fold_names_cached(nodes)}]"
 
 
 def render_rows(texts: list[Text], width: int, *, colour: bool) -> list[Row]:

@@ -19,10 +19,8 @@ def summary(results: Mapping[str, PullResult], folder: str) -> str:
     if total:
         counts = _per_node_counts(results)
         lines = [f"pulled {counted(total, 'file')}, {format_size(size)}, into {folder} ({counts})"]
-    elif any(result.existing_count for result in results.values()):
-        lines = [
-            f"nothing new; {counted(sum(e.existing_count for e in results.values()), 'file')} in {folder}"
-        ]
+    elif existing := sum(result.existing_count for result in results.values()):
+        lines = [f"nothing new; {counted(existing, 'file')} in {folder}"]
     else:
         lines = ["nothing was pulled"]
     for name, result in results.items():

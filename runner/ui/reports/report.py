@@ -391,9 +391,13 @@ def _unverified_lines(names: Sequence[str], disconnect_s: float, retry_command: 
             else []
         )
     if len(names) > MAX_LISTED_NODES:
-        consequence = f"their supervisors stop the run within {disconnect_s:g} s of losing us"
+        consequence = (
+            f"their supervisors stop the run within {disconnect_s:g} s of losing this controller"
+        )
         return [f"  {fold_names(names)}: {message}; where they are up, {consequence}"]
-    consequence = f"its supervisor stops the run within {disconnect_s:g} s of losing us"
+    consequence = (
+        f"its supervisor stops the run within {disconnect_s:g} s of losing this controller"
+    )
     return [f"  {name}: {message}; if it is up, {consequence}" for name in names]
 
 
