@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 import yaml
 
-from runner.config import nodes, reference, spec_builder
+from docs import reference
+from runner.config import nodes, spec_builder
 from runner.config.compose import Composer, open_composer
 from runner.config.schema import SECTIONS, ClusterConfig, NodeConfig, RunnerConfig, SshConfig
 from runner.config.search_path import conf_folders, shipped_folder
@@ -43,7 +44,7 @@ def composer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Compos
 
 
 def test_the_page_is_current() -> None:
-    """`python -m runner.config.reference > docs/configuration.md` makes it."""
+    """`python -m docs.reference > docs/configuration.md` makes it."""
     assert (ROOT / "docs" / "configuration.md").read_text() == reference.render()
 
 

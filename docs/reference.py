@@ -1,4 +1,4 @@
-"""`docs/configuration.md`, made from the schema: `python -m runner.config.reference` prints it."""
+"""The configuration page, made from the schema: `python -m docs.reference` prints it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from runner.config.schema import SECTIONS
 INTRODUCTION = """\
 # Configuration
 
-<!-- Made by `python -m runner.config.reference > docs/configuration.md`; edit runner/config. -->
+<!-- Made by `python -m docs.reference > docs/configuration.md`; edit runner/config. -->
 
 YAML says what to run and where; the command line changes any of it for one run. The first files of
 a project are written by `python -m runner init`. `python -m runner config` prints all that was
