@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 INFO_TOPICS = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")
 SWEEP_STOPPING_CODES = (5, 129, 130, 143)
-"""Exit codes after which `--multirun` starts no other run: a person asked us to end, or something
-of the last run is still there; after a terminal that was closed, all of it."""
+"""Exit codes after which `--multirun` starts no other run: the user interrupted it, or processes of
+the last run may be left, as after a closed terminal."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Do what the command line says; return the exit code."""
+    """Carry out a command line; return the exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
     if words[:1] == ["help"]:
         words[0] = "--help"
@@ -40,8 +40,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def entry() -> NoReturn:
-    """End the process with the exit code of `main`."""
-    for descriptor in range(3):  # closed ones would be given to our own pipes and sockets
+    """Exit with the code of `main`."""
+    for descriptor in range(3):  # else our own pipes and sockets would get the closed ones
         try:
             os.fstat(descriptor)
         except OSError:
@@ -60,10 +60,10 @@ def entry() -> NoReturn:
 
 
 def for_each_run(argv: Sequence[str], job: Callable[[LaunchRequest], int]) -> int:
-    """Hand every run that the command line asks for to `job`, one after the other.
+    """Call `job` for every run of the command line, one after the other.
 
     Returns:
-        The first exit code that is not 0, unless one ends the whole.
+        The first exit code that is not 0, or the one that ended a sweep.
     """
     try:
         runs = _compose_runs(argv)
@@ -89,7 +89,7 @@ def _print_stderr(text: str) -> None:
 
 
 def _launch_run(composed: LaunchRequest) -> int:
-    # Here, because what only shows a configuration needs nothing of a launch.
+    # Imported here, because showing a configuration needs no launch.
     from runner.workflows.launch import run  # noqa: PLC0415
 
     return run(composed)
@@ -105,14 +105,14 @@ def _run_job(run: LaunchRequest, job: Callable[[LaunchRequest], int]) -> int:
 
 
 def _compose_runs(argv: Sequence[str]) -> list[LaunchRequest]:
-    """Return the runs to do; none where something was shown in their place."""
+    """Return the runs to launch; none if the command line only asks for information."""
     try:
         flags = _parser().parse(argv)
         if flags.version:
             print(f"runner {__version__}")
             return []
         folders = conf_folders(flags.config_dir)
-        # Here, because Hydra is most of what this program takes to start.
+        # Imported here, because Hydra takes most of the start-up time.
         from runner.config.compose import open_composer  # noqa: PLC0415
 
         with open_composer(folders, shipped_folder()) as composer:
@@ -126,7 +126,7 @@ def _compose_runs(argv: Sequence[str]) -> list[LaunchRequest]:
 
 
 def _show_info(composer: Composer, flags: argparse.Namespace) -> bool:
-    """Print what a flag asks to see of the configuration, if one does."""
+    """Print the information that a flag asks for; return whether one did."""
     overrides = flags.overrides
     if flags.help:
         composer.show(overrides, lambda hydra, name, args: hydra.app_help(name, _parser(), args))
@@ -151,7 +151,7 @@ def _show_info(composer: Composer, flags: argparse.Namespace) -> bool:
 
 
 class _LaunchParser(Parser):
-    """The parser of a launch, which says how a setting is written."""
+    """The parser of a launch, with hints for settings written as flags."""
 
     def unknown_flag_hint(self, flag: str) -> str:
         key = flag.lstrip("-").replace("-", "_")
@@ -162,7 +162,7 @@ class _LaunchParser(Parser):
 
 
 def _parser() -> Parser:
-    """Return a parser with Hydra's flags, except those that replace the config or unpickle a run."""
+    """Return a parser with Hydra's flags, without those that replace the config or unpickle."""
     parser = _LaunchParser("python -m runner")
     parser.add_argument("overrides", nargs="*", help="KEY=VALUE sets, GROUP=OPTION chooses a file")
     add = parser.add_argument

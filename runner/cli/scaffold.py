@@ -1,4 +1,4 @@
-"""`python -m runner init`: the first YAML of a project, with comments that teach."""
+"""Scaffold: the first YAML of a project, as `init` writes it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DEFAULT_SCRIPTS = ("train.py", "main.py")
 
 @dataclass(frozen=True)
 class Prompt:
-    """One thing to ask for: its flag, what it is for, what Enter means, and what is legal."""
+    """A question: its flag, its text, the answer for Enter, and the check of an answer."""
 
     flag: str
     text: str
@@ -35,12 +35,12 @@ class Prompt:
 
 @dataclass(frozen=True)
 class ScaffoldResult:
-    """What `scaffold` did.
+    """The outcome of `scaffold`.
 
     Attributes:
-        written: The files that are new.
-        existing: Those that were there, and are as they were.
-        overrides: The words that choose the new cluster and task on a command line.
+        written: The new files.
+        existing: The files that were there before, unchanged.
+        overrides: The overrides that choose the new cluster and task.
         try_now: Whether the user wants to see the first dry run now.
     """
 
@@ -61,22 +61,22 @@ def scaffold(
     script: str = "",
     interactive: bool,
 ) -> ScaffoldResult:
-    """Write a cluster, a task and a fabfile into the folder the user stands in, and say so.
+    """Write a cluster, a task and a fabfile into the working directory, and print the next steps.
 
     Args:
         cluster: The name of the cluster's file.
         task: The name of the task's file.
         hosts: Names, ranges, or user@address:port, with a name of your own as NAME=ADDRESS;
-            several in a word are parted by commas.
+            commas separate several in one word.
         user: The login name.
         key: The private key to log in with.
         python: The interpreter on the hosts.
         script: The program, relative to here.
-        interactive: Whether a person is there to ask for what is not given.
+        interactive: Whether to ask for what is not given.
 
     Raises:
-        ConfigError: Something given is no good, or cannot be written; nothing is.
-        Interrupted: The person had enough; nothing is written.
+        ConfigError: A value is illegal, or a file cannot be written; nothing is written.
+        Interrupted: The user interrupted it; nothing is written.
     """
     _check_name("--cluster", cluster)
     _check_name("--task", task)
@@ -109,7 +109,7 @@ def scaffold(
 def _collect_answers(
     given: Mapping[str, str], not_asked: Collection[str], *, interactive: bool
 ) -> tuple[dict[str, str], bool]:
-    """Return what was given or answered, and whether to try it now; "" is for no answer."""
+    """Return the values given or answered, "" for none, and whether to run a dry run now."""
     prompts = _prompts()
     for key, text in given.items():
         if text:
@@ -122,7 +122,7 @@ def _collect_answers(
             for key, text in given.items()
         }
         run_now = _prompt(
-            Prompt("", "Run the first dry run now? It contacts nobody", "yes", _check_yes_no)
+            Prompt("", "Run a dry run now? It contacts no host", "yes", _check_yes_no)
         )
     except (KeyboardInterrupt, EOFError):
         print()
@@ -174,7 +174,7 @@ def parse_hosts(text: str) -> dict[str, dict[str, str | int]]:
     nodes: dict[str, dict[str, str | int]] = {}
     used_names: set[str] = set()
     machines: set[tuple[str, str]] = set()
-    # Commas and spaces part hosts, but not those within brackets.
+    # Commas and spaces separate hosts, except within brackets.
     for number, word in enumerate(filter(None, re.split(r"[,\s]+(?![^\[]*\])", text)), start=1):
         chosen_name, equals, machine = word.rpartition("=")
         if equals and not NAME_PATTERN.fullmatch(chosen_name):
@@ -229,7 +229,7 @@ def _split_address(word: str) -> tuple[str, str, str]:
 
 
 def _node_name(address: str, number: int, used_names: Collection[str]) -> str:
-    """Return a name for a node that the command line can speak of: one without dots."""
+    """Return a node name without dots, so that overrides can name it."""
     if "[" in address:
         return address
     numeric = re.fullmatch(r"[\d.]+|.*:.*", address)
@@ -239,7 +239,7 @@ def _node_name(address: str, number: int, used_names: Collection[str]) -> str:
 
 
 def _expand_members(word: str, name: str) -> list[str]:
-    """Return the nodes an entry makes."""
+    """Return the names of the nodes of an entry."""
     try:
         names = expand_range(name)
     except ValueError as error:
@@ -286,7 +286,7 @@ def _input_error(flag: str, message: str) -> ConfigError:
 
 
 def yaml_scalar(value: str | int, *, in_flow: bool = False) -> str:
-    """Return a value as YAML that Hydra reads as just that.
+    """Return a value as YAML that Hydra reads as the same value.
 
     Args:
         value: A text or a number.
@@ -343,7 +343,7 @@ def _task_yaml(cluster: str, task: str, answers: Mapping[str, str]) -> str:
 
 
 def _shadowed_folders() -> list[Path]:
-    """Return the folders of YAML that a `conf` here takes the place of."""
+    """Return the folders of YAML that a `conf` here replaces."""
     return [
         conf_folder
         for conf_folder in conf_folders([])
@@ -352,7 +352,7 @@ def _shadowed_folders() -> list[Path]:
 
 
 def _write(texts: Mapping[Path, str]) -> None:
-    """Write all files or none; what is there meanwhile is not touched."""
+    """Write all files or none, and overwrite none."""
     created: list[Path] = []
     try:
         for path, text in texts.items():
@@ -375,9 +375,9 @@ def _print_next_steps(
     for file in outcome.existing:
         print(f"kept   {file}, as it is")
     for folder in shadowed:
-        print(f"from here, {folder} is no longer looked at: conf is nearer (--config-dir does)")
+        print(f"{folder} is not read from here any more: conf is nearer (--config-dir adds it)")
     run = f"python -m runner {' '.join(outcome.overrides)}"
     print("next:")
-    print(f"  {run} dry_run=offline   # shows the plan, contacts nobody")
+    print(f"  {run} dry_run=offline   # prints the plan, contacts no host")
     print(f"  {run} dry_run=true      # asks the hosts, starts nothing")
     print(f"  {run}")

@@ -1,4 +1,4 @@
-"""The text of the files that `init` writes; braces with a name in them are filled in."""
+"""Templates of the files that `init` writes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ CLUSTER = """\
 # The machines of cluster {cluster}: python -m runner cluster={cluster} task={task}
 defaults: [base]
 
-# In rank order. A name is what ssh knows, unless `host` says otherwise; gpu[01-16] makes sixteen.
+# In rank order. The name is the SSH name unless `host` is set; gpu[01-16] stands for sixteen.
 # More keys of a node: addr, user, port, gpus, nproc_per_node, env, transport, interface.
 nodes:
 {nodes}
@@ -15,7 +15,7 @@ nodes:
 # The interpreter that has torch, on the hosts.
 python: {python}
 
-# How to log in. What is null here is as your ~/.ssh/config says.
+# SSH. null: as in your ~/.ssh/config.
 ssh:
   user: {user}
   #port: null
@@ -24,7 +24,7 @@ ssh:
   #known_hosts: ~/.ssh/known_hosts
   #host_keys: strict       # strict: unknown hosts are refused; accept-new: they are learnt
 
-# The rest has defaults, which are these.
+# The other keys, with their defaults.
 #gpus_per_node: auto       # auto: all of them; or a number
 #nproc_per_node: auto      # ranks on a node; auto: one per GPU, one without GPUs
 #backend: auto             # auto: nccl where every node has a GPU per rank, else gloo
@@ -52,7 +52,7 @@ script: {script}
 #local_rank_arg: null      # such as --local_rank, for an old script that takes it so
 #entry: torchrun           # launch: torch.distributed.launch; plain: one process a node, without
 
-# The rest has defaults, which are these.
+# The other keys, with their defaults.
 #env: {{}}                   # environment of the ranks; DIST_BACKEND, RANK and the like are set
 #nodes: []                 # the nodes to use, such as [gpu1, "gpu[03-08]"]; []: all
 #nnodes: null              # how many of them; null: all

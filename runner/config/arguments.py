@@ -1,4 +1,4 @@
-"""`task.args` as the words a program gets."""
+"""Program arguments: `task.args` rendered as words of a command line."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HYDRA_LITERALS = ("true", "false", "null", "nan", "inf")
 
 
 def render_arguments(validator: Validator, args: object, style: object) -> list[str]:
-    """Return `task.args` as the words the program gets.
+    """Return `task.args` as words of a command line.
 
     argparse: `lr: 0.1` is `--lr 0.1`, true is the flag alone, false and null are nothing, a list is
     a flag with several values. hydra: `lr=0.1`, `model.depth=3`. raw: a list of words, or a text
@@ -61,7 +61,7 @@ def _scalar_word(validator: Validator, where: str, value: object) -> str:
 
 
 def _render_flag(validator: Validator, key: str, value: object) -> list[str]:
-    """Return `--key value`; what begins with '-' so that argparse does not take it for a flag."""
+    """Return `--key value`, or `--key=-value`, which argparse does not take for a flag."""
     where = f"task.args.{key}"
     if not re.fullmatch(r"[^\s=]+", key):
         validator.add(where, f"{key!r} is no name for a flag")

@@ -1,10 +1,9 @@
-"""YAML and command line in, plain data out: Hydra and OmegaConf live here and in `explain_error`."""
+"""Composer: YAML and a command line become plain data, by way of Hydra."""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import copy
 import dataclasses
 import os
 import re
@@ -14,27 +13,25 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
-from hydra import initialize_config_dir
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
-from hydra.core.plugins import Plugins
-from hydra.plugins.search_path_plugin import SearchPathPlugin
 from hydra.types import RunMode
-from hydra.version import VersionBase
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from runner.config import rerun
 from runner.config.arguments import hydra_value
 from runner.config.error_messages import ConfigFiles, explain_error, resolve_to_plain
+from runner.config.hydra_session import hydra_session
 from runner.config.inputs import SpecInputs
-from runner.config.schema import RunnerConfig, register, unknown_keys, with_defaults
+from runner.config.schema import RunnerConfig, with_defaults
 from runner.config.search_path import GROUPS
 from runner.config.spec_builder import build_spec, program_name
+from runner.config.unknown_keys import unknown_keys
 from runner.config.validation import suggest
 from runner.core.errors import ConfigError, Problem
 from runner.core.model.launch_request import LaunchRequest
@@ -42,7 +39,6 @@ from runner.core.model.launch_request import LaunchRequest
 if TYPE_CHECKING:
     from hydra._internal.hydra import Hydra
     from hydra.conf import HydraConf
-    from hydra.core.config_search_path import ConfigSearchPath
 
     from runner.core.model.results import Origin
 
@@ -53,13 +49,13 @@ RANGE_OVERRIDE = re.compile(r"^(\+{0,2}(?:cluster\.(?:only|exclude)|task\.nodes)
 
 @dataclasses.dataclass(frozen=True)
 class _HydraInput:
-    """What Hydra is given for some words.
+    """The arguments of Hydra for the overrides of a user.
 
     Attributes:
-        primary: The config to begin with.
-        overrides: The words as Hydra wants them.
-        parsed: The same, read.
-        record: The run that is to be done again, whose record `primary` is.
+        primary: The name of the primary config.
+        overrides: The overrides in Hydra's grammar.
+        parsed: The same, parsed.
+        record: The run to repeat, where `primary` is its record.
     """
 
     primary: str
@@ -69,58 +65,24 @@ class _HydraInput:
 
     @property
     def keys(self) -> set[str]:
-        """The keys and groups the words speak of."""
+        """The keys and groups that are overridden."""
         return {override.key_or_group for override in self.parsed}
-
-
-class _UserFolders(SearchPathPlugin):
-    """Puts the user's folders of YAML before the shipped one.
-
-    Hydra's own `--config-dir` and `hydra.searchpath` come after it: they add, but never shadow.
-    """
-
-    folders: ClassVar[Sequence[Path]] = ()
-
-    def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
-        for folder in self.folders:
-            search_path.prepend("user", f"file://{folder}", "main")
 
 
 @contextlib.contextmanager
 def open_composer(folders: Sequence[Path], shipped: Path) -> Iterator[Composer]:
-    """Open a composer that looks for YAML in `folders`; in each case the first that has a file wins.
+    """Open a composer that looks for YAML in `folders`; the first one that has a file wins.
 
     Args:
         folders: The user's folders, and the shipped one.
         shipped: The shipped one.
     """
-    Plugins.instance().register(_UserFolders)  # first: plugins fill Hydra's store as they load
-    with _own_hydra_state():
-        _UserFolders.folders = folders[:-1]
-        register()
-        with initialize_config_dir(str(folders[-1]), job_name=PRIMARY, version_base="1.3"):
-            yield Composer(ConfigFiles(folders, shipped))
-
-
-@contextlib.contextmanager
-def _own_hydra_state() -> Iterator[None]:
-    """Set Hydra's global state aside: the program around us may run under `@hydra.main`."""
-    hydra, config, store = GlobalHydra.instance(), HydraConfig.instance(), ConfigStore.instance()
-    base = VersionBase.instance()
-    saved = hydra.hydra, config.cfg, store.repo, base.getbase(), _UserFolders.folders
-    hydra.clear()
-    store.repo = {name: copy.copy(node) for name, node in store.repo.items()}  # groups are dicts
-    try:
-        yield
-    finally:
-        # `initialize_config_dir` leaves a copy of GlobalHydra in its place.
-        GlobalHydra.set_instance(hydra)
-        hydra.hydra, config.cfg, store.repo, version_base, _UserFolders.folders = saved
-        base.version_base = version_base
+    with hydra_session(folders, PRIMARY):
+        yield Composer(ConfigFiles(folders, shipped))
 
 
 class Composer:
-    """Hydra, with our search order and our messages."""
+    """Hydra with our search path and our error messages."""
 
     def __init__(self, files: ConfigFiles) -> None:
         self._files = files
@@ -130,7 +92,7 @@ class Composer:
     def _hydra(self) -> Hydra:
         hydra = GlobalHydra.instance().hydra
         if hydra is None:
-            raise RuntimeError("a Composer is used within `open_composer` only")
+            raise RuntimeError("a Composer works inside `open_composer` only")
         return hydra
 
     def compose(self, overrides: Sequence[str]) -> LaunchRequest:
@@ -144,9 +106,8 @@ class Composer:
                 hydra_input = self._prepare(overrides)
                 config = self._compose_config(hydra_input)
         except ConfigError as error:
-            raise ConfigError(
-                [*error.problems, *self._further_problems(error, overrides)]
-            ) from error
+            problems = [*error.problems, *self._further_problems(error, overrides)]
+            raise ConfigError(problems) from error
         with self._translate_errors(overrides):
             HydraConfig.instance().set_config(config)
             hydra = config.hydra
@@ -155,9 +116,9 @@ class Composer:
     def _further_problems(
         self, first_error: ConfigError, overrides: Sequence[str]
     ) -> list[Problem]:
-        """Return what else is wrong: Hydra stops at the first value that it refuses.
+        """Return the problems after the first: Hydra stops at the first value that it refuses.
 
-        Without the cluster or the task that was meant, much would seem to be.
+        None are looked for where the cluster or the task is misspelt: most would be consequences.
         """
         keys = {problem.subject for problem in first_error.problems}
         if keys & {rerun.KEY} or any(suggest(key, GROUPS) for key in keys if "." not in key):
@@ -176,7 +137,7 @@ class Composer:
         return []
 
     def sweep(self, overrides: Sequence[str]) -> list[LaunchRequest]:
-        """Compose every run of a `--multirun`, before any of them is started.
+        """Compose every run of a `--multirun` before any of them is started.
 
         Raises:
             ConfigError: With every problem of every run.
@@ -191,7 +152,7 @@ class Composer:
 
         with self._translate_errors(overrides), tempfile.TemporaryDirectory() as folder:
             hydra_input = self._prepare(overrides)
-            # Hydra's sweepers write there; each of our runs has a record of its own.
+            # Hydra's sweepers write there; each of our runs has its own record.
             hydra_overrides = [*hydra_input.overrides, f"hydra.sweep.dir={hydra_value(folder)}"]
             batches = self._hydra.multirun(
                 hydra_input.primary, compose, hydra_overrides, with_log_configuration=False
@@ -201,14 +162,12 @@ class Composer:
         if errors:
             raise ConfigError(list(dict.fromkeys(p for error in errors for p in error.problems)))
         if len({composed.run_dir for composed in results}) < len(results):
-            message = "every run of a --multirun needs a folder of its own"
+            message = "every run of a --multirun needs its own folder"
             raise ConfigError([Problem("run_dir", message, "leave out run_id and run_dir")])
         return results
 
     def origins(self, overrides: Sequence[str], key: str = "") -> list[Origin]:
-        """Return where a value comes from, or every value below a key.
-
-        What is wrong with the values themselves is not told: this is for finding out.
+        """Return the origin of a value, or of every value below a key; illegal values included.
 
         Raises:
             ConfigError: It cannot be composed, or there is no such key.
@@ -227,23 +186,16 @@ class Composer:
                 for source in config.hydra.runtime.config_sources
                 if source.schema == "file"
             ]
-            as_typed = (
-                dict(zip(hydra_input.overrides[-len(overrides) :], overrides, strict=True))
-                if overrides
-                else {}
-            )
-            lines = [(str(override.input_line), override) for override in defaults.config_overrides]
-            settings = [(as_typed.get(line, line), override) for line, override in lines]
-            recorded_run = hydra_input.record
-            record_layers = (
-                {
-                    hydra_input.primary: record_layer(
-                        recorded_run.config_file, recorded_run.content_without(hydra_input.keys)
-                    )
-                }
-                if recorded_run
-                else {}
-            )
+            typed = hydra_input.overrides[-len(overrides) :] if overrides else ()
+            as_typed = dict(zip(typed, overrides, strict=True))
+            settings = [
+                (as_typed.get(str(override.input_line), str(override.input_line)), override)
+                for override in defaults.config_overrides
+            ]
+            record_layers = {}
+            if run := hydra_input.record:
+                content = run.content_without(hydra_input.keys)
+                record_layers[hydra_input.primary] = record_layer(run.config_file, content)
             sources = collect_layers(defaults.defaults, roots, settings, record_layers)
             return ProvenanceTracer(_drop_hydra_section(config), sources).origins(key)
 
@@ -264,15 +216,19 @@ class Composer:
         overrides: Sequence[str] | None,
         action: Callable[[Hydra, str, argparse.Namespace], None],
     ) -> None:
-        """Have Hydra print something about the configuration, or about itself where that is None.
+        """Have Hydra print something.
+
+        Args:
+            overrides: The overrides of the configuration to print, or None to print about Hydra.
+            action: The method of Hydra to call.
 
         Raises:
-            ConfigError: It cannot be composed, or has no such part.
+            ConfigError: The configuration cannot be composed, or has no such part.
         """
         with self._translate_errors(overrides or ()):
             hydra_input = self._prepare(overrides or ())
             if overrides is not None:
-                # For our words where something is wrong: Hydra would print its own.
+                # Raises our own message where something is wrong.
                 self._compose_config(hydra_input)
             args = argparse.Namespace(overrides=hydra_input.overrides, resolve=False)
             try:
@@ -282,7 +238,7 @@ class Composer:
 
     @contextlib.contextmanager
     def _translate_errors(self, overrides: Sequence[str]) -> Iterator[None]:
-        """Turn whatever Hydra raises into a ConfigError of one problem."""
+        """Turn any error of Hydra into a ConfigError with one problem."""
         try:
             yield
         except ConfigError:
@@ -293,9 +249,9 @@ class Composer:
             raise ConfigError([explain_error(error, self._files, overrides)]) from error
 
     def _prepare(self, overrides: Sequence[str]) -> _HydraInput:
-        """Read the words, and find what they say on record.
+        """Parse overrides, and load the record that `rerun` names.
 
-        A program given without `task=` stands alone: nothing of the default task is kept.
+        A program without `task=` stands alone: nothing of the default task is kept.
 
         Raises:
             ConfigError: There is no such record.
@@ -328,7 +284,7 @@ class Composer:
         overrides: Sequence[str],
         hydra_input: _HydraInput,
     ) -> LaunchRequest:
-        """Check what Hydra composed, and turn it into plain data."""
+        """Validate a composed configuration, and turn it into plain data."""
         recorded_run, is_replaced = hydra_input.record, rerun.replaces_program(hydra_input.parsed)
         chosen = {
             group: f"{group}/{option}"
@@ -379,7 +335,7 @@ class Composer:
         )
 
     def _unique_run_id(self, name: str) -> str:
-        """Make a run id that no other run of a sweep has: in a long one, chance would see to it."""
+        """Return a run id that no other run of this sweep has."""
         while (run_id := new_run_id(name)) in self._run_ids:
             pass
         self._run_ids.add(run_id)
@@ -387,26 +343,24 @@ class Composer:
 
     @contextlib.contextmanager
     def _locate_problems(self, configs: Sequence[str], overrides: Sequence[str]) -> Iterator[None]:
-        """Say of each problem in which line of which file its key is set."""
+        """Add the file and line that set the key to each problem."""
         try:
             yield
         except ConfigError as error:
+            keys = [problem.subject for problem in error.problems]
+            places = [self._files.locate_key(key, configs, overrides) for key in keys]
+            located = zip(error.problems, places, strict=True)
             raise ConfigError(
-                [
-                    dataclasses.replace(
-                        problem, subject=self._files.locate_key(problem.subject, configs, overrides)
-                    )
-                    for problem in error.problems
-                ]
+                [dataclasses.replace(problem, subject=place) for problem, place in located]
             ) from error
 
     def _node_overrides(
         self, overrides: Sequence[str], hydra_input: _HydraInput
     ) -> tuple[list[tuple[str, ...]], list[str] | None]:
-        """Return the paths below `cluster.nodes` that are set, and the entries they may speak of.
+        """Return the paths below `cluster.nodes` that are overridden, and the legal entries.
 
-        `cluster.nodes` is open, or `cluster.nodes.gpu05.gpus=4` would need a `+` where only
-        `gpu[01-16]` is in the YAML; so it takes a misspelt name too, and we look ourselves.
+        `cluster.nodes` is open, so that `cluster.nodes.gpu05.gpus=4` needs no `+` where the YAML has
+        `gpu[01-16]`. Hydra therefore takes misspelt names too, and nodes.py refuses them.
         """
         parsed = OverridesParser.create().parse_overrides(list(overrides))
         node_overrides = [
@@ -416,13 +370,12 @@ class Composer:
             return [], None
         changes = {o.input_line for o in node_overrides if not o.is_add() and not o.is_force_add()}
         remaining = [word for word in overrides if word not in changes]
-        nodes = self._compose_config(
-            dataclasses.replace(hydra_input, overrides=remaining)
-        ).cluster.nodes
-        paths = [
-            tuple(o.key_or_group.removeprefix(NODES_PREFIX).split(".")) for o in node_overrides
-        ]
-        return paths, list(nodes) if isinstance(nodes, DictConfig) else []
+        without_changes = dataclasses.replace(hydra_input, overrides=remaining)
+        nodes = self._compose_config(without_changes).cluster.nodes
+        keys = [o.key_or_group.removeprefix(NODES_PREFIX) for o in node_overrides]
+        return [tuple(key.split(".")) for key in keys], list(nodes) if isinstance(
+            nodes, DictConfig
+        ) else []
 
 
 def _drop_hydra_section(config: DictConfig) -> DictConfig:
@@ -432,12 +385,12 @@ def _drop_hydra_section(config: DictConfig) -> DictConfig:
 
 
 def _quote_ranges(match: re.Match[str]) -> str:
-    """Quote the names with brackets in the value of an override: to Hydra they are lists."""
+    """Quote the names with brackets in an override: Hydra would read them as lists."""
     return match[1] + re.sub(r"[\w.-]+(\[[\d,-]+\][\w.-]*)+", r'"\g<0>"', match[2])
 
 
 def new_run_id(task: str) -> str:
-    """Make a run id, `MMDD-HHMM-TASK-xxxx`; within a minute, one pair in 1.7 million is equal."""
+    """Return a new run id, `MMDD-HHMM-TASK-xxxx`, with 1.7 million values of xxxx."""
     slug = re.sub(r"[^a-z0-9]+", "-", task.lower())[:40].strip("-") or "task"
     suffix = "".join(secrets.choice(string.ascii_lowercase + string.digits) for _ in range(4))
     return f"{datetime.now().astimezone():%m%d-%H%M}-{slug}-{suffix}"

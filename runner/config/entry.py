@@ -1,4 +1,4 @@
-"""What starts a task's processes, and what of the configuration that leaves room for: checked."""
+"""Entry of a task, and the settings that each entry allows."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ REFUSED_ELSEWHERE = "max_restarts"
 
 
 def local_rank_words(validator: Validator, value: object, entry: str) -> list[str]:
-    """Return the argument by which an old script takes its local rank, if it wants one."""
+    """Return the argument that passes the local rank to an old script, if it needs one."""
     where = "task.local_rank_arg"
     flag = validator.optional_line(where, value)
     if not flag:
@@ -39,7 +39,7 @@ def local_rank_words(validator: Validator, value: object, entry: str) -> list[st
 def check_plain(
     validator: Validator, values: Mapping[str, Any], nodes: Sequence[Node], rendezvous: Rendezvous
 ) -> None:
-    """Report what makes no sense where one process per node is started without torchrun."""
+    """Report the settings that a task without torchrun cannot have."""
     for name in _multi_rank_nodes(values, nodes):
         message = "entry plain starts one process per node, which may start its own workers"
         hint = "set it to 1 or auto, or task.entry=torchrun"
@@ -62,7 +62,7 @@ def check_plain(
 
 
 def _multi_rank_nodes(values: Mapping[str, Any], nodes: Sequence[Node]) -> list[str]:
-    """Return the nodes that are said to have more than one rank, but for the cluster's number."""
+    """Return the nodes that have a number of ranks above 1 of their own."""
     cluster_default = str(values["cluster"]["nproc_per_node"])
     multi_rank = [node for node in nodes if node.nproc not in (None, 1)]
     return [node.name for node in multi_rank if str(node.nproc) != cluster_default]

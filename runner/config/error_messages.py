@@ -1,4 +1,4 @@
-"""What Hydra, OmegaConf and YAML object to, said as where, what, what is legal and what next."""
+"""Error messages: the errors of Hydra, OmegaConf and YAML as problems with a place and a hint."""
 
 from __future__ import annotations
 
@@ -22,15 +22,19 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import ConfigKeyError, MissingMandatoryValue, OmegaConfBaseException
 
 from runner.config.arguments import hydra_value
-from runner.config.schema import SECTIONS, RunnerConfig, unknown_schema_key
+from runner.config.schema import SECTIONS, RunnerConfig
+from runner.config.unknown_keys import unknown_schema_key
 from runner.config.validation import suggest
 from runner.core.errors import Problem
 
 
 class ConfigFiles:
-    """The YAML files of some folders: the first folder that has a file wins.
+    """The YAML files of several folders; the first folder that has a file wins.
 
-    `explicit_paths` are those of another name, or in another place, than their config.
+    Attributes:
+        folders: Where YAML is looked for.
+        shipped: The shipped one of them.
+        explicit_paths: The files of configs that are named otherwise, or elsewhere.
     """
 
     def __init__(self, folders: Sequence[Path], shipped: Path) -> None:
@@ -39,20 +43,20 @@ class ConfigFiles:
         self.explicit_paths: dict[str, Path] = {}
 
     def find(self, config: str) -> list[Path]:
-        """Return the files of this name, the one that wins first."""
+        """Return the files of a config, the one that wins first."""
         if config in self.explicit_paths:
             return [self.explicit_paths[config]]
         files = (folder / f"{config}.yaml" for folder in self.folders)
         return [file for file in files if file.is_file()]
 
     def sources(self, configs: Sequence[str]) -> Iterator[str]:
-        """Yield which file each of `configs` came from."""
+        """Yield the file of each config."""
         for config in configs:
             file = next(iter(self.find(config)), "built in")
             yield f"{config}: {file}"
 
     def shadows(self, configs: Sequence[str]) -> Iterator[str]:
-        """Yield which of `configs` came from a file that hides another."""
+        """Yield a note for each config whose file shadows another."""
         for config in configs:
             chosen, *hidden = self.find(config) or [self.shipped]
             if hidden:
@@ -63,7 +67,7 @@ class ConfigFiles:
     def locate_key(self, key: str, configs: Sequence[str], overrides: Sequence[str] = ()) -> str:
         """Return `FILE:LINE: KEY` for the file that sets a key, or the key alone.
 
-        Alone, too, where that is a shipped rendezvous: it is a choice, and not for a user to edit.
+        A shipped rendezvous counts as no file: users choose one, and do not edit it.
         """
         groups = {config.rpartition("/")[0] for config in configs}
         for word in overrides:
@@ -83,7 +87,7 @@ class ConfigFiles:
 
 
 def display_path(file: Path) -> str:
-    """Return a path as a person here would type it."""
+    """Return a path relative to the working directory, if it is below it."""
     cwd = Path.cwd()
     return str(file.relative_to(cwd) if file.is_relative_to(cwd) else file)
 
@@ -118,7 +122,7 @@ def unresolved_problem(key: str, error: OmegaConfBaseException) -> Problem:
 
 
 def resolve_to_plain(node: Any, where: str, problems: list[Problem]) -> Any:
-    """Return a config as plain data with every interpolation resolved."""
+    """Return a config as plain data, resolved; add what cannot be resolved to `problems`."""
     if isinstance(node, DictConfig):
         pairs = [(key, str(key)) for key in node]
     elif isinstance(node, ListConfig):
@@ -140,7 +144,7 @@ def resolve_to_plain(node: Any, where: str, problems: list[Problem]) -> Any:
 
 
 def explain_error(error: Exception, files: ConfigFiles, overrides: Sequence[str]) -> Problem:
-    """Return the problem of anything raised while Hydra composed `overrides`."""
+    """Return the problem of an error that Hydra raised while composing `overrides`."""
     cause = error.__cause__ or error.__context__
     if isinstance(error, OverrideParseException):
         return _unreadable_override(error)
@@ -183,7 +187,7 @@ def _unreadable_override(error: OverrideParseException) -> Problem:
         message = (
             f"{key!r} is no key; keys are joined by dots, and such a part starts with a letter"
         )
-        return Problem(word, message, "what has no such key can be set in YAML only")
+        return Problem(word, message, "set it in the YAML")
     quoted = f"{key}={hydra_value(value)}" if value[:1] not in "[{" else f'{key}=["a (b)", c]'
     hint = f"quote text for Hydra, and the whole for the shell:\n  {shlex.quote(quoted)}"
     return Problem(word, "the value is not in the grammar of Hydra's overrides", hint)
@@ -218,7 +222,7 @@ def _refused_value(
     files: ConfigFiles,
     overrides: Sequence[str],
 ) -> Problem:
-    """Return the problem of a value the schema refuses, in a file or on the command line."""
+    """Return the problem of a value that the schema refuses, in a file or an override."""
     config = re.match(r"In '([^']+)'", str(error))
     key = str(cause.full_key or "") or (_mismatched_key(config[1], files) if config else "")
     if config:
@@ -252,9 +256,9 @@ OMEGACONF_MESSAGES = {
     r".*(is not Optional|Incompatible value 'None').*": "must not be null",
     r"invalid type assigned: .* value: (.*)": r"takes a mapping of keys to values, not \1",
     r"cannot assign (\w+) to Dict.*": r"takes a mapping of keys to values, not \1",
-    r"(cannot merge|merge error).*": "a list stands for a mapping here, or a mapping for a list",
+    r"(cannot merge|merge error).*": "a list is given where a mapping is expected, or a mapping for a list",
 }
-"""OmegaConf's words for a value of the wrong type, and ours."""
+"""OmegaConf's messages for values of a wrong type, and ours."""
 
 
 def _mismatched_key(config: str, files: ConfigFiles) -> str:
@@ -310,7 +314,7 @@ def _unreadable_file(error: Exception, files: ConfigFiles, overrides: Sequence[s
 
 
 def _other_error(error: Exception, files: ConfigFiles, overrides: Sequence[str]) -> Problem:
-    """Return what Hydra says: its first line, and the rest as the advice."""
+    """Return the message of Hydra: its first line, and the rest as the hint."""
     if isinstance(error, OmegaConfBaseException):
         return unresolved_problem(str(error.full_key or "configuration"), error)
     text = str(error).strip() or type(error).__name__

@@ -1,4 +1,4 @@
-"""What was composed, as those who check it are given it."""
+"""Composed values: the input of validation."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import Any
 
 @dataclass(frozen=True)
 class SpecInputs:
-    """Composed values, and what else decides what they mean.
+    """Composed values and their context.
 
     Attributes:
         values: The configuration, resolved; every key of the schema is there.
         cluster: The name of the cluster's YAML file.
         task: The name of the task's.
-        cwd: The folder the user stands in.
+        cwd: The working directory.
         environ: The user's environment.
-        node_overrides: The paths below `cluster.nodes` that the command line sets.
-        known_entries: The entries `cluster.nodes` may have; None for whatever it has.
+        node_overrides: The paths below `cluster.nodes` that are overridden.
+        known_entries: The legal entries of `cluster.nodes`; None for any.
     """
 
     values: Mapping[str, Any]

@@ -1,4 +1,4 @@
-"""What a configuration is made of: the schema, files, and words of the command line."""
+"""Layers of a configuration: the schema, YAML files, and overrides."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ KeyPath = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Layer:
-    """One source of values: later layers lie over earlier ones.
+    """One source of values; later layers win over earlier ones.
 
     Attributes:
-        name: A file, a word of the command line, or "default".
-        content: What it says, from the top of the configuration.
-        lines: The line of every key, where it is a file.
-        override_path: The path that a word of the command line names.
-        is_deletion: Whether that word takes the key out.
+        name: A file, an override, or "default".
+        content: Its values, from the top of the configuration.
+        lines: The line of every key of a file.
+        override_path: The path that an override sets.
+        is_deletion: Whether the override removes the key.
     """
 
     name: str
@@ -38,11 +38,11 @@ class Layer:
     is_deletion: bool = False
 
     def setting(self, key_path: KeyPath) -> Setting | None:
-        """Return what it says of a key, if it does."""
+        """Return the setting of a key in this layer, if there is one."""
         key = ".".join(key_path)
         if self.is_deletion:
             is_below = key_path[: len(self.override_path)] == self.override_path
-            return Setting(self.name, key, "taken out") if is_below else None
+            return Setting(self.name, key, "removed") if is_below else None
         try:
             value = value_at(self.content, key_path)
         except KeyError:
@@ -65,13 +65,13 @@ def collect_layers(
     overrides: Sequence[tuple[str, Override]],
     records: Mapping[str, Layer],
 ) -> list[Layer]:
-    """Return everything that sets values, the last one wins.
+    """Return every source of values; the last one wins.
 
     Args:
         defaults: The configs that were merged, in order.
         roots: The folders of YAML, the first that has a file wins.
-        overrides: What the command line sets, with the words as they were typed.
-        records: What stands for configs of those names: records of runs.
+        overrides: The overrides, each with the word as it was typed.
+        records: Layers for the records of runs, by config name.
     """
     config_layers = [
         records.get(entry.config_path) or _config_layer(entry, roots)
@@ -84,7 +84,7 @@ def collect_layers(
 
 
 def record_layer(file: Path, content: Any) -> Layer:
-    """Return what a recorded configuration says, or the part of it that counts."""
+    """Return the layer of a recorded configuration, or of the part of it that counts."""
     try:
         lines = dict(_key_lines(file))
     except OSError:  # it was found on a host
@@ -108,7 +108,7 @@ def _config_layer(default: DefaultsEntry, roots: Sequence[Path]) -> Layer | None
 
 
 def _schema_defaults(path: str) -> Any:
-    """Return the defaults of what `schema.register` put into Hydra's store."""
+    """Return the defaults that `schema.register` put into Hydra's store."""
     try:
         node = ConfigStore.instance().load(f"{path}.yaml").node
     except OSError:
@@ -155,17 +155,17 @@ def _key_lines_below(
 
 
 def with_text_keys(value: Any) -> Any:
-    """Return plain data whose keys are all texts."""
+    """Return plain data with all keys as text."""
     if isinstance(value, Mapping):
         return {str(key): with_text_keys(item) for key, item in value.items()}
     return [with_text_keys(item) for item in value] if isinstance(value, list) else value
 
 
 def value_at(tree: Any, key_path: KeyPath) -> Any:
-    """Return what is there.
+    """Return the value at a path.
 
     Raises:
-        KeyError: Nothing is.
+        KeyError: There is none.
     """
     for part in key_path:
         if isinstance(tree, list):

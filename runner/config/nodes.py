@@ -1,4 +1,4 @@
-"""The nodes of a cluster: its entries and ranges, overrides of them, and which are used."""
+"""Nodes of a cluster: entries, ranges, overrides, and the selection of those to use."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def read_nodes(validator: Validator, inputs: SpecInputs) -> dict[str, Node]:
 def _declared_entries(
     validator: Validator, inputs: SpecInputs, entries: Mapping[str, Any]
 ) -> Iterator[tuple[str, Any]]:
-    """Leave out, and report, what only a misspelt override made an entry."""
+    """Yield the entries of the YAML; report those that only a misspelt override made."""
     if inputs.known_entries is None:
         yield from entries.items()
         return
@@ -113,14 +113,14 @@ def _declared_entries(
         if near := suggest(entry, names, "cluster.nodes."):
             hint = f"{near}\n{hint}"
         if any(name.startswith(f"{entry}.") for name in names):
-            hint = f"on the command line a dot parts keys: call it {entry}, with `host: {entry}.…`"
+            hint = f"a dot separates keys: call it {entry}, with `host: {entry}.…`"
         validator.add(f"cluster.nodes.{entry}", message, hint)
 
 
 def _override_entries(
     entries: Mapping[str, Any], paths: Iterable[tuple[str, ...]]
 ) -> Iterator[tuple[str, Any]]:
-    """Return what the command line says of nodes once more: it wins over every entry."""
+    """Yield the overrides of nodes, which win over every entry."""
     for name, *keys in paths:
         value: Any = entries.get(name)
         for key in keys:
@@ -131,7 +131,7 @@ def _override_entries(
 
 
 def _read_node(validator: Validator, where: str, body: object) -> dict[str, Any]:
-    """Read one entry of `cluster.nodes` into fields of `Node`: of those that are there."""
+    """Return the fields of `Node` that one entry of `cluster.nodes` sets."""
     if body is None:
         return {}
     if not isinstance(body, Mapping):
@@ -171,9 +171,9 @@ def _merge(target: dict[str, Any], later: Mapping[str, Any]) -> None:
 def select_nodes(
     validator: Validator, inputs: SpecInputs, nodes: Mapping[str, Node]
 ) -> tuple[tuple[Node, ...], tuple[Node, ...], int | None]:
-    """Return the nodes to use, the spare ones, and with how many a run may go on.
+    """Return the nodes to use in rank order, the spare ones, and the fewest a run may have.
 
-    In rank order: the master first, then as in the YAML. The last is None for all of them.
+    The master is the first, then the order of the YAML holds. The fewest is None for all of them.
     """
     cluster, task = inputs.values["cluster"], inputs.values["task"]
     filters = {
@@ -203,8 +203,9 @@ def select_nodes(
     if count is not None and names and count > len(names):
         hint = f"a range may go up to {len(names)}" if min_nodes else ""
         if count >= SEXAGESIMAL_BASE and task["nnodes"] == count:  # YAML 1.1 reads 2:4 in base 60
-            hint = f"if {count // SEXAGESIMAL_BASE}:{count % SEXAGESIMAL_BASE} is meant, put it in quotes"
-        message = f"{count} nodes asked, {len(names)} there: {_fold_names(names)}"
+            lowest, highest = divmod(count, SEXAGESIMAL_BASE)
+            hint = f"if {lowest}:{highest} is meant, put it in quotes"
+        message = f"{count} nodes are wanted, but there are {len(names)}: {_fold_names(names)}"
         validator.add("task.nnodes", message, hint)
     selected = [nodes[name] for name in names]
     _check_distinct(validator, selected, cluster["ssh"])
@@ -215,7 +216,7 @@ def select_nodes(
 def _expand_names(
     validator: Validator, where: str, value: object, nodes: Mapping[str, Node]
 ) -> set[str]:
-    """Return the nodes a list of names and ranges speaks of."""
+    """Return the nodes that a list of names and ranges names."""
     names = set()
     for word in validator.text_list(where, value):
         for name in _expand_entry(validator, where, word):

@@ -1,4 +1,4 @@
-"""Where every value comes from: the place that sets it, and the places it overrides."""
+"""Provenance of values: the place that sets each one, and the places it overrides."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ CLUSTER_DEFAULTS: Mapping[str, KeyPath] = {
     "user": ("cluster", "ssh", "user"),
     "port": ("cluster", "ssh", "port"),
 }
-"""What holds for a node that says nothing itself."""
+"""The keys of the cluster that are the defaults of a node's keys."""
 NULL_MEANS_UNSET = ("host", "user", "port", "transport")
 """The keys of a node for which null means the same as being left out."""
 RUN_ID_EXAMPLE = "MMDD-HHMM-TASK-xxxx"
 
 
 def locate(tree: Any, key: str) -> KeyPath:
-    """Return the path of a key; parts of it may have dots themselves.
+    """Return the path of a key; parts of it may contain dots.
 
     Raises:
         ConfigError: There is no such key.
@@ -78,10 +78,10 @@ def _unknown_path(tree: Any, key_path: KeyPath, name: str, legal: Sequence[str])
 
 
 class ProvenanceTracer:
-    """Answers for one composed configuration."""
+    """Finds the origin of values in one composed configuration."""
 
     def __init__(self, config: DictConfig, sources: Sequence[Layer]) -> None:
-        """Take a configuration without Hydra's own part, and what it was made of."""
+        """Take a configuration without Hydra's section, and its layers."""
         self._tree = with_text_keys(OmegaConf.to_container(config, resolve=False))
         self._config = config
         self._layers = sources
@@ -95,7 +95,7 @@ class ProvenanceTracer:
         self._entries = self._entries_by_node()
 
     def origins(self, key: str) -> list[Origin]:
-        """Return where a key, or everything below it, comes from.
+        """Return the origin of a key, or of every key below it.
 
         Raises:
             ConfigError: There is no such key.
@@ -114,17 +114,17 @@ class ProvenanceTracer:
         ]
 
     def _deletion_error(self, key: str) -> ConfigError | None:
-        """Return a better message where the command line took the key away."""
+        """Return the error of a key that an override removed, if one did."""
         words = [
             layer.name.removeprefix("command line: ")
             for layer in self._layers
             if layer.is_deletion and f"{key}.".startswith(f"{'.'.join(layer.override_path)}.")
         ]
-        message = f"{words[-1]} took it out" if words else ""
+        message = f"{words[-1]} removed it" if words else ""
         return ConfigError([Problem(key, message)]) if message else None
 
     def _settings(self, key_path: KeyPath) -> list[Setting]:
-        """Return all that set a key, the one that wins first."""
+        """Return all settings of a key, the one that wins first."""
         settings = [layer.setting(key_path) for layer in reversed(self._layers)]
         return list(dict.fromkeys(filter(None, settings)))
 
@@ -141,7 +141,7 @@ class ProvenanceTracer:
         )
 
     def _resolve(self, key_path: KeyPath) -> tuple[str, str]:
-        """Return the value at a path as YAML, or why there is none."""
+        """Return the value at a path as YAML, or "" and a problem."""
         value, problems = _resolve(self._config, key_path)
         return (
             ("", problems[0].message)
@@ -150,7 +150,7 @@ class ProvenanceTracer:
         )
 
     def _written_at(self, key_path: KeyPath) -> Any:
-        """Return what is written there, or None."""
+        """Return the unresolved value at a path, or None."""
         try:
             return value_at(self._tree, key_path)
         except KeyError:
@@ -167,7 +167,7 @@ class ProvenanceTracer:
         return value
 
     def _entries_by_node(self) -> dict[str, list[str]]:
-        """Return the entries of `cluster.nodes` that speak of a node, by its name."""
+        """Return the entries of `cluster.nodes` for each node."""
         entries_by_name: dict[str, list[str]] = {}
         nodes = self._written_at(NODES_PATH)
         for entry in nodes if isinstance(nodes, Mapping) else ():
@@ -180,7 +180,7 @@ class ProvenanceTracer:
         return entries_by_name
 
     def _node_origins(self, name: str, subkey: str) -> Iterator[Origin]:
-        """Yield what holds for one node: ranges, later entries and the cluster's defaults count."""
+        """Yield the origins for one node, from its entries, ranges and the cluster's defaults."""
         key, _, variable = subkey.partition(".")
         entries = [(*NODES_PATH, entry) for entry in self._entries[name]]
         own_keys = [node_key for entry_path in entries for node_key in self._entry_body(entry_path)]
@@ -212,7 +212,7 @@ class ProvenanceTracer:
     def _node_key_origin(self, name: str, entries: Sequence[KeyPath], tail: KeyPath) -> Origin:
         key_paths = [(*key_path, *tail) for key_path in entries if self._is_set((*key_path, *tail))]
         full_key = ".".join((*NODES_PATH, name, *tail))
-        # What the command line says of a node wins over every entry, also over later ones.
+        # An override of a node wins over every entry, including later ones.
         own_path = (*NODES_PATH, name, *tail)
         override_paths = [
             layer.override_path for layer in self._layers if layer.override_path[:3] == own_path[:3]
@@ -242,7 +242,7 @@ class ProvenanceTracer:
         return Origin(full_key, one_line_yaml(value), "", (default, *settings))
 
     def _is_set(self, key_path: KeyPath) -> bool:
-        """Return whether an entry has this key, and it counts."""
+        """Return whether an entry sets this key."""
         missing = object()
         value = self._entry_body(key_path[:-1]).get(key_path[-1], missing)
         null_is_unset = key_path[-1] == "transport" or key_path[-2] == "env"
@@ -250,7 +250,7 @@ class ProvenanceTracer:
 
 
 def _resolve(config: DictConfig, key_path: KeyPath) -> tuple[Any, list[Problem]]:
-    """Return the value at a path as plain data, and what of it cannot be resolved."""
+    """Return the value at a path as plain data, and the problems of resolving it."""
     problems: list[Problem] = []
     node: Any = config
     try:
@@ -262,14 +262,14 @@ def _resolve(config: DictConfig, key_path: KeyPath) -> tuple[Any, list[Problem]]
 
 
 def _native_key(node: Any, part: str) -> Any:
-    """Return a part of a path as the key it is: keys may be numbers, indices are."""
+    """Return a part of a path as the key it stands for: keys may be numbers, indices are."""
     if isinstance(node, DictConfig):
         return next(key for key in node if str(key) == part)
     return int(part)
 
 
 def as_yaml(config: DictConfig, key: str, *, resolve: bool) -> str:
-    """Return a configuration without Hydra's own part, or what is below a key, as YAML.
+    """Return a configuration without Hydra's section, or the part below a key, as YAML.
 
     Raises:
         ConfigError: There is no such key, or something cannot be resolved.

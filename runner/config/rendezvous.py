@@ -1,4 +1,4 @@
-"""How the nodes of a run find each other, and how often it starts anew: checked."""
+"""Rendezvous, torchrun and relaunch settings, validated."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LAST_PORT = 65535
 def read_rendezvous(
     validator: Validator, values: Mapping[str, Any], nodes: Sequence[Node], min_nodes: int | None
 ) -> Rendezvous:
-    """Return it, as far as these nodes can meet by it."""
+    """Return the rendezvous, if these nodes can meet at it."""
     backend = validator.choice("rendezvous.backend", values["backend"], tuple(BACKENDS))
     endpoint = _read_endpoint(validator, values["endpoint"])
     serve = validator.optional_line("rendezvous.serve", values["serve"]) or ""
@@ -29,17 +29,17 @@ def read_rendezvous(
         message = f"standalone is for one node alone, and {len(nodes)} are to be used"
         validator.add(key, message, "choose rendezvous=static or c10d, or set task.nnodes=1")
     if min_nodes is not None and backend in ("static", "standalone"):
-        message = f"with {backend} no node can come or go, so a range of nodes makes no sense"
+        message = f"with {backend} no node can join or leave, so a range of nodes makes no sense"
         validator.add(
             "task.nnodes", message, "choose rendezvous=c10d or etcd, or one number of nodes"
         )
     if backend in ETCD_BACKENDS and not endpoint and not serve:
-        message = f"{backend} needs an etcd to meet at"
+        message = f"{backend} needs an etcd server"
         hint = "set rendezvous.endpoint=HOST:PORT, or rendezvous.serve to a node that is to run one"
         validator.add("rendezvous.endpoint", message, hint)
     if endpoint and serve:
-        message = "there is an endpoint, and a node that is to serve one"
-        validator.add("rendezvous.serve", message, "rendezvous.endpoint=null takes the other out")
+        message = "both an endpoint and a node that serves one are set"
+        validator.add("rendezvous.serve", message, "rendezvous.endpoint=null removes the endpoint")
     for name, value in (("endpoint", endpoint), ("serve", serve)):
         if value and backend not in ETCD_BACKENDS:
             validator.add(
@@ -62,7 +62,7 @@ def _read_endpoint(validator: Validator, value: object) -> str:
 
 
 def read_torchrun(validator: Validator, values: Mapping[str, Any]) -> Torchrun:
-    """Return the options that were chosen of torchrun's."""
+    """Return the options of torchrun."""
 
     def optional(name: str, legal: Sequence[str]) -> str:
         value = values[name]
@@ -144,7 +144,7 @@ def read_relaunch(
         hint = f"set relaunch.max={torchrun.max_restarts} in its place, or choose rendezvous=c10d"
         validator.add("torchrun.max_restarts", message, hint)
     if relaunch_on_stall and not max_relaunches:
-        message = "restart needs to know how often"
+        message = "restart needs a number of relaunches"
         validator.add(
             "watch.action", message, "set relaunch.max to 1 or more, or watch.action=stop"
         )

@@ -1,4 +1,4 @@
-"""A past run once more: its record stands where the primary config and the chosen files would."""
+"""Rerun of a past run: its record takes the place of the primary config and its files."""
 
 from __future__ import annotations
 
@@ -26,26 +26,26 @@ from runner.core.model.spec import Spec
 
 KEY = "rerun"
 CONFIG_NAME = "_rerun_"
-"""The name Hydra knows the record by: nobody calls a file of theirs that."""
+"""The name of the record for Hydra; no file of a user has it."""
 
 PER_RUN_KEYS = (KEY, "run_id", "run_dir", "dry_run")
 TASK_PROGRAM_KEYS = frozenset(f"task.{key}" for key in PROGRAM_KEYS)
 RUNS_FOLDER = "runs"
 REQUIRED_GROUPS = ("cluster", "task")
-"""What every record has; those of earlier versions lack a rendezvous, and mean the static one."""
+"""The groups that every record has."""
 
 MAX_LISTED = 5
-"""So many runs a message names, the latest ones."""
+"""The number of runs a message lists, the latest ones."""
 
 ELSEWHERE_HINT = (
-    "stand in the folder you started it from, or name its folder: rerun=PATH/runs/RUN_ID; "
+    "go to the folder you started it from, or name its folder: rerun=PATH/runs/RUN_ID; "
     "python -m runner pull --run RUN_ID --cluster NAME brings it here from its hosts"
 )
 
 
 @dataclass(frozen=True)
 class RecordedPlan:
-    """What is read of a recorded plan."""
+    """The part of a recorded plan that a rerun needs."""
 
     run_id: str
     cluster: str
@@ -62,10 +62,10 @@ class RecordedRun:
     """A run on record.
 
     Attributes:
-        plan: What was planned.
-        config: Its configuration, interpolations unresolved, less what each run has of its own.
-        config_file: The file that says so.
-        date: When it was begun, "" where nobody knows.
+        plan: Its plan.
+        config: Its configuration, unresolved, without the keys that each run sets itself.
+        config_file: The file of the configuration.
+        date: The time of its launch, "" if that is not on record.
     """
 
     plan: RecordedPlan
@@ -74,7 +74,7 @@ class RecordedRun:
     date: str = ""
 
     def content_without(self, replaced_groups: Collection[str]) -> dict[Any, Any]:
-        """Return what counts of it where another file is taken of the groups `replaced_groups`."""
+        """Return the configuration without the groups for which another file is chosen."""
         content = _as_dict(self.config)
         return {
             key: value
@@ -83,12 +83,11 @@ class RecordedRun:
         }
 
     def primary_config(self, replaced_groups: Collection[str], shipped_file: Path) -> DictConfig:
-        """Return it as a primary config of Hydra's.
+        """Return the configuration as a primary config for Hydra.
 
         Args:
-            replaced_groups: The groups of which another file is taken; other keys count for
-                nothing.
-            shipped_file: The shipped primary config: what it says of Hydra itself holds here too.
+            replaced_groups: The groups for which another file is chosen; other keys are ignored.
+            shipped_file: The shipped primary config, whose settings of Hydra itself hold here too.
         """
         shipped: Any = OmegaConf.to_container(OmegaConf.load(shipped_file), resolve=False)
         hydra_entries = [
@@ -110,12 +109,12 @@ class RecordedRun:
     def code_to_run(
         self, spec: Spec, overrides: Sequence[str], *, is_same_program: bool
     ) -> tuple[RecordedCode | None, tuple[str, ...]]:
-        """Return the code to run with, and what is to be said of it.
+        """Return the code to run, and notes about it.
 
         Args:
-            spec: What is to run now.
-            overrides: What the command line says.
-            is_same_program: Whether it is the program on record.
+            spec: The run to launch.
+            overrides: The overrides of the command line.
+            is_same_program: Whether it runs the program on record.
         """
         plan = self.plan
         changes = [
@@ -144,10 +143,10 @@ def replaces_program(changes: Sequence[Override]) -> bool:
 
 
 def requested_run(overrides: Sequence[Override]) -> str | None:
-    """Return which run is to be done again, if one is.
+    """Return the run that `rerun` names, if it is set.
 
     Raises:
-        ConfigError: It is not one.
+        ConfigError: It does not name one run.
     """
     rerun_overrides = [
         override
@@ -166,15 +165,15 @@ def requested_run(overrides: Sequence[Override]) -> str | None:
     if isinstance(value, (list, dict)) or value == "":
         message = "rerun names a run, such as rerun=latest"
         raise ConfigError([Problem(str(last.input_line), message)])
-    # As it was typed, because Hydra takes some run ids for numbers.
+    # As typed, because Hydra reads some run ids as numbers.
     return value if isinstance(value, str) else str(last.input_line).partition("=")[2]
 
 
 def find_record(name: str, cwd: Path) -> RecordedRun:
-    """Return a run that this machine has on record: below `runs` of a folder, or at a path.
+    """Return a run on record here: below `runs`, or at a path.
 
     Raises:
-        ConfigError: There is none of that name, or the record is not whole.
+        ConfigError: There is no such run, or its record is damaged.
     """
     folder = cwd / Path(name).expanduser() if "/" in name else cwd / RUNS_FOLDER / name
     if not folder.is_dir():
@@ -199,16 +198,16 @@ def find_record(name: str, cwd: Path) -> RecordedRun:
 def recorded_run(
     config_yaml: str, plan: object, where: Path, launch_time: float | None = None
 ) -> RecordedRun:
-    """Return a run from its record, wherever that was found.
+    """Return a run from its record, found here or on a host.
 
     Args:
         config_yaml: The composed configuration, its interpolations unresolved.
         plan: The plan as plain data.
-        where: What messages call the place of the configuration.
-        launch_time: When the run was begun, in seconds since 1970.
+        where: The place of the configuration, for messages.
+        launch_time: The time of the launch, in seconds since 1970.
 
     Raises:
-        ConfigError: It is not whole.
+        ConfigError: The record is damaged.
     """
     try:
         recorded_plan = decode(RecordedPlan, plan)
@@ -235,7 +234,7 @@ def recorded_run(
 
 
 def rerun_not_on_command_line(value: object) -> Problem:
-    """Return the problem of a file that asks for a run of the past."""
+    """Return the problem of a YAML file that sets `rerun`."""
     return Problem(KEY, "is for the command line only", f"such as python -m runner {KEY}={value}")
 
 
@@ -245,7 +244,7 @@ def _as_dict(config: DictConfig) -> dict[Any, Any]:
 
 
 def _launch_time(folder: Path) -> float | None:
-    """Return when a run was begun, or at least written down."""
+    """Return the time of the launch, or else of its record."""
     try:
         return float(json.loads((folder / "result.json").read_text(encoding="utf-8"))["began"])
     except (OSError, ValueError, KeyError, TypeError):
@@ -262,13 +261,13 @@ def _no_such_run(name: str, folder: Path, runs: Path) -> Problem:
         return Problem(KEY, f"there is no run {name}: none is on record in {runs}", ELSEWHERE_HINT)
     records.sort(key=lambda record: record.stat().st_mtime, reverse=True)
     run_names = [record.parent.name for record in records]
-    more = f" and {len(run_names) - MAX_LISTED} older ones" if len(run_names) > MAX_LISTED else ""
-    message = f"there is no run {name} in {display_path(runs)}; there are {', '.join(run_names[:MAX_LISTED])}{more}"
+    listed = ", ".join(run_names[:MAX_LISTED])
+    if len(run_names) > MAX_LISTED:
+        listed += f" and {len(run_names) - MAX_LISTED} older ones"
+    message = f"there is no run {name} in {display_path(runs)}; there are {listed}"
     return Problem(KEY, message, suggest(name, run_names, f"{KEY}=") or ELSEWHERE_HINT)
 
 
 def _damaged(file: Path, reason: str) -> Problem:
-    message = f"the record of that run is not whole: {reason}"
-    return Problem(
-        display_path(file), message, "it cannot be done again; start it anew, without rerun"
-    )
+    message = f"the record of that run is damaged: {reason}"
+    return Problem(display_path(file), message, "it cannot be repeated; launch it without rerun")

@@ -1,4 +1,4 @@
-"""Every key there is: its default, what is legal, and what it means."""
+"""Configuration schema: every key with its default, legal values and help."""
 
 # ruff: noqa: RUF009 (`doc` makes a field, as `dataclasses.field` does)
 
@@ -6,15 +6,12 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from hydra.core.config_store import ConfigStore
 from omegaconf import DictConfig, OmegaConf
-
-from runner.config.validation import unknown_key
-from runner.core.errors import Problem
 
 NODES_KEY = "cluster.nodes"
 TEXT, PATH, SECONDS = "text", "path", "seconds, more than 0"
@@ -24,7 +21,7 @@ NODE_RANGES = "list of names and ranges"
 
 
 def doc(default: Any, help_text: str, legal: str = TEXT) -> Any:
-    """Return a dataclass field with its help; a class as the default is called for one."""
+    """Return a dataclass field with its help; a class as the default is the factory."""
     metadata = {"help": help_text, "legal": legal}
     if isinstance(default, type):
         return dataclasses.field(default_factory=default, metadata=metadata)
@@ -33,7 +30,7 @@ def doc(default: Any, help_text: str, legal: str = TEXT) -> Any:
 
 @dataclass
 class SshConfig:
-    """How the hosts are logged in to; a null leaves the choice to your `~/.ssh/config`."""
+    """SSH connections to the hosts; null leaves the choice to your `~/.ssh/config`."""
 
     user: str | None = doc(None, "the login name, unless a node has its own", "text or null")
     port: int | None = doc(None, "the SSH port, unless a node has its own", "1 to 65535 or null")
@@ -48,7 +45,7 @@ class SshConfig:
         "strict refuses a host whose key is not known; accept-new learns it",
         "strict or accept-new",
     )
-    connect_timeout: float = doc(10.0, "how long one host may take to answer", SECONDS)
+    connect_timeout: float = doc(10.0, "the time one host may take to answer", SECONDS)
 
 
 @dataclass
@@ -62,7 +59,7 @@ class NodeConfig:
         None, "the SSH name or address; null: the name of the node", "name, address or null"
     )
     addr: str | None = doc(
-        None, "where the other nodes reach it; null: found out", "name, address or null"
+        None, "the address at which other nodes reach it; null: detected", "name, address or null"
     )
     user: str | None = doc(None, "the login name; null: as `cluster.ssh.user`", "text or null")
     port: int | None = doc(None, "the SSH port; null: as `cluster.ssh.port`", "1 to 65535 or null")
@@ -77,13 +74,13 @@ class NodeConfig:
     env: Any = doc(dict, "environment of its ranks, over the cluster's", ENV_MAPPING)
     transport: str | None = doc(None, "null: as `cluster.transport`", "ssh, local or null")
     interface: str | None = doc(
-        None, "the network interface for training traffic; null: found out", "text or null"
+        None, "the network interface for training traffic; null: detected", "text or null"
     )
 
 
 @dataclass
 class ClusterConfig:
-    """What the files in `conf/cluster` may say: which machines, and how they are used."""
+    """The keys of the files in `conf/cluster`: machines, and how they are used."""
 
     transport: str = doc(
         "ssh", "local starts processes on this machine in place of SSH", "ssh or local"
@@ -102,7 +99,7 @@ class ClusterConfig:
     )
     master_port: Any = doc(
         "auto",
-        "where the ranks meet; auto: a free port. A range is for firewalls",
+        "the port of the rendezvous; auto: a free port. A range is for firewalls",
         "port, range such as 29500-29600, or auto",
     )
     nodes: Any = doc(dict, "the machines, in rank order", "mapping of names or ranges to nodes")
@@ -111,7 +108,9 @@ class ClusterConfig:
     ssh: SshConfig = doc(SshConfig, "how the hosts are logged in to", "see below")
     python: str = doc("python3", "the interpreter of the task on the hosts: it has torch", PATH)
     host_python: str = doc(
-        "${.python}", "the interpreter of our own part there, 3.8 or newer", PATH
+        "${.python}",
+        "the interpreter of the agent and the supervisor on the hosts, 3.8 or newer",
+        PATH,
     )
     setup: Any = doc(
         list,
@@ -132,7 +131,7 @@ class ClusterConfig:
 
 @dataclass
 class TaskConfig:
-    """What the files in `conf/task` may say: a program, one of module, script and command."""
+    """The keys of the files in `conf/task`: a program, as one of module, script and command."""
 
     module: str | None = doc(
         None, "a Python module, as for `python -m`", "name such as package.train, or null"
@@ -141,7 +140,7 @@ class TaskConfig:
         None, "a Python file, relative to the folder you stand in", "path or null"
     )
     command: Any = doc(
-        None, "what is not Python; no shell unless it is one", "text, list of texts or null"
+        None, "a program other than Python, without a shell", "text, list of texts or null"
     )
     args: Any = doc(
         None,
@@ -178,12 +177,12 @@ class TaskConfig:
 
 @dataclass
 class RendezvousConfig:
-    """What the files in `conf/rendezvous` may say: how the nodes of a run find each other."""
+    """The keys of the files in `conf/rendezvous`: how the nodes of a run find each other."""
 
     backend: str = doc(
         "static",
-        "static: the plan says who is which rank; with the others torch decides, anew whenever a "
-        "node comes or goes",
+        "static: the plan assigns the ranks; otherwise torch does, again whenever a node joins or "
+        "leaves",
         "static, standalone, c10d, etcd or etcd-v2",
     )
     endpoint: str | None = doc(
@@ -196,7 +195,7 @@ class RendezvousConfig:
 
 @dataclass
 class TorchrunConfig:
-    """Options of torchrun's, by its own names; a null leaves the choice to it."""
+    """Options of torchrun, by its own names; null leaves the choice to torchrun."""
 
     max_restarts: int = doc(
         0,
@@ -205,7 +204,7 @@ class TorchrunConfig:
         "whole number from 0",
     )
     monitor_interval: float | None = doc(
-        None, "how often it looks at its ranks", "seconds, more than 0, or null"
+        None, "the interval at which it looks at its ranks", "seconds, more than 0, or null"
     )
     rdzv_conf: Any = doc(
         dict, "more settings of the rendezvous", "mapping such as {join_timeout: 600}"
@@ -215,7 +214,7 @@ class TorchrunConfig:
         None, "how it makes processes", "spawn, fork, forkserver or null"
     )
     signals_to_handle: Any = doc(
-        None, "the signals that it hands on", "list such as [SIGTERM, SIGUSR1], or null"
+        None, "the signals that it forwards", "list such as [SIGTERM, SIGUSR1], or null"
     )
     numa_binding: str | None = doc(
         None,
@@ -224,16 +223,16 @@ class TorchrunConfig:
     )
     shutdown_timeout: int | None = doc(
         None,
-        "how long it waits for its ranks to end; null: a while longer than `grace_s`",
+        "the time it waits for its ranks to end; null: somewhat longer than `grace_s`",
         "whole seconds from 1, or null",
     )
 
 
 @dataclass
 class RelaunchConfig:
-    """What is done when an attempt of a run fails: all of it starts once more."""
+    """Relaunch: a new attempt on all nodes after an attempt failed."""
 
-    max: int = doc(0, "how often at most", "whole number from 0")
+    max: int = doc(0, "the largest number of relaunches", "whole number from 0")
     backoff_s: float = doc(
         5.0, "the pause before the first relaunch; each one after doubles it", SECONDS
     )
@@ -241,20 +240,22 @@ class RelaunchConfig:
 
 @dataclass
 class DeployConfig:
-    """Bounds of what is pushed to the hosts."""
+    """Limits of pushed code."""
 
-    max_mb: int = doc(200, "more than this many megabytes are refused", "whole number from 1")
-    keep: int = doc(3, "so many old releases stay on the hosts", "whole number from 0")
+    max_mb: int = doc(200, "the largest size of the code, in megabytes", "whole number from 1")
+    keep: int = doc(3, "the number of old releases that stay on the hosts", "whole number from 0")
 
 
 @dataclass
 class WatchConfig:
-    """What is done when a run hangs: no rank prints, computes, or reads or writes files."""
+    """Hang watchdog: a run hangs when no rank prints, computes, or reads or writes files."""
 
-    stall_s: Any = doc(300.0, "after so long that is said", "seconds, more than 0, or off")
+    stall_s: Any = doc(
+        300.0, "the run reports a hang after this time", "seconds, more than 0, or off"
+    )
     action: str = doc(
         "report",
-        "report shows where every rank is; stop ends the run as well, restart starts it anew",
+        "report shows where every rank is; stop also ends the run, restart relaunches it",
         "report, stop or restart",
     )
     metrics: Any = doc(
@@ -278,8 +279,8 @@ class RunnerConfig:
     rendezvous: RendezvousConfig = doc(
         RendezvousConfig, "how the nodes find each other", "see below"
     )
-    torchrun: TorchrunConfig = doc(TorchrunConfig, "options of torchrun's", "see below")
-    relaunch: RelaunchConfig = doc(RelaunchConfig, "what is done when a run fails", "see below")
+    torchrun: TorchrunConfig = doc(TorchrunConfig, "options of torchrun", "see below")
+    relaunch: RelaunchConfig = doc(RelaunchConfig, "new attempts after a failure", "see below")
     dry_run: Any = doc(
         False,
         "true prints the commands of each host, offline without asking any; json prints the plan",
@@ -293,11 +294,11 @@ class RunnerConfig:
     run_dir: str = doc("runs/${run_id}", "the record of the run on this machine", PATH)
     rerun: str | None = doc(
         None,
-        "a past run again, as recorded, with the code it ran with; on the command line only",
+        "repeat a past run with its recorded configuration and code; on the command line only",
         "name of a run in runs, latest, path of its folder, or null",
     )
     ui: str = doc("auto", "plain: lines only, as for a file", "auto or plain")
-    deploy: DeployConfig = doc(DeployConfig, "bounds of what is pushed", "see below")
+    deploy: DeployConfig = doc(DeployConfig, "limits of pushed code", "see below")
     pull_outputs: str = doc(
         "auto",
         "auto downloads `task.outputs` at the end of a watched run; never leaves it to `pull`",
@@ -311,16 +312,18 @@ class RunnerConfig:
         "the ranks whose output the console shows; the files hold all of it",
         "all, a rank, or a list such as [0, 3]",
     )
-    watch: WatchConfig = doc(WatchConfig, "what is done when a run hangs", "see below")
+    watch: WatchConfig = doc(WatchConfig, "the hang watchdog", "see below")
     grace_s: float = doc(15.0, "the time from TERM to KILL when a run is stopped", SECONDS)
-    lost_s: float = doc(15.0, "after this silence a host counts as lost", SECONDS)
+    lost_s: float = doc(15.0, "a host counts as lost after this time without a heartbeat", SECONDS)
     disconnect_s: Any = doc(
         600.0,
         "after this time without the launch or another agent connected, the hosts stop the run; "
         "never: it goes on",
         "seconds, more than 0, or never",
     )
-    detach: bool = doc(False, "return once every rank runs; the run goes on", "true or false")
+    detach: bool = doc(
+        False, "return once every rank runs, and leave the run to the hosts", "true or false"
+    )
 
 
 SECTIONS: Mapping[str, type] = {
@@ -339,7 +342,7 @@ SECTIONS: Mapping[str, type] = {
 
 
 def register() -> None:
-    """Make the schema known to Hydra: as `runner_base`, `cluster/base` and their like."""
+    """Register the schema with Hydra, as `runner_base`, `cluster/base` and so on."""
     store = ConfigStore.instance()
     store.store(name="runner_base", node=_accept_any_key(OmegaConf.structured(RunnerConfig)))
     store.store(
@@ -351,75 +354,21 @@ def register() -> None:
         name="base",
         node=_accept_any_key(OmegaConf.structured(RendezvousConfig)),
     )
-    # For clusters of this machine: what runs us has torch, the first python3 on PATH may not.
+    # For clusters of this machine: the first python3 on PATH may lack torch.
     OmegaConf.register_new_resolver("this_python", lambda: sys.executable, replace=True)
 
 
 def with_defaults(config: DictConfig) -> DictConfig:
-    """Return a configuration with every key of the schema, also those that ~KEY took out."""
+    """Return a configuration with every key of the schema, including those that ~KEY removed."""
     merged = OmegaConf.merge(_accept_any_key(OmegaConf.structured(RunnerConfig)), config)
     assert isinstance(merged, DictConfig)  # noqa: S101 (for mypy: a mapping was merged)
     return merged
 
 
 def _accept_any_key(config: DictConfig) -> DictConfig:
-    """Let a schema take any key: we name those too many, all of them, after composition."""
+    """Open a schema to any key: after composition all unknown ones are reported at once."""
     OmegaConf.set_struct(config, value=False)
     for node in config.values():
         if isinstance(node, DictConfig):
             _accept_any_key(node)
     return config
-
-
-def unknown_keys(
-    values: Mapping[str, Any], schema: type = RunnerConfig, where: str = ""
-) -> Iterator[Problem]:
-    """Yield a problem per key that the schema does not know."""
-    fields: dict[str, Any] = {f.name: f.default_factory for f in dataclasses.fields(schema)}
-    for key, value in values.items():
-        nested = fields.get(key)
-        if key not in fields:
-            yield unknown_schema_key(where, key, list(fields), value)
-        elif isinstance(nested, type) and dataclasses.is_dataclass(nested):
-            yield from unknown_keys(value, nested, f"{where}.{key}" if where else key)
-
-
-REPLACED_KEYS = {
-    "on_disconnect": ("disconnect_s", "disconnect_s=never keeps a run going without a launch"),
-    "cluster.deploy": ("cluster.project", "null pushes the code; a path, such as `.`, does not"),
-    "check": ("skip_checks", "such as skip_checks=[gpus]"),
-    "logs": ("console_ranks", "such as console_ranks=[0,3]"),
-    "outputs": ("pull_outputs", "auto or never"),
-    "stop": ("grace_s", "such as grace_s=30"),
-}
-"""Keys and sections of earlier versions: what each is now, and a hint."""
-
-
-def unknown_schema_key(where: str, key: str, legal: Sequence[str], value: object = None) -> Problem:
-    """Return the problem of a key that the schema does not have there, but perhaps elsewhere."""
-    full_key = f"{where}.{key}" if where else key
-    if full_key in REPLACED_KEYS:
-        new_key, hint = REPLACED_KEYS[full_key]
-        inner = f".{next(iter(value))}" if isinstance(value, Mapping) and value else ""
-        return Problem(full_key + inner, f"this key is now {new_key}", hint)
-    problem = unknown_key(where, key, legal)
-    return (
-        problem
-        if problem.hint or where
-        else dataclasses.replace(problem, hint=_suggest_section(key))
-    )
-
-
-def _suggest_section(key: str) -> str:
-    """Return where a key may be meant that does not stand at the top."""
-    sections = (name for name in SECTIONS if name and "NODE" not in name)
-    candidates = [
-        f"{name}.{key}"
-        for name in sections
-        if key in {field.name for field in dataclasses.fields(SECTIONS[name])}
-    ]
-    return (
-        f"did you mean {candidates[0]}?"
-        if candidates
-        else f"if it is for the program: task.args.{key}=…"
-    )

@@ -1,4 +1,4 @@
-"""Where YAML is looked for."""
+"""Search path of YAML: the folders given, the user's own, and the shipped one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ GROUPS = ("cluster", "task", "rendezvous")
 
 
 def conf_folders(extra: Sequence[str]) -> list[Path]:
-    """Return where YAML is looked for, the first first: `extra`, the user's own, the shipped one.
+    """Return the folders of YAML in order: `extra`, the user's own, the shipped one.
 
     Raises:
         ConfigError: One of `extra` is no folder, or there is no working directory.

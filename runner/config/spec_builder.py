@@ -1,4 +1,4 @@
-"""From composed values to a `Spec`: every check that needs no host, all problems at once."""
+"""Spec builder: composed values become a `Spec`, with every check that needs no host."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ STACK_MODES = ("auto", "never")
 
 
 def build_spec(inputs: SpecInputs, problems: list[Problem]) -> tuple[Spec, dict[str, Any]]:
-    """Check everything; return the `Spec` and the fields of `Composed` that are options of the run.
+    """Return the `Spec`, and the fields of `LaunchRequest` that are options of the run.
 
     Args:
-        inputs: What was composed.
-        problems: What was found before; told together with what is found here.
+        inputs: The composed values.
+        problems: Problems found before, raised together with those found here.
 
     Raises:
         ConfigError: With every problem.
@@ -114,7 +114,7 @@ def _read_dry_run(validator: Validator, value: object) -> tuple[DryRun, bool]:
 
 
 def program_name(task: Mapping[str, Any]) -> str:
-    """Return a short name for the program a task without a YAML file runs."""
+    """Return a short name for the program of a task without a YAML file."""
     if task.get("module"):
         return str(task["module"]).rpartition(".")[2]
     command = task.get("command") or ""
@@ -141,7 +141,7 @@ def _read_ssh(validator: Validator, ssh: Mapping[str, Any], cwd: str) -> Ssh:
 
 
 def _read_project(validator: Validator, value: object, inputs: SpecInputs) -> str:
-    """Return where the code is on the hosts: by default where the user stands, as they see it."""
+    """Return the folder of the code on the hosts: by default $PWD, symbolic links kept."""
     project = validator.optional_line("cluster.project", value)
     if project and project.startswith("~"):
         return project
@@ -153,7 +153,7 @@ def _read_project(validator: Validator, value: object, inputs: SpecInputs) -> st
 
 
 def _read_deploy(validator: Validator, values: Mapping[str, Any]) -> Deploy:
-    """Return what is pushed: nothing where the YAML says that the code is on the hosts already."""
+    """Return the settings of a push; with `cluster.project` nothing is pushed."""
     cluster, bounds = values["cluster"], values["deploy"]
     return Deploy(
         enabled=cluster["project"] is None,
@@ -195,12 +195,10 @@ def _read_task(validator: Validator, inputs: SpecInputs) -> Task:
     program_keys = [key for key in PROGRAM_KEYS if task[key] not in (None, "", [])]
     if not program_keys:
         keys = join_or([f"task.{key}" for key in PROGRAM_KEYS])
-        validator.add(
-            "task", f"there is nothing to run; set {keys}", "such as task.script=train.py"
-        )
+        validator.add("task", f"there is no program; set {keys}", "such as task.script=train.py")
     if len(program_keys) > 1:
-        message = f"there is more than one thing to run: {' and '.join(program_keys)}"
-        validator.add("task", message, f"task.{program_keys[0]}=null takes one out")
+        message = f"there is more than one program: {' and '.join(program_keys)}"
+        validator.add("task", message, f"task.{program_keys[0]}=null removes one")
     kind = program_keys[0] if program_keys else "script"
     target, *words = _read_program(validator, kind, task[kind])
     entry = validator.choice("task.entry", task["entry"], ENTRIES)

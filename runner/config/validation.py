@@ -1,4 +1,4 @@
-"""Reading values: each is checked where it is read, and all that is wrong is told at once."""
+"""Validator: reads values one by one, and collects every problem."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ RESERVED_ENV = {
     "WORLD_SIZE": "cluster.nproc_per_node and the nodes decide it",
     "LOCAL_WORLD_SIZE": "cluster.nproc_per_node decides it",
     **dict.fromkeys(
-        ("RANK", "LOCAL_RANK", "NODE_RANK", "GROUP_RANK"), "what starts the ranks sets it"
+        ("RANK", "LOCAL_RANK", "NODE_RANK", "GROUP_RANK"), "the launcher of the ranks sets it"
     ),
     **dict.fromkeys(
-        ("ROLE_RANK", "ROLE_WORLD_SIZE", "GROUP_WORLD_SIZE"), "what starts the ranks sets it"
+        ("ROLE_RANK", "ROLE_WORLD_SIZE", "GROUP_WORLD_SIZE"), "the launcher of the ranks sets it"
     ),
     **dict.fromkeys(("PYTHON_EXEC", "RUNNER_RUN_ID"), "the runner needs it itself"),
 }
-"""Environment no user can set, and why."""
+"""Environment variables that users cannot set, and the reason."""
 
 
 def suggest(word: str, legal: Iterable[str], prefix: str = "") -> str:
@@ -39,7 +39,7 @@ def join_or(words: Sequence[str]) -> str:
 
 
 def unknown_key(where: str, key: str, legal: Sequence[str]) -> Problem:
-    """Return the problem of a key nobody reads."""
+    """Return the problem of an unknown key."""
     full_key = f"{where}.{key}" if where else key
     hint = suggest(key, legal, f"{where}." if where else "")
     if "passw" in key and where.startswith("cluster"):
@@ -48,7 +48,7 @@ def unknown_key(where: str, key: str, legal: Sequence[str]) -> Problem:
 
 
 def scalar_text(value: object) -> str | None:
-    """Return a YAML scalar as text (`true`, `0.1`), None for what is no scalar."""
+    """Return a YAML scalar as text (`true`, `0.1`), or None for anything else."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, (str, int, float)):
@@ -57,17 +57,16 @@ def scalar_text(value: object) -> str | None:
 
 
 class Validator:
-    """Reads values, and keeps what is wrong with them so that all of it is told at once.
+    """Reads values, and collects their problems so that all are reported at once.
 
-    Every method takes the full key for its messages, and returns something harmless for a wrong
-    value: it is never used.
+    Every method takes the full key for its messages, and returns a placeholder for a wrong value.
     """
 
     def __init__(self, problems: list[Problem]) -> None:
         self.problems = problems
 
     def add(self, where: str, message: str, hint: str = "") -> None:
-        """Keep one problem."""
+        """Add a problem."""
         self.problems.append(Problem(where, message, hint))
 
     def choice(self, where: str, value: object, legal: Sequence[str]) -> str:
@@ -169,7 +168,7 @@ class Validator:
             self.add(where, f"{text if '@' not in text else host!r} is no host name or address")
         elif user or port:
             self._report_extra_parts(where, user, *(port.groups() if port else (host, "")))
-        return host  # without a password, which no message shall repeat
+        return host  # without a password, which no message may repeat
 
     def _report_extra_parts(self, where: str, user: str, host: str, port: str) -> None:
         parent, _, key = where.rpartition(".")
@@ -222,11 +221,11 @@ class Validator:
         return frozenset(number for number in numbers if number is not None)
 
     def run_id(self, where: str, value: object) -> str:
-        """Read what becomes a folder, a label and a rendezvous id."""
+        """Read a run id: it becomes a folder, a label and a rendezvous id."""
         text = scalar_text(value) or ""
         if not re.fullmatch(r"[a-z0-9][a-z0-9-]{0,62}", text):
             message = f"{text!r} is not legal; use up to 63 of a-z, 0-9 and '-', no '-' in front"
-            self.add(where, message, "leave it out to get one made")
+            self.add(where, message, "leave it out for a generated one")
         return text
 
     def check_env_name(self, where: str, name: str) -> None:
@@ -238,7 +237,7 @@ class Validator:
             self.add(where, f"{name} cannot be set: {reason}")
 
     def env(self, where: str, value: object) -> dict[str, str]:
-        """Read an environment; YAML's true is "true", a null is as good as no entry."""
+        """Read an environment; YAML's true is "true", and null is no entry."""
         if not isinstance(value, Mapping):
             if value is not None:
                 self.add(where, f"must be a mapping of names to values, not {value!r}")

@@ -363,7 +363,7 @@ WORDS = {
     "no mapping": (["cluster.ssh=4"], "cluster.ssh: takes a mapping of keys to values, not 4"),
     "list for a mapping": (
         ["task=mine", "task.args=[1]"],
-        "task.args: a list stands for a mapping here, or a mapping for a list",
+        "task.args: a list is given where a mapping is expected, or a mapping for a list",
     ),
     "not set": (
         ["cluster.python=${oc.env:NOPE}", "cluster.workdir=${nope}"],
@@ -395,7 +395,7 @@ WORDS = {
         (
             "cluster.env.1X=3: 'cluster.env.1X' is no key; keys are joined by dots, and such a "
             "part starts with a letter\n"
-            "    what has no such key can be set in YAML only"
+            "    set it in the YAML"
         ),
     ),
     "range as a key": (
@@ -451,28 +451,28 @@ WORDS = {
     "more nodes than listed": (
         ["cluster=pair", 'task.nnodes="2:5"', "rendezvous=c10d"],
         (
-            "task.nnodes: 5 nodes asked, 4 there: gpu1, gpu02, gpu03, gpu04\n"
+            "task.nnodes: 5 nodes are wanted, but there are 4: gpu1, gpu02, gpu03, gpu04\n"
             "    a range may go up to 4"
         ),
     ),
     "a range that YAML takes for a number": (
         ["cluster=pair", "task.nnodes=124", "rendezvous=c10d"],
         (
-            "task.nnodes: 124 nodes asked, 4 there: gpu1, gpu02, gpu03, gpu04\n"
+            "task.nnodes: 124 nodes are wanted, but there are 4: gpu1, gpu02, gpu03, gpu04\n"
             "    if 2:4 is meant, put it in quotes"
         ),
     ),
     "elastic and static": (
         ["cluster=pair", 'task.nnodes="2:4"'],
         (
-            "task.nnodes: with static no node can come or go, so a range of nodes makes no sense\n"
+            "task.nnodes: with static no node can join or leave, so a range of nodes makes no sense\n"
             "    choose rendezvous=c10d or etcd, or one number of nodes"
         ),
     ),
     "an etcd nowhere": (
         ["cluster=pair", "rendezvous=etcd"],
         (
-            "rendezvous.endpoint: etcd needs an etcd to meet at\n"
+            "rendezvous.endpoint: etcd needs an etcd server\n"
             "    set rendezvous.endpoint=HOST:PORT, or rendezvous.serve to a node that is to run "
             "one"
         ),
@@ -491,8 +491,8 @@ WORDS = {
             *("rendezvous.endpoint=etcd1:2379", "rendezvous.serve=gpu1"),
         ],
         (
-            "rendezvous.serve: there is an endpoint, and a node that is to serve one\n"
-            "    rendezvous.endpoint=null takes the other out"
+            "rendezvous.serve: both an endpoint and a node that serves one are set\n"
+            "    rendezvous.endpoint=null removes the endpoint"
         ),
     ),
     "an etcd for nobody": (
@@ -565,7 +565,7 @@ FILES = {
     "no mapping": (
         "nodes: [a]\n",
         [
-            "conf/cluster/bad.yaml:1: cluster.nodes: a list stands for a mapping here",
+            "conf/cluster/bad.yaml:1: cluster.nodes: a list is given where a mapping is expected",
             "    such as nodes: {gpu1: {}, gpu2: {host: 192.168.1.110}}",
         ],
     ),
@@ -645,7 +645,7 @@ def test_a_sweep_needs_folders_of_its_own(here: Here) -> None:
     said = here("task=mine", "lost_s=1,2", "run_id=one", "-m")
     assert (said.code, said.runs) == (2, [])
     assert said.err == (
-        "error: run_dir: every run of a --multirun needs a folder of its own\n"
+        "error: run_dir: every run of a --multirun needs its own folder\n"
         "    leave out run_id and run_dir\n"
     )
 

@@ -85,7 +85,7 @@ def test_without_any_answer_there_are_examples(capsys: pytest.CaptureFixture[str
         "wrote  conf/task/train.yaml: name your own program as `script`",
         "wrote  fabfile.py",
         "next:",
-        f"  {run} dry_run=offline   # shows the plan, contacts nobody",
+        f"  {run} dry_run=offline   # prints the plan, contacts no host",
         f"  {run} dry_run=true      # asks the hosts, starts nothing",
         f"  {run}",
     ]
@@ -279,7 +279,7 @@ def test_a_conf_further_up_is_named(here: Path, capsys: pytest.CaptureFixture[st
     """The new one is nearer, so its clusters are out of sight."""
     (here.parent / "conf" / "cluster").mkdir(parents=True)
     scaffold(interactive=False)
-    assert f"from here, {here.parent}/conf is no longer looked at" in capsys.readouterr().out
+    assert f"{here.parent}/conf is not read from here any more" in capsys.readouterr().out
 
 
 def test_what_is_commented_out_is_the_default() -> None:

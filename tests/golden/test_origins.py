@@ -272,7 +272,7 @@ def test_the_whole_configuration(composer: Composer) -> None:
         ("cluster.nodes.gpu03.gpu", [], "did you mean cluster.nodes.gpu03.gpus?"),
         ("cluster.nodes.gpu05.env.D", [], "there is no such key; legal here: C"),
         ("cluster.python.x", [], "there is nothing below cluster.python: /lab/python"),
-        ("cluster.env.A", ["~cluster.env.A"], "cluster.env.A: ~cluster.env.A took it out"),
+        ("cluster.env.A", ["~cluster.env.A"], "cluster.env.A: ~cluster.env.A removed it"),
         ("hydra.job", [], "there is no such key; legal here: cluster, task"),
     ],
 )

@@ -264,16 +264,16 @@ def test_runs_that_are_not_there(wrong: Callable[..., str], composer: Composer) 
 @pytest.mark.parametrize(
     ("name", "content", "told"),
     [
-        ("config.yaml", None, "runs/first/config.yaml: .*not whole: no such file"),
-        ("config.yaml", "cluster: [", "runs/first/config.yaml: .*not whole: while parsing"),
-        ("config.yaml", "- a", "not whole: it is a list"),
-        ("config.yaml", "cluster: {}\n", "not whole: it has no task"),
+        ("config.yaml", None, "runs/first/config.yaml: .*damaged: no such file"),
+        ("config.yaml", "cluster: [", "runs/first/config.yaml: .*damaged: while parsing"),
+        ("config.yaml", "- a", "damaged: it is a list"),
+        ("config.yaml", "cluster: {}\n", "damaged: it has no task"),
         ("config.yaml", "cluster: {gpus: 1}\ntask: {}\n", "config.yaml:1: cluster.gpus: there is"),
         ("config.yaml", "cluster: {ssh: 1}\ntask: {}\n", "config.yaml:1: cluster.ssh: a list"),
-        ("plan.json", None, "runs/first/plan.json: .*not whole: no such file"),
-        ("plan.json", '{"run_id": ', "runs/first/plan.json: .*not whole"),
-        ("plan.json", "[]", "runs/first/plan.json: .*not whole"),
-        ("plan.json", "{}", "runs/first/plan.json: .*not whole"),
+        ("plan.json", None, "runs/first/plan.json: .*damaged: no such file"),
+        ("plan.json", '{"run_id": ', "runs/first/plan.json: .*damaged"),
+        ("plan.json", "[]", "runs/first/plan.json: .*damaged"),
+        ("plan.json", "{}", "runs/first/plan.json: .*damaged"),
     ],
 )
 @pytest.mark.usefixtures("first")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from runner.cli.command import Selection, parse_line_count, verb
 
 
-@verb("attach", tail="begin with so many lines of each rank; from the first byte else")
+@verb("attach", tail="begin with this many lines of each rank; by default with the first byte")
 def attach(
     selection: Selection,
     run: str = "",

@@ -29,8 +29,8 @@ def check(
 ) -> int:
     """Look for what is wrong with a cluster, before a run does.
 
-    Errors are what a launch refuses for, or hangs of; without --smoke and --bandwidth nothing is
-    started.
+    Errors are what makes a launch refuse or hang. Nothing is started without --smoke and
+    --bandwidth.
     """
     from runner.checks.registry import CHECKS
     from runner.ui.reports import columns, findings

@@ -11,8 +11,8 @@ from runner.core.errors import Interrupted
 
 @verb(
     "clean",
-    older_than="what ended or was used so long ago: 7d, 12h, 30m; 7d unless given",
-    dry_run="remove nothing, only say what would go",
+    older_than="the age since the end or last use: 7d, 12h, 30m; by default 7d",
+    dry_run="remove nothing, only list what would be removed",
 )
 def clean(
     selection: Selection,
@@ -22,7 +22,7 @@ def clean(
 ) -> int:
     """Remove old runs and releases from every host.
 
-    With their logs and what the ranks wrote there; never what is in use.
+    With their logs and the files of their ranks; never what is in use.
     """
     from runner.core.planning.readiness import workdir_problems
     from runner.ui.reports import tables
@@ -40,7 +40,7 @@ def clean(
         try:
             cleaned = broadcast.all("clean", request, reply_kind="cleaned")
         except Interrupted as error:
-            message = "interrupted; what was removed until then is gone, the rest is whole"
+            message = "interrupted; what was removed is gone, the rest is intact"
             raise Interrupted(error.exit_code, message) from None
     results = {node.name: tables.CleanResult.from_reply(cleaned[node.name]) for node in spec.nodes}
     print(json.dumps(encode(results)) if json_ else tables.render_clean(results, dry_run=dry_run))

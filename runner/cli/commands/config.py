@@ -9,8 +9,8 @@ from runner.cli.command import Selection, verb
 
 @verb(
     "config",
-    key="only what stands below this key",
-    resolve="with every ${...} replaced by what it stands for",
+    key="only the part below this key",
+    resolve="with every ${...} resolved",
 )
 def config(
     selection: Selection,

@@ -16,9 +16,9 @@ def deploy(
     selection: Selection,
     json_: bool = False,
 ) -> int:
-    """Push the code you stand in to every host.
+    """Push the code of the working directory to every host.
 
-    A launch does so by itself, where a host lacks it.
+    A launch does so for the hosts that lack it.
     """
     from runner.control.code.snapshot import Snapshot
     from runner.core.planning.readiness import workdir_problems

@@ -12,8 +12,8 @@ from runner.core.errors import ConfigError, Problem
 
 @verb(
     "exec",
-    command="what to run, as one line for the shell; or after `--`, word by word",
-    timeout="how long it may take: 90, 10m, 2h; 10m unless given",
+    command="the command as one line of shell; or give its words after `--`",
+    timeout="the time limit: 90, 10m, 2h; by default 10m",
 )
 def exec_(
     selection: Selection,
@@ -23,9 +23,9 @@ def exec_(
     *,
     words: Sequence[str] = (),
 ) -> int:
-    """Run a command on every host, equal answers folded.
+    """Run a command on every host, with equal answers folded.
 
-    Such as: exec --cluster lab3 -- nvidia-smi -L
+    Example: exec --cluster lab3 -- nvidia-smi -L
     """
     from runner.control.remote_exec import RemoteCommand
     from runner.core.planning.readiness import setup_problems

@@ -8,13 +8,13 @@ from runner.cli.command import Selection, verb
 from runner.core.codec import encode
 
 
-@verb("explain", key="such as cluster.python; everything below it is told")
+@verb("explain", key="such as cluster.python; every value below it is explained")
 def explain(
     selection: Selection,
     key: str,
     json_: bool = False,
 ) -> int:
-    """Say which file or word set a value, and what it overrides."""
+    """Show which file or override set a value, and what it overrides."""
     from runner.ui.reports import tables
 
     with selection.composer() as composer:

@@ -21,7 +21,7 @@ from runner.core.model.launch_request import DryRun
     key="the private key to log in with",
     python="the interpreter that has torch, on the hosts",
     script="the program to train with",
-    json_="print what a program can read, and ask nothing",
+    json_="print JSON, and ask nothing",
 )
 def init(
     cluster: str = "mine",
@@ -35,7 +35,7 @@ def init(
 ) -> int:
     """Write the first YAML of a project, and a fabfile.
 
-    On a terminal it asks for what no flag says; a file that is there is kept.
+    On a terminal it asks for what no flag gives. Existing files are kept.
     """
     from runner.cli.scaffold import scaffold
     from runner.workflows.launch import dry_run

@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 @verb(
     "logs",
-    rank="of these ranks only: 3, or 0,4-7; repeatable",
-    node="of the ranks of this node only",
-    follow="go on until the run ends",
+    rank="only these ranks: 3, or 0,4-7; repeatable",
+    node="only the ranks of this node",
+    follow="follow the output until the run ends",
     tail="the last lines of each rank: 100",
-    since="what was written in this time: 10m, 2h (to within 10 s)",
-    grep="only lines that match this regular expression",
+    since="only the output of this time: 10m, 2h (to within 10 s)",
+    grep="only the lines that match this regular expression",
 )
 def logs(
     selection: Selection,
@@ -36,9 +36,9 @@ def logs(
     since: str = "",
     grep: str = "",
 ) -> int:
-    """Show what the ranks of a run wrote, while it is on and afterwards.
+    """Show the output of the ranks of a run, during the run and afterwards.
 
-    Rank after rank; with --follow as it comes.
+    Rank after rank; with --follow as it is written.
     """
     from runner.ui.reports.grep import GrepFilter
     from runner.workflows.discovery import open_run_finder
@@ -76,9 +76,9 @@ def logs(
 
 
 def log_start(tail: str, since: str) -> dict[str, float]:
-    """Return where logs begin, from the flags that say so."""
+    """Return where logs begin."""
     if tail and since:
-        message = "--tail and --since both say where to begin"
+        message = "--tail and --since exclude each other"
         raise ConfigError([Problem("logs", message, "give one of them")])
     if tail:
         return {"tail": parse_line_count("--tail", tail)}
@@ -94,7 +94,7 @@ def _compile_pattern(grep: str) -> re.Pattern[bytes]:
 
 
 def only_node(node: str, show: OutputSink) -> OutputSink:
-    """Return what shows the ranks of that node only, or all for "": one may have been on two."""
+    """Return a sink for the output of one node, or of all for "": a rank may move between nodes."""
 
     def show_node(name: str, rank: int, stream: str, data: bytes) -> None:
         if node in ("", name):
@@ -104,10 +104,16 @@ def only_node(node: str, show: OutputSink) -> OutputSink:
 
 
 def select_ranks(plan: Plan, rank: str, node: str, *, later: bool = False) -> list[int]:
-    """Return the ranks that the flags choose; with `later`, also those that may yet start.
+    """Return the ranks that the flags select.
+
+    Args:
+        plan: The plan of the run.
+        rank: Ranks and ranges, or "" for all.
+        node: A node, or "" for all.
+        later: Whether to include ranks that may start later.
 
     Raises:
-        ConfigError: The run has none of them.
+        ConfigError: The run does not have them.
     """
     ranks_on_nodes = {(number, share.node) for share in plan.nodes for number in share.ranks}
     if later and plan.torch_assigns_ranks:

@@ -7,7 +7,7 @@ import json
 from runner.cli.command import Selection, verb
 
 
-@verb("ps", all_="ended runs as well")
+@verb("ps", all_="include ended runs")
 def ps(
     selection: Selection,
     all_: bool = False,
@@ -15,7 +15,7 @@ def ps(
 ) -> int:
     """List the runs on the cluster's hosts.
 
-    Yours, and other people's where their folders may be read.
+    Yours, and those of other users whose folders are readable.
     """
     from runner.ui.reports import run_table
     from runner.ui.reports.columns import terminal_width

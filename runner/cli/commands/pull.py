@@ -17,9 +17,9 @@ def pull(
     run: str = "",
     json_: bool = False,
 ) -> int:
-    """Bring a run's logs, records and outputs home, into runs/RUN.
+    """Download the logs, records and outputs of a run into runs/RUN.
 
-    What is here already is not fetched again; a launch does so by itself at its end.
+    Only what is missing here is downloaded. A launch does so at its end.
     """
     from runner.ui.reports import download
     from runner.workflows.discovery import open_run_finder
@@ -37,7 +37,7 @@ def pull(
     missing = [name for name in found.all_nodes if name in expected and name not in pulled]
     problems = [*download.problems(pulled)]
     problems += [
-        finder.unreachable.get(n) or Problem(n, "has nothing of that run") for n in missing
+        finder.unreachable.get(n) or Problem(n, "has no files of that run") for n in missing
     ]
     if json_:
         print(json.dumps(download.as_data(pulled)))

@@ -14,10 +14,10 @@ def stacks(
     run: str = "",
     json_: bool = False,
 ) -> int:
-    """Show where every rank of a run is: its Python stacks, equal ones as one.
+    """Show the Python stacks of every rank of a run, with equal stacks folded.
 
-    The ranks go on; it is one look, so look again before you blame one. The hosts keep what they
-    told in the run's log `stacks`.
+    The ranks are not stopped. This is one sample, so take another before you draw conclusions. The
+    hosts keep each sample in the run's log `stacks`.
     """
     from runner.core.outcome.diagnosis import group_run_stacks
     from runner.core.outcome.stacks import parse_dumps

@@ -20,7 +20,7 @@ def stop(
 ) -> int:
     """End a run on every host, and prove that nothing of it is left.
 
-    Works whether its launch, its links or its supervisors live or not.
+    It works even if the launch, the agents or the supervisors of the run are dead.
     """
     from runner.ui.reports import run_table
     from runner.workflows import stop as workflow
@@ -28,8 +28,8 @@ def stop(
     from runner.workflows.found_run import FoundRun
 
     if not run:
-        hint = "python -m runner ps shows which there are; --run latest is the latest one"
-        raise ConfigError([Problem("--run", "which run?", hint)])
+        hint = "python -m runner ps lists the runs; --run latest is the latest one"
+        raise ConfigError([Problem("--run", "no run is given", hint)])
     composed = selection.compose_for_run(run)
     opened_finder: RunFinder | None = None
     try:

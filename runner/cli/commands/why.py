@@ -21,9 +21,9 @@ def why(
     run: str = "",
     json_: bool = False,
 ) -> int:
-    """Say again how a run ended, and why.
+    """Print again how a run ended, and why.
 
-    From the record here, or from the hosts where there is none.
+    It reads the record here, or the hosts' if there is none here.
     """
     from runner.control.record.run_store import RunStore
     from runner.core.outcome.diagnosis import diagnose
@@ -51,10 +51,10 @@ def why(
 
 
 def _download_record(composed: LaunchRequest, run: str) -> RunStore:
-    """Bring the record of an ended run here.
+    """Download the record of an ended run.
 
     Raises:
-        NotReady: It has not ended, or cannot be had.
+        NotReady: The run has not ended, or its hosts do not have the record.
     """
     from runner.workflows.discovery import open_run_finder
     from runner.workflows.found_run import FoundRun
@@ -63,7 +63,7 @@ def _download_record(composed: LaunchRequest, run: str) -> RunStore:
     with open_run_finder(composed, "why") as finder:
         found = FoundRun(composed, finder, run)
         if found.relaunch_pending or not found.already_ended:
-            state = "is about to start once more" if found.relaunch_pending else "has not ended"
+            state = "is about to be relaunched" if found.relaunch_pending else "has not ended"
             message = f"run {found.plan.run_id} {state}, as far as the hosts say"
             selector = f"--run {found.plan.run_id} {composed.cluster_selector}"
             hint = f"python -m runner attach {selector}\npython -m runner stacks {selector}"

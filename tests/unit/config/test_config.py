@@ -231,7 +231,7 @@ def test_port_rules(rule: object, ports: PortRange) -> None:
             {"run_id": "A_b"},
             (
                 "run_id: 'A_b' is not legal; use up to 63 of a-z, 0-9 and '-', no '-' in front\n"
-                "    leave it out to get one made"
+                "    leave it out for a generated one"
             ),
         ),
         (
@@ -259,20 +259,20 @@ def test_port_rules(rule: object, ports: PortRange) -> None:
         ),
         (
             {"cluster.pass_env": ["RANK"]},
-            "cluster.pass_env: RANK cannot be set: what starts the ranks sets it",
+            "cluster.pass_env: RANK cannot be set: the launcher of the ranks sets it",
         ),
         (
             {"task.script": None},
             (
-                "task: there is nothing to run; set task.module, task.script or task.command\n"
+                "task: there is no program; set task.module, task.script or task.command\n"
                 "    such as task.script=train.py"
             ),
         ),
         (
             {"task.module": "train"},
             (
-                "task: there is more than one thing to run: module and script\n"
-                "    task.module=null takes one out"
+                "task: there is more than one program: module and script\n"
+                "    task.module=null removes one"
             ),
         ),
         (

@@ -237,7 +237,7 @@ def test_a_part_of_a_cluster(cluster: dict[str, Any], names: str) -> None:
         (
             {"gpu[1-2]": {"env": {"RANK": 0}}},
             {},
-            "cluster.nodes.gpu[1-2].env.RANK: RANK cannot be set: what starts the ranks sets it",
+            "cluster.nodes.gpu[1-2].env.RANK: RANK cannot be set: the launcher of the ranks sets it",
         ),
         (
             {"a": {"host": "x"}, "b": {"host": "x"}},
@@ -276,7 +276,7 @@ def test_a_part_of_a_cluster(cluster: dict[str, Any], names: str) -> None:
         (
             {"a1": {}, "a2": {}},
             {"task": {"nnodes": 3}},
-            "task.nnodes: 3 nodes asked, 2 there: a1, a2",
+            "task.nnodes: 3 nodes are wanted, but there are 2: a1, a2",
         ),
     ],
 )
@@ -314,6 +314,6 @@ def test_a_node_name_with_dots_is_out_of_reach_of_the_command_line() -> None:
     assert problems_of(nodes, more=more) == [
         (
             "cluster.nodes.n1: there is no node n1; the nodes are n1.lab\n"
-            "    on the command line a dot parts keys: call it n1, with `host: n1.…`"
+            "    a dot separates keys: call it n1, with `host: n1.…`"
         )
     ]
