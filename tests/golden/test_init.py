@@ -256,7 +256,7 @@ def test_only_what_is_not_known_is_asked(here: Path, answers: Callable[..., list
     (here / TASK).write_text("defaults: [base]\nscript: x.py\n")
     asked = answers("ada", "", "~/py", "n")
     outcome = scaffold(hosts=["gpu1"], interactive=True)
-    assert [each.split()[1] for each in asked] == ["login", "private", "interpreter", "the"]
+    assert [each.split()[1] for each in asked] == ["login", "private", "interpreter", "a"]
     assert not outcome.try_now
     assert (composed().spec.ssh.user, composed().spec.python) == ("ada", "~/py")
 
