@@ -1,6 +1,6 @@
 """Network interfaces of this host, with their addresses and routes, by netlink and /proc.
 
-Netlink is what libc's `getifaddrs` uses: no library to load, and each address has its prefix length.
+Netlink is what `getifaddrs` of libc uses: no library to load, and addresses have prefix lengths.
 """
 
 from __future__ import annotations

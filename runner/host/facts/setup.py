@@ -18,7 +18,7 @@ TIMED_OUT = -1
 _LINES_VARIABLE = "__runner_lines"
 _SHELL_VARIABLES = ("_", "SHLVL", "PWD", "OLDPWD")
 
-# All up to `eval` is one line, so that bash counts the user's lines from 1. They come in a variable:
+# All up to `eval` is one line, so that bash counts the user's lines from 1. They are in a variable:
 # `ps` does not show it, and sourced scripts find no positional parameters. A command that succeeds
 # follows them, since the status of a last line such as `[ -f x ] && y` would become that of `eval`;
 # so `eval` fails only where it cannot parse them.

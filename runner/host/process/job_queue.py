@@ -1,4 +1,4 @@
-"""Job queue: long requests run one after the other, in steps, so that the agent stays responsive."""
+"""Job queue: long requests run in turn, in steps, so that the agent stays responsive."""
 
 from __future__ import annotations
 

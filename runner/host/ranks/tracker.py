@@ -149,7 +149,7 @@ class RankTracker:
     def terminate_for_restart(self, nnodes: int) -> None:
         """End the ranks of a membership with more than `nnodes` nodes; torch restarts them.
 
-        Otherwise they would wait long for the lost ones. Ranks of a later membership are left alone.
+        Otherwise they would wait long for the lost ones. Those of later ones stay.
         """
         if not nnodes or self._nnodes > nnodes:
             self._terminated = procfs.signal_all(self.pids, signal.SIGTERM)

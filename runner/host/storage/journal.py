@@ -117,7 +117,7 @@ class EventLog:
         self.set_state(ended.state)
 
     def reopen(self) -> None:
-        """Allow to complete a record whose state is final but whose events were lost (power cut)."""
+        """Allow completing a record whose state is final but whose events were lost (power cut)."""
         if self.state.is_terminal:
             self.state = State.STOPPING
 
