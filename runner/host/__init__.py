@@ -1,1 +1,1 @@
-"""What runs on a host: link, guardian, supervisor, shim, facts. Python 3.8, standard library."""
+"""Host side: agent, guardian, supervisor, rank shim, facts. Python 3.8, standard library."""

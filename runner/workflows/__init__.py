@@ -1,1 +1,1 @@
-"""What a launch and each verb do, from first to last step."""
+"""Workflows of the launch and the verbs, from first to last step."""

@@ -55,7 +55,7 @@ class Sidecar:
 
 @dataclass(frozen=True)
 class Order:
-    """What one supervisor starts, watches and ends.
+    """A host's part of the plan, large on purpose: all that its supervisor is to know.
 
     Attributes:
         run_id: The run.

@@ -39,7 +39,7 @@ class NodePlan:
 
 @dataclass(frozen=True)
 class Plan:
-    """One attempt of a run on all its nodes.
+    """One attempt of a run on all its nodes, large on purpose: it is the record of the attempt.
 
     Attributes:
         run_id: The run.

@@ -182,7 +182,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Spec:
-    """Everything that the configuration says about one run.
+    """The configuration of one run, large on purpose: a field for each key of the YAML.
 
     Attributes:
         run_id: `MMDD-HHMM-TASK-xxxx`, `[a-z0-9-]`: a file name, a label, a rendezvous id.

@@ -1,1 +1,1 @@
-"""How a run ended and why: verdict, diagnosis, stacks."""
+"""Outcome of a run: verdict, diagnosis, stacks."""

@@ -1,1 +1,1 @@
-"""What controller, agents and supervisors share: frames, events, states, paths."""
+"""Protocol between controller, agents and supervisors: frames, events, states, paths."""
