@@ -40,7 +40,7 @@ class PeerObserver:
 class PeerGroup:
     """The group of a supervisor that is alone."""
 
-    def tick(self, renewed_at: float, *, detached: bool, stalled_s: float) -> Optional[float]:  # noqa: ARG002 (see below)
+    def tick(self, renewed_at: float, *, detached: bool, stalled_s: float) -> Optional[float]:  # noqa: ARG002
         """Exchange heartbeats.
 
         Args:

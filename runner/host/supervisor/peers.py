@@ -1,8 +1,9 @@
 """Peer exchange of a supervisor: what the supervisors of one attempt hear from each other.
 
 Every supervisor keeps one connection to the hub, that of the master node. One that closes it
-without a goodbye is dead, one that is silent for `lost_s` is lost; either ends the attempt everywhere,
-with or without a controller. Nothing here blocks, and nothing listens once the run is over.
+without a goodbye is dead, one that is silent for `lost_s` is lost; either ends the attempt
+everywhere, with or without a controller. Nothing here blocks, and nothing listens once the run is
+over.
 """
 
 from __future__ import annotations

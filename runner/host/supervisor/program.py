@@ -57,6 +57,7 @@ class LauncherProcess:
         order = self._order
         # A rank shim ignores TERM; its own death ends its rank.
         death_signal = signal.SIGTERM if order.launcher else signal.SIGKILL
+        preexec_fn = functools.partial(child_setup, self.cgroup, death_signal)
         try:
             out, err = (
                 os.open(
@@ -74,7 +75,7 @@ class LauncherProcess:
                 stdout=out,
                 stderr=err,
                 start_new_session=True,
-                preexec_fn=functools.partial(child_setup, self.cgroup, death_signal),  # noqa: PLW1509 (this process has one thread)
+                preexec_fn=preexec_fn,  # noqa: PLW1509 (this process has one thread)
             )
         except OSError as error:
             problem = f"cannot start {order.argv[0]} in {order.cwd}: {error.strerror}"
