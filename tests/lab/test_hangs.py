@@ -65,7 +65,7 @@ def test_stacks_of_a_run_that_goes_on(lab: Lab, on_lab: Launcher) -> None:
 
 def test_a_standstill_is_reported_and_ends(lab: Lab, on_lab: Launcher) -> None:
     """By default nothing is stopped: what stands is shown, and said when it moves again."""
-    running = on_lab.start(*words("wait", 3, *STALL), PLAIN_ENTRY)
+    running = on_lab.start(*words("wait", 3, *STALL))
     running.until(lambda: "no progress on any rank for" in running.err, "the report")
     running.until(lambda: "rank 3 on node4, innermost first:" in running.err, "the stacks")
     assert running.err.count("innermost first:") == 2
