@@ -290,11 +290,13 @@ def _read_mapping(files: ConfigFiles, config: str) -> dict[Any, Any]:
 def _first_mismatch(content: Mapping[Any, Any], base: Mapping[Any, Any]) -> str:
     for key, value in content.items():
         other = base.get(key)
-        kinds = {type(item) for item in (value, other)}
-        if kinds == {list, dict}:
+        if isinstance(value, dict) and isinstance(other, dict):
+            if inner := _first_mismatch(value, other):
+                return f"{key}.{inner}"
+        elif (isinstance(other, dict) and value is not None) or (
+            isinstance(value, dict) and isinstance(other, list)
+        ):
             return str(key)
-        if kinds == {dict} and (inner := _first_mismatch(value, other or {})):
-            return f"{key}.{inner}"
     return ""
 
 
