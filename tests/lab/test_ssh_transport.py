@@ -587,7 +587,7 @@ def test_no_key_at_all_is_told(place: Place, monkeypatch: pytest.MonkeyPatch) ->
 def test_second_factor_cannot_be_asked(place: Place) -> None:
     """The key was right; what else the host wants is named."""
     sshd = place.sshd("AuthenticationMethods publickey,password", "PasswordAuthentication yes")
-    assert "wants password as well" in place.problem(sshd.node()).message
+    assert "requires password as well" in place.problem(sshd.node()).message
 
 
 def test_too_many_keys_are_told(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -910,7 +910,7 @@ def test_host_that_never_speaks_is_given_up(place: Place) -> None:
         start = time.monotonic()
         problem = place.problem(node, connect_timeout=0.5)
     assert time.monotonic() - start < 2.5
-    assert "did not begin to speak SSH within 0.5 s" in problem.message
+    assert "sent no SSH banner within 0.5 s" in problem.message
     assert "MaxStartups" in problem.hint
 
 
