@@ -310,7 +310,10 @@ class Composer:
         if not OmegaConf.is_interpolation(config, "run_id") and config.run_id is None:
             config.run_id = self._unique_run_id(name)
         with self._locate_problems(configs, overrides):
-            values = _resolve(config)
+            unresolved: list[Problem] = []
+            values: dict[str, Any] = resolve_to_plain(config, "", unresolved)
+            if unresolved:
+                raise ConfigError(unresolved)
             all_overrides = [*hydra.overrides.hydra, *hydra.overrides.task]
             node_paths, known_entries = self._node_overrides(all_overrides, hydra_input)
             cwd = str(Path.cwd())
@@ -394,11 +397,3 @@ def new_run_id(task: str) -> str:
     slug = re.sub(r"[^a-z0-9]+", "-", task.lower())[:40].strip("-") or "task"
     suffix = "".join(secrets.choice(string.ascii_lowercase + string.digits) for _ in range(4))
     return f"{datetime.now().astimezone():%m%d-%H%M}-{slug}-{suffix}"
-
-
-def _resolve(config: DictConfig) -> dict[str, Any]:
-    problems: list[Problem] = []
-    values: dict[str, Any] = resolve_to_plain(config, "", problems)
-    if problems:
-        raise ConfigError(problems)
-    return values
