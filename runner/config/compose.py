@@ -27,12 +27,11 @@ from runner.config import rerun
 from runner.config.arguments import hydra_value
 from runner.config.error_messages import ConfigFiles, explain_error, resolve_to_plain
 from runner.config.hydra_session import hydra_session
-from runner.config.inputs import SpecInputs
 from runner.config.schema import RunnerConfig, with_defaults
 from runner.config.search_path import GROUPS
 from runner.config.spec_builder import build_spec, program_name
 from runner.config.unknown_keys import unknown_keys
-from runner.config.validation import suggest
+from runner.config.validation import SpecInputs, suggest
 from runner.core.errors import ConfigError, Problem
 from runner.core.model.launch_request import LaunchRequest
 
@@ -362,8 +361,8 @@ class Composer:
     ) -> tuple[list[tuple[str, ...]], list[str] | None]:
         """Return the paths below `cluster.nodes` that are overridden, and the legal entries.
 
-        `cluster.nodes` is open, so that `cluster.nodes.gpu05.gpus=4` needs no `+` where the YAML has
-        `gpu[01-16]`. Hydra therefore takes misspelt names too, and nodes.py refuses them.
+        `cluster.nodes` is open, so that `cluster.nodes.gpu05.gpus=4` needs no `+` where the YAML
+        has `gpu[01-16]`. Hydra therefore takes misspelt names too, and nodes.py refuses them.
         """
         parsed = OverridesParser.create().parse_overrides(list(overrides))
         node_overrides = [

@@ -256,7 +256,9 @@ OMEGACONF_MESSAGES = {
     r".*(is not Optional|Incompatible value 'None').*": "must not be null",
     r"invalid type assigned: .* value: (.*)": r"takes a mapping of keys to values, not \1",
     r"cannot assign (\w+) to Dict.*": r"takes a mapping of keys to values, not \1",
-    r"(cannot merge|merge error).*": "a list is given where a mapping is expected, or a mapping for a list",
+    r"(cannot merge|merge error).*": (
+        "a list is given where a mapping is expected, or a mapping for a list"
+    ),
 }
 """OmegaConf's messages for values of a wrong type, and ours."""
 

@@ -6,8 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from runner.config.inputs import SpecInputs
-from runner.config.validation import Validator, join_or, suggest, unknown_key
+from runner.config.validation import SpecInputs, Validator, join_or, suggest, unknown_key
 from runner.core.model.spec import Node
 
 NODE_KEYS = (

@@ -80,7 +80,7 @@ class NodeConfig:
 
 @dataclass
 class ClusterConfig:
-    """The keys of the files in `conf/cluster`: machines, and how they are used."""
+    """The keys of the files in `conf/cluster`, many on purpose: machines, and how they are used."""
 
     transport: str = doc(
         "ssh", "local starts processes on this machine in place of SSH", "ssh or local"
@@ -272,7 +272,7 @@ class WatchConfig:
 
 @dataclass
 class RunnerConfig:
-    """The whole configuration."""
+    """The whole configuration, large on purpose: a field for each key of the top level."""
 
     cluster: ClusterConfig = doc(ClusterConfig, "the machines", "see below")
     task: TaskConfig = doc(TaskConfig, "the program", "see below")

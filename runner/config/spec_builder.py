@@ -10,10 +10,9 @@ from typing import Any
 from runner.checks.registry import CHECKS
 from runner.config.arguments import render_arguments, split_words
 from runner.config.entry import ENTRIES, check_plain, local_rank_words
-from runner.config.inputs import SpecInputs
 from runner.config.nodes import read_nodes, select_nodes
 from runner.config.rendezvous import read_relaunch, read_rendezvous, read_torchrun
-from runner.config.validation import Validator, join_or, scalar_text
+from runner.config.validation import SpecInputs, Validator, join_or, scalar_text
 from runner.core.errors import ConfigError, Problem
 from runner.core.model.launch_request import DryRun
 from runner.core.model.spec import Deploy, Node, Spec, Ssh, Task
@@ -70,10 +69,7 @@ def build_spec(inputs: SpecInputs, problems: list[Problem]) -> tuple[Spec, dict[
         workdir=validator.line("cluster.workdir", cluster["workdir"]),
         deploy=_read_deploy(validator, values),
         pull_outputs=validator.choice("pull_outputs", values["pull_outputs"], PULL_MODES) == "auto",
-        skip_checks=tuple(
-            validator.choice("skip_checks", name, tuple(CHECKS))
-            for name in validator.text_list("skip_checks", values["skip_checks"])
-        ),
+        skip_checks=_read_skip_checks(validator, values),
         env=env,
         secrets=secrets,
         grace_s=validator.seconds("grace_s", values["grace_s"]),
@@ -86,18 +82,29 @@ def build_spec(inputs: SpecInputs, problems: list[Problem]) -> tuple[Spec, dict[
         stacks=validator.choice("watch.stacks", values["watch"]["stacks"], STACK_MODES) == "auto",
         detach=bool(values["detach"]),
     )
+    options = _read_options(validator, inputs)
+    if problems:
+        raise ConfigError(problems)
+    return spec, options
+
+
+def _read_skip_checks(validator: Validator, values: Mapping[str, Any]) -> tuple[str, ...]:
+    names = validator.text_list("skip_checks", values["skip_checks"])
+    return tuple(validator.choice("skip_checks", name, tuple(CHECKS)) for name in names)
+
+
+def _read_options(validator: Validator, inputs: SpecInputs) -> dict[str, Any]:
+    """Return the options of the launch: fields of `LaunchRequest`."""
+    values = inputs.values
     run_dir = Path(validator.line("run_dir", values["run_dir"])).expanduser()
     dry_run, plan_as_json = _read_dry_run(validator, values["dry_run"])
-    options = {
+    return {
         "dry_run": dry_run,
         "plan_as_json": plan_as_json,
         "run_dir": Path(inputs.cwd, run_dir),
         "ui": validator.choice("ui", values["ui"], ("auto", "plain")),
         "console_ranks": validator.ranks("console_ranks", values["console_ranks"]),
     }
-    if problems:
-        raise ConfigError(problems)
-    return spec, options
 
 
 def _read_dry_run(validator: Validator, value: object) -> tuple[DryRun, bool]:

@@ -1,4 +1,4 @@
-"""Validator: reads values one by one, and collects every problem."""
+"""Validation of composed values: each is read by itself, and all problems are collected."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import difflib
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from runner.core.errors import Problem
 from runner.core.model.spec import PortRange
@@ -25,6 +27,29 @@ RESERVED_ENV = {
     **dict.fromkeys(("PYTHON_EXEC", "RUNNER_RUN_ID"), "the runner needs it itself"),
 }
 """Environment variables that users cannot set, and the reason."""
+
+
+@dataclass(frozen=True)
+class SpecInputs:
+    """Composed values and their context.
+
+    Attributes:
+        values: The configuration, resolved; every key of the schema is there.
+        cluster: The name of the cluster's YAML file.
+        task: The name of the task's.
+        cwd: The working directory.
+        environ: The user's environment.
+        node_overrides: The paths below `cluster.nodes` that are overridden.
+        known_entries: The legal entries of `cluster.nodes`; None for any.
+    """
+
+    values: Mapping[str, Any]
+    cluster: str
+    task: str
+    cwd: str
+    environ: Mapping[str, str]
+    node_overrides: Sequence[tuple[str, ...]] = ()
+    known_entries: Sequence[str] | None = None
 
 
 def suggest(word: str, legal: Iterable[str], prefix: str = "") -> str:

@@ -33,12 +33,12 @@ from runner.core.protocol.remote_files import OUTPUT
 from runner.core.relaunch.handover import AttemptOrders, relaunch_context, run_info
 from runner.core.relaunch.voters import assign_voters
 from runner.ui.console.factory import open_console
+from runner.ui.reports import dry_run as dry_run_report
 from runner.ui.reports import report
-from runner.workflows.code import open_code_source
 from runner.workflows.ending import Ending
 from runner.workflows.host_pool import FLUSH_TIMEOUT_S, HostPool, deadline, user_at_host
 from runner.workflows.observer import attempt_observer
-from runner.workflows.preparation import Preparation
+from runner.workflows.preparation import Preparation, open_code_source
 from runner.workflows.relaunch import Relauncher
 from runner.workflows.signals import forward_signals, signal_pending
 
@@ -85,7 +85,7 @@ def dry_run(request: LaunchRequest) -> None:
     if request.plan_as_json:
         print(json.dumps(encode(plan)))
     else:
-        print(report.render_dry_run(plan, assumptions))
+        print(dry_run_report.render_dry_run(plan, assumptions))
 
 
 class LaunchSession:

@@ -4,22 +4,48 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 from runner.checks.context import CheckContext
 from runner.checks.registry import LAUNCH_CHECKS, evaluate_checks
 from runner.control.attempt.admission import AdmissionHooks
-from runner.control.code.source import CodeSource
+from runner.control.code.recorded import RerunCode
+from runner.control.code.snapshot import Snapshot
+from runner.control.code.source import CodeOnHosts, CodeSource
 from runner.core.errors import NotReady, Problem
 from runner.core.model.facts import Facts, FactsRequest
 from runner.core.model.launch_request import LaunchRequest
+from runner.core.model.packages import Requirements
 from runner.core.model.plan import Plan
 from runner.core.model.spec import Node, Spec
 from runner.core.planning.build_plan import build_plan
 from runner.core.planning.facts_request import facts_request
 from runner.core.planning.readiness import problems_of
 from runner.ui.reports.findings import errors, warnings
-from runner.workflows.code import required_packages
 from runner.workflows.host_pool import HostPool
+
+
+def open_code_source(request: LaunchRequest) -> CodeSource:
+    """Return the code source of a run; a snapshot is hashed in the background.
+
+    Raises:
+        ConfigError: The project cannot be pushed, or the code of the past run is gone.
+    """
+    if request.recorded_code:
+        return RerunCode(request.recorded_code, request.spec, Path.cwd(), request.run_dir)
+    if request.spec.pushes_code:
+        return Snapshot.take(request.spec, Path.cwd(), request.run_dir)
+    return CodeOnHosts(request.spec)
+
+
+def required_packages(request: LaunchRequest) -> Requirements:
+    """Return the packages the ranks' project names; none for a past run or a shipped task."""
+    spec = request.spec
+    if spec.task.shipped_file or request.recorded_code or "packages" in spec.skip_checks:
+        return Requirements()
+    from runner.control.code.requirements import project_requirements
+
+    return project_requirements(spec, Path.cwd())
 
 
 class Preparation:

@@ -253,7 +253,8 @@ def test_commands_of_the_docs_compose(here: Here, page: str) -> None:
         {
             "conf/cluster/mine.yaml": f"defaults: [base]\n{nodes}\n",
             "conf/cluster/big.yaml": "defaults: [base]\nnodes: {'gpu[01-16]': {gpus: 8}}\n",
-            "conf/task/train.yaml": "defaults: [base]\nscript: train.py\nargs: {lr: 1, amp: true}\n",
+            "conf/task/train.yaml": "defaults: [base]\nscript: train.py\n"
+            "args: {lr: 1, amp: true}\n",
         }
     )
     text = (CONF.parent / "docs" / f"{page}.md").read_text()
@@ -465,7 +466,8 @@ WORDS = {
     "elastic and static": (
         ["cluster=pair", 'task.nnodes="2:4"'],
         (
-            "task.nnodes: with static no node can join or leave, so a range of nodes makes no sense\n"
+            "task.nnodes: with static no node can join or leave, so a range of nodes makes no "
+            "sense\n"
             "    choose rendezvous=c10d or etcd, or one number of nodes"
         ),
     ),

@@ -164,7 +164,9 @@ import os, sys
 zipped = os.memfd_create("code")
 os.write(zipped, open({str(path)!r}, "rb").read())
 sys.argv[1] = "/proc/self/fd/%d" % zipped
-{DRIVER.replace("told = ", 'from runner.host.gpu import query; query.DRIVER_PATHS = ("/",); told = ')}
+from runner.host.gpu import query
+query.DRIVER_PATHS = ("/",)
+{DRIVER}
 """
     argv = [str(python), "-I", "-c", boot, "", json.dumps(encode(request()))]
 

@@ -347,7 +347,7 @@ def test_others_follow_over_the_pause(
     came_late = late.start("attach", *find)
     why = elsewhere("why", *find)
     assert why.code == 3, why
-    assert "is about to start once more" in why.err, why
+    assert "is about to be relaunched" in why.err, why
     assert controller.wait().code == 0
     whole(steps)
     for follower in (attached, came_late):

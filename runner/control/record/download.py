@@ -126,7 +126,10 @@ class _Chunk:
 
 
 class _HostDownload:
-    """The download from one host, from its inventory to its last file."""
+    """The download from one host, from its inventory to its last file.
+
+    Its attributes are many on purpose: what was requested, what is being written, what was shown.
+    """
 
     def __init__(
         self,

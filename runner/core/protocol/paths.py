@@ -41,7 +41,7 @@ def validated_paths(workdir: str, run_id: object, node: object) -> RunPaths:
 
 
 class RunPaths:
-    """The paths of a run on one host, `WORKDIR/runs/RUN_ID/NODE`; one attribute per file."""
+    """The paths of a run on one host, `WORKDIR/runs/RUN_ID/NODE`: on purpose one per file."""
 
     def __init__(self, workdir: str, run_id: str, node: str) -> None:
         self.root = posixpath.join(workdir, "runs", run_id, node)

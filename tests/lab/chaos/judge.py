@@ -67,12 +67,18 @@ def await_controller(run: Run, expect: Expectation) -> Iterator[str]:
     deadline = time.monotonic() + expect.within_s
     while process.poll() is None:
         if time.monotonic() > deadline:
-            yield f"{run.name}: its controller did not end in {expect.within_s:g} s:\n{run.controller_messages}"
+            yield (
+                f"{run.name}: its controller did not end in {expect.within_s:g} s:\n"
+                f"{run.controller_messages}"
+            )
             return
         time.sleep(0.02)
     if process.returncode not in (expect.codes or DOCUMENTED):
         allowed = sorted(expect.codes or DOCUMENTED)
-        yield f"{run.name}: exit code {process.returncode}, not one of {allowed}:\n{run.controller_messages}"
+        yield (
+            f"{run.name}: exit code {process.returncode}, not one of {allowed}:\n"
+            f"{run.controller_messages}"
+        )
     if expect.says not in run.controller_messages:
         yield f"{run.name}: it does not say {expect.says!r}:\n{run.controller_messages}"
     if re.search("^Traceback", run.controller_messages, re.MULTILINE):

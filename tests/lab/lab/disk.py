@@ -31,7 +31,8 @@ class Disk:
         self.full = False
         quoted_path = shlex.quote(self.lab_path)
         anchor.run(
-            f"mkdir {quoted_path} && mount -t tmpfs -o mode=755,size={self._size} lab-disk {quoted_path}"
+            f"mkdir {quoted_path} && "
+            f"mount -t tmpfs -o mode=755,size={self._size} lab-disk {quoted_path}"
         )
 
     def fill(self) -> None:

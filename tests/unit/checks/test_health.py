@@ -273,7 +273,8 @@ def test_a_machine_with_room_is_fine() -> None:
         (
             {"memory_limit": 16 * GIB},
             (
-                "the cgroup of a run may use 16.0 GiB of the machine's 64.0 GiB of memory: beyond that "
+                "the cgroup of a run may use 16.0 GiB of the machine's 64.0 GiB of memory: beyond "
+                "that "
                 "the kernel kills ranks"
             ),
         ),

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from runner.config.compose import new_run_id
-from runner.config.inputs import SpecInputs
 from runner.config.schema import RunnerConfig
 from runner.config.spec_builder import build_spec, program_name
+from runner.config.validation import SpecInputs
 from runner.core.errors import ConfigError
 from runner.core.model.launch_request import DryRun
 from runner.core.model.spec import Deploy, Node, PortRange, Spec, Ssh, Task
@@ -168,7 +168,8 @@ def test_port_rules(rule: object, ports: PortRange) -> None:
         (
             {"torchrun.max_restarts": 2},
             (
-                "torchrun.max_restarts: with a static rendezvous torchrun cannot restart the ranks\n"
+                "torchrun.max_restarts: with a static rendezvous torchrun cannot restart the "
+                "ranks\n"
                 "    set relaunch.max=2 in its place, or choose rendezvous=c10d"
             ),
         ),

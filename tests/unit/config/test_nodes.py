@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from runner.config.inputs import SpecInputs
 from runner.config.nodes import expand_range
 from runner.config.schema import RunnerConfig
 from runner.config.spec_builder import build_spec
+from runner.config.validation import SpecInputs
 from runner.core.errors import ConfigError
 from runner.core.model.spec import Node
 
@@ -237,7 +237,10 @@ def test_a_part_of_a_cluster(cluster: dict[str, Any], names: str) -> None:
         (
             {"gpu[1-2]": {"env": {"RANK": 0}}},
             {},
-            "cluster.nodes.gpu[1-2].env.RANK: RANK cannot be set: the launcher of the ranks sets it",
+            (
+                "cluster.nodes.gpu[1-2].env.RANK: RANK cannot be set: "
+                "the launcher of the ranks sets it"
+            ),
         ),
         (
             {"a": {"host": "x"}, "b": {"host": "x"}},

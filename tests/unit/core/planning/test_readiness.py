@@ -74,7 +74,8 @@ def test_healthy_host_has_no_problem() -> None:
         pytest.param(
             {"project_exists": False, "script_exists": False},
             "gpu1: cluster.project: there is no folder /home/ada/digits\n"
-            "    set cluster.project to where the code is on the hosts, or to null to have it pushed",
+            "    set cluster.project to where the code is on the hosts, "
+            "or to null to have it pushed",
             id="no project",
         ),
         pytest.param(

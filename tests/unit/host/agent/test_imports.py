@@ -1,4 +1,4 @@
-"""The modules that the agent imports for each kind of request: compiling them costs every host time."""
+"""Imports of the agent: a request loads its own handler, and no code of other requests."""
 
 from __future__ import annotations
 
