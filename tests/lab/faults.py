@@ -144,7 +144,7 @@ FAULTS = (
     Fault(
         "a host loses its power",
         (*program_args("faulty.py", "9", "none"), "lost_s=3"),
-        ("first failure: node3", "node3: processes may be left"),
+        ("first failure: node3", "node3: could not verify that all processes ended"),
         code=4,
         timeout_s=30.0,
         during=power_off,
@@ -329,7 +329,7 @@ FAULTS = (
     check_fault(
         "pushed code that somebody changed on one host",
         (),
-        ("node3", "with files that are not what was pushed", "python -m runner deploy"),
+        ("node3", "has files that differ from what was pushed", "python -m runner deploy"),
         release_changed,
         code=0,
         all_only=True,

@@ -106,7 +106,7 @@ def test_a_host_without_power_is_replaced(
     assert f"lost {off}" in str(first["reason"])
     end = done.err[done.err.index("after 1 relaunch:") :]
     assert f"lost {off}" in end, done
-    assert f"{off}: processes may be left" in end
+    assert f"{off}: could not verify that all processes ended" in end
     plan = json.loads((done.folder / "plan.json").read_text())
     assert [share["node"] for share in plan["nodes"]] == then
     assert (done.folder / "plan.0.json").exists()

@@ -114,7 +114,7 @@ def test_one_that_closed_the_file_is_left_alone(site: Path, start: Start) -> Non
     """The descriptor may be somebody's checkpoint by now."""
     pid, _ = start("import os\nos.closerange(3, 2000)\n" + WAITS, site)
     (mute,) = told(pid)
-    assert mute.method.startswith("nothing: it is no Python that was prepared")
+    assert mute.method.startswith("nothing: it is not a Python that the runner prepared")
     assert procfs.is_running(pid)
 
 

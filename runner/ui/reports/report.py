@@ -327,7 +327,7 @@ def _state_text(verdict: Verdict) -> str:
 
 
 def _unverified_lines(names: Sequence[str], disconnect_s: float, retry_command: str) -> list[str]:
-    message = "processes may be left"
+    message = "could not verify that all processes ended"
     if not disconnect_s:
         return (
             [f"  {fold_names(names)}: {message}; when they answer again: {retry_command}"]

@@ -122,7 +122,7 @@ def test_many_lost_hosts_are_one_line() -> None:
 
     assert told(verdict, made).startswith(
         "  n[0-8]  ranks 0-8 ended unseen\n"
-        "  n[0-8]: processes may be left; where they are up, their "
+        "  n[0-8]: could not verify that all processes ended; where they are up, their "
         "supervisors stop the run within 15 s of losing this controller\n"
     )
 
@@ -221,7 +221,7 @@ def test_lost_host_is_named_with_what_becomes_of_it() -> None:
         "  2 ranks failed as a consequence\n"
         "  a  ranks 0-1 were killed by SIGTERM; 0 processes left\n"
         "  b  ranks 2-3 ended unseen\n"
-        "  b: processes may be left; if it is up, its supervisor stops "
+        "  b: could not verify that all processes ended; if it is up, its supervisor stops "
         "the run within 15 s of losing this controller\n"
         f"run {RUN_ID} lost after 30.0 s\n"
         "  logs: runs/0314/logs"
@@ -264,7 +264,7 @@ def test_stuck_run_names_hosts_and_processes() -> None:
     assert told(verdict) == (
         "  a  ranks 0-1 succeeded\n"
         "  b  ranks 2-3 ended unseen\n"
-        "  b: processes may be left; if it is up, its supervisor stops "
+        "  b: could not verify that all processes ended; if it is up, its supervisor stops "
         "the run within 15 s of losing this controller\n"
         "  a: cannot be killed: PID 41, 42\n"
         f"run {RUN_ID} stuck after 40.0 s\n"
@@ -364,7 +364,7 @@ def test_the_attempts_before_the_last_are_told() -> None:
         "after 2 relaunches:\n"
         "  attempt 1 on a,b, 20.0 s: lost b (silent)\n"
         "  attempt 2 on a,c, 4.0 s: rank 1 on c exited with 3\n"
-        "  b: processes may be left; if it is up, its supervisor stops the run "
+        "  b: could not verify that all processes ended; if it is up, its supervisor stops the run "
         "within 15 s of losing this controller\n"
         f"run {RUN_ID} succeeded after 1 m 05 s\n"
     ) in told(verdict)
