@@ -170,8 +170,10 @@ class NodeFailureDetector:
         backoff = node.connection.backoff
         if backoff is None or silence_s <= self._return_limit_s(node):
             return None
-        gone = (NodeState.LOST, NodeState.UNVERIFIED)
-        others_remain = any(other.state not in gone for other in self._others(node))
+        others_remain = any(
+            not other.was_lost and other.state is not NodeState.UNVERIFIED
+            for other in self._others(node)
+        )
         is_excluded = self.relaunch_follows and node.is_lost and others_remain
         if not (is_excluded or awaits_rejoin or backoff.tries > 0):
             return None

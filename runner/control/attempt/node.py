@@ -27,6 +27,7 @@ class AttemptNode:
         last_data: When events or logs of it arrived last.
         started_ranks: The ranks that started; after a restart by torch, those of the last start.
         master: Where these ranks meet, as torch set it.
+        was_lost: Whether it was declared lost since its supervisor started last.
     """
 
     node_plan: NodePlan
@@ -38,6 +39,7 @@ class AttemptNode:
     last_data: float = field(default_factory=time.monotonic)
     started_ranks: set[int] = field(default_factory=set)
     master: str = ""
+    was_lost: bool = False
 
     @property
     def name(self) -> str:
@@ -79,6 +81,7 @@ class AttemptNode:
         is_legal = state in NODE_TRANSITIONS[self.state]
         if is_legal:
             self.state = state
+            self.was_lost = state is NodeState.LOST or (self.was_lost and self.has_ended)
         return is_legal
 
     def finish(self) -> None:

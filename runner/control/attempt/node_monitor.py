@@ -272,7 +272,8 @@ class NodeMonitor:
         if node.is_finished:
             return
         if node.supervisor_started:  # its run folder is gone
-            self._on_lost(node, reason)
+            if not node.has_ended:
+                self._on_lost(node, reason)
             node.finish()
             return
         if self._retry_later(node, reason):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import io
 import marshal
+import threading
 import zipfile
 from importlib.machinery import SourceFileLoader
 from importlib.util import MAGIC_NUMBER
@@ -21,6 +22,8 @@ _PACKAGE = Path(runner.__file__).parent
 
 _LOADER = 'exec(open(0,"rb",0,closefd=False).readline())'
 """All that `ps` shows of our code: the rest arrives on standard input, `_BOOT` first."""
+
+_HOST_CODE_LOCK = threading.Lock()
 
 _BOOT = """\
 import sys
@@ -54,9 +57,14 @@ server.main({n: text("runner/host/ranks/%s.py" % n).decode() for n in ("shim", "
 """Any Python 3 gets far enough in it to report that it is too old."""
 
 
-@functools.cache
 def host_code() -> bytes:
     """Return what the loader reads: a line of boot code, the zip's length, the zip."""
+    with _HOST_CODE_LOCK:  # connections are opened by many threads, and one makes it for all
+        return _make_host_code()
+
+
+@functools.cache
+def _make_host_code() -> bytes:
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("runner/__init__.py", "")

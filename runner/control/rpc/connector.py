@@ -28,8 +28,9 @@ class Connector:
             NotReady: It cannot be reached.
         """
         command = bootstrap.boot_command(self.spec.host_python, self.spec.run_id, node.name)
+        code = bootstrap.host_code()  # before the session reads: making it may take a while
         session = HostSession(node, self.transport(node.transport).open(node, command), inbox)
-        session.send_raw(bootstrap.host_code())
+        session.send_raw(code)
         return session
 
     def transport(self, kind: str) -> Transport:

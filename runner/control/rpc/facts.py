@@ -78,6 +78,7 @@ class FactsCollector(WaitLoop):
         self._facts: dict[str, Facts] = {}
         self._deadlines: dict[str, float] = {}
         self._request_ids: dict[str, int] = {}
+        self._banners: dict[str, bytes] = {}
 
     def at_least(
         self,
@@ -188,6 +189,11 @@ class FactsCollector(WaitLoop):
     def _deadline_of(self, name: str) -> float:
         return self._deadlines.get(name, math.inf)
 
+    def _dispatch(self, session: HostSession | None, frame: Frame) -> None:
+        if session is not None and frame.kind == "closed":  # perhaps before `open` returned it
+            self._banners[session.node.name] = session.banner
+        super()._dispatch(session, frame)
+
     def _on_frame(self, name: str, frame: Frame) -> None:
         if frame.kind == "facts":
             self._show(name, "ready")
@@ -203,7 +209,7 @@ class FactsCollector(WaitLoop):
 
     def _on_lost(self, name: str, reason: str) -> None:
         session = self.sessions.get(name)
-        banner = session.banner if session else b""
+        banner = session.banner if session else self._banners.get(name, b"")
         self._add_problem(name, boot_problem(self._spec, name, banner, reason), "failed")
 
     def _on_late(self, name: str) -> None:

@@ -142,6 +142,11 @@ class PeerConnection:
         """Whether the kernel has taken everything that was to be sent."""
         return self._signer is not None and not self._unsent
 
+    @property
+    def has_unsent(self) -> bool:
+        """Whether something waits to be sent."""
+        return bool(self._unsent)
+
     def finish(self) -> bool:
         """Send what is left and half-close; return whether the peer has read it all and closed."""
         self.flush()
@@ -236,7 +241,7 @@ def close_all(connections: Iterable[PeerConnection], linger_s: float) -> None:
     while waiting and (remaining_s := deadline - time.monotonic()) > 0:
         poll = select.poll()
         for peer in waiting:
-            poll.register(peer.fileno(), select.POLLIN)
+            poll.register(peer.fileno(), select.POLLOUT if peer.has_unsent else select.POLLIN)
         poll.poll(1000 * min(FLUSH_PAUSE_S, remaining_s))
         waiting = [peer for peer in waiting if not peer.finish()]
     for peer in connections:

@@ -128,9 +128,7 @@ class LeaderElection:
         self._followers.tick(heartbeat, self._peer_timeout_s)
         if self._end is None or self.is_decided:
             return
-        has_voted = self.facts_child.started and self._poll is None
-        if has_voted and self._leader_search.leader_lost:
-            self.withdraw("its leader was lost before it decided")
+        if self._withdraw_without_leader():
             return
         previous_leader = self._leader_search.leader
         self._leader_search.tick(
@@ -138,6 +136,8 @@ class LeaderElection:
             self._peer_timeout_s,
             self._end.lost_nodes,
         )
+        if self._withdraw_without_leader():  # a voter never leads: its leader may have decided
+            return
         if previous_leader is not self._leader_search.leader:
             self._next_heartbeat = 0.0
             self._leader_active = False
@@ -146,6 +146,14 @@ class LeaderElection:
             self._lead(now, self._end)
         elif not self._leader_active and now > self._ended_at + self._gather_timeout_s:
             self.withdraw("no supervisor decided about it in time")
+
+    def _withdraw_without_leader(self) -> bool:
+        """Withdraw a vote whose leader was lost; return whether there was one."""
+        has_voted = self.facts_child.started and self._poll is None
+        if has_voted and self._leader_search.leader_lost:
+            self.withdraw("its leader was lost before it decided")
+            return True
+        return False
 
     def close(self) -> None:
         """Close all connections, and release the ports if nothing follows here."""

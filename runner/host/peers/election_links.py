@@ -158,7 +158,11 @@ class LeaderSearch:
 
     def _dial(self, voter: Voter) -> None:
         if self._dialler is None:
-            self._dialler = Dialler(voter.addr, voter.port, CONNECT_TIMEOUT_S)
+            try:
+                self._dialler = Dialler(voter.addr, voter.port, CONNECT_TIMEOUT_S)
+            except OSError:  # no descriptor is left, or the host has no such address family
+                self._next_candidate()
+                return
         connection = self._dialler.poll()
         if self._dialler.error:
             self._next_candidate()

@@ -34,7 +34,9 @@ class FactsChild:
         self._child: Optional[bounded_child.BoundedChild] = None
 
     def start(self) -> None:
-        """Reserve the ports in this process, and start the child."""
+        """Reserve the ports in this process, and start the child, once."""
+        if self.started:
+            return
         self.started = True
         request, order = self._request, self._order
         first, last = request.port_first, request.port_last

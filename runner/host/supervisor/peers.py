@@ -138,5 +138,5 @@ def join_peers(
     try:
         return HubServer(listener, order, hub, token, loop, observer)
     except OSError as error:  # something else has taken the port meanwhile
-        observer.on_hub_unreachable(f"cannot listen on port {hub.port}: {error.strerror}")
+        observer.on_hub_unreachable(f"its own port {hub.port}: {error.strerror}")
         return PeerGroup()
