@@ -77,7 +77,7 @@ def test_the_hub_is_powered_off_and_the_run_goes_on_on_the_spare(
     """No controller is there: the second node leads, the spare takes part, and all is counted."""
     overrides = ("lost_s=4", f"rendezvous={rendezvous}")
     run_id, said = detached(count=40, overrides=overrides, entry="torchrun", step_s="0.5/0.25")
-    assert "the hosts start it once more (1 spare standing by)" in said, said
+    assert "the hosts relaunch it (1 spare standing by)" in said, said
     wait_until(lambda: len(counted(steps, 2)) > 1, "the first steps", 30)
     lab["node1"].power_off()
     wait_until(lambda: counted(steps, 2) and counted(steps, 2)[-1][2] == "node4", "the spare", 60)
