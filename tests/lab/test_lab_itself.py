@@ -489,8 +489,8 @@ import json, signal
 from tests.lab.lab import make_lab
 lab = make_lab(n=2)
 sleeper = lab["node1"].popen(["sleep", "600"])
-lab["node2"].slow(delay_ms=1)
-pids = [lab["node1"]._anchor.pid, *(host._init for host in lab.hosts.values())]
+lab["node2"].degrade_network(delay_ms=1)
+pids = [lab["node1"]._anchor.pid, *(host._init_pid for host in lab.hosts.values())]
 print(json.dumps([lab.address, str(lab.key.parent), pids]), flush=True)
 signal.pause()
 """
