@@ -122,8 +122,8 @@ def roles(lab: Lab, node: str, folder: Path) -> dict[str, int]:
             found[int(entry.name)] = parent
     (supervisor,) = (pid for pid, parent in found.items() if parent in found)
     guardian = found[supervisor]
-    (link,) = found.keys() - {supervisor, guardian}
-    return {"supervisor": supervisor, "guardian": guardian, "link": link}
+    (agent,) = found.keys() - {supervisor, guardian}
+    return {"supervisor": supervisor, "guardian": guardian, "agent": agent}
 
 
 def ticks(pid: int) -> int:
