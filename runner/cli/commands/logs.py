@@ -89,7 +89,7 @@ def _compile_pattern(grep: str) -> re.Pattern[bytes]:
     try:
         return re.compile(os.fsencode(grep))
     except (re.error, OverflowError, RecursionError) as error:
-        message = f"is no regular expression: {error}"
+        message = f"is not a valid regular expression: {error}"
         raise ConfigError([Problem("--grep", message, "see docs.python.org/library/re")]) from error
 
 
