@@ -52,6 +52,13 @@ print(json.dumps({"facts": encode(told.facts), "environ": told.environ, "held": 
 """
 
 
+FAKE_DRIVER = """\
+from runner.host.gpu import query
+query.DRIVER_PATHS = ("/",)
+"""
+"""Makes the agent look for NVML: every host has this path."""
+
+
 def request(**wanted: Any) -> FactsRequest:
     """Return a request that asks for as little as can be, but for what is `wanted`."""
     return replace(FactsRequest("n1", python=sys.executable), **wanted)
@@ -164,9 +171,7 @@ import os, sys
 zipped = os.memfd_create("code")
 os.write(zipped, open({str(path)!r}, "rb").read())
 sys.argv[1] = "/proc/self/fd/%d" % zipped
-from runner.host.gpu import query
-query.DRIVER_PATHS = ("/",)
-{DRIVER}
+{DRIVER.replace("told = ", f"{FAKE_DRIVER}told = ")}
 """
     argv = [str(python), "-I", "-c", boot, "", json.dumps(encode(request()))]
 
