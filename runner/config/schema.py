@@ -13,7 +13,6 @@ from typing import Any
 from hydra.core.config_store import ConfigStore
 from omegaconf import DictConfig, OmegaConf
 
-NODES_KEY = "cluster.nodes"
 TEXT, PATH, SECONDS = "text", "path", "seconds, more than 0"
 ENV_MAPPING = "mapping of names to texts, numbers or bools"
 VARIABLE_NAMES = "list of names of variables"
