@@ -7,6 +7,7 @@ import io
 import marshal
 import threading
 import zipfile
+import zlib
 from importlib.machinery import SourceFileLoader
 from importlib.util import MAGIC_NUMBER
 from pathlib import Path
@@ -38,6 +39,7 @@ while len(d) < n:
     if not c:
         sys.exit("runner-boot: cut-off")
     d += c
+d = __import__("zlib").decompress(d)
 if hasattr(os, "memfd_create"):
     z = os.memfd_create("runner")
 else:
@@ -58,7 +60,11 @@ server.main({n: text("runner/host/ranks/%s.py" % n).decode() for n in ("shim", "
 
 
 def host_code() -> bytes:
-    """Return what the loader reads: a line of boot code, the zip's length, the zip."""
+    """Return what the loader reads: a line of boot code, a length, the compressed zip.
+
+    The zip is compressed as a whole, not file by file: source and bytecode of all modules have
+    much in common, and it travels to every host over one uplink.
+    """
     with _HOST_CODE_LOCK:  # connections are opened by many threads, and one makes it for all
         return _make_host_code()
 
@@ -66,14 +72,14 @@ def host_code() -> bytes:
 @functools.cache
 def _make_host_code() -> bytes:
     buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
         archive.writestr("runner/__init__.py", "")
         for package in ("core", "host"):
             for path in sorted((_PACKAGE / package).rglob("*.py")):
                 name = f"runner/{path.relative_to(_PACKAGE)}"
                 archive.write(path, name)
                 archive.writestr(f"{name}c", _bytecode(path))
-    data = buffer.getvalue()
+    data = zlib.compress(buffer.getvalue())
     return f"exec({_BOOT!r})\n{len(data)}\n".encode() + data
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import subprocess
 import zipfile
+import zlib
 from importlib.util import MAGIC_NUMBER
 
 import pytest
@@ -17,7 +18,7 @@ def archive() -> zipfile.ZipFile:
     """The zip among what the loader reads: after a line of code and a line with its size."""
     _, size, data = bootstrap.host_code().split(b"\n", 2)
     assert int(size) == len(data)
-    return zipfile.ZipFile(io.BytesIO(data))
+    return zipfile.ZipFile(io.BytesIO(zlib.decompress(data)))
 
 
 def test_only_core_and_host_travel() -> None:
