@@ -20,7 +20,7 @@ from runner.core.model.order import Order
 from runner.core.protocol.events import Ended, Event, RankStarted, parse
 from runner.core.protocol.paths import RunPaths
 from runner.host.process.kill import kill_until_gone
-from runner.host.process.orphans import RunProcesses
+from runner.host.supervisor.recovery import RunProcesses
 from tests.lab.waiting import wait_until
 
 PROGRAMS = Path(__file__).parent / "programs"
@@ -37,7 +37,7 @@ from runner.core.model.order import Order
 from runner.host.facts import ports
 from runner.host.storage import run_folder
 from runner.host.supervisor import guardian
-from runner.host.storage.run_lock import RunLock
+from runner.host.storage.run_owner import RunLock
 from runner.host.agent.followed_run import FollowedRun
 from runner.host.supervisor.args import SupervisorArgs
 order = decode(Order, json.loads(sys.argv[3]))
@@ -79,8 +79,6 @@ sys.path.insert(0, sys.argv[1])
 from runner.core.codec import decode
 from runner.core.protocol.paths import RunPaths
 from runner.core.model.order import Order
-from runner.host.process.kill import kill_until_gone
-from runner.host.process.orphans import RunProcesses
 from runner.host.supervisor import recovery
 order = decode(Order, json.loads(sys.argv[3]))
 recovery.recover_orphaned(RunPaths(sys.argv[2], order.run_id, order.node), order)
@@ -90,7 +88,7 @@ SEND_CODE = """
 import sys
 sys.path.insert(0, sys.argv[1])
 from runner.core.protocol.paths import RunPaths
-from runner.host.storage.run_lock import RunLock
+from runner.host.storage.run_owner import RunLock
 door = RunLock(RunPaths("/", sys.argv[2], sys.argv[3])).connect()
 door.send(sys.argv[4].encode())
 """

@@ -17,7 +17,7 @@ from runner.host.process import procfs
 from runner.host.storage import run_owner
 from runner.host.storage.journal import has_ended, is_relaunch_pending
 from runner.host.storage.run_folder import read_order
-from runner.host.storage.run_lock import RunLock
+from runner.host.storage.run_owner import RunLock
 from runner.host.supervisor.recovery import recover_orphaned
 
 RECONNECT_S, RECONNECT_PENDING_S = 2.0, 0.2

@@ -24,10 +24,9 @@ from runner.host.agent.handler import AgentContext, HandlerTable, RequestHandler
 from runner.host.facts import ports
 from runner.host.peers.election import ElectionContext
 from runner.host.process.job_queue import Steps
-from runner.host.storage import shipped_tasks
-from runner.host.storage.checkout import check_out
+from runner.host.storage.checkout import check_out, store_tasks
 from runner.host.storage.run_folder import create_run_folder
-from runner.host.storage.run_lock import RunLock
+from runner.host.storage.run_owner import RunLock
 from runner.host.supervisor import guardian
 from runner.host.supervisor.args import SupervisorArgs
 from runner.host.supervisor.recovery import recover_unfinished
@@ -70,7 +69,7 @@ class Handler(RequestHandler):
         facts = self.context.require_facts()
         order = _with_numeric_hub(decode(Order, frame.data["order"]))
         if frame.data.get("tasks"):
-            shipped_tasks.store(facts.facts.workdir, frame.data["tasks"], frame.payload)
+            store_tasks(facts.facts.workdir, frame.data["tasks"], frame.payload)
         folder = RunPaths(order.workdir, order.run_id, order.node)
         run_lock, deadline = RunLock(folder), time.monotonic() + PREDECESSOR_TIMEOUT_S
         lock_fd = run_lock.acquire()

@@ -10,7 +10,7 @@ from runner.core.protocol.paths import RunPaths, validated_paths
 from runner.host.agent.handler import HandlerTable, RequestHandler
 from runner.host.process.kill import kill_until_gone, reap_all
 from runner.host.storage import run_owner
-from runner.host.storage.run_lock import RunLock
+from runner.host.storage.run_owner import RunLock
 from runner.host.supervisor.recovery import find_leftovers, recover_unfinished
 
 

@@ -17,8 +17,8 @@ from runner.core.protocol.events import RankExited, RankStarted
 from runner.core.protocol.paths import RunPaths, rank_source
 from runner.host.process import procfs
 from runner.host.ranks import exit_cause
+from runner.host.storage.attempt_folder import read_rank_records
 from runner.host.storage.journal import EventLog
-from runner.host.storage.rank_records import read_rank_records
 
 TAIL_BYTES = 64 << 10
 """Bytes at the end of a log in which the final exception is searched."""

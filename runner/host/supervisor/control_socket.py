@@ -9,7 +9,7 @@ import socket
 from typing import Any, Callable, Dict, Set
 
 from runner.host.process.event_loop import EventLoop
-from runner.host.storage.run_lock import RunLock
+from runner.host.storage.run_owner import RunLock
 
 
 class ControlSocket:

@@ -23,11 +23,11 @@ from runner.host.process.kill import cgroup_empty, kill_until_gone, reap_all
 from runner.host.ranks.tracker import RankTracker
 from runner.host.ranks.watchdog import Watchdog
 from runner.host.storage import run_owner
+from runner.host.storage.attempt_folder import LogSampler
 from runner.host.storage.journal import EventLog
-from runner.host.storage.run_lock import RunLock
+from runner.host.storage.run_owner import RunLock
 from runner.host.supervisor.args import SupervisorArgs
 from runner.host.supervisor.control_socket import ControlSocket
-from runner.host.supervisor.log_sampler import LogSampler
 from runner.host.supervisor.peers import PeerExchange
 from runner.host.supervisor.program import LauncherProcess, child_setup
 from runner.host.supervisor.relaunch import HostRelaunch
@@ -52,7 +52,7 @@ class Supervisor:
         self._ladder = StopLadder(order, self._launcher, journal)
         self._ranks = RankTracker(args.folder, order, journal, self._fail)
         self._watchdog = Watchdog(args.folder, order, journal)
-        self._logs = LogSampler(args.folder, order, self._watchdog.interval_s)
+        self._logs = LogSampler(args.folder, order.attempt, self._watchdog.interval_s)
         self._sidecar = SidecarProcess(args.folder, order)
         self._peers = PeerExchange(order, journal, self._ladder, self.stop, self._restart_ranks)
         self._relaunch = HostRelaunch(args, journal)

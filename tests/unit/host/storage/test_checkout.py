@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.host.storage import reflink
+from runner.host.storage import checkout
 from runner.host.storage.checkout import check_out
 from runner.host.storage.release_store import MANIFEST, is_intact
 from tests.unit.release_builders import Made, release, store, write_into
@@ -72,7 +72,7 @@ def test_writing_into_the_copy_changes_no_release(
     tmp_path: Path, work: Path, monkeypatch: pytest.MonkeyPatch, cloning: bool
 ) -> None:
     """A program that writes beside itself writes into its own run, on any disk."""
-    monkeypatch.setattr(reflink, "_CAN_REFLINK", {} if cloning else AlwaysFalse())
+    monkeypatch.setattr(checkout, "_CAN_REFLINK", {} if cloning else AlwaysFalse())
     store(tmp_path, TREE)
     copy(tmp_path, TREE, work)
 
@@ -94,9 +94,9 @@ def test_big_release_is_copied_in_steps(
     tmp_path: Path, work: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A link answers pings and hears a stop while it copies."""
-    monkeypatch.setattr(reflink, "CHUNK", 1000)
+    monkeypatch.setattr(checkout, "CHUNK", 1000)
     monkeypatch.setattr("runner.host.storage.checkout.BYTES_PER_STEP", 1000)
-    monkeypatch.setattr(reflink, "_CAN_REFLINK", AlwaysFalse())
+    monkeypatch.setattr(checkout, "_CAN_REFLINK", AlwaysFalse())
     made = release({str(number): bytes([number]) * 3000 for number in range(3)})
     store(tmp_path, made)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from runner.core.protocol.paths import RunPaths
-from runner.host.storage import garbage, run_lock
+from runner.host.storage import garbage, run_owner
 from tests.unit.release_builders import done, left_in, release, store
 
 DAY = 86400.0
@@ -20,7 +20,7 @@ DAY = 86400.0
 @pytest.fixture
 def workdir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A work folder, and a folder for locks of its own."""
-    monkeypatch.setattr(run_lock, "BASE_DIR", str(tmp_path / "locks"))
+    monkeypatch.setattr(run_owner, "BASE_DIR", str(tmp_path / "locks"))
     (tmp_path / "locks").mkdir()
     return tmp_path / "work"
 
@@ -80,7 +80,7 @@ def test_dry_run_says_the_same_and_removes_nothing(workdir: Path) -> None:
 def test_run_whose_supervisor_lives_stays(workdir: Path) -> None:
     """Its lock says so, whatever its record says."""
     run(workdir, "old")
-    lock = run_lock.RunLock(RunPaths(str(workdir), "old", "a")).try_lock()
+    lock = run_owner.RunLock(RunPaths(str(workdir), "old", "a")).try_lock()
     assert lock is not None
 
     gone = done(garbage.collect_garbage(str(workdir), "a", 0, dry_run=False))
