@@ -15,9 +15,8 @@ from typing import Any
 import pytest
 
 from runner.control.record.download import pull
-from runner.control.rpc.connector import Connector
 from runner.control.rpc.facts import FactsCollector
-from runner.control.rpc.session import HostSession, Inbox
+from runner.control.rpc.session import Connector, HostSession, Inbox
 from runner.core.errors import Interrupted, NotReady
 from runner.core.model.facts import FactsRequest
 from runner.core.model.results import PullResult

@@ -14,13 +14,12 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
-from runner.control.attempt.reconnect import Backoff
+from runner.control.attempt.node import Backoff
 from runner.control.attempt.start import OrderSender
 from runner.control.code.push import CodePush
 from runner.control.code.snapshot import Snapshot
-from runner.control.rpc.connector import Connector
 from runner.control.rpc.facts import FactsCollector
-from runner.control.rpc.session import HostSession, Inbox
+from runner.control.rpc.session import Connector, HostSession, Inbox
 from runner.core.errors import NotReady, Problem
 from runner.core.model.facts import Facts, FactsRequest
 from runner.core.model.plan import Plan

@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from runner.control.attempt.node import AttemptNode
+from runner.control.attempt.node import AttemptNode, Reconnector
+from runner.control.attempt.observer import Role
 from runner.control.attempt.peer_status import PeerStatus
-from runner.control.attempt.reconnect import Reconnector
-from runner.control.attempt.role import Role
 from runner.control.rpc.facts import BOOT_TIMEOUT_S
 from runner.core.failure_detector import FailureDetector, Liveness
 from runner.core.model.spec import Spec

@@ -15,16 +15,12 @@ from collections.abc import Callable, Container, Mapping
 from types import MappingProxyType
 
 from runner.control.attempt.admission import AdmissionHooks, NodeAdmission
-from runner.control.attempt.detach import DetachSequence
-from runner.control.attempt.event_log import EventLog
-from runner.control.attempt.node import AttemptNode
+from runner.control.attempt.node import AttemptNode, Reconnector
 from runner.control.attempt.node_monitor import NodeMonitor
-from runner.control.attempt.observer import RunObserver
-from runner.control.attempt.reconnect import Reconnector
-from runner.control.attempt.role import Role
+from runner.control.attempt.observer import EventLog, Role, RunObserver
 from runner.control.attempt.start import OrderSender
-from runner.control.rpc.connector import Connector
-from runner.control.rpc.session import HostSession, Inbox
+from runner.control.attempt.stop import DetachSequence
+from runner.control.rpc.session import Connector, HostSession, Inbox
 from runner.core.model.facts import Facts
 from runner.core.model.plan import Plan
 from runner.core.model.spec import Spec

@@ -1,16 +1,143 @@
-"""Node of an attempt as the controller sees it: state, connection, ranks and logs."""
+"""Node of an attempt as the controller sees it: state, ranks, logs, and the connection to it."""
 
 from __future__ import annotations
 
+import functools
+import random
+import threading
 import time
 from dataclasses import dataclass, field
 
-from runner.control.attempt.log_tail import LogTailer
-from runner.control.attempt.reconnect import NodeConnection
-from runner.control.rpc.session import HostSession
+from runner.control.rpc.facts import MAX_CONCURRENT_LOGINS
+from runner.control.rpc.log_tail import LogTailer
+from runner.control.rpc.session import Connector, HostSession, Inbox
+from runner.core.errors import NotReady
 from runner.core.model.plan import NodePlan
 from runner.core.model.spec import Node
+from runner.core.protocol.frames import Frame
 from runner.core.protocol.states import NODE_TRANSITIONS, NodeState
+
+MIN_BACKOFF_S, MAX_BACKOFF_S = 0.3, 15.0
+"""The pause before the first attempt to reconnect, and the longest pause."""
+
+STABLE_AFTER_S = 10.0
+"""A new connection that breaks within this time counts as one more failed attempt."""
+
+
+@dataclass
+class Backoff:
+    """A broken connection, and the attempts to open a new one."""
+
+    reason: str
+    since: float
+    tries: int = 0
+    in_progress: bool = False
+    next_try_at: float = field(default_factory=time.monotonic)
+    delay_s: float = MIN_BACKOFF_S
+
+    def on_failure(self, reason: str) -> None:
+        """Wait longer before the next attempt."""
+        self.reason = reason
+        self.next_try_at = time.monotonic() + self.delay_s * random.uniform(0.5, 1.0)  # noqa: S311
+        self.delay_s = min(MAX_BACKOFF_S, 2 * self.delay_s)
+        self.tries += 1
+        self.in_progress = False
+
+
+class NodeConnection:
+    """The connection to one node, across all sessions of an attempt.
+
+    Attributes:
+        session: The current session; None before the first and after `disconnect`.
+        backoff: The attempts to reconnect; None while the connection works.
+        was_reopened: Whether a session was opened after the first one.
+    """
+
+    def __init__(self, session: HostSession | None) -> None:
+        self.session = session
+        self.backoff: Backoff | None = None
+        self.was_reopened = False
+        self._last_heard = time.monotonic()
+        self._last_backoff: Backoff | None = None
+        self._reopened_at = 0.0
+
+    @property
+    def live_session(self) -> HostSession | None:
+        """The session, if requests can be sent over it."""
+        is_live = self.session is not None and not self.session.closed and self.backoff is None
+        return self.session if is_live else None
+
+    @property
+    def last_heard(self) -> float:
+        """When anything was received from the node last, over any session."""
+        if self.session is not None:
+            self._last_heard = max(self._last_heard, self.session.last_heard)
+        return self._last_heard
+
+    @property
+    def silence_s(self) -> float:
+        """Seconds since anything was received from the node."""
+        return time.monotonic() - self.last_heard
+
+    def replace(self, session: HostSession) -> None:
+        """Start over with a session that was opened for a node that rejoins."""
+        self.session, self.backoff = session, None
+        self._last_heard = time.monotonic()
+
+    def begin_backoff(self, reason: str) -> None:
+        """Start to reconnect; a connection that held briefly continues with its longer pauses."""
+        self.backoff = Backoff(reason, self.last_heard)
+        is_unstable = time.monotonic() - self._reopened_at < STABLE_AFTER_S
+        if self._last_backoff is not None and is_unstable:
+            self.backoff.delay_s = self._last_backoff.delay_s
+            self.backoff.on_failure(reason)
+            self.backoff.tries = 0
+
+    def end_backoff(self) -> Backoff | None:
+        """Take the connection as working again; return the backoff that is over."""
+        backoff, self.backoff = self.backoff, None
+        if backoff is not None:
+            self._reopened_at, self._last_backoff = time.monotonic(), backoff
+        return backoff
+
+    def close(self) -> None:
+        """Close the session; later frames of it are ignored."""
+        if self.session is not None:
+            self._last_heard = self.last_heard
+            self.session.close()
+            self.session = None
+
+    def disconnect(self, reason: str) -> None:
+        """Close the session, and reconnect unless that is under way."""
+        self.close()
+        if self.backoff is None:
+            self.begin_backoff(reason)
+
+
+class Reconnector:
+    """Opens new connections, each in its own thread, and reports "reconnected" to the inbox."""
+
+    def __init__(self, connector: Connector, inbox: Inbox) -> None:
+        self._connector, self._inbox = connector, inbox
+        self._login_slots = threading.BoundedSemaphore(MAX_CONCURRENT_LOGINS)
+
+    def reconnect_if_due(self, node: Node, backoff: Backoff | None, now: float) -> None:
+        """Start to reconnect to a node, if it is time."""
+        if backoff is not None and not backoff.in_progress and now >= backoff.next_try_at:
+            backoff.in_progress = True
+            work = functools.partial(self._reconnect, node, backoff)
+            threading.Thread(target=work, daemon=True, name=f"reconnect {node.name}").start()
+
+    def _reconnect(self, node: Node, backoff: Backoff) -> None:
+        try:
+            with self._login_slots:
+                session = self._connector.open(node, self._inbox)
+        except NotReady as error:
+            backoff.on_failure(error.problems[0].message)
+        except Exception as error:  # noqa: BLE001 (whatever it is, the next attempt may succeed)
+            backoff.on_failure(f"{type(error).__name__}: {error}")
+        else:
+            self._inbox.put((session, Frame("reconnected")))
 
 
 @dataclass

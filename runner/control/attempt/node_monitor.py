@@ -12,15 +12,12 @@ from typing import Any
 
 from runner.control.attempt.admission import NodeAdmission
 from runner.control.attempt.elastic import Departure, ElasticMembership
-from runner.control.attempt.event_log import EventLog
 from runner.control.attempt.failure_detector import Judgement, NodeFailureDetector
-from runner.control.attempt.log_tail import LogTailer
-from runner.control.attempt.node import AttemptNode
-from runner.control.attempt.observer import RunObserver
+from runner.control.attempt.node import AttemptNode, NodeConnection, Reconnector
+from runner.control.attempt.observer import EventLog, Role, RunObserver
 from runner.control.attempt.peer_status import PeerStatus
-from runner.control.attempt.reconnect import NodeConnection, Reconnector
-from runner.control.attempt.role import Role
 from runner.control.attempt.stop import StopSequence, send_stop
+from runner.control.rpc.log_tail import LogTailer
 from runner.control.rpc.session import HostSession
 from runner.core.codec import encode
 from runner.core.errors import NotReady

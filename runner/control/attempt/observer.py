@@ -1,12 +1,31 @@
-"""Observer of an attempt: where the monitor reports to, the record and the console."""
+"""Observer of an attempt: the role of this controller, where it reports to, and its event log."""
 
 from __future__ import annotations
 
+import enum
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from runner.core.protocol.events import Event
+from runner.core.outcome.results import TimedEvent
+from runner.core.protocol.events import Event, EventBody
+
+
+class Role(enum.Enum):
+    """What a controller may do to the attempt that it monitors."""
+
+    LAUNCH = "launch"
+    """It started the attempt, declares nodes lost, and stops the attempt when one fails."""
+    ATTACH = "attach"
+    """It joined later: it may stop the attempt, and declares no node lost."""
+    READ_ONLY = "read only"
+    """It stops nothing, and renews no controller lease."""
+
+    @property
+    def may_stop(self) -> bool:
+        """Whether it may stop the attempt."""
+        return self is not Role.READ_ONLY
 
 
 class Phase(Protocol):
@@ -27,3 +46,25 @@ class RunObserver:
     node_status: Callable[[str, str], None]
     console_full: Callable[[], bool]
     mute: Callable[[], None]
+
+
+class EventLog:
+    """The events of one attempt so far, each with its time on our monotonic clock."""
+
+    def __init__(self, run_id: str, attempt: int, record: Callable[[Event], None]) -> None:
+        self.timed_events: list[TimedEvent] = []
+        self._run_id, self._attempt, self._record = run_id, attempt, record
+        self._seq = 0
+
+    def append(self, at: float, event: Event) -> None:
+        """Add an event that happened `at` on our clock."""
+        self.timed_events.append(TimedEvent(at, event))
+        self._record(event)
+
+    def record_own(self, name: str, body: EventBody, at: float | None = None) -> None:
+        """Record what the controller saw or did, about the node `name`, now or `at`."""
+        now = time.monotonic()
+        mono = now if at is None else at
+        wall = time.time() - (now - mono)
+        self._seq += 1
+        self.append(mono, Event(self._run_id, name, self._attempt, self._seq, wall, mono, body))

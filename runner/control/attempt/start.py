@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from runner.control.code.shipped_tasks import ShippedTasks
+from runner.control.code.source import ShippedTasks
 from runner.control.rpc.session import HostSession
 from runner.core.codec import encode
 from runner.core.model.facts import Facts

@@ -210,7 +210,7 @@ class CodePush(WaitLoop):
     def _stream_to(self, leaders: list[PushTarget]) -> Iterator[int]:
         """Read each content that a host lacks once, and queue it; yield at each chunk."""
         groups = [
-            _StreamGroup(lacks, [t for t in leaders if t.missing_digests == lacks])
+            StreamGroup(lacks, [t for t in leaders if t.missing_digests == lacks])
             for lacks in {t.missing_digests for t in leaders if t.missing_digests is not None}
         ]
         for target in leaders:
@@ -244,7 +244,7 @@ class CodePush(WaitLoop):
                 self._show(name, "storing")
 
 
-class _StreamGroup:
+class StreamGroup:
     """Hosts that lack the same contents, and so get the same chunks."""
 
     def __init__(self, missing_digests: frozenset[str], targets: list[PushTarget]) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from runner.control.code.shipped_tasks import shipped_tasks
 from runner.control.code.snapshot import Snapshot
+from runner.control.code.source import shipped_tasks
 from runner.core.errors import ConfigError, NotReady, Problem
 from runner.core.model.facts import Facts
 from runner.core.model.launch_request import RecordedCode

@@ -1,17 +1,49 @@
-"""Code source of a run: a snapshot of the project, the code of a past run, or what hosts have."""
+"""Code source of a run: a snapshot of the project, a past run's code, or what hosts have."""
 
 from __future__ import annotations
 
+import functools
+import hashlib
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Protocol
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
 
-from runner.control.code.shipped_tasks import shipped_tasks
+import runner
 from runner.core.model.facts import Facts
 from runner.core.model.release import CodeRef
 from runner.core.model.spec import Spec
 
 if TYPE_CHECKING:
     from runner.control.code.snapshot import Snapshot
+
+
+_PACKAGE = Path(runner.__file__).parent
+
+
+@dataclass(frozen=True)
+class ShippedTasks:
+    """The shipped tasks: their content hash, the names and sizes of the files, the bytes."""
+
+    hash: str
+    files: tuple[tuple[str, int], ...]
+    payload: bytes
+
+    def header(self) -> dict[str, Any]:
+        """Return the fields of a `start` request that describe the payload."""
+        return {"hash": self.hash, "files": [list(file) for file in self.files]}
+
+
+@functools.cache
+def shipped_tasks() -> ShippedTasks:
+    """Return every file of `runner/tasks`; hosts need no other package of ours to run them."""
+    paths = [p for p in sorted((_PACKAGE / "tasks").iterdir()) if p.is_file()]
+    contents = [path.read_bytes() for path in paths]
+    digest = hashlib.sha256()
+    for path, content in zip(paths, contents, strict=True):
+        digest.update(f"{path.name}\0{len(content)}\0".encode() + content)
+    files = tuple((p.name, len(c)) for p, c in zip(paths, contents, strict=True))
+    return ShippedTasks(digest.hexdigest()[:16], files, b"".join(contents))
 
 
 class CodeSource(Protocol):

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from runner.control.record.folder_lock import try_lock_folder
+from runner.control.record.run_store import try_lock_folder
 from runner.core.errors import NotReady, Problem
 from runner.core.protocol.paths import local_name
 from runner.core.protocol.remote_files import APPEND_ONLY, LOG, OUTPUT, RemoteFile, parse_log_path

@@ -78,13 +78,13 @@ def pull(
         }
         for download in downloads.values():
             download.start(run_id, kinds)
-        _PullLoop(downloads, sessions, inbox, lost_s).wait()
+        PullLoop(downloads, sessions, inbox, lost_s).wait()
         return {name: download.result for name, download in downloads.items()}
     finally:
         destination.close()
 
 
-class _PullLoop(WaitLoop):
+class PullLoop(WaitLoop):
     """The wait for every host's files."""
 
     def __init__(

@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from runner.control.rpc.log_file import LogFile
+from runner.control.rpc.log_tail import LogFile
 from runner.control.rpc.session import HostSession, Inbox
 from runner.control.rpc.wait import TICK_S, WaitLoop
 from runner.core.codec import encode

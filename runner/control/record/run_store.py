@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from runner.control.record.folder_lock import try_lock_folder
 from runner.core.codec import decode, encode
 from runner.core.errors import ConfigError, NotReady, Problem
 from runner.core.model.plan import Plan
@@ -17,6 +17,26 @@ from runner.core.outcome.diagnosis import Diagnosis
 from runner.core.outcome.verdict import Verdict
 from runner.core.protocol.events import Event, parse
 from runner.core.protocol.paths import STACKS_LOG, local_log_name
+
+
+def try_lock_folder(folder: Path) -> int | None:
+    """Lock a folder; return a descriptor that holds the lock until it is closed.
+
+    Return None if another process holds it. Without locks (some network disks), it is granted.
+
+    Raises:
+        OSError: It cannot be opened.
+    """
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        return None
+    except OSError:  # no locks there
+        pass
+    return descriptor
+
 
 MAX_AVG_LINE_BYTES = 200
 """Upper bound of the average line length, for reading the last lines of a log."""

@@ -12,8 +12,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from runner.control.rpc.bootstrap import boot_problem
-from runner.control.rpc.connector import Connector
-from runner.control.rpc.session import HostSession, Inbox
+from runner.control.rpc.session import Connector, HostSession, Inbox
 from runner.control.rpc.wait import WaitLoop
 from runner.core.codec import decode, encode
 from runner.core.errors import NotReady, Problem, RunnerError

@@ -1,4 +1,4 @@
-"""Session with the agent on one host: a thread that reads, a thread that writes, no run state.
+"""Session with the agent on one host, and the connector that opens it.
 
 Every frame goes to one inbox that all sessions share, as (session, frame); a frame of kind
 "closed" is the last one of a session and says why it ended.
@@ -10,11 +10,14 @@ import itertools
 import queue
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
-from runner.core.model.spec import Node
+from runner.control.rpc import bootstrap
+from runner.core.model.spec import Node, Spec
 from runner.core.protocol.frames import MAGIC, Frame, FrameDecoder, FrameError
-from runner.transport.base import Channel
+from runner.transport.base import Channel, Transport
+from runner.transport.local import LocalTransport
 
 MAX_BANNER = 64 << 10
 
@@ -35,7 +38,7 @@ Inbox = queue.SimpleQueue[tuple["HostSession | None", Frame]]
 
 
 class HostSession:
-    """One connection to one node.
+    """One connection to one node: a thread reads, a thread writes; it has no state of a run.
 
     Attributes:
         node: The node.
@@ -205,3 +208,45 @@ class ClockOffset:
             or abs(offset - self.offset) > (rtt_s + self._best_rtt_s) / 2 + MAX_DRIFT_S
         ):
             self._best_rtt_s, self.offset, self.mono_epoch = rtt_s, offset, wall - mono
+
+
+class Connector:
+    """Connections to the nodes of one spec; a transport is made when it is first needed."""
+
+    def __init__(self, spec: Spec, on_note: Callable[[str], None]) -> None:
+        self.spec = spec
+        self._on_note = on_note
+        self._transports: dict[str, Transport] = {}
+        self._lock = threading.Lock()
+
+    def open(self, node: Node, inbox: Inbox) -> HostSession:
+        """Connect to `node` and boot our agent there.
+
+        Raises:
+            NotReady: It cannot be reached.
+        """
+        command = bootstrap.boot_command(self.spec.host_python, self.spec.run_id, node.name)
+        code = bootstrap.host_code()  # before the session reads: making it may take a while
+        session = HostSession(node, self.transport(node.transport).open(node, command), inbox)
+        session.send_raw(code)
+        return session
+
+    def transport(self, kind: str) -> Transport:
+        """Return the transport of that kind."""
+        with self._lock:
+            if kind not in self._transports:
+                self._transports[kind] = self._make_transport(kind)
+            return self._transports[kind]
+
+    def close(self) -> None:
+        """End every connection."""
+        with self._lock:
+            for transport in self._transports.values():
+                transport.close()
+
+    def _make_transport(self, kind: str) -> Transport:
+        if kind == "local":
+            return LocalTransport()
+        from runner.transport.ssh.transport import SshTransport
+
+        return SshTransport(self.spec.ssh, on_note=self._on_note)

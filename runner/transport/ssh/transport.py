@@ -18,12 +18,12 @@ from runner.transport.base import Channel
 from runner.transport.ssh import protocol as ssh_protocol
 from runner.transport.ssh import stream
 from runner.transport.ssh.auth import HostKeyPolicy, HostKeyVerifier, PublicKeyAuth
-from runner.transport.ssh.channel import SshChannel
 from runner.transport.ssh.config import Endpoint, Resolver, expand_home
 from runner.transport.ssh.deadline import SLACK_S, ConnectionLost, DeadlineTask, LoginFailure
 from runner.transport.ssh.errors import FailureMessages
 from runner.transport.ssh.keys import KeyRing, UnusableKey
 from runner.transport.ssh.known_hosts import KnownHosts
+from runner.transport.ssh.protocol import SshChannel
 
 CLOSE_TIMEOUT_S = 2.0
 

@@ -10,11 +10,9 @@ from typing import Any, cast
 import pytest
 
 from runner.control.attempt import failure_detector as limits
-from runner.control.attempt.event_log import EventLog
+from runner.control.attempt.node import Backoff, Reconnector
 from runner.control.attempt.node_monitor import NodeMonitor
-from runner.control.attempt.observer import RunObserver
-from runner.control.attempt.reconnect import Backoff, Reconnector
-from runner.control.attempt.role import Role
+from runner.control.attempt.observer import EventLog, Role, RunObserver
 from runner.control.rpc.session import HostSession
 from runner.core.model.spec import Node
 from runner.core.protocol.events import EndUnverified, Event, HostLost, HubJoined

@@ -7,10 +7,9 @@ from typing import cast
 
 import pytest
 
-from runner.control.attempt.log_tail import LogTailer
-from runner.control.attempt.node import AttemptNode
+from runner.control.attempt.node import AttemptNode, NodeConnection
 from runner.control.attempt.peer_status import PeerStatus
-from runner.control.attempt.reconnect import NodeConnection
+from runner.control.rpc.log_tail import LogTailer
 from runner.core.protocol.events import Detached, HubJoined, HubUnreachable
 from tests.unit.core.relaunch.test_handover import asked, enrolled, told
 

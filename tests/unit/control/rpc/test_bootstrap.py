@@ -10,7 +10,7 @@ from importlib.util import MAGIC_NUMBER
 
 import pytest
 
-from runner.control.code.shipped_tasks import shipped_tasks
+from runner.control.code.source import shipped_tasks
 from runner.control.rpc import bootstrap
 
 

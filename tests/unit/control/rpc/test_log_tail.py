@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runner.control.attempt.log_tail import LogTailer
+from runner.control.rpc.log_tail import LogTailer
 from runner.control.rpc.session import HostSession
 from runner.core.protocol.events import Event, ProgramStarted, RankStarted
 from runner.core.protocol.remote_files import CHUNK
