@@ -12,7 +12,7 @@ from invoke.exceptions import Exit
 from invoke.tasks import Task, task
 
 from runner.cli.command import Option, Verb, load_verb, verb_names
-from runner.cli.parser import split_words
+from runner.cli.main import split_words
 
 
 def make_task(verb: Verb) -> Task[Any]:

@@ -12,12 +12,12 @@ import re
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from runner.cli import commands
-from runner.config.search_path import conf_folders, shipped_folder
 from runner.core.errors import ConfigError, Problem, RunnerError
 from runner.core.model.facts import FactsRequest
 from runner.core.model.launch_request import LaunchRequest
@@ -29,25 +29,17 @@ if TYPE_CHECKING:
     from runner.config.compose import Composer
     from runner.workflows.host_pool import HostPool
 
-COMMON_HELP = {
-    "run": "the run's id; by default the latest run",
-    "json_": "print JSON",
-}
+COMMON_HELP = {"run": "the run's id; by default the latest run", "json_": "print JSON"}
 UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 @dataclass(frozen=True)
 class Option:
-    """A flag of a verb.
+    """A flag of a verb."""
 
-    Attributes:
-        name: The parameter of the verb's function that takes its value.
-        default: False for a switch, a tuple for a repeatable flag, None for a required value.
-        help: One line for `--help`.
-    """
-
-    name: str
+    name: str  # that of the parameter which takes its value
     default: bool | str | tuple[str, ...] | None
+    """False for a switch, a tuple for a repeatable flag, None for a required value."""
     help: str
 
     @property
@@ -65,19 +57,12 @@ SELECTION_OPTIONS = (
 
 @dataclass(frozen=True)
 class Verb:
-    """A command about a cluster or its runs.
-
-    Attributes:
-        name: The word a user types.
-        body: The function that carries it out and returns the exit code.
-        options: Its flags.
-        takes_words: Whether words may follow `--`.
-    """
+    """A command about a cluster or its runs."""
 
     name: str
-    body: Callable[..., int]
+    body: Callable[..., int]  # it returns the exit code
     options: tuple[Option, ...]
-    takes_words: bool = False
+    takes_words: bool = False  # after `--`
 
     @property
     def help(self) -> str:
@@ -92,17 +77,12 @@ class Verb:
         return next((o for o in self.options if o.name in {"key", "command", "run"}), None)
 
     def run(self, values: Mapping[str, Any], words: Sequence[str] = ()) -> int:
-        """Carry out the verb; print errors and return the exit code.
-
-        Args:
-            values: The value of every option, by its name.
-            words: The words after `--`.
-        """
+        """Carry out the verb with the value of every option; print errors, return the exit code."""
         arguments = dict(values)
         if "set_" in arguments:
+            settings, folders = arguments.pop("set_") or (), arguments.pop("config_dir") or ()
             arguments["selection"] = Selection(
-                *(arguments.pop("cluster"), tuple(arguments.pop("set_") or ())),
-                tuple(arguments.pop("config_dir") or ()),
+                arguments.pop("cluster"), tuple(settings), tuple(folders)
             )
         if self.takes_words:
             arguments["words"] = words
@@ -118,12 +98,7 @@ class Verb:
 
 
 def verb(name: str, **help_texts: str) -> Callable[[Callable[..., int]], Verb]:
-    """Make a verb of a function: each parameter becomes a flag, `selection` the common ones.
-
-    Args:
-        name: The word a user types.
-        help_texts: The help of each flag, by the name of its parameter.
-    """
+    """Make a verb of a function: each parameter becomes a flag, `selection` the common ones."""
 
     def make_verb(body: Callable[..., int]) -> Verb:
         options: list[Option] = []
@@ -160,16 +135,10 @@ def print_error(error: RunnerError) -> int:
 
 @dataclass(frozen=True)
 class Selection:
-    """The configuration a verb works on, as its common flags give it.
+    """The configuration a verb works on, as its common flags give it."""
 
-    Attributes:
-        cluster: The name of a cluster; "" for the default one.
-        settings: Overrides as in a launch.
-        config_dirs: Folders of YAML to look into first.
-    """
-
-    cluster: str = ""
-    settings: tuple[str, ...] = ()
+    cluster: str = ""  # the default one
+    settings: tuple[str, ...] = ()  # overrides, as in a launch
     config_dirs: tuple[str, ...] = ()
 
     @property
@@ -182,13 +151,11 @@ class Selection:
         """Whether a cluster is chosen."""
         return any(word.startswith("cluster=") for word in self.overrides)
 
-    @contextlib.contextmanager
-    def composer(self) -> Iterator[Composer]:
+    def composer(self) -> AbstractContextManager[Composer]:
         """Open the composer with these folders."""
         from runner.config.compose import open_composer
 
-        with open_composer(conf_folders(self.config_dirs), shipped_folder()) as composer:
-            yield composer
+        return open_composer(self.config_dirs)
 
     def compose(self) -> LaunchRequest:
         """Compose the configuration, and print its notes.
@@ -237,16 +204,7 @@ def open_pool(composed: LaunchRequest) -> Iterator[HostPool]:
 
 
 def parse_duration(flag: str, text: str, *, allow_bare: bool = True) -> float:
-    """Return a duration in seconds.
-
-    Args:
-        flag: The flag that takes it.
-        text: A number with a unit, such as 12h.
-        allow_bare: Whether a number without a unit is legal, for seconds.
-
-    Raises:
-        ConfigError: It is not a duration.
-    """
+    """Return the value of a flag, such as 12h, in seconds, or raise ConfigError."""
     match = re.fullmatch(r"(\d{1,9}(?:\.\d+)?)([smhd]?)", text)
     if not match or not (match[2] or allow_bare or not float(match[1])):
         hint = f"such as {flag} 7d, {flag} 12h, {flag} 30m"
@@ -255,14 +213,10 @@ def parse_duration(flag: str, text: str, *, allow_bare: bool = True) -> float:
 
 
 def parse_line_count(flag: str, text: str) -> int:
-    """Return a number of lines.
-
-    Raises:
-        ConfigError: It is not a number.
-    """
+    """Return a number of lines, or raise ConfigError."""
     if not text.isdecimal():
-        problem = Problem(flag, f"must be a number of lines, not {text!r}", f"{flag} 100")
-        raise ConfigError([problem])
+        message = f"must be a number of lines, not {text!r}"
+        raise ConfigError([Problem(flag, message, f"{flag} 100")])
     return int(text)
 
 

@@ -26,9 +26,8 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from runner.config import rerun
 from runner.config.arguments import hydra_value
 from runner.config.error_messages import ConfigFiles, explain_error, resolve_to_plain
-from runner.config.hydra_session import hydra_session
 from runner.config.schema import RunnerConfig, with_defaults
-from runner.config.search_path import GROUPS
+from runner.config.search_path import GROUPS, conf_folders, hydra_session
 from runner.config.spec_builder import build_spec, program_name
 from runner.config.unknown_keys import unknown_keys
 from runner.config.validation import SpecInputs, suggest
@@ -69,15 +68,11 @@ class _HydraInput:
 
 
 @contextlib.contextmanager
-def open_composer(folders: Sequence[Path], shipped: Path) -> Iterator[Composer]:
-    """Open a composer that looks for YAML in `folders`; the first one that has a file wins.
-
-    Args:
-        folders: The user's folders, and the shipped one.
-        shipped: The shipped one.
-    """
+def open_composer(config_dirs: Sequence[str] = ()) -> Iterator[Composer]:
+    """Open a composer that looks for YAML in these folders, the user's own and the shipped one."""
+    folders = conf_folders(config_dirs)
     with hydra_session(folders, PRIMARY):
-        yield Composer(ConfigFiles(folders, shipped))
+        yield Composer(ConfigFiles(folders))
 
 
 class Composer:

@@ -23,24 +23,19 @@ from omegaconf.errors import ConfigKeyError, MissingMandatoryValue, OmegaConfBas
 
 from runner.config.arguments import hydra_value
 from runner.config.schema import SECTIONS, RunnerConfig
+from runner.config.search_path import shipped_folder
 from runner.config.unknown_keys import unknown_schema_key
 from runner.config.validation import suggest
 from runner.core.errors import Problem
 
 
 class ConfigFiles:
-    """The YAML files of several folders; the first folder that has a file wins.
+    """The YAML files of several folders; the first folder that has a file wins."""
 
-    Attributes:
-        folders: Where YAML is looked for.
-        shipped: The shipped one of them.
-        explicit_paths: The files of configs that are named otherwise, or elsewhere.
-    """
-
-    def __init__(self, folders: Sequence[Path], shipped: Path) -> None:
+    def __init__(self, folders: Sequence[Path]) -> None:
         self.folders = folders
-        self.shipped = shipped
-        self.explicit_paths: dict[str, Path] = {}
+        self.shipped = shipped_folder()
+        self.explicit_paths: dict[str, Path] = {}  # of configs that are named otherwise
 
     def find(self, config: str) -> list[Path]:
         """Return the files of a config, the one that wins first."""

@@ -11,14 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from runner.config.error_messages import resolve_to_plain, unresolved_problem
-from runner.config.layers import (
-    KeyPath,
-    Layer,
-    leaf_paths,
-    one_line_yaml,
-    value_at,
-    with_text_keys,
-)
+from runner.config.layers import KeyPath, Layer, leaf_paths, one_line_yaml, value_at, with_text_keys
 from runner.config.nodes import NODE_KEYS, expand_range
 from runner.config.validation import suggest, unknown_key
 from runner.core.errors import ConfigError, Problem

@@ -1,11 +1,26 @@
-"""Search path of YAML: the folders given, the user's own, and the shipped one."""
+"""Search path of YAML: the folders given, the user's own, and the shipped one; Hydra with them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import copy
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
 
+from hydra import initialize_config_dir
+from hydra.core.config_store import ConfigStore
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.core.plugins import Plugins
+from hydra.plugins.search_path_plugin import SearchPathPlugin
+from hydra.version import VersionBase
+
+from runner.config.schema import register
 from runner.core.errors import ConfigError, Problem
+
+if TYPE_CHECKING:
+    from hydra.core.config_search_path import ConfigSearchPath
 
 GROUPS = ("cluster", "task", "rendezvous")
 
@@ -25,16 +40,12 @@ def conf_folders(extra: Sequence[str]) -> list[Path]:
     missing = [folder for folder in folders if not folder.is_dir()]
     if missing:
         raise ConfigError([Problem("--config-dir", f"there is no folder {f}") for f in missing])
+    confs = (folder / "conf" for folder in (cwd, *cwd.parents))
+    own = next((conf for conf in confs if any((conf / group).is_dir() for group in GROUPS)), None)
     distinct: dict[Path, Path] = {}
-    for folder in (*folders, *_user_conf(cwd), shipped_folder()):
+    for folder in filter(None, (*folders, own, shipped_folder())):
         distinct.setdefault(folder.resolve(), folder)
     return list(distinct.values())
-
-
-def _user_conf(cwd: Path) -> list[Path]:
-    """Return the nearest `conf` upwards that holds clusters or tasks."""
-    candidates = (folder / "conf" for folder in (cwd, *cwd.parents))
-    return [conf for conf in candidates if any((conf / group).is_dir() for group in GROUPS)][:1]
 
 
 def shipped_folder() -> Path:
@@ -42,3 +53,49 @@ def shipped_folder() -> Path:
     package = Path(__file__).resolve().parents[1]
     inside = package / "conf"
     return inside if inside.is_dir() else package.parent / "conf"
+
+
+@contextlib.contextmanager
+def hydra_session(folders: Sequence[Path], name: str) -> Iterator[None]:
+    """Initialise Hydra with a search path and our schema, and leave its global state as it was.
+
+    Args:
+        folders: Where it looks for YAML; the first one that has a file wins.
+        name: What Hydra calls the job.
+    """
+    Plugins.instance().register(_UserFolders)  # first: plugins fill Hydra's store as they load
+    with _own_state():
+        _UserFolders.folders = folders[:-1]
+        register()
+        with initialize_config_dir(str(folders[-1]), job_name=name, version_base="1.3"):
+            yield
+
+
+@contextlib.contextmanager
+def _own_state() -> Iterator[None]:
+    """Set Hydra's global state aside: the program around us may run under `@hydra.main`."""
+    hydra, config, store = GlobalHydra.instance(), HydraConfig.instance(), ConfigStore.instance()
+    base = VersionBase.instance()
+    saved = hydra.hydra, config.cfg, store.repo, base.getbase(), _UserFolders.folders
+    hydra.clear()
+    store.repo = {name: copy.copy(node) for name, node in store.repo.items()}  # groups are dicts
+    try:
+        yield
+    finally:
+        # `initialize_config_dir` leaves a copy of GlobalHydra in its place.
+        GlobalHydra.set_instance(hydra)
+        hydra.hydra, config.cfg, store.repo, version_base, _UserFolders.folders = saved
+        base.version_base = version_base
+
+
+class _UserFolders(SearchPathPlugin):
+    """A search path with the user's folders before the shipped one.
+
+    Hydra's own `--config-dir` and `hydra.searchpath` come after it: they add, but never shadow.
+    """
+
+    folders: ClassVar[Sequence[Path]] = ()
+
+    def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
+        for folder in self.folders:
+            search_path.prepend("user", f"file://{folder}", "main")

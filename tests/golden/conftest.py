@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from runner.config.compose import Composer, open_composer
-from runner.config.search_path import conf_folders, shipped_folder
 
 PLANS, SCREENS = (Path(__file__).parent / name for name in ("plans", "screens"))
 
@@ -63,6 +62,6 @@ def composer_of(
                 file.parent.mkdir(parents=True, exist_ok=True)
                 file.write_text(content)
             monkeypatch.chdir(tmp_path)
-            return stack.enter_context(open_composer(conf_folders([]), shipped_folder()))
+            return stack.enter_context(open_composer())
 
         yield compose

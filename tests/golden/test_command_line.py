@@ -713,7 +713,7 @@ def test_an_interrupt_before_anything_was_started(
     def interrupt(_: object) -> list[Path]:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(main, "conf_folders", interrupt)
+    monkeypatch.setattr("runner.config.compose.conf_folders", interrupt)
     said = here("task=mine")
     assert (said.code, said.err) == (130, "error: interrupted; nothing was started\n")
 

@@ -13,7 +13,6 @@ import yaml
 
 from runner.cli.scaffold import ScaffoldResult, parse_hosts, scaffold, yaml_scalar
 from runner.config.compose import open_composer
-from runner.config.search_path import conf_folders, shipped_folder
 from runner.core.errors import ConfigError, Interrupted
 from runner.core.model.launch_request import LaunchRequest
 from runner.core.model.spec import Node
@@ -55,7 +54,7 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
 
 def composed(*words: str, cluster: str = "mine", task: str = "train") -> LaunchRequest:
     """Compose what is in the folder."""
-    with open_composer(conf_folders([]), shipped_folder()) as composer:
+    with open_composer() as composer:
         return composer.compose([f"cluster={cluster}", f"task={task}", *words])
 
 

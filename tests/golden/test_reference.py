@@ -16,7 +16,6 @@ from docs import reference
 from runner.config import nodes, spec_builder
 from runner.config.compose import Composer, open_composer
 from runner.config.schema import SECTIONS, ClusterConfig, NodeConfig, RunnerConfig, SshConfig
-from runner.config.search_path import conf_folders, shipped_folder
 from runner.config.validation import join_or
 from runner.core.model.launch_request import DryRun, LaunchRequest
 
@@ -39,7 +38,7 @@ def composer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Compos
         file.write_text(text)
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("DATA", raising=False)
-    with open_composer(conf_folders([]), shipped_folder()) as composer:
+    with open_composer() as composer:
         yield composer
 
 

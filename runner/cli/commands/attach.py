@@ -6,11 +6,7 @@ from runner.cli.command import Selection, parse_line_count, verb
 
 
 @verb("attach", tail="begin with this many lines of each rank; by default with the first byte")
-def attach(
-    selection: Selection,
-    run: str = "",
-    tail: str = "",
-) -> int:
+def attach(selection: Selection, run: str = "", tail: str = "") -> int:
     """Follow a run as its launch would show it, from any machine.
 
     Ctrl-C asks: detach, or stop the run.

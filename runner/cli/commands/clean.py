@@ -15,10 +15,7 @@ from runner.core.errors import Interrupted
     dry_run="remove nothing, only list what would be removed",
 )
 def clean(
-    selection: Selection,
-    older_than: str = "7d",
-    dry_run: bool = False,
-    json_: bool = False,
+    selection: Selection, older_than: str = "7d", dry_run: bool = False, json_: bool = False
 ) -> int:
     """Remove old runs and releases from every host.
 

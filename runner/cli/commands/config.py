@@ -7,17 +7,8 @@ import json
 from runner.cli.command import Selection, verb
 
 
-@verb(
-    "config",
-    key="only the part below this key",
-    resolve="with every ${...} resolved",
-)
-def config(
-    selection: Selection,
-    key: str = "",
-    resolve: bool = False,
-    json_: bool = False,
-) -> int:
+@verb("config", key="only the part below this key", resolve="with every ${...} resolved")
+def config(selection: Selection, key: str = "", resolve: bool = False, json_: bool = False) -> int:
     """Print the whole configuration, or a part of it."""
     with selection.composer() as composer:
         text = composer.yaml(selection.overrides, key, resolve=resolve)

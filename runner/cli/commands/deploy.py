@@ -12,10 +12,7 @@ from runner.core.errors import ConfigError, Problem
 
 
 @verb("deploy")
-def deploy(
-    selection: Selection,
-    json_: bool = False,
-) -> int:
+def deploy(selection: Selection, json_: bool = False) -> int:
     """Push the code of the working directory to every host.
 
     A launch does so for the hosts that lack it.

@@ -9,11 +9,7 @@ from runner.core.codec import encode
 
 
 @verb("explain", key="such as cluster.python; every value below it is explained")
-def explain(
-    selection: Selection,
-    key: str,
-    json_: bool = False,
-) -> int:
+def explain(selection: Selection, key: str, json_: bool = False) -> int:
     """Show which file or override set a value, and what it overrides."""
     from runner.ui.reports import tables
 

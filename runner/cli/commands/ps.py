@@ -8,11 +8,7 @@ from runner.cli.command import Selection, verb
 
 
 @verb("ps", all_="include ended runs")
-def ps(
-    selection: Selection,
-    all_: bool = False,
-    json_: bool = False,
-) -> int:
+def ps(selection: Selection, all_: bool = False, json_: bool = False) -> int:
     """List the runs on the cluster's hosts.
 
     Yours, and those of other users whose folders are readable.

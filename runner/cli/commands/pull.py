@@ -12,11 +12,7 @@ from runner.ui.problems import render
 
 
 @verb("pull")
-def pull(
-    selection: Selection,
-    run: str = "",
-    json_: bool = False,
-) -> int:
+def pull(selection: Selection, run: str = "", json_: bool = False) -> int:
     """Download the logs, records and outputs of a run into runs/RUN.
 
     Only what is missing here is downloaded. A launch does so at its end.

@@ -9,11 +9,7 @@ from runner.core.errors import NotReady
 
 
 @verb("stacks")
-def stacks(
-    selection: Selection,
-    run: str = "",
-    json_: bool = False,
-) -> int:
+def stacks(selection: Selection, run: str = "", json_: bool = False) -> int:
     """Show the Python stacks of every rank of a run, with equal stacks folded.
 
     The ranks are not stopped. This is one sample, so take another before you draw conclusions. The

@@ -13,11 +13,7 @@ if TYPE_CHECKING:
 
 
 @verb("stop", run="the run's id, or latest")
-def stop(
-    selection: Selection,
-    run: str = "",
-    json_: bool = False,
-) -> int:
+def stop(selection: Selection, run: str = "", json_: bool = False) -> int:
     """End a run on every host, and prove that nothing of it is left.
 
     It works even if the launch, the agents or the supervisors of the run are dead.

@@ -16,11 +16,7 @@ if TYPE_CHECKING:
 
 
 @verb("why")
-def why(
-    selection: Selection,
-    run: str = "",
-    json_: bool = False,
-) -> int:
+def why(selection: Selection, run: str = "", json_: bool = False) -> int:
     """Print again how a run ended, and why.
 
     It reads the record here, or the hosts' if there is none here.

@@ -10,8 +10,7 @@ import pytest
 
 from runner import verbs
 from runner.cli.command import load_verb, verb_names
-from runner.cli.main import main
-from runner.cli.parser import _VerbParser, is_override
+from runner.cli.main import _VerbParser, is_override, main
 from runner.core.errors import ConfigError
 
 CLUSTER = """\
