@@ -11,6 +11,9 @@ ARGS   ?=
 WORKERS := --numprocesses 3 --dist worksteal
 ONCE    := -m "not all"
 
+# Where it is set (some images do), each of the suite's thousand controllers would compile all it imports.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help run test test-all check unit lab bench chaos clean system
 .DEFAULT_GOAL := help
 
