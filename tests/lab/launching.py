@@ -9,7 +9,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
@@ -17,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+from tests.lab import forkserver
+from tests.lab.forkserver import RUNNER_ARGV, ForkedController
 from tests.lab.waiting import TimedOut, wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -66,21 +67,24 @@ class Result:
 class Controller:
     """One running `python -m runner`."""
 
-    def __init__(
-        self, argv: list[str], cwd: Path, env: Mapping[str, str], prefix: list[str] | None = None
-    ) -> None:
+    def __init__(self, argv: list[str], cwd: Path, env: Mapping[str, str]) -> None:
         self.cwd = cwd
         self.started_at = time.monotonic()
         self._out, self._err = (tempfile.TemporaryFile("w+b") for _ in range(2))  # noqa: SIM115
-        self.process = subprocess.Popen(
-            [*(prefix or []), *argv],
-            cwd=cwd,
-            env=dict(env),
-            stdin=subprocess.DEVNULL,
-            stdout=self._out,
-            stderr=self._err,
-            start_new_session=True,
-        )
+        output = (self._out.fileno(), self._err.fileno())
+        self.process: subprocess.Popen[bytes] | ForkedController
+        if argv[:3] == RUNNER_ARGV:
+            self.process = forkserver.fork_controller(argv[3:], cwd, env, output)
+        else:
+            self.process = subprocess.Popen(
+                argv,
+                cwd=cwd,
+                env=dict(env),
+                stdin=subprocess.DEVNULL,
+                stdout=output[0],
+                stderr=output[1],
+                start_new_session=True,
+            )
 
     @property
     def out(self) -> str:
@@ -175,8 +179,9 @@ class Launcher:
 
     def start(self, *overrides: str, env: Mapping[str, str] | None = None) -> Controller:
         """Start `python -m runner OVERRIDES`."""
-        argv = [sys.executable, "-m", "runner", *overrides]
-        controller = Controller(argv, self.folder, {**self.env, **(env or {})})
+        controller = Controller(
+            [*RUNNER_ARGV, *overrides], self.folder, {**self.env, **(env or {})}
+        )
         self._controllers.append(controller)
         return controller
 

@@ -1,0 +1,265 @@
+"""Fork server of controllers: `python -m runner` as a process, without the time of its imports.
+
+A controller is forked from a process that has imported what `python -m runner` imports. It has its
+own session, descriptors, environment and working directory, and ends like any interpreter; only the
+time of the imports is saved.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import functools
+import gc
+import importlib
+import io
+import json
+import os
+import pkgutil
+import runpy
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+RUNNER_ARGV = [sys.executable, "-m", "runner"]
+"""What a command line begins with for which a fork will do."""
+
+ROOT = str(Path(__file__).parents[2])
+SPEEDUP_VARIABLE = "RUNNER_TEST_SPEEDUP"
+LENGTH = 8
+"""Bytes of the length before each request."""
+SKIPPED = ("runner.host", "runner.tasks", "runner.verbs", "runner.__main__")
+USED_LATER = (
+    *("antlr4", "hydra._internal.core_plugins.basic_launcher", "hydra.core.plugins"),
+    *(
+        "hydra._internal.core_plugins.basic_sweeper",
+        "hydra._internal.core_plugins.file_config_source",
+    ),
+    *(
+        "hydra._internal.core_plugins.importlib_resources_config_source",
+        "hydra.core.override_parser.overrides_parser",
+    ),
+    *(
+        "omegaconf.grammar_parser",
+        "fabric",
+        "paramiko",
+        "ClusterShell.NodeSet",
+        "rich.live",
+        "rich.table",
+    ),
+)
+
+
+class ForkedController:
+    """A controller as `subprocess.Popen` would present it, forked by the server.
+
+    Attributes:
+        pid: Its process id.
+        returncode: Its exit code, or minus a signal's number; None while it runs.
+    """
+
+    def __init__(self, connection: socket.socket, pid: int, argv: list[str]) -> None:
+        self._connection = connection
+        self._argv = argv
+        self.pid = pid
+        self.returncode: int | None = None
+
+    def poll(self) -> int | None:
+        """Return the exit code if it has ended."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.wait(0)
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Return the exit code once it has ended.
+
+        Raises:
+            subprocess.TimeoutExpired: It still runs after `timeout` seconds.
+        """
+        if self.returncode is None:
+            if not select.select([self._connection], [], [], timeout)[0]:
+                raise subprocess.TimeoutExpired(self._argv, timeout or 0)
+            self.returncode = int(self._connection.makefile("r").readline())
+            self._connection.close()
+        return self.returncode
+
+    def send_signal(self, signum: int) -> None:
+        """Send a signal, unless it has ended."""
+        if self.poll() is None:
+            os.kill(self.pid, signum)
+
+    def kill(self) -> None:
+        """Send SIGKILL."""
+        self.send_signal(signal.SIGKILL)
+
+
+def fork_controller(
+    argv: list[str], cwd: Path, env: Mapping[str, str], output: tuple[int, int]
+) -> ForkedController:
+    """Start `python -m runner ARGV`, forked from a server that was imported with this speed-up.
+
+    Args:
+        argv: The words after `runner`.
+        cwd: Where it stands.
+        env: Its environment.
+        output: The descriptors of its standard output and error.
+    """
+    with Path(os.devnull).open("rb") as nothing:
+        return _server(env.get(SPEEDUP_VARIABLE, "")).start(
+            argv, cwd, env, (nothing.fileno(), *output)
+        )
+
+
+@functools.cache
+def _server(speedup: str) -> ForkServer:
+    """Return the server whose modules were imported with this speed-up of internal times."""
+    env = {name: value for name, value in os.environ.items() if not name.startswith("RUNNER_")}
+    server = ForkServer(
+        {**env, "PYTHONPATH": ROOT, **({SPEEDUP_VARIABLE: speedup} if speedup else {})}
+    )
+    atexit.register(server.close)
+    return server
+
+
+class ForkServer:
+    """The server, as its users see it; it ends when they are gone."""
+
+    def __init__(self, env: Mapping[str, str]) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="forkserver-")
+        self._address = f"{self._folder.name}/socket"
+        read_end, self._life_line = os.pipe()
+        with os.fdopen(read_end) as life_line:
+            self._process = subprocess.Popen(
+                [sys.executable, __file__, self._address],
+                env=dict(env),
+                stdin=life_line,
+                stdout=subprocess.PIPE,
+                start_new_session=True,
+            )
+        assert self._process.stdout
+        assert self._process.stdout.readline() == b"ready\n"
+
+    def start(
+        self, argv: list[str], cwd: Path, env: Mapping[str, str], descriptors: tuple[int, int, int]
+    ) -> ForkedController:
+        """Fork a controller.
+
+        Args:
+            argv: The words after `runner`.
+            cwd: Where it stands.
+            env: Its environment.
+            descriptors: Its standard input, output and error.
+        """
+        connection = socket.socket(socket.AF_UNIX)
+        connection.connect(self._address)
+        request = json.dumps({"argv": argv, "cwd": str(cwd), "env": dict(env)}).encode()
+        socket.send_fds(connection, [len(request).to_bytes(LENGTH, "big")], list(descriptors))
+        connection.sendall(request)
+        pid = int.from_bytes(connection.recv(LENGTH, socket.MSG_WAITALL), "big")
+        return ForkedController(connection, pid, argv)
+
+    def close(self) -> None:
+        """End the server; controllers that still run are not touched."""
+        os.close(self._life_line)
+        self._process.wait()
+        assert self._process.stdout
+        self._process.stdout.close()
+        self._folder.cleanup()
+
+
+class _Server:
+    """The process that forks; `serve` returns in each child."""
+
+    def __init__(self, address: str) -> None:
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(address)
+        self._listener.listen(64)
+        self._running: dict[int, socket.socket] = {}
+        self._wake, self._alarm = socket.socketpair()
+        self._alarm.setblocking(False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(self._alarm.fileno())
+
+    def serve(self) -> dict[str, Any] | None:
+        """Fork on request; return the request in the child that carries it out, None at the end."""
+        print("ready", flush=True)
+        while True:
+            watched: list[socket.socket | int] = [0, self._listener, self._wake]
+            ready = select.select(watched, [], [])[0]
+            if self._wake in ready:
+                self._wake.recv(4096)
+            self._reap()
+            if self._listener in ready and (request := self._fork()):
+                return request
+            if 0 in ready:
+                return None
+
+    def _fork(self) -> dict[str, Any] | None:
+        connection, _ = self._listener.accept()
+        head, descriptors, _, _ = socket.recv_fds(connection, LENGTH, 3)
+        length = int.from_bytes(head, "big")
+        data = connection.recv(length, socket.MSG_WAITALL)
+        pid = os.fork()
+        if pid:
+            for descriptor in descriptors:
+                os.close(descriptor)
+            self._running[pid] = connection
+            connection.sendall(pid.to_bytes(LENGTH, "big"))
+            return None
+        os.setsid()
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        for each in (*self._running.values(), connection, self._listener, self._wake, self._alarm):
+            each.close()
+        for number, descriptor in enumerate(descriptors):
+            os.dup2(descriptor, number)
+            os.close(descriptor)
+        request: dict[str, Any] = json.loads(data)
+        return request
+
+    def _reap(self) -> None:
+        while self._running:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if not pid:
+                return
+            with self._running.pop(pid) as connection, contextlib.suppress(OSError):
+                connection.sendall(f"{os.waitstatus_to_exitcode(status)}\n".encode())
+
+
+def _import_runner() -> None:
+    """Import what controllers use, and make what they make once."""
+    runner = importlib.import_module("runner")
+    for module in pkgutil.walk_packages(runner.__path__, "runner."):
+        if not module.name.startswith(SKIPPED):
+            importlib.import_module(module.name)
+    for name in USED_LATER:
+        importlib.import_module(name)
+    importlib.import_module("runner.control.rpc.bootstrap").host_code()
+    gc.collect()
+    gc.freeze()  # or every child would copy the pages of its first collection
+
+
+def _become_controller(argv: list[str], cwd: str, env: dict[str, str]) -> None:
+    """Take the place of `python -m runner`."""
+    os.chdir(cwd)
+    os.environ.clear()
+    os.environ.update(env)
+    sys.stdin = io.TextIOWrapper(io.FileIO(0, closefd=False))
+    sys.stdout = io.TextIOWrapper(io.BufferedWriter(io.FileIO(1, "w", closefd=False)))
+    errors = io.BufferedWriter(io.FileIO(2, "w", closefd=False))
+    sys.stderr = io.TextIOWrapper(errors, errors="backslashreplace", line_buffering=True)
+    sys.argv[1:] = argv
+    sys.path[0] = cwd
+    runpy.run_module("runner", run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    _import_runner()
+    if request := _Server(sys.argv[1]).serve():
+        _become_controller(**request)
