@@ -28,7 +28,7 @@ from runner.host.facts import folders, interpreter, login_shell, machine, ports,
 from runner.host.facts.collect import FactsResult, collect
 from runner.host.gpu import activity, nvml, query
 from runner.host.gpu.activity import GpuActivity
-from runner.host.process import bounded_child, users
+from runner.host.process import bounded_child, procfs
 from tests.lab.waiting import wait_until
 
 pytestmark = [pytest.mark.promise(3)]
@@ -605,7 +605,7 @@ def test_nvml_of_all_ages_tells_of_gpus_and_their_users(
     facts = collect(request()).facts
 
     ours = GpuProcess(
-        os.getpid(), 7, users.process_owner(os.getpid()), users.process_command(os.getpid())
+        os.getpid(), 7, procfs.process_owner(os.getpid()), procfs.process_command(os.getpid())
     )
     named = ("NVIDIA H100 80GB HBM3", "GPU-0000")
     lost = Gpu(1, error="GPU is lost")
@@ -924,7 +924,7 @@ def test_who_listens_on_the_port_is_named(free_port: int, address: str) -> None:
         assert other.stdout
         other.stdout.readline()
         answer = collect(request(reserve_port=True, port_first=free_port, port_last=free_port))
-        shown = users.process_command(other.pid)
+        shown = procfs.process_command(other.pid)
         other.stdin.close()
 
     assert (answer.reserved.store, answer.facts.reserved_port) == (None, 0)

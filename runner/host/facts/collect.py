@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Dict, List
 
 from runner.core.model.facts import Facts, FactsRequest
-from runner.host.facts import folders, ports, setup
+from runner.host.facts import folders, interfaces, ports, setup
 from runner.host.gpu import query
-from runner.host.process import bounded_child, users
+from runner.host.process import bounded_child, procfs
 
 
 @dataclass
@@ -83,9 +83,9 @@ def _static_facts(request: FactsRequest) -> Facts:
     return Facts(
         node=request.node,
         hostname=os.uname().nodename,
-        user=users.login_name(),
+        user=procfs.login_name(),
         home=home,
-        ssh_address=users.ssh_server_address(os.environ),
+        ssh_address=interfaces.ssh_server_address(os.environ),
         workdir=folders.absolute(request.workdir, home),
         project=folders.absolute(request.project, home) if request.project else "",
         machine=os.uname().machine,

@@ -9,7 +9,7 @@ from typing import Any, Dict, Iterator, List, Tuple
 
 from runner.core.model.facts import Facts, FactsRequest, Interpreter
 from runner.host.facts import etcd, folders, interfaces, interpreter, logind, machine, ports
-from runner.host.process import bounded_child, users
+from runner.host.process import bounded_child, procfs
 
 
 def collect(
@@ -89,7 +89,7 @@ def _kernel_facts(
     with _timed("system", seconds):
         fields["system"] = machine.read_system()
     with _timed("logind", seconds):
-        fields["logind_kill_setting"] = logind.kill_setting(users.login_name())
+        fields["logind_kill_setting"] = logind.kill_setting(procfs.login_name())
     if request.reserve_port or request.reserve_hub_port:
         with _timed("port", seconds):
             reserved, fields["port_error"] = ports.reserve_ports(

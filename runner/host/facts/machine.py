@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Dict, FrozenSet, List, Optional, Set, Tuple
 
 from runner.core.model.hardware import System, TopProcess
-from runner.host.process import cgroup, procfs, users
+from runner.host.process import cgroup, procfs
 
 UNLIMITED = 1 << 60
 """Cgroup version 1 writes a number of about 2**63 for no limit."""
@@ -74,7 +74,7 @@ def top_process(root: str = "/") -> Optional[TopProcess]:
             top = TopProcess(int(name), round(cores, 1))
     if not top.pid:
         return None
-    user, command = users.process_owner(top.pid), users.process_command(top.pid, root)
+    user, command = procfs.process_owner(top.pid), procfs.process_command(top.pid, root)
     return replace(top, user=user, command=command)
 
 

@@ -13,7 +13,7 @@ import time
 from contextlib import contextmanager
 from typing import Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
 
-from runner.host.process import procfs, users
+from runner.host.process import procfs
 
 _GUARD_ADDRESS = "127.82.85.78"
 _TCP_LISTEN, _TCP_ESTABLISHED = "0A", "01"
@@ -260,5 +260,5 @@ def _refusal_reason(error: OSError, port: int) -> str:
         return "reserved by another run, or the near end of a connection"
     pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]
     owners = sorted(socket_owners(inodes, pids))[:_MAX_NAMED]
-    names = [f"{users.process_command(pid)} (pid {pid})" for pid in owners]
+    names = [f"{procfs.process_command(pid)} (pid {pid})" for pid in owners]
     return f"taken by {' and '.join(names) or 'a process that is hidden from us'}"

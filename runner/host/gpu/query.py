@@ -10,7 +10,7 @@ from typing import Any, Dict, List, Optional, Sequence
 from runner.core.codec import decode, encode
 from runner.core.model.facts import Gpu, GpuProcess
 from runner.core.model.hardware import Driver, Xid
-from runner.host.process import bounded_child, users
+from runner.host.process import bounded_child, procfs
 
 DRIVER_PATHS = ("/dev/nvidiactl", "/dev/dxg", "/proc/driver/nvidia/version", "/usr/bin/nvidia-smi")
 """A host without any of these has no driver."""
@@ -72,5 +72,5 @@ def _query(with_health: bool) -> None:
 
 
 def _with_names(process: GpuProcess) -> GpuProcess:
-    user, command = users.process_owner(process.pid), users.process_command(process.pid)
+    user, command = procfs.process_owner(process.pid), procfs.process_command(process.pid)
     return replace(process, user=user, command=command)

@@ -1,14 +1,16 @@
-"""Process table: processes as /proc shows them, their descendants, and signals to them."""
+"""Process table: processes as /proc shows them, their users and descendants; signals to them."""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
 import os
+import pwd
 import signal
 import subprocess
 from typing import AbstractSet, Dict, Iterable, Iterator, List, NamedTuple, Optional, Set, Tuple
 
+_MAX_COMMAND = 100
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 
@@ -152,6 +154,46 @@ def has_env(pid: int, env_tags: AbstractSet[str], process: Optional[Process] = N
         for thread in list_names(f"/proc/{pid}/task"):
             text = text or read_text(f"/proc/{pid}/task/{thread}/environ")
     return env_tags <= set(text.split("\0"))
+
+
+def login_name() -> str:
+    """Return our login name; the environment has it without asking a directory service."""
+    return os.environ.get("LOGNAME") or os.environ.get("USER") or user_name(os.getuid())
+
+
+def user_name(uid: int) -> str:
+    """Return the login name of a user, the number where there is none."""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
+
+
+def process_owner(pid: int) -> str:
+    """Return the login name a process runs under, "" when it is hidden."""
+    try:
+        return user_name(os.stat(f"/proc/{pid}").st_uid)
+    except OSError:
+        return ""
+
+
+def process_command(pid: int, root: str = "/") -> str:
+    """Return program and script of a process, "" when they are hidden.
+
+    The rest of its command line is left out: it may hold secrets.
+    """
+    folder = os.path.join(root, "proc", str(pid))
+    args = read_text(os.path.join(folder, "cmdline")).split("\0")[:-1]
+    if not args:
+        return read_text(os.path.join(folder, "comm")).strip()
+    shown = [os.path.basename(args[0])]
+    for word in args[1:]:
+        if word == "-c":
+            break
+        shown.append(word)
+        if not word.startswith("-"):
+            break
+    return " ".join(shown)[:_MAX_COMMAND]
 
 
 def signal_all(pids: Iterable[int], signum: int) -> Set[int]:

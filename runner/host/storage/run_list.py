@@ -12,7 +12,7 @@ from runner.core.codec import decode, encode
 from runner.core.model.run_info import HostRunStatus, RunInfo
 from runner.core.protocol.paths import RunPaths, is_run_id, validated_paths
 from runner.core.protocol.states import State
-from runner.host.process import procfs, users
+from runner.host.process import procfs
 from runner.host.storage import run_owner
 from runner.host.storage.journal import final_state
 from runner.host.storage.run_folder import read_state
@@ -63,7 +63,7 @@ def read_run(folder: RunPaths) -> Optional[HostRunStatus]:
     if not alive and state is not None and not state.is_terminal:
         state = final_state(folder, info.attempt) or state
     relaunch_pending = not alive and time.time() < _mtime(folder.relaunch_marker)
-    user = users.user_name(owner_uid)
+    user = procfs.user_name(owner_uid)
     return HostRunStatus(info, user, state, alive, changed_at, relaunch_pending)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.host.process import users
+from runner.host.process import procfs
 from tests.unit.host.facts.test_machine import tree
 
 
@@ -23,16 +23,16 @@ def test_a_command_is_shown_without_its_arguments(tmp_path: Path, line: str, sho
     """Program and script say who it is; what follows may be a secret."""
     root = tree(tmp_path, {"proc/5/cmdline": line})
 
-    assert users.process_command(5, root) == shown
+    assert procfs.process_command(5, root) == shown
 
 
 def test_a_hidden_process_has_no_command(tmp_path: Path) -> None:
     """Where /proc hides other users' processes, nothing is known of them."""
-    assert users.process_command(5, str(tmp_path)) == ""
+    assert procfs.process_command(5, str(tmp_path)) == ""
 
 
 def test_a_kernel_thread_is_shown_by_its_name(tmp_path: Path) -> None:
     """A process without a command line has at least a name."""
     root = tree(tmp_path, {"proc/5/cmdline": "", "proc/5/comm": "nv_queue\n"})
 
-    assert users.process_command(5, root) == "nv_queue"
+    assert procfs.process_command(5, root) == "nv_queue"
