@@ -86,6 +86,7 @@ def test_the_hub_stays_for_the_others(start: RunStarter) -> None:
     loop = EventLoop()
     order = replace(run.order, node="there")
     member = join_peers(order, None, b"token", loop, PeerObserver())
+    assert member is not None
     until = time.monotonic() + 2.5
     while time.monotonic() < until:
         loop.wait(0.02)

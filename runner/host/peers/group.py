@@ -1,4 +1,4 @@
-"""Peer group: the interface by which a supervisor keeps in touch with the others of its attempt."""
+"""Peer group: how a supervisor keeps in touch with the others of its attempt, hub or member."""
 
 from __future__ import annotations
 
@@ -38,9 +38,20 @@ class PeerObserver:
 
 
 class PeerGroup:
-    """The group of a supervisor that is alone."""
+    """What hub and members have in common."""
 
-    def tick(self, renewed_at: float, *, detached: bool, stalled_s: float) -> Optional[float]:  # noqa: ARG002
+    def __init__(
+        self, order: Order, hub: Hub, token: bytes, loop: EventLoop, observer: PeerObserver
+    ) -> None:
+        self._order, self._hub, self._loop, self._observer = order, hub, loop, observer
+        self._identity = Identity(order.node, f"{order.run_id}/{order.attempt}", token)
+        self._peer_renewed_at = 0.0
+        self._heartbeat_s = min(HEARTBEAT_S, hub.lost_s / 5)
+        suspect_s = max(2.5 * self._heartbeat_s, hub.lost_s / 3)
+        self._detector = FailureDetector(hub.lost_s, suspect_s)
+        self._next_heartbeat = 0.0
+
+    def tick(self, renewed_at: float, *, detached: bool, stalled_s: float) -> Optional[float]:
         """Exchange heartbeats.
 
         Args:
@@ -51,10 +62,11 @@ class PeerGroup:
         Returns:
             For how long none has on any host; None where that is unknown.
         """
-        return stalled_s
+        raise NotImplementedError
 
     def stop(self, reason: str, cause: StopCause, *, detached: bool) -> None:
         """Tell the others to stop."""
+        raise NotImplementedError
 
     def forward_detach(self) -> bool:
         """Have the hub confirm a detach; return False if there is no hub to do so."""
@@ -63,7 +75,7 @@ class PeerGroup:
     @property
     def stop_acknowledged(self) -> bool:
         """Whether every host that can be told has been told to stop."""
-        return True
+        raise NotImplementedError
 
     @property
     def has_members(self) -> bool:
@@ -77,21 +89,7 @@ class PeerGroup:
 
     def shut_down(self) -> None:
         """Say goodbye; return within about two `GOODBYE_TIMEOUT_S`."""
-
-
-class ConnectedGroup(PeerGroup):
-    """What hub and members have in common."""
-
-    def __init__(
-        self, order: Order, hub: Hub, token: bytes, loop: EventLoop, observer: PeerObserver
-    ) -> None:
-        self._order, self._hub, self._loop, self._observer = order, hub, loop, observer
-        self._identity = Identity(order.node, f"{order.run_id}/{order.attempt}", token)
-        self._peer_renewed_at = 0.0
-        self._heartbeat_s = min(HEARTBEAT_S, hub.lost_s / 5)
-        suspect_s = max(2.5 * self._heartbeat_s, hub.lost_s / 3)
-        self._detector = FailureDetector(hub.lost_s, suspect_s)
-        self._next_heartbeat = 0.0
+        raise NotImplementedError
 
     def _on_message(self, message: Dict[str, Any]) -> None:
         if message["type"] == "heartbeat":

@@ -11,11 +11,11 @@ from runner.core.outcome.loss_policy import nodes_after_loss
 from runner.core.protocol.events import StopCause
 from runner.core.protocol.timing import HUB_TIMEOUT_S, JOIN_TIMEOUT_S
 from runner.host.peers.connection import PeerConnection, PeerDisconnected, close_all
-from runner.host.peers.group import GOODBYE_TIMEOUT_S, ConnectedGroup, heartbeat, stop_message
+from runner.host.peers.group import GOODBYE_TIMEOUT_S, PeerGroup, heartbeat, stop_message
 from runner.host.peers.listener import AUTH_TIMEOUT_S, Listener
 
 
-class HubServer(ConnectedGroup):
+class HubServer(PeerGroup):
     """Our part where this host is the hub.
 
     A member is pending until its first message, then has a connection, or is disconnected while it

@@ -12,7 +12,7 @@ from runner.core.protocol.events import StopCause
 from runner.core.protocol.timing import HUB_TIMEOUT_S, JOIN_TIMEOUT_S
 from runner.host.peers.connection import CLIENT, PeerConnection, PeerDisconnected, close_all
 from runner.host.peers.dialler import RetryingDialler
-from runner.host.peers.group import GOODBYE_TIMEOUT_S, ConnectedGroup, heartbeat, stop_message
+from runner.host.peers.group import GOODBYE_TIMEOUT_S, PeerGroup, heartbeat, stop_message
 from runner.host.peers.listener import AUTH_TIMEOUT_S
 
 RETRY_PAUSE_S, MAX_RETRY_PAUSE_S = 0.1, 2.0
@@ -22,7 +22,7 @@ RECONNECT_TIMEOUT_S = 1.0
 """How long a new connection may take when the old one fell silent."""
 
 
-class HubClient(ConnectedGroup):
+class HubClient(PeerGroup):
     """Our part where another host is the hub."""
 
     def __init__(self, *args: Any) -> None:

@@ -14,13 +14,19 @@ from typing import Callable, Optional, Set
 
 from runner.core.local_pause import LocalPauseDetector
 from runner.core.model.order import Order
-from runner.core.protocol.events import HubJoined, HubUnreachable, PeerDeparted, PeerLost, StopCause
+from runner.core.protocol.events import (
+    Detached,
+    HubJoined,
+    HubUnreachable,
+    PeerDeparted,
+    PeerLost,
+    StopCause,
+)
 from runner.host.peers.group import PeerGroup, PeerObserver
 from runner.host.peers.hub import HubServer
 from runner.host.peers.member import HubClient
 from runner.host.process.event_loop import EventLoop
 from runner.host.storage.journal import EventLog
-from runner.host.supervisor.controller_lease import ControllerLease
 from runner.host.supervisor.stop_ladder import StopLadder
 
 
@@ -29,6 +35,7 @@ class PeerExchange(PeerObserver):
 
     Attributes:
         lease: The controller lease, renewed by what any of the supervisors hears.
+        group: The connections to the others; None where this supervisor is alone.
         lost_nodes: The nodes that this attempt lost.
         joined_hub: Whether this host was in touch with the hub.
     """
@@ -42,12 +49,12 @@ class PeerExchange(PeerObserver):
         restart_ranks: Callable[[int], None],
     ) -> None:
         self.lease = ControllerLease(order, journal)
+        self.group: Optional[PeerGroup] = None
         self.lost_nodes: Set[str] = set()
         self.joined_hub = False
         self._order, self._journal, self._ladder = order, journal, ladder
         self._stop, self._restart_ranks = stop, restart_ranks
-        self._pause_detector = LocalPauseDetector()
-        self.group = PeerGroup()
+        self._pauses = LocalPauseDetector()
 
     def join(self, listener: Optional[socket.socket], token: bytes, loop: EventLoop) -> None:
         """Keep in touch with the others from now on."""
@@ -55,29 +62,31 @@ class PeerExchange(PeerObserver):
 
     def tick(self, stalled_s: float) -> Optional[float]:
         """Exchange heartbeats; return for how long nothing has moved on any host."""
+        if self.group is None:
+            return stalled_s
         lease = self.lease
         return self.group.tick(lease.renewed_at, detached=lease.detached, stalled_s=stalled_s)
 
     def stop(self, reason: str, cause: StopCause) -> None:
         """Tell the others to stop."""
-        self.group.stop(reason, cause, detached=self.lease.detached)
+        if self.group is not None:
+            self.group.stop(reason, cause, detached=self.lease.detached)
 
     def leave(self) -> None:
         """Say goodbye."""
-        self.group.shut_down()
-        self.group = PeerGroup()
+        if self.group is not None:
+            self.group.shut_down()
+            self.group = None
 
     def detach(self) -> None:
         """Do as a controller says that is not needed any more."""
-        self.lease.request_detach(
-            self.group, joined_hub=self.joined_hub, stopping=self._ladder.is_stopping
-        )
+        joined_hub, stopping = self.joined_hub, self._ladder.is_stopping
+        self.lease.request_detach(self.group, joined_hub=joined_hub, stopping=stopping)
 
     @property
     def lease_expiry(self) -> str:
-        """Why the attempt must end for want of a controller, "" if it need not."""
-        may_judge = self._pause_detector.may_judge(time.monotonic())
-        return self.lease.expiry_reason if may_judge else ""
+        """Why the attempt must end for want of a controller; "" also after a pause of our own."""
+        return self.lease.expiry_reason if self._pauses.may_judge(time.monotonic()) else ""
 
     def on_peer_stop(self, reason: str, cause: StopCause) -> None:
         """Stop with the others."""
@@ -126,17 +135,75 @@ def join_peers(
     token: bytes,
     loop: EventLoop,
     observer: PeerObserver,
-) -> PeerGroup:
-    """Return the part of this order's supervisor: hub, member, or alone."""
+) -> Optional[PeerGroup]:
+    """Return the part of this order's supervisor: hub or member; None if it is alone."""
     hub = order.hub
     if hub is None or not token:
-        return PeerGroup()
+        return None
     if hub.node != order.node:
         return HubClient(order, hub, token, loop, observer)
     if listener is None:
-        return PeerGroup()
+        return None
     try:
         return HubServer(listener, order, hub, token, loop, observer)
     except OSError as error:  # something else has taken the port meanwhile
         observer.on_hub_unreachable(f"its own port {hub.port}: {error.strerror}")
-        return PeerGroup()
+        return None
+
+
+class ControllerLease:
+    """Unless detached, an attempt stops if no controller renews its lease for `disconnect_s`.
+
+    Attributes:
+        renewed_at: When an agent on this host renewed it, monotonic.
+        detached: Whether no controller is needed any more.
+        detach_agreed: Whether the hosts agree on that, so that they may relaunch the run.
+    """
+
+    def __init__(self, order: Order, journal: EventLog) -> None:
+        self._order, self._journal = order, journal
+        self.detached = self.detach_agreed = not order.disconnect_s
+        self.renewed_at = self._peer_renewed_at = time.monotonic()
+
+    def renew(self) -> None:
+        """Renew the lease: an agent of a controller is here."""
+        self.renewed_at = time.monotonic()
+
+    def renew_from_peer(self, renewed_at: float) -> None:
+        """Renew the lease by what another host heard."""
+        self._peer_renewed_at = max(self._peer_renewed_at, renewed_at)
+
+    @property
+    def expiry_reason(self) -> str:
+        """Why the attempt must end for want of a controller, "" if it need not."""
+        limit_s = self._order.disconnect_s
+        age_s = time.monotonic() - max(self.renewed_at, self._peer_renewed_at)
+        expired = not self.detached and age_s > limit_s
+        return f"no controller renewed the lease for {limit_s:g} s" if expired else ""
+
+    def request_detach(
+        self, group: Optional[PeerGroup], *, joined_hub: bool, stopping: bool
+    ) -> None:
+        """Detach, as a controller asks, unless the attempt stops already.
+
+        A member asks its hub to confirm: the hub alone knows what came first. Without a hub the
+        host detaches by itself; one that never joined the hub takes no part in a relaunch.
+        """
+        if not stopping and not (group is not None and group.forward_detach()):
+            self._detach(agreed=joined_hub or self._is_hub)
+
+    def confirm_detach(self, *, stopping: bool) -> None:
+        """Detach, as another host says; the hub accepts that only before it stops."""
+        if not (stopping and self._is_hub):
+            self._detach(agreed=True)
+
+    @property
+    def _is_hub(self) -> bool:
+        hub = self._order.hub
+        return hub is None or hub.node == self._order.node
+
+    def _detach(self, *, agreed: bool) -> None:
+        self.detach_agreed = self.detach_agreed or agreed
+        if not self.detached:
+            self.detached = True
+            self._journal.append(Detached())

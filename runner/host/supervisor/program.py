@@ -1,4 +1,4 @@
-"""Launcher process: the program of an order, started once and followed to its end."""
+"""Programs of an order: the launcher process, and the sidecar that all of a run may need."""
 
 from __future__ import annotations
 
@@ -6,18 +6,32 @@ import functools
 import os
 import signal
 import subprocess
-from typing import Dict, List, Optional, Tuple
+import time
+from typing import Callable, Dict, List, Optional, Sequence, Tuple
 
 from runner.core.model.order import Order
+from runner.core.outcome.exits import describe_exit
 from runner.core.protocol.events import ProgramExited, ProgramStarted
-from runner.core.protocol.paths import PROGRAM_LOG, RunPaths
+from runner.core.protocol.paths import PROGRAM_LOG, STREAMS, RunPaths
+from runner.host.facts import ports
+from runner.host.peers.dialler import RetryingDialler
 from runner.host.process import cgroup, procfs
 from runner.host.storage.journal import EventLog
 
 ExitStatus = Tuple[Optional[int], Optional[int]]
 """An exit code, or a signal; neither for a program that never started."""
 
-_APPEND_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+READY_TIMEOUT_S = 60.0
+"""How long to wait until the sidecar listens: its host may start much later than others."""
+
+CONNECT_TIMEOUT_S, RETRY_PAUSE_S = 3.5, 0.25
+"""How long one attempt to connect may take, and the pause before the next."""
+
+INHERITED_ENV = ("PATH", "HOME", "LANG", "LD_LIBRARY_PATH", "TMPDIR", "TZ")
+"""What the sidecar inherits of the environment of the task's programs."""
+
+STOP_TIMEOUT_S = 3.0
+"""How long the sidecar may take to end after TERM."""
 
 
 class LauncherProcess:
@@ -58,32 +72,15 @@ class LauncherProcess:
         # A rank shim ignores TERM; its own death ends its rank.
         death_signal = signal.SIGTERM if order.launcher else signal.SIGKILL
         preexec_fn = functools.partial(child_setup, self.cgroup, death_signal)
+        logs = [self._folder.stream_log(order.attempt, PROGRAM_LOG, name) for name in STREAMS]
         try:
-            out, err = (
-                os.open(
-                    self._folder.stream_log(order.attempt, PROGRAM_LOG, stream),
-                    _APPEND_FLAGS,
-                    0o600,
-                )
-                for stream in ("out", "err")
-            )
-            self._process = subprocess.Popen(
-                order.argv,
-                env={**environ, **order.env},
-                cwd=order.cwd,
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=err,
-                start_new_session=True,
-                preexec_fn=preexec_fn,  # noqa: PLW1509 (this process has one thread)
-            )
+            environ = {**environ, **order.env}
+            self._process = _start(order.argv, environ, order.cwd, logs, preexec_fn)
         except OSError as error:
             problem = f"cannot start {order.argv[0]} in {order.cwd}: {error.strerror}"
             self._journal.append(ProgramExited(error=problem))
             self.exit_status = (None, None)
             return False
-        os.close(out)
-        os.close(err)
         self.pid = self._process.pid
         if not self.cgroup.contains(self.pid):
             self.cgroup.remove()
@@ -119,6 +116,131 @@ class LauncherProcess:
         if self._order.launcher or not self.is_running:
             return []
         return [pid for pid, process in procfs.table().items() if process.ppid == self.pid]
+
+
+class SidecarProcess:
+    """A server that the programs need: one supervisor starts it, all wait for it.
+
+    Attributes:
+        problem: Why the program must not start, or not continue; "" for no reason.
+        pid: The sidecar's process, if it runs here; 0 for none.
+    """
+
+    def __init__(self, folder: RunPaths, order: Order) -> None:
+        self._order, self._sidecar, self._folder = order, order.sidecar, folder
+        self._process: Optional[subprocess.Popen[bytes]] = None
+        self._stopping = False
+        self._ready_deadline = time.monotonic() + READY_TIMEOUT_S
+        self._dialler: Optional[RetryingDialler] = None  # until it listens
+        if order.sidecar is not None:
+            addr, port = order.sidecar.addr, order.sidecar.port
+            self._dialler = RetryingDialler(addr, port, RETRY_PAUSE_S, RETRY_PAUSE_S)
+        self.problem = ""
+        self.pid = 0
+
+    def start(self, environ: Dict[str, str], preexec_fn: Callable[[], None]) -> None:
+        """Start the sidecar, if this node is to run it; it inherits no secrets of the ranks."""
+        order, sidecar = self._order, self._sidecar
+        if sidecar is None or sidecar.node != order.node:
+            return
+        inherited = {name: environ[name] for name in INHERITED_ENV if name in environ}
+        env = {**inherited, "RUNNER_RUN_ID": order.run_id, "RUNNER_NODE": order.node}
+        data_dir = self._folder.sidecar_folder(sidecar.name)
+        try:
+            os.makedirs(data_dir, mode=0o700, exist_ok=True)
+            logs = [self._log_path(stream) for stream in STREAMS]
+            self._process = _start(sidecar.argv, env, data_dir, logs, preexec_fn)
+        except OSError as error:
+            self.problem = f"cannot start {sidecar.argv[0]}: {error.strerror}"
+        else:
+            self.pid = self._process.pid
+
+    def is_ready(self) -> bool:
+        """Return whether it listens, without waiting; set `problem` after too long."""
+        sidecar = self._sidecar
+        if self._dialler is None or sidecar is None:
+            return True
+        if self.problem:
+            return False
+        try:
+            connection = self._dialler.poll(CONNECT_TIMEOUT_S)
+        except OSError:
+            self._dialler.pause()
+        else:
+            if connection is not None:
+                connection.close()
+                self._dialler = None
+                return True
+        if time.monotonic() > self._ready_deadline:
+            self.problem = (
+                f"the {sidecar.name} of the run, at {sidecar.addr}:{sidecar.port} on "
+                f"{sidecar.node}, could not be reached from here within {READY_TIMEOUT_S:g} s"
+            )
+        return False
+
+    def on_reaped(self, pid: int, status: int) -> bool:
+        """Note the end of a child; return whether it was the sidecar."""
+        if self._process is None or self._sidecar is None or pid != self.pid:
+            return False
+        code, signum = procfs.record_exit(self._process, status)
+        self.pid = 0
+        if not self._stopping:
+            stderr = procfs.read_text(self._log_path("err")).strip().splitlines()[-1:]
+            last_line = "".join(f": {line[:300]}" for line in stderr)
+            outcome = describe_exit(code, signum)
+            self.problem = f"the {self._sidecar.name} of the run {outcome}{last_line}"
+        return True
+
+    @property
+    def has_clients(self) -> bool:
+        """Whether programs of other hosts are still connected to it."""
+        if not self.pid or self._sidecar is None:
+            return False
+        # It is also connected to itself.
+        addresses = ports.connection_addresses(self._sidecar.port)
+        return any(local != remote for local, remote in addresses)
+
+    def stop(self, reap: Callable[[], object]) -> None:
+        """End the sidecar; return when it has ended, or has taken too long."""
+        self._stopping = True
+        if self._dialler is not None:
+            self._dialler.close()
+        if self.pid:
+            procfs.signal_all([self.pid], signal.SIGTERM)
+        deadline = time.monotonic() + STOP_TIMEOUT_S
+        while self.pid and time.monotonic() < deadline:
+            reap()
+            time.sleep(0.005)
+
+    def _log_path(self, stream: str) -> str:
+        name = self._sidecar.name if self._sidecar is not None else ""
+        return self._folder.stream_log(self._order.attempt, name, stream)
+
+
+def _start(
+    argv: Sequence[str],
+    env: Dict[str, str],
+    cwd: str,
+    log_paths: Sequence[str],
+    preexec_fn: Callable[[], None],
+) -> subprocess.Popen[bytes]:
+    """Start a program in a session of its own, with no input, and the logs as its output."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+    out, err = (os.open(path, flags, 0o600) for path in log_paths)
+    try:
+        return subprocess.Popen(
+            argv,
+            env=env,
+            cwd=cwd,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=err,
+            start_new_session=True,
+            preexec_fn=preexec_fn,  # noqa: PLW1509 (this process has one thread)
+        )
+    finally:
+        os.close(out)
+        os.close(err)
 
 
 def child_setup(program_cgroup: cgroup.Cgroup, death_signal: signal.Signals) -> None:

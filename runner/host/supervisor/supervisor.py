@@ -17,6 +17,7 @@ from runner.core.protocol.events import Ended, PortTaken, ProgramExited, StopCau
 from runner.core.protocol.states import State, StopPhase
 from runner.core.relaunch.handover import AttemptEnd
 from runner.host.facts import ports
+from runner.host.peers.election import LeaderElection
 from runner.host.process import procfs
 from runner.host.process.event_loop import EventLoop
 from runner.host.process.kill import cgroup_empty, kill_until_gone, reap_all
@@ -25,13 +26,13 @@ from runner.host.ranks.watchdog import Watchdog
 from runner.host.storage import run_owner
 from runner.host.storage.attempt_folder import LogSampler
 from runner.host.storage.journal import EventLog
+from runner.host.storage.run_folder import remove_sidecar_data
 from runner.host.storage.run_owner import RunLock
+from runner.host.supervisor import relaunch
 from runner.host.supervisor.args import SupervisorArgs
 from runner.host.supervisor.control_socket import ControlSocket
 from runner.host.supervisor.peers import PeerExchange
-from runner.host.supervisor.program import LauncherProcess, child_setup
-from runner.host.supervisor.relaunch import HostRelaunch
-from runner.host.supervisor.sidecar import SidecarProcess
+from runner.host.supervisor.program import LauncherProcess, SidecarProcess, child_setup
 from runner.host.supervisor.stop_ladder import StopLadder
 
 TICK_S = 0.05
@@ -55,22 +56,27 @@ class Supervisor:
         self._logs = LogSampler(args.folder, order.attempt, self._watchdog.interval_s)
         self._sidecar = SidecarProcess(args.folder, order)
         self._peers = PeerExchange(order, journal, self._ladder, self.stop, self._restart_ranks)
-        self._relaunch = HostRelaunch(args, journal)
+        self._election: Optional[LeaderElection] = None
         self._port_reservation = ports.PortReservation(
             args.reserved_ports.store, order.reserve_port
         )
 
     def run(self, on_ready: Callable[[], None]) -> State:
         """Carry out the order, and return how it ended; call `on_ready` once commands are heard."""
+        args = self._args
         procfs.become_subreaper()
         self._loop.open()
         self._control_socket.open()
         self._launcher.create_cgroup()
         preexec_fn = functools.partial(child_setup, self._launcher.cgroup, signal.SIGTERM)
-        self._sidecar.start(self._args.environ, preexec_fn)
+        self._sidecar.start(args.environ, preexec_fn)
         self._start_when_ready()
-        self._peers.join(self._args.reserved_ports.hub, self._args.token, self._loop)
-        self._relaunch.listen(self._loop)
+        self._peers.join(args.reserved_ports.hub, args.token, self._loop)
+        if args.election_context is not None and args.order.voter_count:
+            self._election = LeaderElection(
+                *(args.order, args.election_context, args.environ),
+                *(args.reserved_ports.voter, args.token, self._loop),
+            )
         self._check_start()
         on_ready()
         while not self._is_finished():
@@ -84,15 +90,16 @@ class Supervisor:
         Raises:
             OSError: It cannot be written down.
         """
-        if self._loop.term_received:  # after the election
+        if self._election is None or self._loop.term_received:  # after the election
             return None
-        return self._relaunch.next_start()
+        return relaunch.next_start(self._args, self._election)
 
     def stop(self, reason: str, cause: StopCause = StopCause.LOCAL) -> None:
         """Stop the attempt: TERM to the program, KILL after the grace."""
         ladder = self._ladder
         if cause is StopCause.USER:
-            self._relaunch.cancel(reason)
+            if self._election is not None:
+                self._election.cancel(reason)
             if ladder.is_stopping and not ladder.user_stopped:
                 self._peers.stop(reason, cause)  # the others must not relaunch it either
             ladder.user_stopped = True
@@ -160,7 +167,8 @@ class Supervisor:
             self.stop(self._journal.write_error)
         local_stalled_s = float("inf") if self.order.is_standby else self._watchdog.stalled_s
         stalled_s = self._peers.tick(local_stalled_s)
-        self._relaunch.tick()
+        if self._election is not None:
+            self._election.tick()
         self._check_progress(stalled_s)
         lease_expiry = self._peers.lease_expiry
         if lease_expiry:
@@ -235,17 +243,17 @@ class Supervisor:
             self.stop("the master's port was taken")
 
     def _is_finished(self) -> bool:
+        group = self._peers.group
         if self._ladder.grace_is_over:
             return True
         if self.order.is_standby:
-            return self._ladder.is_stopping or self._peers.group.hub_finished
+            return self._ladder.is_stopping or (group is not None and group.hub_finished)
         if self._launcher.exit_status is None:
             return False
         if not procfs.no_children_left() and self._live_processes():
             return False
-        return self._ladder.is_stopping or not (
-            self._peers.group.has_members or self._sidecar.has_clients
-        )
+        has_members = group is not None and group.has_members
+        return self._ladder.is_stopping or not (has_members or self._sidecar.has_clients)
 
     def _finish(self) -> State:
         ladder, cgroup = self._ladder, self._launcher.cgroup
@@ -256,7 +264,7 @@ class Supervisor:
             *(self._live_processes, self._reap, self._ranks.shim_pids, cgroup),
             all_gone=lambda: procfs.no_children_left() or bool(self._watchdog.child_pids),
         )
-        self._sidecar.clean()
+        remove_sidecar_data(self._args.folder, self.order)
         self._logs.sample()
         self._scan_rank_records()
         self._ranks.record_vanished()
@@ -275,21 +283,23 @@ class Supervisor:
 
     def _try_relaunch(self) -> None:
         """Have the hosts decide whether another attempt follows, if that is up to them."""
-        self._wait_for_hub()
-        if not self._must_end and self._relaunch.is_eligible(self._attempt_end):
+        election = self._election
+        if election is None or election.is_decided:
+            return
+        self._wait_for_hub(election)
+        end = self._attempt_end
+        if not (self._must_end or election.is_decided) and relaunch.is_eligible(self._args, end):
             self._ladder.move(StopPhase.ELECTING)
             self._peers.leave()
             self._port_reservation.release()
-            self._relaunch.decide(self._attempt_end, self._wait_during_election)
+            relaunch.hold_election(election, end, self._journal, self._wait_during_election)
 
-    def _wait_for_hub(self) -> None:
+    def _wait_for_hub(self, election: LeaderElection) -> None:
         """Wait for the hub's stop, by which every host knows the same about controllers."""
-        deadline = time.monotonic() + HUB_STOP_TIMEOUT_S
-        while (
-            self._ladder.is_stopping
-            and self._relaunch.is_undecided
-            and not self._peers.group.stop_acknowledged
-        ):
+        group, deadline = self._peers.group, time.monotonic() + HUB_STOP_TIMEOUT_S
+        if group is None or not self._ladder.is_stopping:
+            return
+        while not election.is_decided and not group.stop_acknowledged:
             if self._must_end or time.monotonic() > deadline:
                 return
             self._loop.wait(TICK_S)
@@ -322,6 +332,7 @@ class Supervisor:
 
     def _close(self) -> None:
         """Leave nothing open: another attempt may follow in this process."""
-        self._relaunch.close()
+        if self._election is not None:
+            self._election.close()
         self._control_socket.close()
         self._loop.close()

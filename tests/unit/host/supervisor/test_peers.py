@@ -11,7 +11,7 @@ from runner.core.model.order import Hub, Order
 from runner.core.protocol.events import Detached, EventBody
 from runner.host.peers.group import PeerGroup
 from runner.host.storage.journal import EventLog
-from runner.host.supervisor.controller_lease import ControllerLease
+from runner.host.supervisor.peers import ControllerLease
 
 
 class Paper:
@@ -90,9 +90,9 @@ def test_without_a_hub_to_ask(
 ) -> None:
     """Each keeps what is its own; who never met the hub has no part in what follows."""
     scene = Scene(node, hub=hub)
-    scene.attendance.request_detach(PeerGroup(), joined_hub=met, stopping=True)
+    scene.attendance.request_detach(None, joined_hub=met, stopping=True)
     assert scene.state == NEEDED
-    scene.attendance.request_detach(PeerGroup(), joined_hub=met, stopping=False)
+    scene.attendance.request_detach(None, joined_hub=met, stopping=False)
     assert scene.state == state
     if state is OURS:
         scene.attendance.confirm_detach(stopping=True)
