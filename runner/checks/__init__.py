@@ -1,1 +1,1 @@
-"""Checks of a cluster, one per file: pure functions over the facts of its hosts."""
+"""Checks of a cluster: pure functions over the facts of its hosts."""

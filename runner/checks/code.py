@@ -1,19 +1,20 @@
-"""The release on the hosts: present, absent, or damaged since it was pushed."""
+"""Check of the release on the hosts: present, absent, or damaged since it was pushed."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from runner.checks.context import CheckContext
-from runner.core.model.finding import Finding, Level
+from runner.checks.base import CheckContext, check, error, ok, warning
+from runner.core.model.finding import Finding
 
 
+@check(130)
 def code(context: CheckContext) -> Iterator[Finding]:
     """Report an error where the code cannot run or be pushed; warn about a damaged release."""
     if context.spec.pushes_code:
         for problem in context.push_problems:
-            yield Finding(Level.ERROR, "", f"{problem.subject}: {problem.message}", problem.hint)
-    for node in context.ready_nodes:
+            yield error("", f"{problem.subject}: {problem.message}", problem.hint)
+    for node, _ in context.ready:
         yield from context.unmet("code", node)
     if not context.code.release:
         return
@@ -21,15 +22,13 @@ def code(context: CheckContext) -> Iterator[Finding]:
     hint = f"python -m runner deploy --cluster {context.spec.cluster}"
     for node, facts in context.ready:
         if facts.release_state == "intact":
-            yield Finding(Level.OK, node.name, f"{release} is there and intact")
+            yield ok(node.name, f"{release} is there and intact")
         elif facts.release_state == "absent":
-            yield Finding(Level.OK, node.name, f"{release} is not there yet; a launch pushes it")
+            yield ok(node.name, f"{release} is not there yet; a launch pushes it")
         elif facts.release_state == "damaged":
-            consequence = "would not notice" if facts.has_release else "sends them again"
-            message = (
-                f"{release} has files that differ from what was pushed; a launch {consequence}"
-            )
-            yield Finding(Level.WARNING, node.name, message, hint)
+            cost = "would not notice" if facts.has_release else "sends them again"
+            message = f"{release} has files that differ from what was pushed; a launch {cost}"
+            yield warning(node.name, message, hint)
         else:
             message = f"{release} could not be read: the disk is slow, or access is denied"
-            yield Finding(Level.WARNING, node.name, message, hint)
+            yield warning(node.name, message, hint)

@@ -1,4 +1,4 @@
-"""Reachability of every node from every other, as gloo and NCCL need it."""
+"""Check of the reachability of every node from every other, as gloo and NCCL need it."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from runner.checks.context import CheckContext
-from runner.core.model.finding import Finding, Level
+from runner.checks.base import CheckContext, check, error, ok, warning
+from runner.core.model.finding import Finding
 from runner.core.model.network_probe import NetworkProbe, Outcome, ProbeResult
 
 SLOW_FACTOR, SLOW_RTT_S = 10, 0.002
@@ -87,14 +87,14 @@ class _Tries:
         return [name for name in self.probe.endpoints if name in tried]
 
 
+@check(110)
 def pairs(context: CheckContext) -> Iterator[Finding]:
     """Report an error for each pair that cannot connect; warn of slow connections."""
     probe = context.network_probe
     if probe is None:
         return
     for name, reason in probe.missing_reasons.items():
-        yield Finding(
-            Level.WARNING,
+        yield warning(
             name,
             f"answered before, but its network tests failed: {reason}",
             CHECK_AGAIN,
@@ -102,7 +102,7 @@ def pairs(context: CheckContext) -> Iterator[Finding]:
     for name, endpoint in probe.endpoints.items():
         if not endpoint.address:
             message = "not tested: the address by which other nodes reach it is unknown"
-            yield Finding(Level.WARNING, name, message, f"set cluster.nodes.{name}.interface")
+            yield warning(name, message, f"set cluster.nodes.{name}.interface")
     tries = _Tries(probe)
     if not tries.by_pair:
         return
@@ -118,7 +118,7 @@ def pairs(context: CheckContext) -> Iterator[Finding]:
     yield from _master_port(tries)
     yield from _slow_pairs(tries)
     if is_complete:
-        yield Finding(Level.OK, "", _summary_text(tries))
+        yield ok("", _summary_text(tries))
 
 
 def _failed(results: Mapping[Pair, ProbeResult]) -> dict[Pair, ProbeResult]:
@@ -138,7 +138,7 @@ def _unfinished_tries(tries: _Tries) -> Iterator[Finding]:
     if missing:
         example = " → ".join(missing[0])
         message = f"tests that did not end in time: {len(missing)}, such as {example}"
-        yield Finding(Level.WARNING, "", message, CHECK_AGAIN)
+        yield warning("", message, CHECK_AGAIN)
 
 
 def _nothing_passes(tries: _Tries) -> Iterator[Finding]:
@@ -146,9 +146,7 @@ def _nothing_passes(tries: _Tries) -> Iterator[Finding]:
     if len(tries.nodes) > ONE_PAIR and len(tries.failed) == len(tries.by_pair):
         example = next(iter(tries.failed.values()))
         message = f"no node reaches another at {example.target.address} and the like: "
-        yield Finding(
-            Level.ERROR, "", message + _reason_text(tries.failed.values()), _hint(tries, example)
-        )
+        yield error("", message + _reason_text(tries.failed.values()), _hint(tries, example))
         tries.failed.clear()
 
 
@@ -177,7 +175,7 @@ def _isolated_nodes(tries: _Tries) -> Iterator[Finding]:
             addition = ", and it reaches none" if reaches_none else ""
             where = f"{target.address}, port {target.port} ({interface})"
             message = f"no node reaches it at {where}{addition}: {reason}"
-        yield Finding(Level.ERROR, name, message, _hint(tries, first))
+        yield error(name, message, _hint(tries, first))
         for pair in cut_pairs:
             tries.failed.pop(pair, None)
 
@@ -215,10 +213,10 @@ def _broken_pairs(tries: _Tries) -> Iterator[Finding]:
         message += (
             "; both reach the others" if are_others_reached and len(tries.nodes) > ONE_PAIR else ""
         )
-        yield Finding(Level.ERROR, one if forward else other, message, _hint(tries, result))
+        yield error(one if forward else other, message, _hint(tries, result))
     if unlisted := remaining[MAX_LISTED_PAIRS:]:
         message = f"{len(unlisted)} more pairs cannot, such as {' and '.join(unlisted[0])}"
-        yield Finding(Level.ERROR, "", message, "do as for the pairs named above")
+        yield error("", message, "do as for the pairs named above")
 
 
 def _master_port(tries: _Tries) -> Iterator[Finding]:
@@ -236,7 +234,7 @@ def _master_port(tries: _Tries) -> Iterator[Finding]:
         f"open it to {_subnet(tries, target.node)} there, or name open ports: "
         "cluster.master_port=29500-29600"
     )
-    yield Finding(Level.ERROR, target.node, f"cluster.master_port: {message}", hint)
+    yield error(target.node, f"cluster.master_port: {message}", hint)
 
 
 def _open_store_results(tries: _Tries) -> dict[str, ProbeResult]:
@@ -273,12 +271,12 @@ def _slow_pairs(tries: _Tries) -> Iterator[Finding]:
             message = (
                 f"round trips to it take up to {_format_ms(longest)}, others {_format_ms(usual)}"
             )
-            yield Finding(Level.WARNING, name, message, hint)
+            yield warning(name, message, hint)
             slow -= {*own_pairs}
     for one, other in sorted(slow)[:MAX_LISTED_PAIRS]:
         rtt = _format_ms(rtts[one, other])
         message = f"a round trip to {other} takes {rtt}, others {_format_ms(usual)}"
-        yield Finding(Level.WARNING, one, message, hint)
+        yield warning(one, message, hint)
 
 
 def _rtts(tries: _Tries) -> dict[Pair, float]:

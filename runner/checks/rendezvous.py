@@ -1,13 +1,13 @@
-"""Requirements of the rendezvous: etcd, torch's client for it, and options of torchrun."""
+"""Check of the rendezvous: etcd, torch's client for it, and options of torchrun."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from runner.checks.context import CheckContext
+from runner.checks.base import CheckContext, check, error, ok
 from runner.core.model.etcd import CLIENT_PACKAGE
 from runner.core.model.facts import Facts, Interpreter
-from runner.core.model.finding import Finding, Level
+from runner.core.model.finding import Finding
 from runner.core.model.spec import Node
 
 INSTALL_HINT = "install it there: {python} -m pip install python-etcd"
@@ -20,6 +20,7 @@ ENDPOINT_HINT = (
 )
 
 
+@check(60, at_launch=True)
 def rendezvous(context: CheckContext) -> Iterator[Finding]:
     """Report an error for each requirement that is missing."""
     for node, facts in context.ready:
@@ -30,7 +31,7 @@ def rendezvous(context: CheckContext) -> Iterator[Finding]:
         ]
         yield from findings
         if not findings and context.spec.rendezvous.uses_etcd:
-            yield Finding(Level.OK, node.name, _etcd_text(facts))
+            yield ok(node.name, _etcd_text(facts))
 
 
 def _client_findings(context: CheckContext, node: Node, python: Interpreter) -> Iterator[Finding]:
@@ -39,9 +40,7 @@ def _client_findings(context: CheckContext, node: Node, python: Interpreter) -> 
         return
     if distribution not in python.packages and module not in python.substitutes:
         message = f"no {distribution} in {python.executable}: torch needs it to use etcd"
-        yield Finding(
-            Level.ERROR, node.name, message, INSTALL_HINT.format(python=python.executable)
-        )
+        yield error(node.name, message, INSTALL_HINT.format(python=python.executable))
 
 
 def _endpoint_findings(context: CheckContext, node: Node, facts: Facts) -> Iterator[Finding]:
@@ -50,10 +49,10 @@ def _endpoint_findings(context: CheckContext, node: Node, facts: Facts) -> Itera
         return
     if answer.error:
         message = f"rendezvous.endpoint: {endpoint} cannot be used from this host: {answer.error}"
-        yield Finding(Level.ERROR, node.name, message, ENDPOINT_HINT)
+        yield error(node.name, message, ENDPOINT_HINT)
     elif not answer.has_v2:
         message = f"rendezvous.endpoint: the etcd {answer.version} at {endpoint} offers no v2 API"
-        yield Finding(Level.ERROR, node.name, message, NO_V2_HINT)
+        yield error(node.name, message, NO_V2_HINT)
 
 
 def _etcd_text(facts: Facts) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePath
 from typing import Any
 
-from runner.checks.registry import CHECKS
+from runner.checks.base import all_checks
 from runner.config.arguments import render_arguments, split_words
 from runner.config.entry import ENTRIES, check_plain, local_rank_words
 from runner.config.nodes import read_nodes, select_nodes
@@ -90,7 +90,7 @@ def build_spec(inputs: SpecInputs, problems: list[Problem]) -> tuple[Spec, dict[
 
 def _read_skip_checks(validator: Validator, values: Mapping[str, Any]) -> tuple[str, ...]:
     names = validator.text_list("skip_checks", values["skip_checks"])
-    return tuple(validator.choice("skip_checks", name, tuple(CHECKS)) for name in names)
+    return tuple(validator.choice("skip_checks", name, tuple(all_checks())) for name in names)
 
 
 def _read_options(validator: Validator, inputs: SpecInputs) -> dict[str, Any]:

@@ -6,8 +6,7 @@ from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 
-from runner.checks.context import CheckContext
-from runner.checks.registry import evaluate_checks
+from runner.checks.base import CheckContext, evaluate_checks
 from runner.control.code.requirements import project_requirements
 from runner.control.code.snapshot import Snapshot
 from runner.control.network_probe import NetworkProber
@@ -40,7 +39,9 @@ def run_preflight(
         pool.progress.phase("trying the network")
         prober = NetworkProber(pool.spec, pool.broadcast)
         pairs, names = "pairs" not in skipped, "names" not in skipped
-        probe = prober.run(context.ready_nodes, facts, pairs=pairs, names=names)
+        probe = prober.run(
+            tuple(node for node, _ in context.ready), facts, pairs=pairs, names=names
+        )
         context = replace(context, network_probe=probe)
     return evaluate_checks(context, skipped)
 

@@ -6,8 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from runner.checks.context import CheckContext
-from runner.checks.registry import LAUNCH_CHECKS, evaluate_checks
+from runner.checks.base import CheckContext, evaluate_checks
 from runner.control.attempt.admission import AdmissionHooks
 from runner.control.code.recorded import RerunCode
 from runner.control.code.snapshot import Snapshot
@@ -147,7 +146,7 @@ class Preparation:
             NotReady: With their errors.
         """
         context = CheckContext(self.spec, facts, requirements=self._requirements)
-        findings = evaluate_checks(context, self.spec.skip_checks, LAUNCH_CHECKS)
+        findings = evaluate_checks(context, self.spec.skip_checks, at_launch=True)
         if problems := [finding.as_problem for finding in errors(findings)]:
             raise NotReady(problems)
         return warnings(findings)

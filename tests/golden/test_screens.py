@@ -7,8 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from runner.checks.context import CheckContext
-from runner.checks.registry import evaluate_checks
+from runner.checks.base import CheckContext, evaluate_checks
 from runner.core.errors import Problem
 from runner.core.model.endpoint import Endpoint
 from runner.core.model.facts import Facts, GpuProcess, Interpreter, SetupResult

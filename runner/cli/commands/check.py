@@ -32,7 +32,7 @@ def check(
     Errors are what makes a launch refuse or hang. Nothing is started without --smoke and
     --bandwidth.
     """
-    from runner.checks.registry import CHECKS
+    from runner.checks.base import all_checks
     from runner.ui.reports import columns, findings
     from runner.workflows.preflight import run_preflight
 
@@ -41,10 +41,10 @@ def check(
         message = "prints findings; --smoke and --bandwidth print what a run does"
         hint = "their results are data, too: in outputs/NODE/collectives.json of their run"
         raise ConfigError([Problem("--json", message, hint)])
-    unknown = sorted(set(skip) - CHECKS.keys())
+    unknown = sorted(set(skip) - all_checks().keys())
     if unknown:
         message = f"there is no check {unknown[0]!r}"
-        raise ConfigError([Problem("--skip", message, f"there are {', '.join(CHECKS)}")])
+        raise ConfigError([Problem("--skip", message, f"there are {', '.join(all_checks())}")])
     composed = selection.compose()
     with open_pool(replace(composed, spec=replace(composed.spec, run_id="check"))) as pool:
         findings_by_check = run_preflight(composed, pool, skip)

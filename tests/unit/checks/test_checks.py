@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from runner.checks.context import CheckContext
-from runner.checks.registry import CHECKS, evaluate_checks
+from runner.checks.base import CheckContext, all_checks, evaluate_checks
 from runner.core.errors import Problem
 from runner.core.model.facts import Facts, GpuProcess, Interpreter, SetupResult
 from runner.core.model.finding import Finding, Level
@@ -43,18 +42,18 @@ def host(name: str, **changes: Any) -> Facts:
 
 def bad(check: str, looked_at: CheckContext) -> list[tuple[Level, str, str]]:
     """What a check finds that is not fine."""
-    found = list(CHECKS[check](looked_at))
+    found = list(all_checks()[check](looked_at))
     assert all(one.hint for one in found if one.level is not FINE), found
     return [(one.level, one.node, one.message) for one in found if one.level is not FINE]
 
 
-@pytest.mark.parametrize("check", CHECKS)
+@pytest.mark.parametrize("check", all_checks())
 def test_nothing_is_wrong_with_what_is_well(check: str) -> None:
     """Three equal hosts."""
     assert bad(check, case()) == []
 
 
-@pytest.mark.parametrize("check", CHECKS)
+@pytest.mark.parametrize("check", all_checks())
 def test_where_nobody_answers_no_check_fails_itself(check: str) -> None:
     """It has nothing to say, but for the one that says so."""
     nobody = replace(
@@ -70,11 +69,11 @@ def test_setup_that_fails_is_an_error_and_the_rest_of_that_host_is_not_judged() 
     ill = case(
         b=host("b", setup=SetupResult(1, "module: not found"), python=Interpreter(), gpus=())
     )
-    (found,) = CHECKS["setup"](ill)
+    (found,) = all_checks()["setup"](ill)
     assert (found.level, found.node) == (ERROR, "b")
     assert found.message == "cluster.setup ended with 1; this host is not checked any further"
     assert found.hint.startswith("| module: not found\n")
-    for check in CHECKS.keys() - {"setup"}:
+    for check in all_checks().keys() - {"setup"}:
         assert bad(check, ill) == []
 
 
@@ -261,12 +260,12 @@ def test_the_cure_for_packages_can_be_pasted() -> None:
     """With the locked version, or what is asked for; many at once from the file."""
     held = host("b", python=replace(TORCH, packages={}))
     few = replace(case(b=held), requirements=WANTS)
-    (missing, *_) = (one for one in CHECKS["packages"](few) if one.node == "b")
+    (missing, *_) = (one for one in all_checks()["packages"](few) if one.node == "b")
     pip = "there: /opt/venv/bin/python -m pip install "
     assert missing.hint.startswith(f"{pip}einops==0.8.2 'numpy<3,>=1.26'\n")
     many = tuple(PackageRequirement(f"p{at}", certainty=Certainty.LISTED) for at in range(9))
     listed = replace(few, requirements=Requirements("requirements.txt", many))
-    (missing, *_) = (one for one in CHECKS["packages"](listed) if one.node == "b")
+    (missing, *_) = (one for one in all_checks()["packages"](listed) if one.node == "b")
     assert missing.hint.startswith(f"{pip}-r requirements.txt\n")
 
 
@@ -353,7 +352,7 @@ def test_the_port_of_the_master_and_the_address_are_checked() -> None:
 def test_skipped_checks_do_not_look() -> None:
     """By name."""
     assert "clock" not in evaluate_checks(case(), ["clock"])
-    assert set(evaluate_checks(case())) == set(CHECKS)
+    assert set(evaluate_checks(case())) == set(all_checks())
 
 
 def test_equal_findings_are_one_line() -> None:

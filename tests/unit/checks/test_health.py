@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from runner.checks.context import CheckContext
-from runner.checks.registry import CHECKS
+from runner.checks.base import CheckContext, all_checks
 from runner.core.model.facts import Facts
 from runner.core.model.finding import Level
 from runner.core.model.hardware import Driver, GpuHealth, System, TopProcess, Xid
@@ -23,7 +22,7 @@ WELL = GpuHealth("0000:3b:00", 0, 0, False, False, 1, True, False, 0, 16, 16, 0)
 
 def fine(check: str, looked_at: CheckContext, node: str = "b") -> list[str]:
     """What a check says of a node that is fine."""
-    found = CHECKS[check](looked_at)
+    found = all_checks()[check](looked_at)
     return [one.message for one in found if one.level is FINE and one.node == node]
 
 
@@ -62,7 +61,7 @@ def test_another_driver_is_a_warning() -> None:
 def test_a_driver_too_old_for_torch_is_an_error(driver: Driver, cuda: str, told: str) -> None:
     """Both are named, and the cure."""
     old = driven(driver, python=replace(TORCH, torch_cuda=cuda))
-    (finding,) = [one for one in CHECKS["driver"](old) if one.level is ERROR]
+    (finding,) = [one for one in all_checks()["driver"](old) if one.level is ERROR]
     assert finding.node == "b"
     assert finding.message == (
         f"driver {driver.version} supports {told}, torch {TORCH.torch} needs CUDA {cuda}"
@@ -183,7 +182,7 @@ def test_a_gpu_that_does_not_answer_is_an_error(error: str, what: str) -> None:
     """At a launch too, which does not ask for more; with the key to leave it out."""
     for told in (WELL, None):
         lost = ill(told, None, gpu1=error)
-        (finding,) = [one for one in CHECKS["health"](lost) if one.level is ERROR]
+        (finding,) = [one for one in all_checks()["health"](lost) if one.level is ERROR]
         assert finding.message.startswith(what)
         assert "cluster.nodes.b.gpus=[...]" in finding.hint
 

@@ -6,9 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from runner.checks.context import CheckContext
-from runner.checks.name_lookup import names
-from runner.checks.network import network
+from runner.checks.base import CheckContext
+from runner.checks.network import names, network
 from runner.checks.reachability import MAX_LISTED_PAIRS, OUTCOME_TEXT, pairs
 from runner.core.model.endpoint import Endpoint
 from runner.core.model.facts import Facts, Interface

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from runner.checks.context import CheckContext
-from runner.checks.registry import CHECKS, LAUNCH_CHECKS
+from runner.checks.base import CheckContext, all_checks
 from runner.core.model.etcd import EndpointReply, EtcdFacts
 from runner.core.model.facts import Facts
 from runner.core.model.finding import Finding, Level
@@ -26,7 +25,7 @@ def look(asked: Spec, b: Facts) -> list[Finding]:
     """What is found of two hosts, of which `a` is well."""
     etcd = ANSWERS if asked.rendezvous.endpoint else EtcdFacts()
     a = facts("a", "eth0 10.0.0.1/24", python=WITH_CLIENT, etcd=etcd)
-    return list(CHECKS["rendezvous"](CheckContext(asked, {"a": a, "b": b})))
+    return list(all_checks()["rendezvous"](CheckContext(asked, {"a": a, "b": b})))
 
 
 def host(**others: Any) -> Facts:
@@ -43,7 +42,7 @@ def test_there_is_nothing_to_say_where_torch_needs_nothing() -> None:
 
 def test_it_is_looked_at_by_every_launch() -> None:
     """A client that is missing would end ten minutes later otherwise."""
-    assert "rendezvous" in LAUNCH_CHECKS
+    assert "rendezvous" in all_checks(at_launch=True)
 
 
 @pytest.mark.parametrize(

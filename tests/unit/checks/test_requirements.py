@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from runner.checks.context import CheckContext
-from runner.checks.registry import CHECKS, evaluate_checks
+from runner.checks.base import CheckContext, all_checks, evaluate_checks
 from runner.core.errors import NotReady
 from runner.core.model.facts import Interpreter, SetupResult
 from runner.core.model.finding import Level
@@ -65,4 +64,4 @@ def test_launch_refuses_what_checks_call_an_error(changes: dict[str, Any], *, de
 
 def test_every_requirement_belongs_to_a_check() -> None:
     """So that nothing is refused that no check reports."""
-    assert REQUIREMENTS.keys() <= CHECKS.keys()
+    assert REQUIREMENTS.keys() <= all_checks().keys()

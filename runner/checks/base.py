@@ -1,0 +1,120 @@
+"""Check of a cluster: a function that yields findings, pure over what is known of the hosts.
+
+A function with `@check` in any file of this folder is a check; no other place has to name it.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import pkgutil
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from operator import itemgetter
+
+from runner.core.errors import Problem
+from runner.core.model.facts import Facts, Gpu
+from runner.core.model.finding import Finding, Level
+from runner.core.model.network_probe import NetworkProbe
+from runner.core.model.packages import Requirements
+from runner.core.model.release import CodeRef
+from runner.core.model.spec import Node, Spec
+from runner.core.planning.build_plan import select_gpus
+from runner.core.planning.readiness import requirement_problems
+
+ok = functools.partial(Finding, Level.OK)
+warning = functools.partial(Finding, Level.WARNING)
+error = functools.partial(Finding, Level.ERROR)
+
+
+@dataclass(frozen=True)
+class CheckContext:
+    """Everything known about a cluster.
+
+    Attributes:
+        spec: The cluster and the task, as configured.
+        facts: The facts of the hosts that answered.
+        unreachable: The reasons why other hosts did not.
+        clock_offsets: Seconds by which each host's clock is ahead of this machine's.
+        requirements: The packages that the project names.
+        code: The code that a launch would push; empty for none, or if it was not examined.
+        push_problems: The reasons why the code here cannot be pushed.
+        network_probe: The hosts' tests of each other; None if there were none.
+    """
+
+    spec: Spec
+    facts: Mapping[str, Facts]
+    unreachable: Mapping[str, Problem] = field(default_factory=dict)
+    clock_offsets: Mapping[str, float] = field(default_factory=dict)
+    requirements: Requirements = field(default_factory=Requirements)
+    code: CodeRef = field(default_factory=CodeRef)
+    push_problems: tuple[Problem, ...] = ()
+    network_probe: NetworkProbe | None = None
+
+    @property
+    def answering(self) -> list[tuple[Node, Facts]]:
+        """The nodes that answered, in rank order."""
+        nodes = self.spec.nodes
+        return [(node, self.facts[node.name]) for node in nodes if node.name in self.facts]
+
+    @property
+    def ready(self) -> list[tuple[Node, Facts]]:
+        """The nodes whose setup succeeded: nothing else is known of the others."""
+        return [(node, facts) for node, facts in self.answering if facts.setup.exit_code == 0]
+
+    def unmet(self, check: str, node: Node) -> list[Finding]:
+        """Return the requirements that a node does not meet, as errors of the check for them."""
+        problems = requirement_problems(check, self.spec, node, self.facts[node.name])
+        return [Finding.from_problem(problem) for problem in problems]
+
+
+Check = Callable[[CheckContext], Iterator[Finding]]
+_registered: list[tuple[int, bool, Check]] = []
+
+
+def check(order: int, *, at_launch: bool = False) -> Callable[[Check], Check]:
+    """Register a function as the check of its name.
+
+    Args:
+        order: The place of its findings among those of the other checks.
+        at_launch: Whether every launch evaluates it, for its warnings: `readiness` has all
+            refusals of a launch, which does not ask for the health of GPUs, only whether each
+            answers (`FactsRequest.thorough`).
+    """
+
+    def register(function: Check) -> Check:
+        _registered.append((order, at_launch, function))
+        return function
+
+    return register
+
+
+@functools.cache
+def all_checks(*, at_launch: bool = False) -> dict[str, Check]:
+    """Return every check, or those of a launch, by name and in the order of their findings."""
+    package = __name__.rpartition(".")[0]
+    for module in pkgutil.iter_modules(importlib.import_module(package).__path__):
+        importlib.import_module(f"{package}.{module.name}")
+    entries = sorted(_registered, key=itemgetter(0))
+    return {function.__name__: function for _, launch, function in entries if launch >= at_launch}
+
+
+def evaluate_checks(
+    context: CheckContext, skip: Collection[str] = (), *, at_launch: bool = False
+) -> dict[str, list[Finding]]:
+    """Return the findings of all checks, or of those of a launch, except the skipped ones."""
+    checks = all_checks(at_launch=at_launch)
+    return {name: list(function(context)) for name, function in checks.items() if name not in skip}
+
+
+def used_gpus(node: Node, facts: Facts) -> list[Gpu]:
+    """Return the GPUs that a run would use on a node."""
+    indices = select_gpus(node, facts)
+    return [gpu for gpu in facts.gpus if gpu.index in indices]
+
+
+def most_common(values: Iterable[str]) -> str:
+    """Return the value that most nodes have; the first node's of several, "" of none."""
+    counts = Counter(values)
+    return max(counts, key=counts.__getitem__, default="")
