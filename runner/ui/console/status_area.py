@@ -74,7 +74,7 @@ class StatusArea:
             for node, state in self._states.items():
                 if state:
                     groups.setdefault(state, []).append(node)
-        from runner.ui.console import status_render  # noqa: PLC0415 (Rich is slow)
+        from runner.ui.console import status_render
 
         states = [(nodes, state) for state, nodes in groups.items()]
         texts = status_render.compose_rows(

@@ -41,9 +41,9 @@ def render_table(
     headers: Sequence[str], rows: Sequence[Sequence[str]], width: int, wrapped: Collection[str] = ()
 ) -> list[str]:
     """Return a table of this width at most; cells below the headers in `wrapped` may break."""
-    from rich.console import Console  # noqa: PLC0415 (most verbs need no table, and Rich is slow)
-    from rich.table import Table  # noqa: PLC0415 (as above)
-    from rich.text import Text  # noqa: PLC0415 (as above)
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
 
     table = Table(box=None, pad_edge=False, padding=(0, COLUMN_GAP, 0, 0), header_style="")
     for header in headers:
