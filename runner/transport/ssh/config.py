@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import getpass
 import os
 import re
@@ -18,6 +19,7 @@ from pathlib import Path
 from runner.core import shell
 from runner.core.model.spec import Node, Ssh
 from runner.transport.ssh.deadline import LoginFailure
+from runner.transport.ssh.known_hosts import lookup_names
 
 QUERY_TIMEOUT_S = 5.0
 MAX_HOPS = 8
@@ -31,35 +33,25 @@ _DEFAULT_KEYS = ("~/.ssh/id_ed25519", "~/.ssh/id_ecdsa", "~/.ssh/id_rsa")
 
 @dataclass(frozen=True)
 class Endpoint:
-    """One machine to log in to, with all settings resolved.
+    """One machine to log in to, with all settings resolved."""
 
-    Attributes:
-        name: The host as the user wrote it: an alias, a name or an address.
-        host: The name or address to connect to.
-        port: The port of its sshd.
-        user: The login name.
-        key_files: Private key files to try, in order.
-        chosen_key: The key file of the YAML, tried first; "" for none.
-        identities_only: Whether the agent's other keys are not offered.
-        agent_socket: The socket of the ssh agent; "" for none.
-        proxy_command: The command that reaches it; "" for TCP.
-        host_key_alias: The name of its host key in known-hosts files; "" for its own.
-        known_hosts_files: The known-hosts files, the user's own first.
-        manual_command: The ssh command by which a user can try the same login.
-    """
-
-    name: str
-    host: str
+    name: str  # as the user wrote it: an alias, a name or an address
+    host: str  # the name or address to connect to
     port: int = 22
     user: str = ""
     key_files: tuple[str, ...] = ()
-    chosen_key: str = ""
-    identities_only: bool = False
+    chosen_key: str = ""  # the key file of the YAML, tried first
+    identities_only: bool = False  # the agent's other keys are not offered
     agent_socket: str = ""
-    proxy_command: str = ""
+    proxy_command: str = ""  # "" for TCP
     host_key_alias: str = ""
-    known_hosts_files: tuple[str, ...] = ()
-    manual_command: str = ""
+    known_hosts_files: tuple[str, ...] = ()  # the user's own first
+    manual_command: str = ""  # the ssh command by which a user can try the same login
+
+    @property
+    def lookup_names(self) -> tuple[str, ...]:
+        """Its names in known-hosts files, the exact one first."""
+        return lookup_names(self.host, self.port, self.host_key_alias)
 
 
 @dataclass(frozen=True)
@@ -141,16 +133,10 @@ class Resolver:
         return (endpoint,)
 
     def _settings(self, target: Hop) -> Settings:
-        with self._lock:
-            settings = self._cache.get(target)
-        if settings is None:
-            settings = self._query_ssh(target)
-            with self._lock:
-                self._cache[target] = settings
-        return settings
-
-    def _query_ssh(self, target: Hop) -> Settings:
         """Return what `ssh -G` prints, for the user's and the system's file or that of -F."""
+        with self._lock:
+            if target in self._cache:
+                return self._cache[target]
         if not self._client:
             raise LoginFailure(
                 "there is no ssh on the PATH of this machine; your ssh config cannot be read",
@@ -159,19 +145,22 @@ class Resolver:
         argv = [self._client, "-G", *self._config_option()]
         argv += ["-l", target.user] if target.user else []
         argv += ["-p", str(target.port)] if target.port else []
-        return parse_ssh_output(_run_query([*argv, "--", target.host]))
+        settings = parse_ssh_output(_run_query([*argv, "--", target.host]))
+        with self._lock:
+            self._cache[target] = settings
+        return settings
 
     def _config_option(self) -> list[str]:
         config = expand_home(self._ssh.config)
         return [] if config == expand_home(Ssh().config) else ["-F", config]
 
     def _endpoint(self, target: Hop, settings: Settings, jump: Sequence[Hop]) -> Endpoint:
-        port = target.port or int(_first_value(settings, "port") or 22)
-        user = target.user or _first_value(settings, "user") or _local_user()
-        host = _first_value(settings, "hostname") or target.host
-        alias = _first_value(settings, "hostkeyalias")
+        first = functools.partial(_first_value, settings)
+        port = target.port or int(first("port") or 22)
+        user = target.user or first("user") or _local_user()
+        host, alias = first("hostname") or target.host, first("hostkeyalias")
         tokens = _tokens(target.host, host, port, user, alias)
-        proxy = _first_value(settings, "proxycommand")
+        proxy = expand_tokens(first("proxycommand"), tokens, home=False)
         keys = settings.get("identityfile", _DEFAULT_KEYS)
         return Endpoint(
             name=target.host,
@@ -180,13 +169,9 @@ class Resolver:
             user=user,
             key_files=_existing_files(expand_tokens(path, tokens) for path in keys),
             chosen_key=expand_home(self._ssh.key or ""),
-            identities_only=_first_value(settings, "identitiesonly") == "yes",
-            agent_socket=_agent_socket(
-                expand_tokens(_first_value(settings, "identityagent"), tokens)
-            ),
-            proxy_command=""
-            if proxy.lower() == "none"
-            else expand_tokens(proxy, tokens, home=False),
+            identities_only=first("identitiesonly") == "yes",
+            agent_socket=_agent_socket(expand_tokens(first("identityagent"), tokens)),
+            proxy_command="" if proxy.lower() == "none" else proxy,
             host_key_alias=alias,
             known_hosts_files=self._known_hosts_files(settings, tokens),
             manual_command=self._manual_command(target, jump),
@@ -195,8 +180,8 @@ class Resolver:
     def _known_hosts_files(self, settings: Settings, tokens: Mapping[str, str]) -> tuple[str, ...]:
         files = [self._ssh.known_hosts]
         if self._ssh.known_hosts == Ssh().known_hosts:
-            files += _split_value(settings, "userknownhostsfile")
-        files += _split_value(settings, "globalknownhostsfile") or [SYSTEM_KNOWN_HOSTS]
+            files += _first_value(settings, "userknownhostsfile").split()
+        files += _first_value(settings, "globalknownhostsfile").split() or [SYSTEM_KNOWN_HOSTS]
         paths = (expand_tokens(path, tokens) for path in files if path.lower() != "none")
         return tuple(dict.fromkeys(paths))
 
@@ -277,9 +262,8 @@ def _run_query(argv: Sequence[str]) -> str:
                 "is there a slow `Match exec` or CanonicalizeHostname in your ssh config?",
             ) from None
     if process.returncode:
-        messages = [
-            line for line in err.decode(errors="replace").splitlines() if "Pseudo-" not in line
-        ]
+        lines = err.decode(errors="replace").splitlines()
+        messages = [line for line in lines if "Pseudo-" not in line]
         cause = messages[0].strip() if messages else f"exit code {process.returncode}"
         raise LoginFailure(f"your ssh config cannot be read: {cause}", "\n".join(messages[1:]))
     return out.decode(errors="replace")
@@ -293,10 +277,6 @@ def _is_same_host(hop: Hop, endpoint: Endpoint) -> bool:
 def _first_value(settings: Settings, keyword: str) -> str:
     values = settings.get(keyword, ())
     return values[0] if values else ""
-
-
-def _split_value(settings: Settings, keyword: str) -> list[str]:
-    return _first_value(settings, keyword).split()
 
 
 def _existing_files(paths: Iterable[str]) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ import errno
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import Enum
 
 import paramiko
 
@@ -21,23 +22,77 @@ _PROHIBITED = 1
 _NO_NAME_WORDS = ("not known", "not resolve", "No address", "name resolution")
 
 
+class Timeout(Enum):
+    """A step of a login that takes too long: message, and on a second line the hint."""
+
+    LOOKUP = "the name {host} could not be looked up"
+    CONNECT = (
+        "{place} did not answer\nit is down, the address is wrong, or a firewall drops the packets"
+    )
+    BANNER = (
+        "{place} accepted the connection but sent no SSH banner\n"
+        "another program may listen there, or sshd has too many logins in progress (MaxStartups)"
+    )
+    HANDSHAKE = (
+        "{place} began the SSH handshake but did not finish it\n"
+        "the host is overloaded, or the network drops large packets (MTU)"
+    )
+    LOGIN = (
+        "{place} did not answer the login as {user}\n"
+        "sshd may wait for a name server (UseDNS) or a user directory (LDAP){agent}"
+    )
+    JUMP = "{place} did not answer {jump}"
+    SESSION = "{place} accepted the login but opened no session"
+    COMMAND = "{place} did not start the command"
+
+
+class Failure(Enum):
+    """A step of a login that fails, for a `cause`: message, and on a second line the hint."""
+
+    NO_ROUTE = (
+        "{place} cannot be reached ({cause})\n"
+        "it is down, or this machine has no route to its network (VPN, routes)"
+    )
+    NO_BANNER = (
+        "{place} closed the connection before SSH began\n"
+        "sshd has too many logins in progress (MaxStartups), or rejects this address"
+        " (PerSourcePenalties), or something else listens there"
+    )
+    NO_COMMON_ALGORITHM = (
+        "{place} supports no SSH algorithm that the runner accepts: {cause}\n"
+        "its sshd is too old, or its Ciphers, KexAlgorithms, MACs or HostKeyAlgorithms are too "
+        "restricted"
+    )
+    TOO_MANY_KEYS = (
+        "{place} closed the connection while keys were offered for user {user}: {cause}\n"
+        "it may allow few attempts (MaxAuthTries):"
+        " set cluster.ssh.key to the right key, or IdentitiesOnly yes in your ssh config"
+    )
+    KEY_FAILED = "the login to {place} with the key {cause}"
+    SECOND_FACTOR = (
+        "{place} accepted the key of {user} and requires {cause} as well\n"
+        "the runner does not prompt while it connects to many hosts: allow login by key alone "
+        "there"
+    )
+    SESSION_REFUSED = (
+        "{place} accepted the login but refused a session ({cause})\n"
+        "its sshd allows too few sessions per connection (MaxSessions)"
+    )
+    COMMAND_REFUSED = (
+        "{place} accepted the login but refused to start the command\n"
+        "the shell or the limits of user {user} there may forbid it"
+    )
+
+
 @dataclass(frozen=True)
 class FailureMessages:
-    """The failures of a login to one machine, each with a remedy.
-
-    Attributes:
-        endpoint: The machine.
-        timeout: The time limit of each step in seconds.
-        jump: The jump host just before it, if any.
-        node: The name of its node; "" for a jump host.
-        known_hosts: The file to which new host keys are added.
-    """
+    """The failures of a login to one machine, each with a remedy."""
 
     endpoint: Endpoint
-    timeout: float
-    jump: Endpoint | None = None
-    node: str = ""
-    known_hosts: str = ""
+    timeout: float  # of each step
+    jump: Endpoint | None = None  # the jump host just before it
+    node: str = ""  # "" for a jump host
+    known_hosts: str = ""  # the file to which new host keys are added
 
     @property
     def place(self) -> str:
@@ -48,87 +103,38 @@ class FailureMessages:
 
     @property
     def _host_text(self) -> str:
-        return (
-            f"{self.endpoint.host!r}"
-            if self.node
-            else f"{self.endpoint.host!r} of jump host {self.endpoint.name}"
-        )
+        of_jump = "" if self.node else f" of jump host {self.endpoint.name}"
+        return f"{self.endpoint.host!r}{of_jump}"
 
-    def unknown_name(self, error: OSError) -> LoginFailure:
-        """Its name cannot be resolved on this machine."""
-        is_down = error.errno == socket.EAI_AGAIN
-        return self._failure(
-            f"{'no name server answers for' if is_down else 'this machine cannot resolve'}"
-            f" the name {self._host_text} ({error.strerror})",
-            self._setting_hint("host", "a name or an address that this machine can look up"),
-        )
+    @property
+    def _jump_text(self) -> str:
+        return f"jump host {self.jump.name}" if self.jump else "its proxy"
 
-    def lookup_timeout(self) -> LoginFailure:
-        """The name server did not answer."""
-        return self._timed_out(f"the name {self._host_text} could not be looked up")
+    def timed_out(self, step: Timeout) -> LoginFailure:
+        """Return the failure of a step that took too long."""
+        message, _, hint = step.value.partition("\n")
+        hint += "\n" * bool(hint) + "to allow more time, set cluster.ssh.connect_timeout"
+        return self._failure(f"{self._fill(message)} within {self.timeout:g} s", self._fill(hint))
 
-    def connection_refused(self) -> LoginFailure:
-        """The machine is up, but its sshd is not."""
-        return self._failure(
-            f"{self.place} refused the connection",
-            "no sshd listens there, or a firewall rejects the connection\n"
-            + self._setting_hint("port", "the port of its sshd, if it has another one"),
-        )
+    def failed(self, step: Failure, cause: object = "") -> LoginFailure:
+        """Return the failure of a step."""
+        message, _, hint = step.value.partition("\n")
+        return self._failure(self._fill(message, cause), self._fill(hint))
 
-    def connect_timeout(self) -> LoginFailure:
-        """There was no answer at all."""
-        return self._timed_out(
-            f"{self.place} did not answer",
-            "it is down, the address is wrong, or a firewall drops the packets",
-        )
+    def _fill(self, text: str, cause: object = "") -> str:
+        agent = ", or your ssh agent for a confirmation" if self.endpoint.agent_socket else ""
+        names = {"place": self.place, "host": self._host_text, "user": self.endpoint.user}
+        return text.format(**names, jump=self._jump_text, agent=agent, cause=cause)
 
-    def no_route(self, error: OSError) -> LoginFailure:
-        """There is no route to the machine."""
-        return self._failure(
-            f"{self.place} cannot be reached ({error.strerror or error})",
-            "it is down, or this machine has no route to its network (VPN, routes)",
-        )
+    def _failure(self, message: str, hint: str = "") -> LoginFailure:
+        manual_hint = f"try by hand: {self.endpoint.manual_command}"
+        return LoginFailure(message, f"{hint}\n{manual_hint}" if hint else manual_hint)
 
-    def no_banner(self) -> LoginFailure:
-        """It accepts the connection and sends nothing."""
-        return self._timed_out(
-            f"{self.place} accepted the connection but sent no SSH banner",
-            "another program may listen there, or sshd has too many logins in progress "
-            "(MaxStartups)",
-        )
-
-    def closed_before_banner(self) -> LoginFailure:
-        """It accepts the connection and closes it."""
-        return self._failure(
-            f"{self.place} closed the connection before SSH began",
-            "sshd has too many logins in progress (MaxStartups), or rejects this address"
-            " (PerSourcePenalties), or something else listens there",
-        )
-
-    def not_ssh(self) -> LoginFailure:
-        """It sends data, but not SSH."""
-        return self._failure(
-            f"{self.place} is not an SSH server", self._setting_hint("port", "the port of its sshd")
-        )
-
-    def handshake_timeout(self) -> LoginFailure:
-        """The key exchange did not finish."""
-        return self._timed_out(
-            f"{self.place} began the SSH handshake but did not finish it",
-            "the host is overloaded, or the network drops large packets (MTU)",
-        )
-
-    def connection_lost(self, error: BaseException | None = None) -> LoginFailure:
-        """The connection was lost."""
-        cause = f" ({error})" if error is not None and str(error) else ""
-        return self._failure(f"the connection to {self.place} was lost{cause}")
-
-    def proxy_failed(self, stderr: str) -> LoginFailure:
-        """The ProxyCommand ended, or does not lead to an sshd."""
-        return self._failure(
-            f"no SSH came through the ProxyCommand of {self.place}: {self.endpoint.proxy_command}",
-            stderr or "see ProxyCommand in your ssh config",
-        )
+    def _setting_hint(self, name: str, value: str) -> str:
+        """Return which YAML key changes a setting of the machine."""
+        if self.node:
+            return f"set cluster.nodes.{self.node}.{name} to {value}"
+        return f"write {value} in cluster.ssh.jump: [user@]host[:port]"
 
     def agent_timeout(self) -> LoginFailure:
         """The ssh agent hangs, as a forwarded one does when its connection is lost."""
@@ -138,12 +144,24 @@ class FailureMessages:
             "unset SSH_AUTH_SOCK, or start another: eval $(ssh-agent); ssh-add",
         )
 
-    def login_timeout(self) -> LoginFailure:
-        """The server takes too long over the user's keys."""
-        agent = ", or your ssh agent for a confirmation" if self.endpoint.agent_socket else ""
-        return self._timed_out(
-            f"{self.place} did not answer the login as {self.endpoint.user}",
-            f"sshd may wait for a name server (UseDNS) or a user directory (LDAP){agent}",
+    def connection_lost(self, error: BaseException | None = None) -> LoginFailure:
+        """The connection was lost."""
+        cause = f" ({error})" if error is not None and str(error) else ""
+        return self._failure(f"the connection to {self.place} was lost{cause}")
+
+    def stale_connection(self, error: BaseException) -> ConnectionLost:
+        """An existing connection turned out to be dead."""
+        return ConnectionLost(*self.connection_lost(error).args)
+
+    def session_timeout(self) -> ConnectionLost:
+        """Logged in, but no session was opened in time."""
+        return ConnectionLost(*self.timed_out(Timeout.SESSION).args)
+
+    def proxy_failed(self, stderr: str) -> LoginFailure:
+        """The ProxyCommand ended, or does not lead to an sshd."""
+        return self._failure(
+            f"no SSH came through the ProxyCommand of {self.place}: {self.endpoint.proxy_command}",
+            stderr or "see ProxyCommand in your ssh config",
         )
 
     def keys_refused(
@@ -151,13 +169,13 @@ class FailureMessages:
     ) -> LoginFailure:
         """No key was accepted, or there was none to offer."""
         encrypted = [key for key in offers.unusable if key.encrypted]
+        user = self.endpoint.user
         if tried:
-            message = f"{self.place} refused every key offered for user {self.endpoint.user}: "
-            message += ", ".join(tried)
+            message = f"{self.place} refused every key offered for user {user}: {', '.join(tried)}"
         elif encrypted:
             message = f"the key {encrypted[0].path} cannot be used: {encrypted[0].reason}"
         else:
-            message = f"there is no key to log in to {self.place} with as user {self.endpoint.user}"
+            message = f"there is no key to log in to {self.place} with as user {user}"
         hints = [
             f"not offered: {e.path}: {e.reason}" for e in offers.unusable if e.path not in message
         ]
@@ -166,62 +184,34 @@ class FailureMessages:
             hints.append(f"it accepts {', '.join(accepts)} only; the runner logs in with keys")
         if tried or not encrypted:
             hints.append(
-                f"put your public key into ~{self.endpoint.user}/.ssh/authorized_keys there,"
+                f"put your public key into ~{user}/.ssh/authorized_keys there,"
                 " or set cluster.ssh.key to the right one"
             )
         return self._failure(message, "\n".join(hints))
-
-    def too_many_keys(self, tried: Sequence[str]) -> LoginFailure:
-        """The server closed the connection before the right key was offered."""
-        return self._failure(
-            f"{self.place} closed the connection while keys were offered for user "
-            f"{self.endpoint.user}: {', '.join(tried)}",
-            "it may allow few attempts (MaxAuthTries):"
-            " set cluster.ssh.key to the right key, or IdentitiesOnly yes in your ssh config",
-        )
-
-    def key_failed(self, label: str, error: BaseException) -> LoginFailure:
-        """A key could not be used, for example because the agent refused to sign."""
-        return self._failure(f"the login to {self.place} with the key {label} failed ({error})")
-
-    def second_factor_required(self, accepts: Sequence[str]) -> LoginFailure:
-        """The key is accepted, but not sufficient."""
-        return self._failure(
-            f"{self.place} accepted the key of {self.endpoint.user} and requires "
-            f"{' or '.join(accepts)} as well",
-            "the runner does not prompt while it connects to many hosts: allow login by key alone "
-            "there",
-        )
-
-    def key_unusable(self, path: str, reason: str, remedy: str) -> LoginFailure:
-        """The key named in the YAML cannot be used."""
-        return LoginFailure(f"the key {path} of cluster.ssh.key cannot be used: {reason}", remedy)
 
     def key_unknown(self, key: HostKey) -> LoginFailure:
         """The machine's host key is not known yet."""
         return LoginFailure(
             f"the host key of {self.place} is not known: {key.type} {key.fingerprint}",
-            f"{self._compare_hint(key)}\nif they are equal: {self._add_key_hint(key)}\n"
+            f"{_compare_hint(key)}\nif they are equal: {self._add_key_hint(key)}\n"
             "or trust the first key of every host: cluster.ssh.host_keys=accept-new",
         )
 
     def key_changed(self, key: HostKey, entries: Sequence[Entry], name: str) -> LoginFailure:
         """The machine shows another key than before."""
-        old_lines = [f"known: {e.key.type} {e.key.fingerprint} ({e.location})" for e in entries]
         files = dict.fromkeys(entry.location.rpartition(":")[0] for entry in entries)
         forget_commands = [shell.line(["ssh-keygen", "-R", name, "-f", file]) for file in files]
+        hints = [
+            *(f"known: {e.key.type} {e.key.fingerprint} ({e.location})" for e in entries),
+            "someone may intercept the connection, or the machine was reinstalled",
+            _compare_hint(key),
+            f"if they are equal, forget the old one: {'; '.join(forget_commands)}",
+            f"and take the new one: {self._add_key_hint(key)}",
+        ]
         return LoginFailure(
             f"the host key of {self.place} has CHANGED: it is {key.type} {key.fingerprint} now"
             f" ({entries[0].location} says otherwise)",
-            "\n".join(
-                [
-                    *old_lines,
-                    "someone may intercept the connection, or the machine was reinstalled",
-                    self._compare_hint(key),
-                    f"if they are equal, forget the old one: {'; '.join(forget_commands)}",
-                    f"and take the new one: {self._add_key_hint(key)}",
-                ]
-            ),
+            "\n".join(hints),
         )
 
     def key_revoked(self, key: HostKey, entry: Entry) -> LoginFailure:
@@ -231,18 +221,6 @@ class FailureMessages:
             f" {key.type} {key.fingerprint}",
             "do not log in; give the machine a new host key",
         )
-
-    def no_common_algorithm(self, error: BaseException) -> LoginFailure:
-        """Both sides share no algorithm."""
-        return self._failure(
-            f"{self.place} supports no SSH algorithm that the runner accepts: {error}",
-            "its sshd is too old, or its Ciphers, KexAlgorithms, MACs or HostKeyAlgorithms are too "
-            "restricted",
-        )
-
-    def jump_timeout(self) -> LoginFailure:
-        """The jump host accepted the request and did not answer."""
-        return self._timed_out(f"{self.place} did not answer {self._jump_text}")
 
     def jump_forward_failed(self, error: BaseException) -> LoginFailure:
         """The jump host could not connect, or refused to."""
@@ -259,95 +237,49 @@ class FailureMessages:
             )
         return self._failure(f"{self.place} cannot be reached from {self._jump_text} ({reason})")
 
-    def session_refused(self, error: BaseException) -> LoginFailure:
-        """Logged in, but no further session is allowed."""
-        reason = getattr(error, "text", "") or str(error)
-        return self._failure(
-            f"{self.place} accepted the login but refused a session ({reason})",
-            "its sshd allows too few sessions per connection (MaxSessions)",
-        )
-
-    def channel_timeout(self) -> LoginFailure:
-        """Logged in, but no session was opened in time."""
-        failure = self._timed_out(f"{self.place} accepted the login but opened no session")
-        return ConnectionLost(failure.message, failure.hint)
-
-    def stale_connection(self, error: BaseException) -> LoginFailure:
-        """An existing connection turned out to be dead."""
-        failure = self.connection_lost(error)
-        return ConnectionLost(failure.message, failure.hint)
-
-    def command_timeout(self) -> LoginFailure:
-        """The session was opened, but the command did not start in time."""
-        return self._timed_out(f"{self.place} did not start the command")
-
-    def command_refused(self) -> LoginFailure:
-        """The session was opened, but commands are not allowed."""
-        return self._failure(
-            f"{self.place} accepted the login but refused to start the command",
-            f"the shell or the limits of user {self.endpoint.user} there may forbid it",
-        )
-
     def from_connect_error(self, error: OSError) -> LoginFailure:
         """Return the failure for an error of the TCP connection."""
         if isinstance(error, socket.gaierror):
-            return self.unknown_name(error)
+            is_down = error.errno == socket.EAI_AGAIN
+            who = "no name server answers for" if is_down else "this machine cannot resolve"
+            return self._failure(
+                f"{who} the name {self._host_text} ({error.strerror})",
+                self._setting_hint("host", "a name or an address that this machine can look up"),
+            )
         if error.errno == errno.ECONNREFUSED:
-            return self.connection_refused()
+            return self._failure(
+                f"{self.place} refused the connection",
+                "no sshd listens there, or a firewall rejects the connection\n"
+                + self._setting_hint("port", "the port of its sshd, if it has another one"),
+            )
         if isinstance(error, TimeoutError) or error.errno == errno.ETIMEDOUT:
-            return self.connect_timeout()
-        return self.no_route(error)
+            return self.timed_out(Timeout.CONNECT)
+        return self.failed(Failure.NO_ROUTE, error.strerror or error)
 
     def from_handshake_error(self, error: Exception) -> LoginFailure:
         """Return the failure for an error of paramiko's between connection and login."""
         text = str(error)
         if isinstance(error, paramiko.ssh_exception.IncompatiblePeer):
-            return self.no_common_algorithm(error)
-        if "Indecipherable" in text or "Invalid SSH banner" in text:
-            return self.not_ssh()
+            return self.failed(Failure.NO_COMMON_ALGORITHM, error)
+        if "Indecipherable" in text or "Invalid SSH banner" in text:  # it sends data, but not SSH
+            hint = self._setting_hint("port", "the port of its sshd")
+            return self._failure(f"{self.place} is not an SSH server", hint)
         if "banner" in text:
             is_timeout = isinstance(error.__context__, TimeoutError)
-            return self.no_banner() if is_timeout else self.closed_before_banner()
+            return self.timed_out(Timeout.BANNER) if is_timeout else self.failed(Failure.NO_BANNER)
         return self.connection_lost(error)
 
-    def _timed_out(self, message: str, hint: str = "") -> LoginFailure:
-        timeout_hint = "to allow more time, set cluster.ssh.connect_timeout"
-        return self._failure(
-            f"{message} within {self.timeout:g} s",
-            f"{hint}\n{timeout_hint}" if hint else timeout_hint,
-        )
-
-    def _failure(self, message: str, hint: str = "") -> LoginFailure:
-        manual_hint = f"try by hand: {self.endpoint.manual_command}"
-        return LoginFailure(message, f"{hint}\n{manual_hint}" if hint else manual_hint)
-
-    def _setting_hint(self, name: str, value: str) -> str:
-        """Return which YAML key changes a setting of the machine."""
-        if self.node:
-            return f"set cluster.nodes.{self.node}.{name} to {value}"
-        return f"write {value} in cluster.ssh.jump: [user@]host[:port]"
-
-    @property
-    def _jump_text(self) -> str:
-        return f"jump host {self.jump.name}" if self.jump else "its proxy"
-
-    def _compare_hint(self, key: HostKey) -> str:
-        return (
-            "compare it with what the host itself says:"
-            f" ssh-keygen -lf /etc/ssh/ssh_host_{key.algorithm}_key.pub"
-        )
-
     def _add_key_hint(self, key: HostKey) -> str:
-        if (
-            self.jump or self.endpoint.proxy_command or self.endpoint.host_key_alias
-        ):  # ssh-keyscan cannot go through these
-            return self.endpoint.manual_command.replace("ssh -v", "ssh", 1)
-        scan = [
-            "ssh-keyscan",
-            "-p",
-            str(self.endpoint.port),
-            "-t",
-            key.algorithm,
-            self.endpoint.host,
-        ]
+        endpoint = self.endpoint
+        if self.jump or endpoint.proxy_command or endpoint.host_key_alias:
+            # ssh-keyscan cannot go through these
+            return endpoint.manual_command.replace("ssh -v", "ssh", 1)
+        scan = ["ssh-keyscan", "-p", str(endpoint.port), "-t", key.algorithm, endpoint.host]
         return f"{shell.line(scan)} >> {shell.path(self.known_hosts)}"
+
+
+def _compare_hint(key: HostKey) -> str:
+    return (
+        "compare it with what the host itself says:"
+        f" ssh-keygen -lf /etc/ssh/ssh_host_{key.algorithm}_key.pub"
+    )

@@ -44,44 +44,29 @@ class HostKey:
 
 @dataclass(frozen=True)
 class Entry:
-    """One usable line of a known-hosts file.
+    """One usable line of a known-hosts file."""
 
-    Attributes:
-        location: "FILE:LINE".
-        marker: "", "@revoked" or "@cert-authority".
-        hosts: The first field, as written.
-        key: The key.
-    """
-
-    location: str
-    marker: str
-    hosts: str
+    location: str  # "FILE:LINE"
+    marker: str  # "", "@revoked" or "@cert-authority"
+    hosts: str  # the first field, as written
     key: HostKey
 
     def matches(self, name: str) -> bool:
         """Return whether this line is about `name` ("host" or "[host]:port")."""
         if self.hosts.startswith("|"):
             return _hash_matches(self.hosts, name.lower())
-        is_match = False
-        for pattern in self.hosts.lower().split(","):
-            if _matches_pattern(pattern.removeprefix("!"), name.lower()):
-                if pattern.startswith("!"):
-                    return False
-                is_match = True
-        return is_match
+        patterns = self.hosts.lower().split(",")
+        matching = [p for p in patterns if _matches_pattern(p.removeprefix("!"), name.lower())]
+        return bool(matching) and not any(pattern.startswith("!") for pattern in matching)
 
 
 class KeyStatus(Enum):
     """The status of a key that a machine shows, by the known-hosts files."""
 
     KNOWN = auto()
-    """A line of the machine has the key."""
-    UNKNOWN = auto()
-    """No line is about the machine."""
-    CHANGED = auto()
-    """The machine's lines have only other keys."""
+    UNKNOWN = auto()  # no line is about the machine
+    CHANGED = auto()  # the machine's lines have only other keys
     REVOKED = auto()
-    """A line revokes the key."""
 
 
 @dataclass(frozen=True)
@@ -111,13 +96,7 @@ class KnownHosts:
         return tuple(dict.fromkeys(known_types))
 
     def check(self, names: Sequence[str], key: HostKey, files: Sequence[str]) -> KeyCheck:
-        """Return the status of the key that a machine shows.
-
-        Args:
-            names: The machine's names in these files, the best one first (see `lookup_names`).
-            key: The key it shows.
-            files: Known-hosts files; missing ones count as empty.
-        """
+        """Return the status of the key that a machine with these `lookup_names` shows."""
         for entry in self._entries(names, files):
             if entry.marker == "@revoked" and entry.key == key:
                 return KeyCheck(KeyStatus.REVOKED, (entry,))
@@ -243,6 +222,5 @@ def _matches_pattern(pattern: str, name: str) -> bool:
     if "*" not in pattern and "?" not in pattern:
         return pattern == name
     # Not fnmatch: its brackets are sets, but here they belong to "[host]:port".
-    return (
-        re.fullmatch(re.escape(pattern).replace(r"\*", ".*").replace(r"\?", "."), name) is not None
-    )
+    regex = re.escape(pattern).replace(r"\*", ".*").replace(r"\?", ".")
+    return re.fullmatch(regex, name) is not None

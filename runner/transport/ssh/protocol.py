@@ -45,13 +45,10 @@ class SshProtocol(paramiko.Transport):  # type: ignore[misc]  # paramiko has no 
         super()._parse_channel_open_failure(message)
 
 
-def make_transport(sock: Any, *, key_types: Sequence[str], timeout: float) -> SshProtocol:
-    """Make the SSH protocol over a socket.
+def make_transport(sock: Any, key_types: Sequence[str], timeout: float) -> SshProtocol:
+    """Make the SSH protocol over a socket; the known host `key_types` are requested first.
 
-    Args:
-        sock: The socket.
-        key_types: The known host key types, which are requested first.
-        timeout: Seconds to wait for the banner; later steps have deadlines elsewhere.
+    `timeout` is that of the banner, in seconds; later steps have deadlines elsewhere.
     """
     transport = SshProtocol(sock)
     options = transport.get_security_options()

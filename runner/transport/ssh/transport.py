@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,12 +17,11 @@ from runner.core.model.spec import Node, Ssh
 from runner.transport.base import Channel
 from runner.transport.ssh import protocol as ssh_protocol
 from runner.transport.ssh import stream
-from runner.transport.ssh.auth import HostKeyPolicy, HostKeyVerifier, PublicKeyAuth
-from runner.transport.ssh.config import Endpoint, Resolver, expand_home
+from runner.transport.ssh.auth import HostKeyPolicy, PublicKeyAuth, SshContext
+from runner.transport.ssh.config import Endpoint, Resolver
 from runner.transport.ssh.deadline import SLACK_S, ConnectionLost, DeadlineTask, LoginFailure
-from runner.transport.ssh.errors import FailureMessages
-from runner.transport.ssh.keys import KeyRing, UnusableKey
-from runner.transport.ssh.known_hosts import KnownHosts
+from runner.transport.ssh.errors import Failure, FailureMessages, Timeout
+from runner.transport.ssh.keys import UnusableKey
 from runner.transport.ssh.protocol import SshChannel
 
 CLOSE_TIMEOUT_S = 2.0
@@ -33,7 +32,7 @@ class SshTransport:
 
     def __init__(self, ssh: Ssh, *, on_note: Callable[[str], None]) -> None:
         self._resolver = Resolver(ssh)
-        self._context = SshContext.make(ssh, on_note)
+        self._context = SshContext(ssh, on_note)
         self._lock = threading.Lock()
         self._node_logins: dict[str, SharedLogin] = {}
         self._jump_logins: dict[tuple[Endpoint, ...], SharedLogin] = {}
@@ -54,8 +53,12 @@ class SshTransport:
         with self._lock:
             self._closed = True
             logins = [*self._jump_logins.values(), *self._node_logins.values()]
-        # Jump hosts first: then the channels through them cannot block any more.
-        closer = threading.Thread(target=_close_all, args=(logins,), daemon=True)
+
+        def close_all() -> None:  # jump hosts first: then no channel through them can block
+            for login in logins:
+                login.close()
+
+        closer = threading.Thread(target=close_all, daemon=True)
         closer.start()
         closer.join(CLOSE_TIMEOUT_S)
 
@@ -76,29 +79,6 @@ class SshTransport:
             return self._node_logins.setdefault(
                 node.name, SharedLogin(self._context, route[-1], via, node=node.name)
             )
-
-
-@dataclass(frozen=True)
-class SshContext:
-    """The parts that all logins of a run share."""
-
-    key_ring: KeyRing
-    verifier: HostKeyVerifier
-    timeout: float
-
-    @classmethod
-    def make(cls, ssh: Ssh, on_note: Callable[[str], None]) -> SshContext:
-        """Return the context; no file is read yet."""
-        return cls(
-            key_ring=KeyRing(),
-            verifier=HostKeyVerifier(
-                known_hosts=KnownHosts(on_note=on_note),
-                new_keys_file=expand_home(ssh.known_hosts),
-                accept_new=ssh.host_keys == "accept-new",
-                on_note=on_note,
-            ),
-            timeout=ssh.connect_timeout,
-        )
 
 
 @dataclass
@@ -153,16 +133,13 @@ class SharedLogin:
         self.endpoint = endpoint
         self._via = via
         self._failure_ttl_s = 0.0 if node else context.timeout
+        jump = via.endpoint if via else None
         self._messages = FailureMessages(
-            endpoint,
-            context.timeout,
-            jump=via.endpoint if via else None,
-            node=node,
-            known_hosts=context.verifier.new_keys_file,
+            endpoint, context.timeout, jump, node, context.new_keys_file
         )
         self._lock = threading.Lock()
         self._task: DeadlineTask[SshConnection] | None = None
-        self._connections: list[SshConnection] = []
+        self._connection: SshConnection | None = None
         self._closed = False
 
     def start_command(self, command: str) -> SshChannel:
@@ -180,8 +157,8 @@ class SharedLogin:
         """End the connection, for good."""
         with self._lock:
             self._closed = True
-            connections, self._connections = self._connections, []
-        for connection in connections:
+            connection, self._connection = self._connection, None
+        if connection:
             connection.close()
 
     def _get_connection(self) -> tuple[SshConnection, bool]:
@@ -191,10 +168,9 @@ class SharedLogin:
                 raise LoginFailure("the connection is closed")
             task, is_new = self._task, False
             if task is None or self._is_stale(task):
-                self._connections = [SshConnection()]
-                work = functools.partial(self._connect, self._connections[0])
+                self._connection, is_new = SshConnection(), True
+                work = functools.partial(self._connect, self._connection)
                 task = self._task = DeadlineTask(work, discard=SshConnection.close)
-                is_new = True
         return task.result(), is_new
 
     def _is_stale(self, task: DeadlineTask[SshConnection]) -> bool:
@@ -212,23 +188,23 @@ class SharedLogin:
         self, connection: SshConnection, command: str, task: DeadlineTask[SshChannel]
     ) -> SshChannel:
         transport, timeout, messages = connection.transport, self._context.timeout, self._messages
-        task.begin_step(timeout, messages.channel_timeout(), connection.close)
+        task.begin_step(timeout, messages.session_timeout(), connection.close)
         try:
             channel = transport.open_session(timeout=timeout + SLACK_S)
         except paramiko.ChannelException as error:
-            raise messages.session_refused(error) from None
+            raise messages.failed(Failure.SESSION_REFUSED, error.text or error) from None
         except (paramiko.SSHException, EOFError, OSError) as error:
             raise messages.stale_connection(error) from None
         ssh_channel = SshChannel(channel, connection.close)
         channel.set_combine_stderr(True)
-        task.begin_step(timeout, messages.command_timeout(), ssh_channel.close)
+        task.begin_step(timeout, messages.timed_out(Timeout.COMMAND), ssh_channel.close)
         try:
             channel.exec_command(command)
         except (paramiko.SSHException, EOFError, OSError) as error:
             ssh_channel.close()
-            raise (
-                messages.command_refused() if connection.alive else messages.connection_lost(error)
-            ) from None
+            if connection.alive:
+                raise messages.failed(Failure.COMMAND_REFUSED) from None
+            raise messages.connection_lost(error) from None
         return ssh_channel
 
     def _connect(
@@ -256,9 +232,9 @@ class SharedLogin:
             connection.sock = connection.proxy.socket
             return
         try:
-            task.begin_step(timeout, messages.lookup_timeout())
+            task.begin_step(timeout, messages.timed_out(Timeout.LOOKUP))
             addresses = stream.resolve(self.endpoint.host, self.endpoint.port)
-            task.begin_step(timeout + SLACK_S, messages.connect_timeout())
+            task.begin_step(timeout + SLACK_S, messages.timed_out(Timeout.CONNECT))
             connection.sock = stream.connect(addresses, timeout)
         except OSError as error:
             raise messages.from_connect_error(error) from None
@@ -268,15 +244,12 @@ class SharedLogin:
         timeout, messages = self._context.timeout, self._messages
         jump, _ = via._get_connection()
         # Either end may be unresponsive; a jump host that is would fail all later nodes, too.
-        task.begin_step(
-            timeout, messages.jump_timeout(), functools.partial(jump.close_if_unresponsive, timeout)
-        )
+        cancel = functools.partial(jump.close_if_unresponsive, timeout)
+        task.begin_step(timeout, messages.timed_out(Timeout.JUMP), cancel)
+        addresses = (self.endpoint.host, self.endpoint.port), ("", 0)
         try:
             return jump.transport.open_channel(
-                "direct-tcpip",
-                (self.endpoint.host, self.endpoint.port),
-                ("", 0),
-                timeout=timeout + SLACK_S,
+                "direct-tcpip", *addresses, timeout=timeout + SLACK_S
             )
         except (paramiko.SSHException, EOFError, OSError) as error:
             if not jump.alive:
@@ -284,18 +257,17 @@ class SharedLogin:
             raise messages.jump_forward_failed(error) from None
 
     def _log_in(self, connection: SshConnection, task: DeadlineTask[SshConnection]) -> None:
-        endpoint, timeout, messages = self.endpoint, self._context.timeout, self._messages
-        loaded_key = (
-            self._context.key_ring.load(endpoint.chosen_key) if endpoint.chosen_key else None
-        )
-        if isinstance(loaded_key, UnusableKey) and not loaded_key.encrypted:
-            raise messages.key_unusable(loaded_key.path, loaded_key.reason, loaded_key.remedy)
+        context, endpoint, messages = self._context, self.endpoint, self._messages
+        key = context.key_ring.load(endpoint.chosen_key) if endpoint.chosen_key else None
+        if isinstance(key, UnusableKey) and not key.encrypted:
+            message = f"the key {key.path} of cluster.ssh.key cannot be used: {key.reason}"
+            raise LoginFailure(message, key.remedy)
 
         def make_transport(sock: Any, **_: object) -> ssh_protocol.SshProtocol:
-            key_types = self._context.verifier.key_types(endpoint)
-            transport = connection.transport = ssh_protocol.make_transport(
-                sock, key_types=key_types, timeout=timeout
-            )
+            names, files = endpoint.lookup_names, endpoint.known_hosts_files
+            key_types = context.known_hosts.key_types(names, files)
+            transport = ssh_protocol.make_transport(sock, key_types, context.timeout)
+            connection.transport = transport
             return transport
 
         connection.fabric_connection = fabric.Connection(
@@ -310,13 +282,13 @@ class SharedLogin:
             connect_kwargs={
                 "sock": connection.sock,
                 "transport_factory": make_transport,
-                "auth_strategy": PublicKeyAuth(self._context.key_ring, endpoint, messages, task),
+                "auth_strategy": PublicKeyAuth(context.key_ring, endpoint, messages, task),
             },
         )
-        connection.fabric_connection.client.set_missing_host_key_policy(
-            HostKeyPolicy(self._context.verifier, endpoint, messages)
-        )
-        task.begin_step(2 * timeout, messages.handshake_timeout(), connection.close)
+        policy = HostKeyPolicy(context, endpoint, messages)
+        connection.fabric_connection.client.set_missing_host_key_policy(policy)
+        too_late = messages.timed_out(Timeout.HANDSHAKE)
+        task.begin_step(2 * context.timeout, too_late, connection.close)
         try:
             connection.fabric_connection.open()
         except LoginFailure:
@@ -325,8 +297,3 @@ class SharedLogin:
             if connection.proxy and not connection.transport.remote_version:
                 raise messages.proxy_failed(connection.proxy.last_error_line()) from None
             raise messages.from_handshake_error(error) from None
-
-
-def _close_all(logins: Iterable[SharedLogin]) -> None:
-    for login in logins:
-        login.close()
