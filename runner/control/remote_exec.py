@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from runner.control.rpc.session import HostSession, Inbox
 from runner.control.rpc.wait import WaitLoop
 from runner.core.model.results import CommandResult
 from runner.core.protocol.frames import Frame
@@ -22,28 +20,13 @@ TIMEOUT_MARGIN_S = 15.0
 
 
 class RemoteCommand(WaitLoop):
-    """One command on all hosts at once.
+    """One command on all hosts at once."""
 
-    Attributes:
-        results: What came of it, by node.
-        received_signal: The last signal that asked to end it; 0 for none.
-    """
-
-    def __init__(
-        self,
-        sessions: Mapping[str, HostSession],
-        inbox: Inbox,
-        lost_s: float,
-        show: Callable[[str, str], None],
-    ) -> None:
-        super().__init__(sessions, inbox, lost_s)
-        self._show = show
-        self.results = {name: CommandResult(name) for name in sessions}
-        self.received_signal = 0
-        self._deadline = math.inf
+    received_signal = 0  # the last one that asked to end it
 
     def run(self, argv: Sequence[str], timeout_s: float) -> None:
         """Return when it has ended everywhere, even after a signal; see `results`."""
+        self.results = {name: CommandResult(name) for name in self.sessions}
         for name, session in self.sessions.items():
             session.request("exec", {"argv": list(argv), "limit_s": timeout_s})
             self._show(name, "running")
@@ -52,10 +35,6 @@ class RemoteCommand(WaitLoop):
 
     def _pending(self) -> list[str]:
         return [name for name, result in self.results.items() if not result.is_done]
-
-    def _deadline_of(self, name: str) -> float:
-        del name
-        return self._deadline
 
     def _on_late(self, name: str) -> None:
         self._on_lost(name, "it did not report in time that the command has ended")

@@ -44,7 +44,7 @@ class OrderSender:
 
     def send(self, order: Order, session: HostSession, facts: Facts, record: bytes) -> None:
         """Start an order on a host; `record` is the packed record of the whole run."""
-        session.send_shared(Frame("record", {}, record).header_bytes(), record)
+        session.send(Frame("record", {}, record).header_bytes(), record)
         missing_tasks = self._tasks if self._tasks and not facts.has_tasks else None
         data = {"order": encode(order), **self._data}
         if missing_tasks:

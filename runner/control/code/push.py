@@ -34,36 +34,26 @@ DISK_FULL_HINT = (
 )
 RETRY_HINT = "what it had is intact; see if it is up (ssh, ping), and start again"
 MAX_COMPRESSED_RATIO = 0.9
-"""A chunk is sent compressed if that makes it smaller than this fraction of its size."""
+"""A chunk is sent compressed if that makes its beginning smaller than this fraction of it."""
 
 
 @dataclass
 class PushTarget:
     """One host while the release is pushed to it.
 
-    Attributes:
-        session: Its session.
-        missing_digests: The contents it asked for; None before that.
-        state: offered, waiting, receiving, storing, stored; shared (another host with the same
-            disk receives), failed.
-        store_id: The store it keeps releases in; hosts that share a disk have the same.
-        reoffered: Whether it was offered the release again, after a host of its store had it.
-        queued: Bytes of the stream queued for it so far, of `total`.
-        total: Bytes it lacks.
-        sent: The bytes of `queued` after compression.
-        is_new: Whether it did not have the release before.
-        problem: Why it does not have the release.
+    Its state is offered, waiting, receiving, storing, stored, shared (another host with the same
+    disk receives) or failed.
     """
 
     session: HostSession
-    missing_digests: frozenset[str] | None = None
+    missing_digests: frozenset[str] | None = None  # the contents it asked for; None before that
     state: str = "offered"
-    store_id: str = ""
-    reoffered: bool = False
-    queued: int = 0
-    total: int = 0
-    sent: int = 0
-    is_new: bool = False
+    store_id: str = ""  # hosts that share a disk have the same
+    reoffered: bool = False  # again, after a host of its store had it
+    queued: int = 0  # bytes of the stream queued for it so far, of `total`
+    total: int = 0  # bytes it lacks
+    sent: int = 0  # the bytes of `queued` after compression
+    is_new: bool = False  # it did not have the release before
     problem: Problem | None = None
 
     @property
@@ -78,7 +68,10 @@ class PushTarget:
 
 
 class CodePush(WaitLoop):
-    """The push of one release to some hosts."""
+    """The push of one release to some hosts.
+
+    The `keepalive` hosts need no push, but must not lose touch with the controller.
+    """
 
     interrupted_message = "interrupted; nothing was started"
 
@@ -91,25 +84,14 @@ class CodePush(WaitLoop):
         show: Callable[[str, str], None],
         keepalive: Mapping[str, HostSession] = MappingProxyType({}),
     ) -> None:
-        """Prepare it.
-
-        Args:
-            spec: Its `deploy.keep` and `lost_s`.
-            snapshot: The release.
-            sessions: The hosts to push to, by node.
-            inbox: Where all sessions put what they receive.
-            show: Takes (node, state in a few words) whenever that changes.
-            keepalive: Hosts that need no push, but must not lose touch with the controller.
-        """
-        super().__init__({**keepalive, **sessions}, inbox, spec.lost_s)
-        self._snapshot, self._show = snapshot, show
+        super().__init__({**keepalive, **sessions}, inbox, spec.lost_s, show)
+        self._snapshot = snapshot
         self.targets = {name: PushTarget(session) for name, session in sessions.items()}
         self._contents = unique_contents(snapshot.manifest)
         self._retention = {"keep": spec.deploy.keep}
-        self._manifest_payload = zlib.compress(snapshot.encoded, 1)
-        self._manifest_header = Frame(
-            "manifest", {"id": 0, **self._retention}, self._manifest_payload
-        ).header_bytes()
+        payload = zlib.compress(snapshot.encoded, 1)
+        header = Frame("manifest", {"id": 0, **self._retention}, payload).header_bytes()
+        self._manifest = header, payload
         self._missing_cache: dict[tuple[int, ...], frozenset[str]] = {}
         self._stream: Iterator[int] | None = None
         self._next_report = 0.0
@@ -119,10 +101,10 @@ class CodePush(WaitLoop):
 
         Raises:
             NotReady: With the problem of every host that has not.
-            Interrupted: The user asked us to end.
+            Interrupted: By a signal.
         """
         for target in self._all_targets:
-            target.session.send_shared(self._manifest_header, self._manifest_payload)
+            target.session.send(*self._manifest)
         self.wait()
         problems = [failed.problem for failed in self.targets.values() if failed.problem]
         if problems:
@@ -159,8 +141,9 @@ class CodePush(WaitLoop):
         elif frame.kind == "refused":
             self._on_lost(name, f"could not store the code: {frame.data['reason']}")
 
-    def _on_closed(self, name: str, reason: str) -> None:
-        self._on_lost(name, f"the connection to it broke while the code was pushed: {reason}")
+    def _on_closed(self, session: HostSession, reason: str) -> None:
+        message = f"the connection to it broke while the code was pushed: {reason}"
+        self._on_lost(session.node.name, message)
 
     def _on_lost(self, name: str, reason: str) -> None:
         target = self.targets[name]
@@ -177,7 +160,7 @@ class CodePush(WaitLoop):
         for target in self._all_targets:
             if store_id and target.store_id == store_id and target.state == "shared":
                 target.state, target.reoffered = "offered", stored
-                target.session.send_shared(self._manifest_header, self._manifest_payload)
+                target.session.send(*self._manifest)
 
     def _start_stream(self) -> None:
         """Begin the stream, to one host of each shared disk, once all have replied."""
@@ -216,9 +199,8 @@ class CodePush(WaitLoop):
         for target in leaders:
             target.queued = 0
         for group in groups:
-            group.total = sum(
-                file.size for file in self._contents if file.digest in group.missing_digests
-            )
+            sizes = (f.size for f in self._contents if f.digest in group.missing_digests)
+            group.total = sum(sizes)
         for file in self._contents:
             interested = [group for group in groups if file.digest in group.missing_digests]
             for chunk in self._snapshot.read(file) if interested else ():
@@ -248,37 +230,28 @@ class StreamGroup:
     """Hosts that lack the same contents, and so get the same chunks."""
 
     def __init__(self, missing_digests: frozenset[str], targets: list[PushTarget]) -> None:
-        self.missing_digests = missing_digests
-        self.targets = targets
-        self.total = 0
-        self._buffer: list[bytes] = []
-        self._buffered = 0
+        self.missing_digests, self.targets = missing_digests, targets
+        self.total = 0  # bytes
+        self._buffer = bytearray()
 
     def add(self, chunk: bytes) -> None:
         """Queue a chunk, small ones together."""
-        self._buffer.append(chunk)
-        self._buffered += len(chunk)
-        if self._buffered >= CHUNK:
+        self._buffer += chunk
+        if len(self._buffer) >= CHUNK:
             self.flush()
 
     def flush(self) -> None:
         """Queue what is buffered."""
-        data = b"".join(self._buffer)
-        self._buffer, self._buffered = [], 0
+        data, self._buffer = bytes(self._buffer), bytearray()
         if not data:
             return
-        payload = zlib.compress(data, 1) if _is_compressible(data) else data
-        frame = Frame("chunk", {"compressed": payload is not data}, payload)
-        header = frame.header_bytes()
+        sample = data[:SAMPLE]
+        is_compressible = len(zlib.compress(sample, 1)) < MAX_COMPRESSED_RATIO * len(sample)
+        payload = zlib.compress(data, 1) if is_compressible else data
+        header = Frame("chunk", {"compressed": payload is not data}, payload).header_bytes()
         for target in self.targets:
             if target.state == "receiving":
                 target.queued += len(data)
                 target.total = self.total
                 target.sent += len(payload)
-                target.session.send_shared(header, payload)
-
-
-def _is_compressible(data: bytes) -> bool:
-    """Return whether compressing is worthwhile, judging by the beginning."""
-    sample = data[:SAMPLE]
-    return len(zlib.compress(sample, 1)) < MAX_COMPRESSED_RATIO * len(sample)
+                target.session.send(header, payload)

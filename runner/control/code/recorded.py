@@ -24,13 +24,7 @@ class RerunCode:
     """
 
     def __init__(self, recorded: RecordedCode, spec: Spec, cwd: Path, exclude: Path) -> None:
-        """Begin a snapshot of the project.
-
-        Args:
-            recorded: The past run.
-            spec: What to run.
-            cwd: The current folder.
-            exclude: The record of the new run, which is left out.
+        """Begin a snapshot of the project, without `exclude`, the record of the new run.
 
         Raises:
             ConfigError: It ran shipped tasks of another version.
@@ -67,10 +61,8 @@ class RerunCode:
             f"run {self._recorded.run_id} ran release {self.code.release}, which is not on "
             f"{join_some(lacking)} (any more), and the code here is not the same"
         )
-        hint = "\n".join(
-            [*map(str, self._snapshot_problems), self._restore_hint(), CURRENT_CODE_HINT]
-        )
-        raise NotReady([Problem("rerun", message, hint)])
+        hints = [*map(str, self._snapshot_problems), self._restore_hint(), CURRENT_CODE_HINT]
+        raise NotReady([Problem("rerun", message, "\n".join(hints))])
 
     def _restore_hint(self) -> str:
         commit = self.code.commit

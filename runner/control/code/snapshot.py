@@ -29,24 +29,15 @@ class Snapshot:
 
     def __init__(self, source_tree: worktree.WorkTree, cwd: Path, script: str) -> None:
         self.notes = tuple(source_tree.notes)
-        self._source_tree = source_tree
-        self._cwd = cwd
-        self._script = script
-        self._manifest = Manifest()
-        self._encoded = b""
-        self._commit = ""
+        self._source_tree, self._cwd, self._script = source_tree, cwd, script
+        self._manifest, self._encoded, self._commit = Manifest(), b"", ""
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._hash, daemon=True, name="hash")
         self._thread.start()
 
     @staticmethod
     def take(spec: Spec, cwd: Path, exclude: Path | None = None) -> Snapshot:
-        """Begin a snapshot of the project `cwd` belongs to.
-
-        Args:
-            spec: Its `deploy` and `task`.
-            cwd: The current folder.
-            exclude: The record of the run, which is left out.
+        """Begin a snapshot of the project `cwd` belongs to, without `exclude`, the run's record.
 
         Raises:
             ConfigError: It is too large, or the task's script is not part of it.
@@ -54,19 +45,19 @@ class Snapshot:
         source_tree = worktree.scan(cwd, exclude)
         if source_tree.size > spec.deploy.max_mb * MB:
             raise ConfigError([_too_large_problem(source_tree, spec.deploy.max_mb)])
-        script = ""
-        if spec.pushes_code:
-            _check_cwd(source_tree, cwd)
-            script = _resolve_script(source_tree, cwd, spec) if spec.task.kind == "script" else ""
+        if not spec.pushes_code:
+            return Snapshot(source_tree, cwd, "")
+        subdirectory = _relative_to_root(cwd, source_tree.root)
+        if subdirectory != "." and subdirectory not in source_tree.folders:
+            message = f"{cwd} is ignored, so it is not pushed, and ranks cannot work there"
+            hint = f"stand in another folder of {source_tree.root}"
+            raise ConfigError([Problem("deploy", message, hint)])
+        script = _resolve_script(source_tree, cwd, spec) if spec.task.kind == "script" else ""
         return Snapshot(source_tree, cwd, script)
 
     @property
     def manifest(self) -> Manifest:
-        """The files of the release.
-
-        Raises:
-            NotReady: A file could not be read, or changed while it was.
-        """
+        """The files of the release; raises NotReady if one could not be read, or changed."""
         self._wait()
         return self._manifest
 
@@ -94,11 +85,7 @@ class Snapshot:
         return self
 
     def read(self, file: File) -> Iterator[bytes]:
-        """Yield a file in chunks.
-
-        Raises:
-            NotReady: It has changed since it was hashed.
-        """
+        """Yield a file in chunks; raise NotReady if it has changed since it was hashed."""
         digest, remaining = hashlib.sha256(), file.size
         try:
             with (self._source_tree.root / file.path).open("rb", buffering=0) as stream:
@@ -108,9 +95,9 @@ class Snapshot:
                     yield chunk
                 remaining = remaining or len(stream.read(1))
         except OSError as error:
-            raise NotReady([_unreadable_problem(file.path, error)]) from error
+            raise _file_error(file.path, f"cannot be read: {error.strerror}") from error
         if remaining or digest.hexdigest() != file.digest:
-            raise NotReady([_changed_problem(file.path)])
+            raise _file_error(file.path)
 
     def _wait(self) -> None:
         self._thread.join()
@@ -118,27 +105,18 @@ class Snapshot:
             raise self._error
 
     def _hash(self) -> None:
-        source_tree = self._source_tree
+        tree, root = self._source_tree, self._source_tree.root
         try:
-            if source_tree.git:
-                self._commit = worktree.head_commit(source_tree.root, source_tree.latest_link)
-            self._manifest = Manifest(
-                folders=tuple(
-                    Folder(path, source_tree.folders[path].st_mode & 0o777)
-                    for path in sorted(source_tree.folders)
-                ),
-                files=tuple(self._hash_file(path) for path in sorted(source_tree.files)),
-                links=tuple(
-                    Symlink(path, os.readlink(source_tree.root / path))  # noqa: PTH115
-                    for path in sorted(source_tree.links)
-                ),
-            )
+            if tree.git:
+                self._commit = worktree.head_commit(root, tree.latest_link)
+            folders = (Folder(p, tree.folders[p].st_mode & 0o777) for p in sorted(tree.folders))
+            files = map(self._hash_file, sorted(tree.files))
+            links = (Symlink(p, os.readlink(root / p)) for p in sorted(tree.links))  # noqa: PTH115
+            self._manifest = Manifest(tuple(folders), tuple(files), tuple(links))
             self._encoded = self._manifest.encode()
         except OSError as error:
-            path = os.path.relpath(
-                os.fsdecode(error.filename or source_tree.root), source_tree.root
-            )
-            self._error = NotReady([_unreadable_problem(path, error)])
+            path = os.path.relpath(os.fsdecode(error.filename or root), root)
+            self._error = _file_error(path, f"cannot be read: {error.strerror}")
         except BaseException as error:  # noqa: BLE001 (re-raised by the first use)
             self._error = error
 
@@ -150,63 +128,36 @@ class Snapshot:
                 digest.update(chunk)
             after = os.fstat(stream.fileno())
         if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
-            raise NotReady([_changed_problem(path)])
+            raise _file_error(path)
         return File(path, after.st_mode & 0o777, after.st_size, digest.hexdigest())
 
 
-def _changed_problem(path: str) -> Problem:
-    message = f"{path} changed while it was read"
-    return Problem(
-        "deploy", message, f"start again, or leave it out: add /{path} to {worktree.IGNORE_FILE}"
-    )
-
-
-def _unreadable_problem(path: str, error: OSError) -> Problem:
-    message = f"{path} cannot be read: {error.strerror}"
-    return Problem(
-        "deploy", message, f"fix that, or leave it out: add /{path} to {worktree.IGNORE_FILE}"
-    )
+def _file_error(path: str, problem: str = "") -> NotReady:
+    """Return the error for a file that has a problem, or changed."""
+    message = f"{path} {problem or 'changed while it was read'}"
+    remedy = "fix that" if problem else "start again"
+    hint = f"{remedy}, or leave it out: add /{path} to {worktree.IGNORE_FILE}"
+    return NotReady([Problem("deploy", message, hint)])
 
 
 def _too_large_problem(source_tree: worktree.WorkTree, max_mb: int) -> Problem:
     sizes = {path: status.st_size for path, status in source_tree.files.items()}
-    rows = [
-        f"{size / MB:10.1f} MB  {path}"
-        for path, size in worktree.largest(sizes)
-        if size * MIN_LISTED_DIVISOR >= source_tree.size
-    ]
-    ignore = (
-        f".gitignore (if git does not track it) or {worktree.IGNORE_FILE}"
-        if source_tree.git
-        else worktree.IGNORE_FILE
-    )
-    return Problem(
-        "deploy.max_mb",
-        f"{source_tree.root} has {source_tree.size / MB:.1f} MB to push, "
-        f"more than {max_mb} MB; most of it is:",
-        "\n".join(
-            [
-                *rows,
-                f"leave out what is not code: add it to {ignore}",
-                "ranks do not see ignored files: put data on the hosts, and use absolute paths",
-                "or raise deploy.max_mb",
-            ]
+    untracked = ".gitignore (if git does not track it) or " if source_tree.git else ""
+    hints = [
+        *(
+            f"{size / MB:10.1f} MB  {path}"
+            for path, size in worktree.largest(sizes)
+            if size * MIN_LISTED_DIVISOR >= source_tree.size
         ),
+        f"leave out what is not code: add it to {untracked}{worktree.IGNORE_FILE}",
+        "ranks do not see ignored files: put data on the hosts, and use absolute paths",
+        "or raise deploy.max_mb",
+    ]
+    message = (
+        f"{source_tree.root} has {source_tree.size / MB:.1f} MB to push, "
+        f"more than {max_mb} MB; most of it is:"
     )
-
-
-def _check_cwd(source_tree: worktree.WorkTree, cwd: Path) -> None:
-    """Refuse a current folder that the ranks will not have.
-
-    Raises:
-        ConfigError: It is ignored.
-    """
-    subdirectory = _relative_to_root(cwd, source_tree.root)
-    if subdirectory != "." and subdirectory not in source_tree.folders:
-        message = f"{cwd} is ignored, so it is not pushed, and ranks cannot work there"
-        raise ConfigError(
-            [Problem("deploy", message, f"stand in another folder of {source_tree.root}")]
-        )
+    return Problem("deploy.max_mb", message, "\n".join(hints))
 
 
 def _resolve_script(source_tree: worktree.WorkTree, cwd: Path, spec: Spec) -> str:
@@ -228,9 +179,7 @@ def _resolve_script(source_tree: worktree.WorkTree, cwd: Path, spec: Spec) -> st
         return os.path.relpath(source_tree.root / name, cwd) if given.startswith("/") else ""
     if not path.exists():
         hint = "the path is relative to the current folder"
-        candidates = [
-            other for other in source_tree.files if PurePosixPath(other).name == path.name
-        ]
+        candidates = [f for f in source_tree.files if PurePosixPath(f).name == path.name]
         if candidates:
             paths = [os.path.relpath(source_tree.root / path, cwd) for path in candidates[:3]]
             hint = f"there is {', '.join(paths)}"

@@ -23,7 +23,7 @@ _PACKAGE = Path(runner.__file__).parent
 
 @dataclass(frozen=True)
 class ShippedTasks:
-    """The shipped tasks: their content hash, the names and sizes of the files, the bytes."""
+    """The programs of `runner/tasks`: content hash, names and sizes of the files, the bytes."""
 
     hash: str
     files: tuple[tuple[str, int], ...]
@@ -39,10 +39,10 @@ def shipped_tasks() -> ShippedTasks:
     """Return every file of `runner/tasks`; hosts need no other package of ours to run them."""
     paths = [p for p in sorted((_PACKAGE / "tasks").iterdir()) if p.is_file()]
     contents = [path.read_bytes() for path in paths]
+    files = tuple((path.name, len(content)) for path, content in zip(paths, contents, strict=True))
     digest = hashlib.sha256()
-    for path, content in zip(paths, contents, strict=True):
-        digest.update(f"{path.name}\0{len(content)}\0".encode() + content)
-    files = tuple((p.name, len(c)) for p, c in zip(paths, contents, strict=True))
+    for (name, size), content in zip(files, contents, strict=True):
+        digest.update(f"{name}\0{size}\0".encode() + content)
     return ShippedTasks(digest.hexdigest()[:16], files, b"".join(contents))
 
 
@@ -60,8 +60,7 @@ class CodeSource(Protocol):
     def snapshot_if_needed(self, facts: Mapping[str, Facts]) -> Snapshot | None:
         """Return the snapshot to push to the hosts that lack the code; None if there is none.
 
-        Raises:
-            NotReady: A host lacks it, and it is not here either.
+        Raise NotReady if a host lacks it, and it is not here either.
         """
 
 

@@ -33,28 +33,22 @@ IGNORED_FOLDERS = (".git", ".hg", ".svn", "__pycache__", ".venv")
 GITLINK_MODE = "160000"
 """The mode of a submodule in git's index."""
 
+GIT_HOOK_VARIABLES = (
+    *("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX", "GIT_COMMON_DIR"),
+)
+
 
 @dataclass
 class WorkTree:
-    """The files below `root`: relative paths with "/", each with its `os.lstat`.
+    """The files below `root`: relative paths with "/", each with its `os.lstat`."""
 
-    Attributes:
-        root: The top, absolute.
-        git: Whether git listed the files.
-        files: Regular files.
-        links: Symbolic links.
-        folders: All folders, also empty ones.
-        notes: What the user should know, such as a submodule that is not checked out.
-        latest_link: The link to the latest record, which is not part of the tree; "" for none.
-    """
-
-    root: Path
-    git: bool
+    root: Path  # absolute
+    git: bool  # git listed the files
     files: dict[str, os.stat_result] = field(default_factory=dict)
     links: dict[str, os.stat_result] = field(default_factory=dict)
-    folders: dict[str, os.stat_result] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
-    latest_link: str = ""
+    folders: dict[str, os.stat_result] = field(default_factory=dict)  # also empty ones
+    notes: list[str] = field(default_factory=list)  # such as a submodule that is not checked out
+    latest_link: str = ""  # the link to the latest record, which is not part of the tree
 
     @property
     def size(self) -> int:
@@ -65,10 +59,8 @@ class WorkTree:
 def scan(cwd: Path, exclude: Path | None = None) -> WorkTree:
     """Return the tree that `cwd` belongs to.
 
-    Args:
-        cwd: The current folder.
-        exclude: The record of the run, which is left out, as is the link `latest` beside it;
-            other records ignore themselves.
+    The record of the run is left out (`exclude`), as is the link `latest` beside it; other records
+    ignore themselves.
 
     Raises:
         ConfigError: It cannot be listed.
@@ -82,17 +74,16 @@ def scan(cwd: Path, exclude: Path | None = None) -> WorkTree:
     tree = WorkTree(repo_root or cwd, git=repo_root is not None)
     paths = _list_git_files(tree, "") if tree.git else _walk(tree, "", ())
     own_patterns = _load_patterns(tree.root / IGNORE_FILE)
-    excluded_path = _relative_to(exclude, tree.root)
-    if excluded_path:
-        tree.latest_link = str(PurePosixPath(excluded_path).with_name("latest"))
+    excluded: PurePosixPath | None = None
+    if exclude and exclude.resolve().is_relative_to(tree.root.resolve()):
+        excluded = PurePosixPath(exclude.resolve().relative_to(tree.root.resolve()))
+        tree.latest_link = str(excluded.with_name("latest"))
     for count, path in enumerate(paths):
         if count == MAX_ENTRIES:
             message = f"{tree.root} has more than {MAX_ENTRIES:,} files and folders to push"
             hint = f"leave out what is not code ({' or '.join(ALL_IGNORE_FILES)})"
             raise ConfigError([Problem("deploy", message, hint)])
-        is_excluded = excluded_path is not None and PurePosixPath(path).is_relative_to(
-            excluded_path
-        )
+        is_excluded = excluded is not None and PurePosixPath(path).is_relative_to(excluded)
         is_latest_link = path == tree.latest_link and (tree.root / path).is_symlink()
         if not is_excluded and not is_latest_link:
             _add_path(tree, path, own_patterns)
@@ -148,17 +139,6 @@ def largest(sizes: Mapping[str, int], count: int = 10) -> list[tuple[str, int]]:
     return sorted(chosen, key=lambda entry: (-entry[1], entry[0]))[:count]
 
 
-def _relative_to(path: Path | None, root: Path) -> str | None:
-    if path is None:
-        return None
-    resolved = path.resolve()
-    return (
-        resolved.relative_to(root.resolve()).as_posix()
-        if resolved.is_relative_to(root.resolve())
-        else None
-    )
-
-
 def _add_path(tree: WorkTree, path: str, ignored: GitIgnoreSpec | None) -> None:
     """Add one path that is not ignored, and the folders above it."""
     try:
@@ -176,15 +156,12 @@ def _add_path(tree: WorkTree, path: str, ignored: GitIgnoreSpec | None) -> None:
         parents[parent] = os.lstat(tree.root / parent)
         if not stat.S_ISDIR(parents[parent].st_mode):  # a tracked folder is a link now
             return
-    if stat.S_ISREG(status.st_mode):
-        tree.files[path] = status
-    elif stat.S_ISLNK(status.st_mode):
-        tree.links[path] = status
-    elif stat.S_ISDIR(status.st_mode):
-        tree.folders[path] = status
-    else:
+    kinds = {stat.S_IFREG: tree.files, stat.S_IFLNK: tree.links, stat.S_IFDIR: tree.folders}
+    kind = kinds.get(stat.S_IFMT(status.st_mode))
+    if kind is None:
         tree.notes.append(f"{path} is not a file, folder or link; it is not pushed")
         return
+    kind[path] = status
     tree.folders.update(parents)
 
 
@@ -211,6 +188,7 @@ def _run_git(
         ConfigError: There is no git, or it fails.
     """
     hint = "cluster.project=PATH runs code that is on the hosts already"
+    env = {name: value for name, value in os.environ.items() if name not in GIT_HOOK_VARIABLES}
     try:
         result = subprocess.run(  # noqa: S603
             ["git", "-C", str(folder), *args],
@@ -219,7 +197,7 @@ def _run_git(
             capture_output=True,
             timeout=GIT_TIMEOUT_S,
             check=False,
-            env={**_env_without_git(), "LC_ALL": "C", "GIT_OPTIONAL_LOCKS": "0"},
+            env={**env, "LC_ALL": "C", "GIT_OPTIONAL_LOCKS": "0"},
         )
     except FileNotFoundError as error:
         message = f"{folder} is a git work tree, and there is no git on PATH to list its files"
@@ -231,12 +209,6 @@ def _run_git(
         stderr = os.fsdecode(result.stderr).strip()
         raise ConfigError([Problem("deploy", f"git {args[0]} in {folder} failed", stderr)])
     return os.fsdecode(result.stdout)
-
-
-def _env_without_git() -> dict[str, str]:
-    """Return the environment without the variables git sets for its hooks."""
-    git_vars = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX", "GIT_COMMON_DIR")
-    return {name: value for name, value in os.environ.items() if name not in git_vars}
 
 
 def _list_git_files(tree: WorkTree, prefix: str) -> Iterator[str]:
@@ -261,10 +233,9 @@ def _list_git_files(tree: WorkTree, prefix: str) -> Iterator[str]:
         if (root / path / ".git").exists():
             yield from _list_git_files(tree, f"{prefix}{path}/")
         else:
-            tree.notes.append(
-                f"the submodule {prefix}{path} is not checked out and is pushed as an empty folder "
-                "(git submodule update --init)"
-            )
+            message = "is not checked out and is pushed as an empty folder"
+            remedy = "git submodule update --init"
+            tree.notes.append(f"the submodule {prefix}{path} {message} ({remedy})")
     yield from (prefix + path for path in _unlisted_folders(root, listed, set(nested)))
 
 
@@ -273,10 +244,8 @@ def _without_environments(untracked: Iterable[str]) -> Iterator[str]:
     paths = [path for path in untracked if path]
     environments = {path.rpartition("/")[0] for path in paths if path.endswith("/pyvenv.cfg")}
     for path in paths:
-        parents = [str(parent) for parent in PurePosixPath(path).parents]
-        if not environments.intersection(parents) and not set(IGNORED_FOLDERS).intersection(
-            path.split("/")
-        ):
+        is_ignored = not set(IGNORED_FOLDERS).isdisjoint(path.split("/"))
+        if not is_ignored and environments.isdisjoint(map(str, PurePosixPath(path).parents)):
             yield path
 
 
@@ -338,15 +307,12 @@ def _walk(
     for entry in entries:
         path = f"{folder}/{entry.name}" if folder else entry.name
         is_folder = entry.is_dir(follow_symlinks=False)
-        if (is_folder and entry.name in IGNORED_FOLDERS) or _is_ignored(
-            f"{path}/" if is_folder else path, specs
-        ):
+        if is_folder and (entry.name in IGNORED_FOLDERS or _ignores_itself(tree.root / path)):
             continue
-        if is_folder and _ignores_itself(tree.root / path):
-            continue
-        yield path
-        if is_folder:
-            yield from _walk(tree, path, specs)
+        if not _is_ignored(f"{path}/" if is_folder else path, specs):
+            yield path
+            if is_folder:
+                yield from _walk(tree, path, specs)
 
 
 def _is_ignored(path: str, specs: tuple[tuple[str, GitIgnoreSpec], ...]) -> bool:

@@ -24,17 +24,10 @@ READ_AHEAD = 32
 class RankDiscovery(WaitLoop):
     """The ranks each node of a run has, or had, read from its events."""
 
-    def __init__(self, sessions: Mapping[str, HostSession], inbox: Inbox, lost_s: float) -> None:
-        super().__init__(sessions, inbox, lost_s)
+    def ranks_by_node(self, node_plans: Sequence[NodePlan]) -> dict[str, tuple[int, ...]]:
+        """Return the ranks that were started on each node that answers."""
         self._events: dict[str, LogFile] = {}
         self._text: dict[str, bytes] = {}
-
-    def ranks_by_node(self, node_plans: Sequence[NodePlan]) -> dict[str, tuple[int, ...]]:
-        """Return the ranks that were started on each node that answers.
-
-        Raises:
-            Interrupted: By a signal.
-        """
         connected = [each for each in node_plans if each.node in self.sessions]
         for node_plan in connected:
             name = node_plan.node
@@ -84,18 +77,10 @@ class _RankLog:
 
 
 class LogDump(WaitLoop):
-    """The logs of some ranks.
+    """The logs of some ranks, each from `start_at` (see `LogFile.request`).
 
-    Args:
-        sessions: The hosts that answer, by node.
-        inbox: Where all sessions put what they receive.
-        lost_s: How long a host may be silent.
-        show: Takes (node, rank, stream, bytes), rank after rank, in order per file.
-        start_at: Where each log begins, as for `LogFile.request`.
-        is_full: Returns whether `show` can take no more for now.
-
-    Attributes:
-        problems: Why the logs of a node are missing or incomplete.
+    `sink` takes (node, rank, stream, bytes), rank after rank, in order per file; `is_full` returns
+    whether it can take no more for now.
     """
 
     def __init__(
@@ -103,22 +88,18 @@ class LogDump(WaitLoop):
         sessions: Mapping[str, HostSession],
         inbox: Inbox,
         lost_s: float,
-        show: Callable[[str, int, str, bytes], None],
+        sink: Callable[[str, int, str, bytes], None],
         start_at: Mapping[str, float],
         is_full: Callable[[], bool],
     ) -> None:
         super().__init__(sessions, inbox, lost_s)
-        self._show, self._start_at, self._is_full = show, start_at, is_full
+        self._sink, self._start_at, self._is_full = sink, start_at, is_full
         self._logs: list[_RankLog] = []
         self._requests: dict[tuple[str, int], _RankLog] = {}
-        self.problems: dict[str, Problem] = {}
+        self.problems: dict[str, Problem] = {}  # why the logs of a node are missing or incomplete
 
     def run(self, node_plans: Sequence[NodePlan], ranks: Sequence[int]) -> None:
-        """Show all that these ranks have written until now.
-
-        Raises:
-            Interrupted: By a signal.
-        """
+        """Show all that these ranks have written until now; raise Interrupted by a signal."""
         for node_plan in node_plans:
             node_ranks = [rank for rank in node_plan.ranks if rank in ranks]
             session = self.sessions.get(node_plan.node)
@@ -139,7 +120,7 @@ class LogDump(WaitLoop):
             log = self._logs[0]
             chunk, log.buffered = log.buffered, b""
             if chunk:
-                self._show(log.node, log.rank, log.file.stream, chunk)
+                self._sink(log.node, log.rank, log.file.stream, chunk)
             if not log.file.is_complete:
                 if not log.is_requested and not self._is_full():
                     self._request(log)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from runner.control.rpc.session import HostSession, Inbox
 from runner.control.rpc.wait import WaitLoop
 from runner.core.errors import NotReady, Problem
 from runner.core.protocol.frames import Frame
@@ -16,35 +15,13 @@ RETRY_HINT = "the other hosts did as asked; repeat the command when this one is 
 
 
 class Broadcast(WaitLoop):
-    """A request to every host, which carries the host's own name as `node`.
-
-    Args:
-        sessions: The hosts, by node.
-        inbox: Where all sessions put what they receive.
-        lost_s: How long a host may be silent.
-        show: Takes (node, state in a few words) whenever that changes.
-    """
-
-    def __init__(
-        self,
-        sessions: Mapping[str, HostSession],
-        inbox: Inbox,
-        lost_s: float,
-        show: Callable[[str, str], None],
-    ) -> None:
-        super().__init__(sessions, inbox, lost_s)
-        self._show = show
-        self._replies: dict[str, dict[str, Any]] = {}
-        self._problems: dict[str, Problem] = {}
-        self._action = self._reply_kind = ""
-        self._timeout_s = self._deadline = math.inf
+    """A request to every host, which carries the host's own name as `node`."""
 
     def all(self, kind: str, data: Mapping[str, Any], reply_kind: str) -> dict[str, dict[str, Any]]:
-        """Send a request of `kind`; return the replies of kind `reply_kind`, by node.
+        """Return the replies of kind `reply_kind` to a request of `kind`, by node.
 
         Raises:
             NotReady: With the problem of every host that did not reply; the others did as asked.
-            Interrupted: By a signal.
         """
         replies, problems = self.collect(kind, data, reply_kind)
         if problems:
@@ -54,13 +31,12 @@ class Broadcast(WaitLoop):
     def collect(
         self, kind: str, data: Mapping[str, Any], reply_kind: str, timeout_s: float = math.inf
     ) -> tuple[dict[str, dict[str, Any]], dict[str, Problem]]:
-        """Send a request of `kind`; return the replies, and the problem of every other host.
+        """Return the replies to a request of `kind`, and the problem of every other host.
 
         The payload of a reply is its entry `payload`. A host has `timeout_s` to reply.
-
-        Raises:
-            Interrupted: By a signal.
         """
+        self._replies: dict[str, dict[str, Any]] = {}
+        self._problems: dict[str, Problem] = {}
         self._action, self._reply_kind = kind.replace("_", " "), reply_kind
         self._timeout_s, self._deadline = timeout_s, time.monotonic() + timeout_s
         for name, session in self.sessions.items():
@@ -71,10 +47,6 @@ class Broadcast(WaitLoop):
 
     def _pending(self) -> set[str]:
         return self.sessions.keys() - self._replies.keys() - self._problems.keys()
-
-    def _deadline_of(self, name: str) -> float:
-        del name
-        return self._deadline
 
     def _on_frame(self, name: str, frame: Frame) -> None:
         if frame.kind == self._reply_kind:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import queue
 import threading
@@ -30,23 +31,20 @@ BUG_HINT = "this is a bug of the runner"
 
 
 class CollectedFacts(NamedTuple):
-    """The facts of the nodes that can take part, and the problems of the others.
+    """The facts of the nodes that can take part, and the problems of the others."""
 
-    Attributes:
-        facts: The facts of every node that takes part.
-        missing: The problem of each node that was to take part and cannot.
-        spares: The facts of the spare nodes that can be used.
-        spare_problems: The problems of the other spare nodes.
-    """
-
-    facts: dict[str, Facts]
-    missing: dict[str, Problem]
-    spares: dict[str, Facts]
-    spare_problems: list[Problem]
+    facts: dict[str, Facts]  # of every node that takes part
+    missing: dict[str, Problem]  # of each node that was to take part and cannot
+    spares: dict[str, Facts]  # of the spare nodes that can be used
+    spare_problems: list[Problem]  # of the other spare nodes
 
 
 class FactsCollector(WaitLoop):
-    """Connects to every node at once and collects their facts."""
+    """Connects to every node at once and collects their facts.
+
+    `request` returns what to ask a node; it is called from threads, and may block. Of the
+    `open_sessions` from before, those that are still open are used.
+    """
 
     interrupted_message = "interrupted; nothing was started"
 
@@ -59,25 +57,14 @@ class FactsCollector(WaitLoop):
         show: Callable[[str, str], None],
         open_sessions: Mapping[str, HostSession] = MappingProxyType({}),
     ) -> None:
-        """Prepare the collection.
-
-        Args:
-            spec: The nodes, and how they are reached.
-            connector: What opens the connections.
-            inbox: Where all sessions put what they receive.
-            request: Returns what to ask a node; called from threads, and may block.
-            show: Takes (node, state in a few words) whenever that changes.
-            open_sessions: Sessions from before; those that are still open are used.
-        """
         self.sessions: dict[str, HostSession] = {}
-        super().__init__(self.sessions, inbox)
-        self._spec, self._connector, self._request, self._show = spec, connector, request, show
+        super().__init__(self.sessions, inbox, show=show)
+        self._spec, self._connector, self._request = spec, connector, request
         self._open_sessions = {n: each for n, each in open_sessions.items() if not each.closed}
         self._problems: dict[str, Problem] = {}
         self._facts: dict[str, Facts] = {}
         self._deadlines: dict[str, float] = {}
         self._request_ids: dict[str, int] = {}
-        self._banners: dict[str, bytes] = {}
 
     def at_least(
         self,
@@ -87,13 +74,10 @@ class FactsCollector(WaitLoop):
     ) -> CollectedFacts:
         """Return the facts of the nodes that can take part, and the problems of the others.
 
-        Args:
-            minimum: How many nodes are enough.
-            validate: Returns the problems that a node's facts show.
-            spares: Nodes of the spec that are not needed for now.
+        `validate` returns the problems that a node's facts show.
 
         Raises:
-            NotReady: There are fewer, or the master is not among them; with every problem of every
+            NotReady: Fewer than `minimum` can, or the master cannot; with every problem of every
                 node that is no spare.
             Interrupted: By a signal.
         """
@@ -128,7 +112,8 @@ class FactsCollector(WaitLoop):
         self.wait()
         for name in self._facts.keys() - self._problems.keys():
             if self.sessions[name].closed:
-                self._fail(name, "the connection to it broke after it had reported its facts")
+                message = "the connection to it broke after it had reported its facts"
+                self._fail(name, Problem(name, message))
         return self._facts, self._problems
 
     def _connect_all(self) -> None:
@@ -137,12 +122,9 @@ class FactsCollector(WaitLoop):
             todo.put(node)
 
         def work() -> None:
-            while True:
-                try:
-                    node = todo.get_nowait()
-                except queue.Empty:
-                    return
-                self._connect(node)
+            with contextlib.suppress(queue.Empty):
+                while True:
+                    self._connect(todo.get_nowait())
 
         for _ in range(min(MAX_CONCURRENT_LOGINS, len(self._spec.nodes))):
             threading.Thread(target=work, daemon=True, name="connect").start()
@@ -153,31 +135,28 @@ class FactsCollector(WaitLoop):
         try:
             session = self._open_sessions.get(name) or self._connector.open(node, self.inbox)
         except NotReady as error:
-            self._add_problem(name, error.problems[0], "not reached")
+            self._fail(name, error.problems[0], "not reached")
             return
         except Exception as error:  # noqa: BLE001 (an error in this thread must not hang the wait)
             message = f"could not be reached: {type(error).__name__}: {error}"
-            self._fail(name, message, BUG_HINT)
+            self._fail(name, Problem(name, message, BUG_HINT))
             return
         self.sessions[name] = session  # pinged from now on
         try:
             request = self._request(node)
         except RunnerError as error:  # of this machine, such as a file that cannot be read
-            self._add_problem(name, error.problems[0], "failed")
+            self._fail(name, error.problems[0])
             return
         except Exception as error:  # noqa: BLE001 (as above)
             message = f"could not be prepared: {type(error).__name__}: {error}"
-            self._add_problem(name, Problem("deploy", message, BUG_HINT), "failed")
+            self._fail(name, Problem("deploy", message, BUG_HINT))
             return
         session.request("ping")
         self._request_ids[name] = session.request("facts", {"request": encode(request)})
         setup_s = request.setup_timeout_s if request.setup else 0.0
         self._deadlines[name] = time.monotonic() + BOOT_TIMEOUT_S + request.tool_timeout_s + setup_s
 
-    def _fail(self, name: str, message: str, hint: str = "") -> None:
-        self._add_problem(name, Problem(name, message, hint), "failed")
-
-    def _add_problem(self, name: str, problem: Problem, state: str) -> None:
+    def _fail(self, name: str, problem: Problem, state: str = "failed") -> None:
         self._problems[name] = problem
         self._show(name, state)
 
@@ -188,29 +167,23 @@ class FactsCollector(WaitLoop):
     def _deadline_of(self, name: str) -> float:
         return self._deadlines.get(name, math.inf)
 
-    def _dispatch(self, session: HostSession | None, frame: Frame) -> None:
-        if session is not None and frame.kind == "closed":  # perhaps before `open` returned it
-            self._banners[session.node.name] = session.banner
-        super()._dispatch(session, frame)
-
     def _on_frame(self, name: str, frame: Frame) -> None:
+        is_ours = self._request_ids.get(name) in (None, frame.data.get("id"))
         if frame.kind == "facts":
             self._show(name, "ready")
             self._facts[name] = replace(decode(Facts, frame.data["facts"]), node=name)
-        elif frame.kind == "refused" and self._request_ids.get(name) in (
-            None,
-            frame.data.get("id"),
-        ):
-            self._fail(name, f"could not report its facts: {frame.data['reason']}")
+        elif frame.kind == "refused" and is_ours:
+            message = f"could not report its facts: {frame.data['reason']}"
+            self._fail(name, Problem(name, message))
 
-    def _on_closed(self, name: str, reason: str) -> None:
-        self._on_lost(name, reason)
+    def _on_closed(self, session: HostSession, reason: str) -> None:
+        name = session.node.name  # perhaps before `open` returned its session
+        self._fail(name, boot_problem(self._spec, name, session.banner, reason))
 
     def _on_lost(self, name: str, reason: str) -> None:
-        session = self.sessions.get(name)
-        banner = session.banner if session else self._banners.get(name, b"")
-        self._add_problem(name, boot_problem(self._spec, name, banner, reason), "failed")
+        self._on_closed(self.sessions[name], reason)
 
     def _on_late(self, name: str) -> None:
         banner = self.sessions[name].banner.decode(errors="replace").strip()
-        self._fail(name, "reached, but it did not report its facts in time", banner[-500:])
+        message = "reached, but it did not report its facts in time"
+        self._fail(name, Problem(name, message, banner[-500:]))

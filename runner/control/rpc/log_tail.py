@@ -21,21 +21,12 @@ from runner.core.protocol.remote_files import CHUNK
 
 @dataclass
 class LogFile:
-    """One file of one node in one attempt.
+    """One file of one node in one attempt, read one chunk at a time."""
 
-    Attributes:
-        source: The rank or program it belongs to, or "events".
-        stream: out, err, or "" for events.
-        attempt: The attempt.
-        offset: Where the next chunk begins.
-        is_started: Whether a first chunk came.
-        is_complete: Whether all of it came.
-    """
-
-    source: str
-    stream: str
+    source: str  # the rank or program it belongs to, or "events"
+    stream: str  # out, err, or "" for events
     attempt: int
-    offset: int = 0
+    offset: int = 0  # where the next chunk begins
     is_started: bool = False
     is_complete: bool = False
 
@@ -48,10 +39,8 @@ class LogFile:
     ) -> int:
         """Request the next chunk; return the request's id.
 
-        Args:
-            session: The node.
-            start_at: Where to begin: `tail` lines before the end, or `since` that many seconds.
-            wait: Whether the host waits for more at the end of a file that may still grow.
+        A file begins at `start_at`: `tail` lines before its end, or `since` that many seconds.
+        With `wait` the host waits for more at the end of a file that may still grow.
         """
         source = {"source": self.source, "stream": self.stream, "attempt": self.attempt}
         options = {**({} if wait else {"wait": False}), **({} if self.is_started else start_at)}
@@ -66,14 +55,9 @@ class LogFile:
 class LogTailer:
     """The events and logs of one node in one attempt.
 
-    Args:
-        node_plan: The node's part of the plan.
-        sink: Takes (source, stream, offset, bytes) of the logs, in order per file.
-        logs: Whether to read the logs too, or the events only.
-        start_at: Where logs begin: `tail` lines before their end, or `since` that many seconds ago;
-            empty for the first byte.
-        ranks: The ranks whose logs are wanted; None for all logs. Ranks that torch assigns are
-            discovered from the events.
+    `sink` takes (source, stream, offset, bytes) of the logs, in order per file. `start_at` is that
+    of `LogFile.request`. With `ranks`, only their logs are read; ranks that torch assigns are
+    discovered from the events.
     """
 
     def __init__(
@@ -92,13 +76,9 @@ class LogTailer:
         self._logs, self._ranks = logs, ranks
         chosen_ranks = [rank for rank in node_plan.ranks if self._is_wanted(rank)]
         sources = [*([PROGRAM_LOG] if ranks is None else []), *map(rank_source, chosen_ranks)]
-        log_streams = list(itertools.product(sources, STREAMS))
-        if ranks is None:
-            log_streams.append((STACKS_LOG, "out"))
-        self._files = [
-            self._events,
-            *(LogFile(*pair, self._attempt) for pair in log_streams if logs),
-        ]
+        log_streams = [*itertools.product(sources, STREAMS)] if logs else []
+        log_streams += [(STACKS_LOG, "out")] if logs and ranks is None else []
+        self._files = [self._events, *(LogFile(*pair, self._attempt) for pair in log_streams)]
         self._pending_reads: dict[int, LogFile] = {}
         self._held_back: list[LogFile] = []
         self._partial_line = b""
@@ -126,15 +106,9 @@ class LogTailer:
         eof: bool,
         hold_back: bool,
     ) -> Iterator[Event]:
-        """Take the reply to a read; yield the events in it.
+        """Take the reply to a read, a chunk at `offset`; yield the events in it.
 
-        Args:
-            session: Where to request the next chunk.
-            request_id: The id of the read.
-            offset: Where in the file the chunk begins.
-            chunk: The bytes.
-            eof: Whether the file is complete with them.
-            hold_back: Whether to request more logs only at `resume_held_back`.
+        The next one is requested over `session`; with `hold_back` only at `resume_held_back`.
         """
         file = self._pending_reads.pop(request_id, None)
         if file is None:

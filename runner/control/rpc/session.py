@@ -38,27 +38,17 @@ Inbox = queue.SimpleQueue[tuple["HostSession | None", Frame]]
 
 
 class HostSession:
-    """One connection to one node: a thread reads, a thread writes; it has no state of a run.
-
-    Attributes:
-        node: The node.
-        last_heard: When anything was received last (monotonic).
-        last_sent: When it last accepted so many bytes that the other side must be reading.
-        unsent: Bytes queued and not sent yet.
-        banner: What was received before the first frame.
-        handshake_done: Whether the agent runs at the other end.
-        closed_locally: Whether this side closed it.
-    """
+    """One connection to one node: a thread reads, a thread writes; it has no state of a run."""
 
     def __init__(self, node: Node, channel: Channel, inbox: Inbox) -> None:
         self.node = node
-        self.last_heard = self.last_sent = time.monotonic()
-        self.unsent = 0
-        self.banner = b""
-        self.handshake_done = False
+        self.last_heard = time.monotonic()
+        self.last_sent = self.last_heard  # so many bytes that the other side must be reading
+        self.unsent = 0  # bytes
+        self.banner = b""  # what was received before the first frame
+        self.handshake_done = False  # the agent runs at the other end
         self.closed_locally = False
-        self._channel = channel
-        self._inbox = inbox
+        self._channel, self._inbox = channel, inbox
         self._outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._ids = itertools.count(1)
@@ -67,27 +57,20 @@ class HostSession:
         for work in (self._read, self._write):
             threading.Thread(target=work, daemon=True, name=f"{work.__name__} {node.name}").start()
 
-    def send_raw(self, data: bytes) -> None:
-        """Queue bytes that are not a frame (standard input of the boot code)."""
-        self._enqueue(data)
-
     def request(self, kind: str, data: dict[str, Any] | None = None, payload: bytes = b"") -> int:
         """Queue a request; return the id that its reply will carry."""
         request_id = next(self._ids)
         if kind == "ping":
             self._clock.on_ping(request_id)
-        self._enqueue(Frame(kind, {"id": request_id, **(data or {})}, payload).pack())
+        self.send(Frame(kind, {"id": request_id, **(data or {})}, payload).pack())
         return request_id
 
-    def send_shared(self, header: bytes, payload: bytes) -> None:
-        """Queue a packed frame in two parts, so that many sessions can share one payload."""
-        self._enqueue(header)
-        self._enqueue(payload)
-
-    def _enqueue(self, data: bytes) -> None:
-        with self._lock:
-            self.unsent += len(data)
-        self._outbox.put(data)
+    def send(self, *parts: bytes) -> None:
+        """Queue bytes, such as a packed frame in two parts, so that sessions share the payload."""
+        for data in parts:
+            with self._lock:
+                self.unsent += len(data)
+            self._outbox.put(data)
 
     def to_controller_clock(self, mono: float, wall: float) -> float:
         """Convert a time on the host's two clocks to this machine's monotonic clock."""
@@ -220,22 +203,22 @@ class Connector:
         self._lock = threading.Lock()
 
     def open(self, node: Node, inbox: Inbox) -> HostSession:
-        """Connect to `node` and boot our agent there.
-
-        Raises:
-            NotReady: It cannot be reached.
-        """
+        """Connect to `node` and boot our agent there; raise NotReady if it cannot be reached."""
         command = bootstrap.boot_command(self.spec.host_python, self.spec.run_id, node.name)
         code = bootstrap.host_code()  # before the session reads: making it may take a while
         session = HostSession(node, self.transport(node.transport).open(node, command), inbox)
-        session.send_raw(code)
+        session.send(code)
         return session
 
     def transport(self, kind: str) -> Transport:
         """Return the transport of that kind."""
         with self._lock:
-            if kind not in self._transports:
-                self._transports[kind] = self._make_transport(kind)
+            if kind not in self._transports and kind == "local":
+                self._transports[kind] = LocalTransport()
+            elif kind not in self._transports:
+                from runner.transport.ssh.transport import SshTransport
+
+                self._transports[kind] = SshTransport(self.spec.ssh, on_note=self._on_note)
             return self._transports[kind]
 
     def close(self) -> None:
@@ -243,10 +226,3 @@ class Connector:
         with self._lock:
             for transport in self._transports.values():
                 transport.close()
-
-    def _make_transport(self, kind: str) -> Transport:
-        if kind == "local":
-            return LocalTransport()
-        from runner.transport.ssh.transport import SshTransport
-
-        return SshTransport(self.spec.ssh, on_note=self._on_note)

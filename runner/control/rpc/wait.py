@@ -6,7 +6,7 @@ import contextlib
 import math
 import queue
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from runner.control.rpc.session import HostSession, Inbox
 from runner.core.errors import Interrupted
@@ -20,19 +20,21 @@ class WaitLoop:
     """An exchange with many hosts; a subclass names those it waits for and takes their frames.
 
     Every connected host is pinged, finished or not: an agent stops a run it has lost touch with.
-
-    Attributes:
-        sessions: The hosts, by node; more may be added while waiting.
-        inbox: Where all sessions put what they receive.
-        lost_s: How long a host that is waited for may be silent.
+    Sessions may be added while waiting; a host that is waited for may be silent for `lost_s`.
+    `show` takes (node, state in a few words) whenever that changes.
     """
 
     interrupted_message = "interrupted"
+    _deadline = math.inf
 
     def __init__(
-        self, sessions: Mapping[str, HostSession], inbox: Inbox, lost_s: float = math.inf
+        self,
+        sessions: Mapping[str, HostSession],
+        inbox: Inbox,
+        lost_s: float = math.inf,
+        show: Callable[[str, str], None] = lambda *_: None,
     ) -> None:
-        self.sessions, self.inbox, self.lost_s = sessions, inbox, lost_s
+        self.sessions, self.inbox, self.lost_s, self._show = sessions, inbox, lost_s, show
 
     def _pending(self) -> Collection[str]:
         """Return the nodes that are still waited for."""
@@ -49,14 +51,14 @@ class WaitLoop:
     def _deadline_of(self, name: str) -> float:
         """Return when (monotonic) to stop waiting for a node."""
         del name
-        return math.inf
+        return self._deadline
 
     def _on_frame(self, name: str, frame: Frame) -> None:
         """Take a frame of a pending node."""
 
-    def _on_closed(self, name: str, reason: str) -> None:
+    def _on_closed(self, session: HostSession, reason: str) -> None:
         """Handle the end of the connection to a pending node."""
-        self._on_lost(name, f"the connection to it broke: {reason}")
+        self._on_lost(session.node.name, f"the connection to it broke: {reason}")
 
     def _on_late(self, name: str) -> None:
         """Handle a pending node whose deadline has passed."""
@@ -109,7 +111,7 @@ class WaitLoop:
         elif name not in self._pending() or not self._is_current(session):
             return
         elif frame.kind == "closed":
-            self._on_closed(name, str(frame.data["reason"]))
+            self._on_closed(session, str(frame.data["reason"]))
         else:
             self._on_frame(name, frame)
 
@@ -122,8 +124,8 @@ class WaitLoop:
         for name in list(self._pending()):
             session = self.sessions.get(name)
             if session is None:
-                continue
-            if session.idle_s > self.lost_s:
+                pass
+            elif session.idle_s > self.lost_s:
                 self._on_lost(name, f"nothing was heard from it for {session.idle_s:.0f} s")
             elif session.closed and self.inbox.empty():
                 self._on_lost(name, "the connection to it is gone")

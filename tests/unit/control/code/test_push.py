@@ -74,9 +74,10 @@ class Host(HostSession):
         self._coming.append((Frame(kind, {"id": len(self.asked), **(data or {})}, payload), 0))
         return len(self.asked)
 
-    def send_shared(self, head: bytes, payload: bytes) -> None:
+    def send(self, *parts: bytes) -> None:
         """Queue a piece, or the offer."""
-        (frame,) = FrameDecoder().feed(head + payload)
+        (frame,) = FrameDecoder().feed(b"".join(parts))
+        payload = parts[-1]
         if frame.kind != "chunk":
             self.asked.append(frame.kind)
             self._coming.append((frame, 0))
@@ -284,13 +285,13 @@ def test_host_that_takes_nothing_is_given_up(push: Push, monkeypatch: pytest.Mon
     monkeypatch.setattr(code_push, "CHUNK", 20)
     dead, other = push.host("dead"), push.host("other")
     dead.deaf = True
-    taken = dead.send_shared
+    taken = dead.send
 
     def last_words(head: bytes, payload: bytes) -> None:
         dead.last_heard = dead.last_sent = time.monotonic() - 16
         taken(head, payload)
 
-    monkeypatch.setattr(dead, "send_shared", last_words)
+    monkeypatch.setattr(dead, "send", last_words)
 
     assert push.problems() == ["dead: nothing was heard from it for 16 s"]
     assert dead.closed

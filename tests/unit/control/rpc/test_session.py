@@ -147,7 +147,7 @@ def test_closing_twice_reports_once(wire: Wire) -> None:
 
 def test_requests_go_out_in_order_with_their_ids(wire: Wire) -> None:
     """Raw bytes first, then frames; each request has an id of its own."""
-    wire.session.send_raw(b"boot code")
+    wire.session.send(b"boot code")
     numbers = [
         wire.session.request("facts", {"request": {}}),
         wire.session.request("start", {"order": {}}, b"tasks"),
@@ -278,7 +278,7 @@ def test_only_what_somebody_must_have_taken_ends_a_silence(wire: Wire) -> None:
         wire.session.request("ping")
         wire.sent()
     assert wire.session.idle_s >= 100
-    wire.session.send_raw(bytes(session.SEND_SLICE + 1))
+    wire.session.send(bytes(session.SEND_SLICE + 1))
     wire.channel.sent.get(timeout=PATIENCE_S)
     wire.channel.sent.get(timeout=PATIENCE_S)
     assert wire.session.idle_s < 50
