@@ -8,8 +8,7 @@ from ipaddress import ip_address, ip_interface
 
 from runner.checks.base import CheckContext, check, error, most_common, ok, warning
 from runner.core.errors import NotReady
-from runner.core.model.endpoint import Endpoint
-from runner.core.model.facts import Facts
+from runner.core.model.facts import Endpoint, Facts
 from runner.core.model.finding import Finding, Level
 from runner.core.model.network_probe import NameResults, NetworkProbe
 from runner.core.planning.addresses import peer_endpoints

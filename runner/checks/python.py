@@ -10,8 +10,8 @@ from runner.checks.base import CheckContext, check, error, most_common, ok, warn
 from runner.core import shell
 from runner.core.model.facts import Facts, Interpreter
 from runner.core.model.finding import Finding, Level
-from runner.core.model.packages import NCCL_PACKAGES, Certainty, PackageRequirement
-from runner.core.planning.readiness import needs_python, without_torch
+from runner.core.model.packages import Certainty, PackageRequirement
+from runner.core.planning.readiness import NCCL_PACKAGES, needs_python, without_torch
 
 MAX_INLINE = 6
 """With more packages than this, a command reads them from the file."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from runner.checks.base import CheckContext, check, error, ok
-from runner.core.model.etcd import CLIENT_PACKAGE
 from runner.core.model.facts import Facts, Interpreter
 from runner.core.model.finding import Finding
 from runner.core.model.spec import Node
+from runner.core.planning.readiness import CLIENT_PACKAGE
 
 INSTALL_HINT = "install it there: {python} -m pip install python-etcd"
 NO_V2_HINT = (

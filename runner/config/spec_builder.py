@@ -15,8 +15,7 @@ from runner.config.rendezvous import read_relaunch, read_rendezvous, read_torchr
 from runner.config.validation import SpecInputs, Validator, join_or, scalar_text
 from runner.core.errors import ConfigError, Problem
 from runner.core.model.launch_request import DryRun
-from runner.core.model.spec import Deploy, Node, Spec, Ssh, Task
-from runner.core.secret import Secret
+from runner.core.model.spec import Deploy, Node, Secret, Spec, Ssh, Task
 
 PROGRAM_KEYS = ("module", "script", "command")
 BACKENDS = ("auto", "nccl", "gloo")

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from runner.core.model.etcd import SIDECAR_NAME, EtcdFacts
-from runner.core.model.facts import ASSUMED, Facts, Gpu, Interpreter
+from runner.core.model.facts import ASSUMED, SIDECAR_NAME, EtcdFacts, Facts, Gpu, Interpreter
 from runner.core.model.spec import Node, Spec
 
 ASSUMED_PORT = 29500

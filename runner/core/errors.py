@@ -14,20 +14,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Sequence
 
+SIGNAL_EXIT_BASE = 128
+"""Exit codes above this one are those of signals."""
+
 
 @dataclass(frozen=True)
 class Problem:
-    """One problem: where it is, and what to do about it.
+    """One problem: where it is, and what to do about it."""
 
-    Attributes:
-        subject: The node or the config key concerned.
-        message: One sentence: what was found, and what would be legal.
-        hint: The next command to type or key to set; may have several lines.
-    """
-
-    subject: str
-    message: str
-    hint: str = ""
+    subject: str  # the node or the config key concerned
+    message: str  # one sentence: what was found, and what would be legal
+    hint: str = ""  # the next command to type or key to set; may have several lines
 
     def __str__(self) -> str:
         lines = [f"{self.subject}: {self.message}" if self.subject else self.message]

@@ -9,46 +9,47 @@ from __future__ import annotations
 import enum
 from typing import Optional
 
-from runner.core.local_pause import LocalPauseDetector
+PAUSE_S = 1.0
+"""A process that did not check for this long was suspended, got no CPU, or waited for a disk."""
+
+NEVER = float("inf")
 
 
 class Liveness(enum.Enum):
     """What the silence of a peer means."""
 
     ALIVE = "alive"
-    SUSPECTED = "suspected"
-    """Heartbeats are missing; a new connection is worth a try."""
+    SUSPECTED = "suspected"  # heartbeats are missing: a new connection is worth a try
     LOST = "lost"
 
 
 class FailureDetector:
-    """Judges peers by their silence.
+    """Judges peers that are silent for longer than `suspect_s` and `lost_s` seconds.
 
-    Args:
-        lost_s: A peer that is silent for longer is lost.
-        suspect_s: A peer that is silent for longer is suspected; None for never.
-
-    Attributes:
-        suspect_s: A peer that is silent for longer is suspected.
-        may_judge: Whether the last check came soon enough after the one before. After a pause of
-            our own, messages that arrived meanwhile are read first.
+    After a pause of our own, messages that arrived meanwhile are read first: nobody is judged.
     """
 
-    def __init__(self, lost_s: float, suspect_s: Optional[float] = None) -> None:
-        self.may_judge = True
-        self._lost_s = lost_s
-        self.suspect_s = float("inf") if suspect_s is None else suspect_s
-        self._pauses = LocalPauseDetector()
+    def __init__(self, lost_s: float = NEVER, suspect_s: float = NEVER) -> None:
+        self.suspect_s, self._lost_s = suspect_s, lost_s
+        self._may_judge = True
+        self._last_check = NEVER
+        self._judge_from = 0.0
 
     def check(self, now: float) -> bool:
-        """Note that peers are checked at `now`; return whether they may be judged."""
-        self.may_judge = self._pauses.may_judge(now)
-        return self.may_judge
+        """Note that peers are checked at monotonic time `now`; return whether they may be judged.
+
+        To be called often: a long time since the last call is a pause.
+        """
+        if now > self._last_check + PAUSE_S:
+            self._judge_from = now + PAUSE_S
+        self._last_check = now
+        self._may_judge = now >= self._judge_from
+        return self._may_judge
 
     def judge(self, silence_s: float, lost_s: Optional[float] = None) -> Liveness:
         """Return what `silence_s` seconds without a message mean; `lost_s` overrides the limit."""
-        if self.may_judge and silence_s > (self._lost_s if lost_s is None else lost_s):
+        if self._may_judge and silence_s > (self._lost_s if lost_s is None else lost_s):
             return Liveness.LOST
-        if self.may_judge and silence_s > self.suspect_s:
+        if self._may_judge and silence_s > self.suspect_s:
             return Liveness.SUSPECTED
         return Liveness.ALIVE

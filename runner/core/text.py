@@ -1,8 +1,9 @@
-"""Text for people: counts, lists, ranges and sizes in words, and untrusted text made printable."""
+"""Text for people: counts, lists, sizes and exits in words, and untrusted text made printable."""
 
 from __future__ import annotations
 
-from typing import List, Sequence
+import signal
+from typing import List, Optional, Sequence
 
 
 def printable(text: str) -> str:
@@ -63,3 +64,13 @@ def format_ranges(numbers: Sequence[int], noun: str = "rank") -> str:
 def bracket_ipv6(addr: str) -> str:
     """Return an address in the form that a port can follow."""
     return f"[{addr}]" if ":" in addr else addr
+
+
+def describe_exit(code: Optional[int], signum: Optional[int]) -> str:
+    """Return how a process ended: "exited with 3", "was killed by SIGKILL"."""
+    if signum:
+        try:
+            return f"was killed by {signal.Signals(signum).name}"
+        except ValueError:
+            return f"was killed by signal {signum}"
+    return "ended unseen" if code is None else f"exited with {code}"

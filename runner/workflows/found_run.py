@@ -5,9 +5,9 @@ from __future__ import annotations
 from runner.control.attempt.monitor import AttemptMonitor
 from runner.control.attempt.observer import RunObserver
 from runner.control.record.run_store import RunStore
+from runner.core.errors import SIGNAL_EXIT_BASE
 from runner.core.model.launch_request import LaunchRequest
 from runner.core.model.run_info import current_hosts
-from runner.core.outcome.exits import SIGNAL_EXIT_BASE
 from runner.core.outcome.verdict import Verdict, fold_events
 from runner.workflows.discovery import RunFinder, RunRecord
 from runner.workflows.next_attempt import NextAttemptFinder

@@ -15,7 +15,7 @@ from runner.core.model.facts import FactsRequest
 from runner.core.model.finding import Finding
 from runner.core.model.launch_request import LaunchRequest
 from runner.core.model.spec import Node, Spec
-from runner.core.planning.facts_request import facts_request
+from runner.core.planning.readiness import facts_request
 from runner.workflows.host_pool import HostPool
 
 

@@ -18,8 +18,7 @@ from runner.core.model.packages import Requirements
 from runner.core.model.plan import Plan
 from runner.core.model.spec import Node, Spec
 from runner.core.planning.build_plan import build_plan
-from runner.core.planning.facts_request import facts_request
-from runner.core.planning.readiness import problems_of
+from runner.core.planning.readiness import facts_request, problems_of
 from runner.ui.reports.findings import errors, warnings
 from runner.workflows.host_pool import HostPool
 

@@ -89,7 +89,7 @@ class Relauncher:
             self._report_too_few(spec, losses.excluded)
             return None
         past_attempts = (*self.past_attempts, past_attempt(plan, verdict))
-        pause_s = policy.relaunch_delay_s(spec, len(past_attempts))
+        pause_s = spec.relaunch.delay_s(len(past_attempts))
         number = plan.attempt + 2
         total = spec.relaunch.max + 1 + self._port_retries
         self._pool.progress.reset_lines()

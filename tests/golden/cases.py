@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from runner.control.assumed_facts import assumed_facts
-from runner.core.model.etcd import EndpointReply, EtcdFacts
-from runner.core.model.facts import Facts, Interpreter
+from runner.core.model.facts import EndpointReply, EtcdFacts, Facts, Interpreter
 from runner.core.model.plan import Plan
 from runner.core.model.release import CodeRef
 from runner.core.model.spec import (
@@ -16,12 +15,12 @@ from runner.core.model.spec import (
     PortRange,
     Relaunch,
     Rendezvous,
+    Secret,
     Spec,
     Task,
     Torchrun,
 )
 from runner.core.planning.build_plan import build_plan
-from runner.core.secret import Secret
 from runner.ui.reports.dry_run import render_dry_run
 from tests.golden.builders import SHIPPED, TASKS_HASH, facts, interface, spec
 

@@ -16,9 +16,8 @@ from hypothesis import strategies as st
 from runner.control.assumed_facts import assumed_facts
 from runner.core.model.plan import Plan
 from runner.core.model.release import CodeRef
-from runner.core.model.spec import Node, Spec, Task
+from runner.core.model.spec import Node, Secret, Spec, Task
 from runner.core.planning.build_plan import build_plan
-from runner.core.secret import Secret
 from runner.ui.reports.dry_run import render_dry_run
 from tests.golden.builders import SHIPPED, TASKS_HASH, TORCH, facts, spec
 

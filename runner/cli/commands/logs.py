@@ -9,9 +9,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from runner.cli.command import Selection, parse_duration, parse_line_count, verb
-from runner.core.errors import ConfigError, Problem
+from runner.core.errors import SIGNAL_EXIT_BASE, ConfigError, Problem
 from runner.core.model.plan import Plan
-from runner.core.outcome.exits import SIGNAL_EXIT_BASE
 
 if TYPE_CHECKING:
     from runner.ui.reports.grep import OutputSink

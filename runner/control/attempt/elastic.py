@@ -9,9 +9,7 @@ from typing import NamedTuple
 
 from runner.control.attempt.node import AttemptNode
 from runner.core.model.plan import NodePlan, Plan
-from runner.core.outcome.exits import describe_exit
-from runner.core.outcome.loss_policy import nodes_after_loss
-from runner.core.outcome.membership import Membership, Memberships
+from runner.core.outcome.membership import Membership, Memberships, nodes_after_loss
 from runner.core.protocol.events import (
     Ended,
     EventBody,
@@ -23,7 +21,7 @@ from runner.core.protocol.events import (
     RankStarted,
 )
 from runner.core.protocol.states import NodeState
-from runner.core.text import counted, join_some
+from runner.core.text import counted, describe_exit, join_some
 
 
 @dataclass

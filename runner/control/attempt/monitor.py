@@ -24,8 +24,6 @@ from runner.control.rpc.session import Connector, HostSession, Inbox
 from runner.core.model.facts import Facts
 from runner.core.model.plan import Plan
 from runner.core.model.spec import Spec
-from runner.core.outcome.exits import describe_exit
-from runner.core.outcome.results import TimedEvent
 from runner.core.protocol.events import (
     Ended,
     Event,
@@ -37,9 +35,11 @@ from runner.core.protocol.events import (
     RelaunchPending,
     StopCause,
     Stopping,
+    TimedEvent,
 )
 from runner.core.protocol.frames import Frame
 from runner.core.protocol.states import ATTEMPT_TRANSITIONS, AttemptState
+from runner.core.text import describe_exit
 
 TICK_S = 0.05
 

@@ -8,8 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from runner.core.outcome.results import TimedEvent
-from runner.core.protocol.events import Event, EventBody
+from runner.core.protocol.events import Event, EventBody, TimedEvent
 
 
 class Role(enum.Enum):

@@ -9,10 +9,9 @@ from runner.control.attempt.node import AttemptNode
 from runner.control.attempt.observer import EventLog, RunObserver
 from runner.control.attempt.peer_status import PeerStatus
 from runner.control.rpc.session import HostSession
-from runner.core.model.spec import Spec
+from runner.core.model.spec import MAX_BACKOFF_S, Spec
 from runner.core.protocol.events import StopCause, Stopping, StopRequested
 from runner.core.protocol.timing import DECISION_TIMEOUT_S, HUB_REPORT_TIMEOUT_S, STOP_TIMEOUT_S
-from runner.core.relaunch.policy import MAX_BACKOFF_S
 
 SKIP_LOGS_AFTER = 2
 """After more signals than this, the rest of the logs is skipped too."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Dict, Optional, Tuple
 
-from runner.core.model.etcd import EtcdFacts
 from runner.core.model.hardware import Driver, GpuHealth, System, TopProcess, Xid
 
 MANAGED_ENV = (
@@ -22,60 +21,44 @@ ASSUMED = "assumed"
 """The `gpu_source` of facts that were assumed, for a plan without contacting hosts."""
 
 
+SIDECAR_NAME = "etcd"
+
+V2_REMOVED_IN = (3, 6)
+"""etcd has no v2 API from this version on (its CHANGELOG-3.6); torch and python-etcd need it."""
+
+
 @dataclass(frozen=True)
 class FactsRequest:
     """The request for the facts of one host, large on purpose: a field for each thing asked for.
 
-    Attributes:
-        node: The node's name in the YAML.
-        run_id: The run that asks.
-        setup: Shell lines that bash runs first; their environment is kept for the run.
-        python: The task's interpreter: a name on PATH, or a path (`~/` allowed).
-        project: The folder of the code (`~/` allowed); "" for a shipped task.
-        script: A script, absolute or below `project`; "" for none.
-        workdir: The folder of runs (`~/` allowed).
-        tasks_hash: The content hash of the shipped tasks; "" for a task of the user's.
-        release: The hash of the release that the run works in; "" for none.
-        reserve_port: Whether to reserve a port for the rendezvous.
-        reserve_hub_port: Whether to reserve a port for the supervisors' hub.
-        reserve_vote_port: Whether to reserve a port for a relaunch by the hosts themselves.
-        port_first: The first port allowed; 0 for any.
-        port_last: The last port allowed.
-        tool_timeout_s: The time limit of each external tool.
-        skip_launch_facts: Whether to leave out what only a launch needs: interpreter and GPUs.
-        gpus: Whether to query the GPUs even then.
-        setup_timeout_s: The time limit of the setup lines.
-        python_path: The PYTHONPATH of the ranks, if the configuration sets one.
-        packages: Distributions to look for in the task's interpreter, by normalised name.
-        find_etcd: Whether to look for an etcd program.
-        etcd_endpoint: HOST:PORT of an etcd to try, "" for none.
-        thorough: Whether to do what no launch waits for: query the health of the GPUs and the load
-            of the machine, ask the login shell for the interpreter, read the whole release.
+    Paths may begin with `~/`; "" asks for nothing.
     """
 
     node: str
     run_id: str = ""
-    setup: Tuple[str, ...] = ()
-    python: str = "python3"
-    project: str = ""
-    script: str = ""
+    setup: Tuple[str, ...] = ()  # shell lines that bash runs first; the run keeps their environment
+    python: str = "python3"  # the task's interpreter: a name on PATH, or a path
+    project: str = ""  # the folder of the code; "" for a shipped task
+    script: str = ""  # absolute or below `project`
     workdir: str = "~/.runner"
-    tasks_hash: str = ""
-    release: str = ""
-    reserve_port: bool = False
-    reserve_hub_port: bool = False
-    reserve_vote_port: bool = False
-    port_first: int = 0
+    tasks_hash: str = ""  # of the shipped tasks
+    release: str = ""  # the hash of the release that the run works in
+    reserve_port: bool = False  # for the rendezvous
+    reserve_hub_port: bool = False  # for the supervisors' hub
+    reserve_vote_port: bool = False  # for a relaunch by the hosts themselves
+    port_first: int = 0  # the first port allowed; 0 for any
     port_last: int = 0
-    skip_launch_facts: bool = False
-    gpus: bool = False
-    tool_timeout_s: float = 15.0
+    skip_launch_facts: bool = False  # leaves out what only a launch needs: interpreter and GPUs
+    gpus: bool = False  # queries the GPUs even then
+    tool_timeout_s: float = 15.0  # of each external tool
     setup_timeout_s: float = 120.0
-    python_path: str = ""
-    packages: Tuple[str, ...] = ()
+    python_path: str = ""  # the PYTHONPATH of the ranks, if the configuration sets one
+    packages: Tuple[str, ...] = ()  # normalised names to look for in the task's interpreter
     find_etcd: bool = False
-    etcd_endpoint: str = ""
+    etcd_endpoint: str = ""  # HOST:PORT of an etcd to try
     thorough: bool = False
+    """Whether to do what no launch waits for: query the health of the GPUs and the load of the
+    machine, ask the login shell for the interpreter, read the whole release."""
 
 
 @dataclass(frozen=True)
@@ -103,6 +86,15 @@ class Route:
 
 
 @dataclass(frozen=True)
+class Endpoint:
+    """Where a node is reached by its peers; `subnet` is that of the address. "" is unknown."""
+
+    interface: str = ""
+    address: str = ""
+    subnet: str = ""
+
+
+@dataclass(frozen=True)
 class GpuProcess:
     """A process that uses a GPU; `memory` is in bytes, 0 if unknown."""
 
@@ -126,29 +118,17 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Interpreter:
-    """The task's interpreter; with an `error` the rest is empty.
-
-    Attributes:
-        executable: Its path.
-        version: Its version, such as "3.11.7".
-        torch: The version string of torch's version file ("2.13.0+cpu"), "" without torch.
-        torch_cuda: The CUDA runtime it is built for ("12.8"), "" for none.
-        error: Why it could not be queried.
-        prefix: Its `sys.prefix`, links resolved: interpreters that share it share their packages.
-        implementation: Its `sys.implementation.name`.
-        packages: Versions of the requested distributions that it has; None if unknown.
-        substitutes: Distributions or modules that may stand for the missing ones.
-    """
+    """The task's interpreter; with an `error` the rest is empty."""
 
     executable: str = ""
-    version: str = ""
-    torch: str = ""
-    torch_cuda: str = ""
+    version: str = ""  # such as "3.11.7"
+    torch: str = ""  # as in torch's version file ("2.13.0+cpu"), "" without torch
+    torch_cuda: str = ""  # the CUDA runtime it is built for ("12.8"), "" for none
     error: str = ""
-    prefix: str = ""
-    implementation: str = "cpython"
-    packages: Optional[Dict[str, str]] = None
-    substitutes: Dict[str, str] = field(default_factory=dict)
+    prefix: str = ""  # `sys.prefix`, links resolved: those that share it share their packages
+    implementation: str = "cpython"  # `sys.implementation.name`
+    packages: Optional[Dict[str, str]] = None  # versions of those asked for; None if unknown
+    substitutes: Dict[str, str] = field(default_factory=dict)  # may stand for missing packages
 
 
 @dataclass(frozen=True)
@@ -163,87 +143,73 @@ class SetupResult:
 
 
 @dataclass(frozen=True)
+class EndpointReply:
+    """The answer of a run's etcd endpoint to a host."""
+
+    error: str = ""  # why there was none
+    version: str = ""  # of etcd, "" if something else answered
+    has_v2: bool = False
+
+
+@dataclass(frozen=True)
+class EtcdFacts:
+    """etcd as one host sees it."""
+
+    program: str = ""  # the path of its own etcd, "" if none is on PATH
+    version: str = ""  # of that program, "" if unknown
+    endpoint_reply: Optional[EndpointReply] = None  # None if it was not tried
+
+    @property
+    def supports_v2(self) -> bool:
+        """Whether its program has, or may have, the v2 API."""
+        parts = self.version.split(".")[:2]
+        is_numeric = len(parts) == len(V2_REMOVED_IN) and all(part.isdigit() for part in parts)
+        return not is_numeric or tuple(map(int, parts)) < V2_REMOVED_IN
+
+
+@dataclass(frozen=True)
 class Facts:
     """One host as it reports itself, large on purpose: a field for each fact.
 
-    Attributes:
-        node: The node's name in the YAML.
-        hostname: Its own name.
-        user: The user of the agent.
-        home: That user's home.
-        setup: The result of the setup lines; after a failure the rest is empty.
-        python: The task's interpreter.
-        gpus: Its GPUs, by index.
-        gpu_source: "nvml", "none", or why NVML did not answer.
-        driver: The NVIDIA driver.
-        xids: Its errors in the kernel's log since the boot, if requested and readable.
-        interfaces: Every interface with its addresses.
-        routes: The routing table.
-        ssh_address: Its own address of our connection (SSH_CONNECTION), "" if local.
-        cores: CPU cores that a process of ours may use (affinity and cgroup quota).
-        reserved_port: The port reserved for the rendezvous, 0 for none.
-        hub_port: The port reserved for the supervisors' hub, 0 for none.
-        vote_port: The port reserved for a relaunch by the hosts, 0 for none.
-        port_error: Why no port could be reserved.
-        workdir: The folder of runs, absolute.
-        workdir_error: Why no file can be written below it.
-        disk_free: Bytes free there.
-        project: The folder of the code, absolute.
-        project_exists: Whether that folder exists.
-        script_exists: Whether the script exists.
-        run_exists: Whether this run has a folder here already.
-        run_stopped: Whether a stop of this run was requested here.
-        has_tasks: Whether the shipped tasks of the requested hash are here.
-        has_release: Whether the release is here and complete.
-        release_state: "absent", "intact" or "damaged" if all of it was read, else "".
-        login_python: The interpreter that the login shell finds, if requested and found.
-        machine: The kind of processor, as `uname -m` prints it.
-        shm_free: Bytes free in /dev/shm.
-        logind_kill_setting: The setting by which logind kills processes at logout, "" for none.
-        preset_env: Variables of `MANAGED_ENV` that `setup` or the host sets.
-        limits: Soft resource limits by name ("nofile", "memlock", "nproc"); -1 is unlimited.
-        system: The machine's memory, load and NUMA nodes.
-        top_process: The process that uses most cores, if requested.
-        etcd: Its etcd program and the run's endpoint, if requested.
-        part_seconds: How long each part of the answer took; for people who debug a slow host.
+    What was not requested, or is not there, is empty; ports that were not reserved are 0.
     """
 
     node: str
     hostname: str = ""
-    user: str = ""
+    user: str = ""  # of the agent
     home: str = ""
-    setup: SetupResult = SetupResult()
+    setup: SetupResult = SetupResult()  # after a failure the rest is empty
     python: Interpreter = Interpreter()
-    gpus: Tuple[Gpu, ...] = ()
-    gpu_source: str = "none"
+    gpus: Tuple[Gpu, ...] = ()  # by index
+    gpu_source: str = "none"  # "nvml", "none", or why NVML did not answer
     driver: Driver = field(default_factory=Driver)
-    xids: Tuple[Xid, ...] = ()
+    xids: Tuple[Xid, ...] = ()  # in the kernel's log since the boot, if readable
     interfaces: Tuple[Interface, ...] = ()
     routes: Tuple[Route, ...] = ()
-    ssh_address: str = ""
-    cores: int = 1
-    reserved_port: int = 0
-    hub_port: int = 0
-    vote_port: int = 0
-    port_error: str = ""
-    workdir: str = ""
-    workdir_error: str = ""
-    disk_free: Optional[int] = None
-    project: str = ""
+    ssh_address: str = ""  # its own address of our connection (SSH_CONNECTION), "" if local
+    cores: int = 1  # that a process of ours may use (affinity and cgroup quota)
+    reserved_port: int = 0  # for the rendezvous
+    hub_port: int = 0  # for the supervisors' hub
+    vote_port: int = 0  # for a relaunch by the hosts
+    port_error: str = ""  # why no port could be reserved
+    workdir: str = ""  # absolute
+    workdir_error: str = ""  # why no file can be written below it
+    disk_free: Optional[int] = None  # bytes, there
+    project: str = ""  # absolute
     project_exists: bool = True
     script_exists: bool = True
-    run_exists: bool = False
-    run_stopped: bool = False
-    has_tasks: bool = False
-    has_release: bool = False
-    release_state: str = ""
-    login_python: Interpreter = Interpreter()
-    machine: str = ""
-    shm_free: Optional[int] = None
-    logind_kill_setting: str = ""
-    preset_env: Dict[str, str] = field(default_factory=dict)
-    limits: Dict[str, int] = field(default_factory=dict)
+    run_exists: bool = False  # whether this run has a folder here already
+    run_stopped: bool = False  # whether a stop of this run was requested here
+    has_tasks: bool = False  # whether the shipped tasks of the requested hash are here
+    has_release: bool = False  # whether the release is here and complete
+    release_state: str = ""  # "absent", "intact" or "damaged" if all of it was read
+    login_python: Interpreter = Interpreter()  # the one that the login shell finds
+    machine: str = ""  # the kind of processor, as `uname -m` prints it
+    shm_free: Optional[int] = None  # bytes, in /dev/shm
+    logind_kill_setting: str = ""  # by which logind kills processes at logout
+    preset_env: Dict[str, str] = field(default_factory=dict)  # `MANAGED_ENV` set by setup or host
+    limits: Dict[str, int] = field(default_factory=dict)  # soft ones, as "nofile"; -1: unlimited
     system: System = field(default_factory=System)
-    top_process: Optional[TopProcess] = None
+    top_process: Optional[TopProcess] = None  # the one that uses most cores
     etcd: EtcdFacts = field(default_factory=EtcdFacts)
-    part_seconds: Dict[str, float] = field(default_factory=dict)
+    part_seconds: Dict[str, float] = field(default_factory=dict)  # of each part of the answer

@@ -6,7 +6,7 @@ import enum
 from dataclasses import dataclass, field
 from typing import Dict, Optional, Tuple
 
-from runner.core.model.endpoint import Endpoint
+from runner.core.model.facts import Endpoint
 
 
 class Outcome(enum.Enum):

@@ -48,7 +48,3 @@ class Requirements:
     def names(self) -> Tuple[str, ...]:
         """The names of all packages, without duplicates."""
         return tuple(dict.fromkeys(requirement.name for requirement in self.packages))
-
-
-NCCL_PACKAGES = ("nvidia-nccl-cu11", "nvidia-nccl-cu12", "nvidia-nccl-cu13")
-"""The distributions that contain torch's NCCL, one per CUDA runtime."""

@@ -1,4 +1,4 @@
-"""Results that verbs report: a command's, a download's, a run found on hosts, a value's origin."""
+"""Results: how ranks and nodes ended, and what a command, a download or a look at hosts gave."""
 
 from __future__ import annotations
 
@@ -9,27 +9,51 @@ from runner.core.errors import Problem
 from runner.core.model.run_info import HostRunStatus, RunInfo
 
 
-@dataclass
-class CommandResult:
-    """The outcome of a command on one host.
-
-    Attributes:
-        node: The node.
-        exit_code: The exit code, or minus the signal that ended it; None while it is not known.
-        stdout: The command's standard output.
-        stderr: The command's standard error.
-        problem: The reason why it did not end by itself; "" for none.
-        truncated: Whether it printed more than is kept.
-        unverified: Whether processes of it may be left.
-    """
+@dataclass(frozen=True)
+class RankResult:
+    """How one rank ended; without code and signal, its end was not seen."""
 
     node: str
-    exit_code: Optional[int] = None
+    code: Optional[int] = None
+    signal: Optional[int] = None
+    max_rss: int = 0  # its peak memory in bytes
+    started: bool = False
+    traceback: str = ""  # what torch's `@record` wrote about its end
+    exception: str = ""  # the one that its log ends with
+
+
+@dataclass(frozen=True)
+class NodeResult:
+    """How the launcher process of one node ended, and what was left of the run there."""
+
+    code: Optional[int] = None
+    signal: Optional[int] = None
+    end_verified: bool = False  # whether a look at all processes proved that nothing is left
+    killed: int = 0
+    survivors: Tuple[int, ...] = ()  # pids that could not be killed
+    end_reason: str = ""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """One thing that went wrong; `rank` is None if it was not a rank that failed."""
+
+    node: str
+    rank: Optional[int]
+    reason: str
+
+
+@dataclass
+class CommandResult:
+    """The outcome of a command on one host."""
+
+    node: str
+    exit_code: Optional[int] = None  # minus the signal that ended it; None while it is not known
     stdout: bytearray = field(default_factory=bytearray)
     stderr: bytearray = field(default_factory=bytearray)
-    problem: str = ""
-    truncated: bool = False
-    unverified: bool = False
+    problem: str = ""  # why it did not end by itself
+    truncated: bool = False  # whether it printed more than is kept
+    unverified: bool = False  # whether processes of it may be left
 
     @property
     def is_done(self) -> bool:
@@ -39,27 +63,16 @@ class CommandResult:
 
 @dataclass
 class PullResult:
-    """The outcome of a download from one node.
+    """The outcome of a download from one node."""
 
-    Attributes:
-        new_count: Files and links that are new here, or have grown.
-        existing_count: Files that were here before.
-        fetched_bytes: Bytes fetched.
-        omitted_count: Files beyond the limit of one pull.
-        notes: What was skipped on the host, and why.
-        problems: The first of the files that could not be fetched.
-        failed_count: How many files could not be fetched.
-        is_finished: Whether all files of the host were visited.
-    """
-
-    new_count: int = 0
+    new_count: int = 0  # files and links that are new here, or have grown
     existing_count: int = 0
     fetched_bytes: int = 0
-    omitted_count: int = 0
-    notes: List[str] = field(default_factory=list)
-    problems: List[Problem] = field(default_factory=list)
+    omitted_count: int = 0  # files beyond the limit of one pull
+    notes: List[str] = field(default_factory=list)  # what was skipped on the host, and why
+    problems: List[Problem] = field(default_factory=list)  # the first of the failed files
     failed_count: int = 0
-    is_finished: bool = False
+    is_finished: bool = False  # whether all files of the host were visited
 
     @property
     def is_complete(self) -> bool:
@@ -69,12 +82,7 @@ class PullResult:
 
 @dataclass(frozen=True)
 class RemoteRun:
-    """A run as its hosts describe it.
-
-    Attributes:
-        info: The record of the whole run.
-        by_host: The status on each host that answered and has the run.
-    """
+    """A run as its hosts describe it: those that answered and have it."""
 
     info: RunInfo
     by_host: Mapping[str, HostRunStatus]
@@ -87,33 +95,19 @@ class RemoteRun:
 
 @dataclass(frozen=True)
 class Setting:
-    """One place that sets a key.
+    """One place that sets a key of the configuration."""
 
-    Attributes:
-        where: "FILE:LINE", "command line: WORD", or "default".
-        key: The key that stands there: a node's value may be set by a range, or for all nodes.
-        value: The value there, as YAML.
-    """
-
-    where: str
-    key: str
-    value: str
+    where: str  # "FILE:LINE", "command line: WORD", or "default"
+    key: str  # as it stands there: a range or all nodes may set the value of one node
+    value: str  # as YAML
 
 
 @dataclass(frozen=True)
 class Origin:
-    """A value of the configuration, and the places that set it.
-
-    Attributes:
-        key: The full key.
-        value: The value as YAML, with interpolations resolved and secrets as ***.
-        written: The value as written; "" where that is the same.
-        settings: All places that set it; the first one won.
-        problem: Why it cannot be resolved, or "".
-    """
+    """A value of the configuration, and the places that set it."""
 
     key: str
-    value: str
-    written: str
-    settings: Tuple[Setting, ...]
-    problem: str = ""
+    value: str  # as YAML, with interpolations resolved and secrets as ***
+    written: str  # as written; "" where that is the same
+    settings: Tuple[Setting, ...]  # the first one won
+    problem: str = ""  # why it cannot be resolved

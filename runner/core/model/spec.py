@@ -5,10 +5,35 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Dict, Optional, Tuple
 
-from runner.core.secret import Secret
-
 SHIPPED_TASKS = "runner.tasks."
 """Modules below this name are sent with the run: hosts need no copy of our package."""
+
+MAX_BACKOFF_S = 300.0
+"""The longest pause between two attempts."""
+
+
+class Secret:
+    """Text that prints as `***`; only the frame that takes it to a host calls `reveal`."""
+
+    __slots__ = ("_text",)
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def reveal(self) -> str:
+        """Return the text itself."""
+        return self._text
+
+    def __repr__(self) -> str:
+        return "***"
+
+    __str__ = __repr__
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Secret) and other._text == self._text
+
+    def __hash__(self) -> int:
+        return hash(self._text)
 
 
 @dataclass(frozen=True)
@@ -45,63 +70,37 @@ class Ssh:
 
 @dataclass(frozen=True)
 class Deploy:
-    """Code that is pushed to the hosts before a run.
+    """Code that is pushed to the hosts before a run."""
 
-    Attributes:
-        enabled: Whether the user's code is pushed; if not, it is in `Spec.project` on the hosts.
-        max_mb: The largest size that is accepted, in units of 10**6 bytes.
-        keep: The number of older releases that stay on a host.
-    """
-
-    enabled: bool = False
-    max_mb: int = 200
-    keep: int = 3
+    enabled: bool = False  # if not, the user's code is in `Spec.project` on the hosts
+    max_mb: int = 200  # in units of 10**6 bytes
+    keep: int = 3  # the number of older releases that stay on a host
 
 
 @dataclass(frozen=True)
 class Node:
-    """One machine of the cluster.
+    """One machine of the cluster."""
 
-    Attributes:
-        name: The name in the YAML; also a folder name.
-        host: The SSH name or address (an ssh_config alias is fine).
-        transport: "ssh" or "local".
-        addr: The address at which other nodes reach it, if not derived.
-        user: Login name, overriding `Ssh.user`.
-        port: SSH port, overriding `Ssh.port`.
-        gpu_count: The number of GPUs to use; None for all.
-        gpu_ids: The devices to use; empty unless chosen one by one.
-        nproc: Ranks on this node; None for one per GPU.
-        env: Environment of the ranks on this node.
-        interface: The interface for the training traffic, if not derived.
-    """
-
-    name: str
-    host: str
-    transport: str = "ssh"
-    addr: Optional[str] = None
+    name: str  # as in the YAML; also a folder name
+    host: str  # the SSH name or address (an ssh_config alias is fine)
+    transport: str = "ssh"  # or "local"
+    addr: Optional[str] = None  # at which other nodes reach it, if not derived
     user: Optional[str] = None
     port: Optional[int] = None
-    gpu_count: Optional[int] = None
-    gpu_ids: Tuple[int, ...] = ()
-    nproc: Optional[int] = None
+    gpu_count: Optional[int] = None  # None for all
+    gpu_ids: Tuple[int, ...] = ()  # empty unless chosen one by one
+    nproc: Optional[int] = None  # ranks on this node; None for one per GPU
     env: Dict[str, str] = field(default_factory=dict)
-    interface: Optional[str] = None
+    interface: Optional[str] = None  # of the training traffic, if not derived
 
 
 @dataclass(frozen=True)
 class Rendezvous:
-    """Rendezvous of the nodes of a run.
+    """Rendezvous of the nodes of a run."""
 
-    Attributes:
-        backend: "static", "standalone", "c10d", "etcd" or "etcd-v2".
-        endpoint: HOST:PORT of etcd, "" for none.
-        serve: The node that runs etcd for the others, "" for none.
-    """
-
-    backend: str = "static"
-    endpoint: str = ""
-    serve: str = ""
+    backend: str = "static"  # or "standalone", "c10d", "etcd", "etcd-v2"
+    endpoint: str = ""  # HOST:PORT of etcd
+    serve: str = ""  # the node that runs etcd for the others
 
     @property
     def uses_master_store(self) -> bool:
@@ -144,28 +143,22 @@ class Relaunch:
     max: int = 0
     backoff_s: float = 5.0
 
+    def delay_s(self, attempt: int) -> float:
+        """Return how long to wait before an attempt, the first relaunch being 1."""
+        return min(MAX_BACKOFF_S, self.backoff_s * 2.0 ** (attempt - 1))
+
 
 @dataclass(frozen=True)
 class Task:
-    """A training program and its arguments.
+    """A training program and its arguments."""
 
-    Attributes:
-        name: The name of its YAML file, or of the program.
-        kind: "module", "script" or "command".
-        target: The module's dotted name, the script's path, or the program.
-        args: Its arguments as the program receives them, before torchrun's templates.
-        env: Environment of the ranks, overriding the cluster's.
-        outputs: Paths, or patterns of paths, in its working folder that are downloaded.
-        entry: Its launcher: "torchrun", "launch" (`torch.distributed.launch`) or "plain".
-    """
-
-    name: str
-    kind: str
-    target: str
-    args: Tuple[str, ...] = ()
-    env: Dict[str, str] = field(default_factory=dict)
-    outputs: Tuple[str, ...] = ()
-    entry: str = "torchrun"
+    name: str  # of its YAML file, or of the program
+    kind: str  # "module", "script" or "command"
+    target: str  # the module's dotted name, the script's path, or the program
+    args: Tuple[str, ...] = ()  # as the program receives them, before torchrun's templates
+    env: Dict[str, str] = field(default_factory=dict)  # overrides the cluster's
+    outputs: Tuple[str, ...] = ()  # paths or patterns in its working folder, to be downloaded
+    entry: str = "torchrun"  # or "launch" (`torch.distributed.launch`) or "plain"
 
     @property
     def is_plain(self) -> bool:
@@ -182,75 +175,40 @@ class Task:
 
 @dataclass(frozen=True)
 class Spec:
-    """The configuration of one run, large on purpose: a field for each key of the YAML.
+    """The configuration of one run, large on purpose: a field for each key of the YAML."""
 
-    Attributes:
-        run_id: `MMDD-HHMM-TASK-xxxx`, `[a-z0-9-]`: a file name, a label, a rendezvous id.
-        cluster: The cluster's name.
-        nodes: The chosen nodes in rank order: the master first, then as in the YAML.
-        master_port: The rule for torch's store on the master.
-        backend: "auto", "nccl" or "gloo".
-        task: The program.
-        rendezvous: The rendezvous of the nodes.
-        torchrun: Options of torchrun.
-        relaunch: The relaunch after an attempt failed.
-        min_nodes: The fewest nodes of an elastic run; None for all of `nodes`.
-        max_nodes: The most nodes that may take part; None if that is all of `nodes`.
-        spares: Nodes that may replace a failed one, in the order of the YAML.
-        ssh: The log-in to the hosts.
-        python: The task's interpreter on the hosts.
-        host_python: The interpreter of our own host-side code.
-        setup: Shell lines that bash runs once per host before the task.
-        project: The folder of the code on the hosts.
-        workdir: The folder of runs and releases on the hosts.
-        deploy: The code that is pushed first.
-        skip_checks: Checks that are left out.
-        pull_outputs: Whether `Task.outputs` are downloaded at the end.
-        env: Environment of all ranks (`pass_env` included).
-        secrets: Environment of the ranks that is never written to disk.
-        grace_s: Seconds between TERM and KILL.
-        lost_s: Seconds of silence after which a host is declared lost.
-        disconnect_s: Seconds without a controller after which the run stops; 0 for never.
-        stall_s: Seconds without progress on any rank after which that is reported; 0 for never.
-        stop_on_stall: Whether a stalled run (with `relaunch_on_stall`: attempt) is stopped.
-        relaunch_on_stall: Whether a stalled run is relaunched.
-        metrics: Paths, or patterns, of files in the working folder that grow with each step.
-        stacks: Whether ranks are prepared to dump their Python stacks.
-        detach: Whether the launch exits once every rank runs.
-    """
-
-    run_id: str
+    run_id: str  # `MMDD-HHMM-TASK-xxxx`, `[a-z0-9-]`: a file name, a label, a rendezvous id
     cluster: str
-    nodes: Tuple[Node, ...]
+    nodes: Tuple[Node, ...]  # in rank order: the master first, then as in the YAML
     task: Task
-    master_port: PortRange = PortRange()
-    backend: str = "auto"
+    master_port: PortRange = PortRange()  # of torch's store on the master
+    backend: str = "auto"  # or "nccl" or "gloo"
     rendezvous: Rendezvous = Rendezvous()
     torchrun: Torchrun = field(default_factory=Torchrun)
     relaunch: Relaunch = Relaunch()
-    min_nodes: Optional[int] = None
-    max_nodes: Optional[int] = None
-    spares: Tuple[Node, ...] = ()
+    min_nodes: Optional[int] = None  # of an elastic run; None for all of `nodes`
+    max_nodes: Optional[int] = None  # None if that is all of `nodes`
+    spares: Tuple[Node, ...] = ()  # may replace a failed node, in the order of the YAML
     ssh: Ssh = Ssh()
-    python: str = "python3"
-    host_python: str = "python3"
-    setup: Tuple[str, ...] = ()
-    project: str = "."
-    workdir: str = "~/.runner"
+    python: str = "python3"  # the task's interpreter on the hosts
+    host_python: str = "python3"  # the interpreter of our own host-side code
+    setup: Tuple[str, ...] = ()  # shell lines that bash runs once per host before the task
+    project: str = "."  # the folder of the code on the hosts
+    workdir: str = "~/.runner"  # the folder of runs and releases on the hosts
     deploy: Deploy = Deploy()
-    pull_outputs: bool = True
+    pull_outputs: bool = True  # whether `Task.outputs` are downloaded at the end
     skip_checks: Tuple[str, ...] = ()
-    env: Dict[str, str] = field(default_factory=dict)
-    secrets: Dict[str, Secret] = field(default_factory=dict)
-    grace_s: float = 15.0
-    lost_s: float = 15.0
-    disconnect_s: float = 600.0
-    stall_s: float = 300.0
-    stop_on_stall: bool = False
+    env: Dict[str, str] = field(default_factory=dict)  # of all ranks (`pass_env` included)
+    secrets: Dict[str, Secret] = field(default_factory=dict)  # never written to disk
+    grace_s: float = 15.0  # between TERM and KILL
+    lost_s: float = 15.0  # of silence, after which a host is declared lost
+    disconnect_s: float = 600.0  # without a controller, before the run stops; 0 for never
+    stall_s: float = 300.0  # without progress on any rank, before a report; 0 for never
+    stop_on_stall: bool = False  # stops the run (with `relaunch_on_stall`: the attempt)
     relaunch_on_stall: bool = False
-    metrics: Tuple[str, ...] = ()
-    stacks: bool = True
-    detach: bool = False
+    metrics: Tuple[str, ...] = ()  # paths or patterns of files that grow with each step
+    stacks: bool = True  # whether ranks are prepared to dump their Python stacks
+    detach: bool = False  # whether the launch exits once every rank runs
 
     @property
     def pushes_code(self) -> bool:

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Callable, List, Mapping, Optional, Sequence, Tuple
 
 from runner.core.model.plan import Plan
+from runner.core.model.results import Failure
 from runner.core.outcome.known_failures import explain
-from runner.core.outcome.results import Failure
 from runner.core.outcome.stacks import (
     STALL_REASON,
     Stack,

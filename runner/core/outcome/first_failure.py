@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from typing import Dict, Iterable, List, Mapping, Optional, Sequence, Set, Tuple
 
 from runner.core.model.plan import Plan
-from runner.core.outcome.exits import describe_exit
+from runner.core.model.results import Failure, RankResult
 from runner.core.outcome.known_failures import is_secondary_error
 from runner.core.outcome.membership import Membership
-from runner.core.outcome.results import Failure, RankResult, TimedEvent
 from runner.core.protocol.events import (
     Ended,
     Event,
@@ -24,8 +23,10 @@ from runner.core.protocol.events import (
     StopCause,
     Stopping,
     StopRequested,
+    TimedEvent,
 )
 from runner.core.protocol.states import State
+from runner.core.text import describe_exit
 
 SAME_EVENT_S = 1.0
 """The death of a supervisor and what other hosts see of it are at most this far apart."""

@@ -1,7 +1,8 @@
-"""Memberships of an attempt whose ranks torch assigns, recognised by the starts of their ranks.
+"""Memberships of an attempt whose ranks torch assigns, and whether it survives the loss of a node.
 
-torch tells no rank which membership it belongs to. But each has a port of its own, the store that
-its rank 0 opens (torch/distributed/elastic/rendezvous/api.py, `RendezvousStoreInfo.build`).
+They are recognised by the starts of their ranks: torch tells no rank which one it belongs to. But
+each has a port of its own, the store that its rank 0 opens
+(torch/distributed/elastic/rendezvous/api.py, `RendezvousStoreInfo.build`).
 """
 
 from __future__ import annotations
@@ -9,32 +10,22 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Dict, List, Optional, Tuple
 
+from runner.core.model.order import Order
 from runner.core.protocol.events import RankStarted
 
 
 @dataclass
 class Membership:
-    """Ranks that were started together.
+    """Ranks that were started together."""
 
-    Attributes:
-        number: Its number, from 1.
-        master: The address at which its ranks meet.
-        world_size: The number of its ranks; 0 if unknown.
-        started_at: The time of its first start, on the controller's clock.
-        ranks: The node of each rank, and the number of its start there.
-        joined: The nodes that the previous membership did not have.
-        departed: The nodes that only the previous one had.
-        diff_known: Whether these two are known: all of the previous one was seen.
-    """
-
-    number: int
-    master: str
-    world_size: int
-    started_at: float
-    ranks: Dict[int, Tuple[str, int]] = field(default_factory=dict)
-    joined: Tuple[str, ...] = ()
-    departed: Tuple[str, ...] = ()
-    diff_known: bool = False
+    number: int  # from 1
+    master: str  # the address at which its ranks meet
+    world_size: int  # 0 if unknown
+    started_at: float  # its first start, on the controller's clock
+    ranks: Dict[int, Tuple[str, int]] = field(default_factory=dict)  # node, number of the start
+    joined: Tuple[str, ...] = ()  # nodes that the previous membership did not have
+    departed: Tuple[str, ...] = ()  # nodes that only the previous one had
+    diff_known: bool = False  # whether these two are known: all of the previous one was seen
 
     @property
     def is_complete(self) -> bool:
@@ -95,3 +86,26 @@ class Memberships:
             if is_same and body.rank not in membership.ranks:
                 return membership
         return None
+
+
+def is_indispensable(order: Order, name: str) -> bool:
+    """Return whether the loss of the node `name` ends the attempt, however many nodes remain.
+
+    `order` is that of any node: the controller and the hub come to the same decision.
+    """
+    if order.hub is None or not order.restarts_ranks:
+        return True
+    if order.sidecar is not None and order.sidecar.node == name:
+        return True  # no torchrun continues without its etcd
+    return order.hub.required and order.hub.node == name
+
+
+def nodes_after_loss(order: Order, name: str, remaining: int) -> int:
+    """Return with how many of `remaining` nodes the attempt goes on without `name`, 0 if it ends.
+
+    `order` is that of any node, as in `is_indispensable`.
+    """
+    if order.hub is None or is_indispensable(order, name):
+        return 0
+    required = order.hub.min_nodes or 1 + order.hub.member_count
+    return remaining if remaining >= required else 0

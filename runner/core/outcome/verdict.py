@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Dict, Iterable, Mapping, Optional, Tuple
 
 from runner.core.model.plan import Plan
+from runner.core.model.results import Failure, NodeResult, RankResult
 from runner.core.model.run_info import PastAttempt
 from runner.core.outcome.first_failure import (
     TimedFailure,
@@ -15,7 +16,6 @@ from runner.core.outcome.first_failure import (
     user_stop,
 )
 from runner.core.outcome.membership import Membership, Memberships
-from runner.core.outcome.results import Failure, NodeResult, RankResult, TimedEvent
 from runner.core.protocol.events import (
     Ended,
     ProgramExited,
@@ -24,6 +24,7 @@ from runner.core.protocol.events import (
     RankExited,
     RankStarted,
     Stalled,
+    TimedEvent,
 )
 
 SUCCEEDED, FAILED, STOPPED, LOST, STUCK = "succeeded", "failed", "stopped", "lost", "stuck"

@@ -10,8 +10,7 @@ from ipaddress import IPv4Address, IPv6Address, ip_address, ip_interface, ip_net
 from typing import Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
 from runner.core.errors import Problem
-from runner.core.model.endpoint import Endpoint
-from runner.core.model.facts import Facts, Interface
+from runner.core.model.facts import Endpoint, Facts, Interface
 from runner.core.model.spec import Node, Spec
 
 Address = Union[IPv4Address, IPv6Address]

@@ -14,8 +14,13 @@ from runner.core.model.release import CodeRef
 from runner.core.model.spec import Node, Spec
 from runner.core.planning import addresses
 from runner.core.planning.endpoints import AttemptEndpoints, choose_endpoints, is_single_node
-from runner.core.planning.environment import flight_recorder_env, rank_environment
-from runner.core.planning.launch_command import INTERNAL_ENV, LaunchCommand, launch_command
+from runner.core.planning.launch_command import (
+    INTERNAL_ENV,
+    LaunchCommand,
+    flight_recorder_env,
+    launch_command,
+    rank_environment,
+)
 from runner.core.planning.notes import plan_notes
 from runner.core.planning.readiness import problems_of, visible_gpus
 from runner.core.planning.rendezvous_flags import NO_SHARED_STORE, NodePosition

@@ -6,11 +6,10 @@ from dataclasses import dataclass
 from typing import Dict, Mapping, Optional
 
 from runner.core.errors import NotReady, Problem
-from runner.core.model.facts import ASSUMED, Facts
+from runner.core.model.facts import ASSUMED, SIDECAR_NAME, Facts
 from runner.core.model.order import Hub, Sidecar
 from runner.core.model.spec import Node, Spec
 from runner.core.planning import addresses
-from runner.core.planning.etcd import etcd_sidecar
 from runner.core.text import bracket_ipv6
 
 
@@ -105,6 +104,21 @@ def _choose_sidecar(
         message = "rendezvous.serve: no address is known at which the others reach this node"
         raise NotReady([Problem(name, message, f"set cluster.nodes.{name}.addr")])
     return etcd_sidecar(name, addr, facts[name].reserved_port, facts[name].etcd.program)
+
+
+def etcd_sidecar(node: str, addr: str, port: int, program: str) -> Sidecar:
+    """Return the etcd of an attempt; it listens on that address only.
+
+    The peer port, which is not used, is a socket in its folder.
+    """
+    url = f"http://{bracket_ipv6(addr)}:{port}"
+    argv = (
+        *(program, "--name=runner", "--data-dir=data", "--enable-v2"),
+        *(f"--listen-client-urls={url}", f"--advertise-client-urls={url}"),
+        *("--listen-peer-urls=unix://peer:1", "--initial-advertise-peer-urls=http://peer:1"),
+        "--initial-cluster=runner=http://peer:1",
+    )
+    return Sidecar(SIDECAR_NAME, node, addr, port, argv)
 
 
 def _choose_hub(spec: Spec, addr: str, port: int) -> Optional[Hub]:

@@ -1,4 +1,4 @@
-"""Readiness of a host for a run: its facts against the spec, in one table.
+"""Readiness of a host for a run: what a launch asks it, and its facts against the spec.
 
 The launch refuses what stands here, and the checks report it as errors, each its own part.
 """
@@ -6,25 +6,63 @@ The launch refuses what stands here, and the checks report it as errors, each it
 from __future__ import annotations
 
 import posixpath
-from typing import Callable, Dict, List, Tuple
+from typing import Callable, Dict, Iterable, Iterator, List, Tuple
 
 from runner.core.errors import Problem
-from runner.core.model.facts import Facts
+from runner.core.model.facts import Facts, FactsRequest
+from runner.core.model.release import CodeRef
 from runner.core.model.spec import Node, Spec, Task
 from runner.core.planning.rendezvous_flags import unsupported_options
 
 MIN_DISK_BYTES = 32 << 20
 """The least free space in which records and the first log lines fit."""
 
+NCCL_PACKAGES = ("nvidia-nccl-cu11", "nvidia-nccl-cu12", "nvidia-nccl-cu13")
+"""The distributions that contain torch's NCCL, one per CUDA runtime."""
+
+CLIENT_PACKAGE = ("python-etcd", "etcd")
+"""torch's client for etcd: the distribution and its module."""
+
+
+def facts_request(
+    spec: Spec, node: Node, code: CodeRef, packages: Tuple[str, ...] = ()
+) -> FactsRequest:
+    """Return what a launch asks a node, including which of `packages` it has."""
+    task, rendezvous, ports = spec.task, spec.rendezvous, spec.master_port
+    script = task.target if task.kind == "script" else ""
+    if code.release and (code.script or not posixpath.isabs(script)):
+        script = ""  # it comes with the release
+    is_master = node is spec.master
+    reserves_port = rendezvous.reserves_port(node.name, spec.master.name)
+    is_voter = spec.relaunch.max > 0
+    has_peers = len(spec.nodes) + len(spec.spares) > 1
+    needs_ports = is_master or reserves_port or is_voter
+    uses_tls = spec.torchrun.rdzv_conf.get("protocol", "http").strip().lower() != "http"
+    return FactsRequest(
+        node=node.name,
+        run_id=spec.run_id,
+        setup=spec.setup,
+        python=spec.python,
+        project="" if task.shipped_file or code.release else spec.project,
+        script=script,
+        workdir=spec.workdir,
+        tasks_hash=code.tasks_hash,
+        release=code.release,
+        reserve_port=reserves_port,
+        reserve_hub_port=is_master and has_peers,
+        reserve_vote_port=is_voter and has_peers,
+        port_first=ports.first if needs_ports else 0,
+        port_last=ports.last if needs_ports else 0,
+        python_path=spec.env_of(node).get("PYTHONPATH", ""),
+        packages=(*NCCL_PACKAGES, *(CLIENT_PACKAGE if rendezvous.uses_etcd else ()), *packages),
+        find_etcd=node.name == rendezvous.serve,
+        etcd_endpoint="" if uses_tls else rendezvous.endpoint,
+    )
+
 
 def needs_python(task: Task) -> bool:
     """Return whether the task, or its launcher, runs in the task's interpreter."""
     return not (task.is_plain and task.kind == "command")
-
-
-def needs_torch(task: Task) -> bool:
-    """Return whether torch launches the task; a plain program may not need torch."""
-    return not task.is_plain
 
 
 def visible_gpus(facts: Facts) -> Tuple[int, ...]:
@@ -59,15 +97,14 @@ def setup_problems(node: Node, facts: Facts) -> List[Problem]:
     return [Problem(node.name, f"cluster.setup {how}", facts.setup.output.strip() or "(no output)")]
 
 
-def _python_problems(spec: Spec, node: Node, facts: Facts) -> List[Problem]:
-    if not facts.python.error or not needs_python(spec.task):
-        return []
-    hint = "set cluster.python to the interpreter that has torch there"
-    return [Problem(node.name, facts.python.error, hint)]
+def _python_problems(spec: Spec, node: Node, facts: Facts) -> Iterator[Problem]:
+    if facts.python.error and needs_python(spec.task):
+        hint = "set cluster.python to the interpreter that has torch there"
+        yield Problem(node.name, facts.python.error, hint)
 
 
 def _torch_problems(spec: Spec, node: Node, facts: Facts) -> List[Problem]:
-    return without_torch(node, facts) if needs_torch(spec.task) else []
+    return [] if spec.task.is_plain else without_torch(node, facts)  # it may do without
 
 
 def without_torch(node: Node, facts: Facts) -> List[Problem]:
@@ -107,89 +144,65 @@ def free_space_hint(spec: Spec) -> str:
     )
 
 
-def _code_problems(spec: Spec, node: Node, facts: Facts) -> List[Problem]:
-    problems = []
+def _code_problems(spec: Spec, node: Node, facts: Facts) -> Iterator[Problem]:
     if facts.run_exists:
         message = f"run_id: there is a run {spec.run_id} below {facts.workdir} already"
-        problems.append(Problem(node.name, message, "choose another run_id, or leave it out"))
+        yield Problem(node.name, message, "choose another run_id, or leave it out")
     if spec.task.shipped_file:
-        return problems
+        return
     if not facts.project_exists:
-        problems.append(
-            Problem(
-                node.name,
-                f"cluster.project: there is no folder {facts.project}",
-                "set cluster.project to where the code is on the hosts, or to null to have it "
-                "pushed",
-            )
-        )
+        message = f"cluster.project: there is no folder {facts.project}"
+        hint = "set cluster.project to where the code is on the hosts, or to null to have it pushed"
+        yield Problem(node.name, message, hint)
     elif not facts.script_exists:
         place = "there" if posixpath.isabs(spec.task.target) else f"in {facts.project}"
-        problems.append(
-            Problem(
-                node.name,
-                f"task.script: there is no {spec.task.target} {place}",
-                "name it relative to cluster.project, or as an absolute path on the hosts",
-            )
-        )
-    return problems
+        message = f"task.script: there is no {spec.task.target} {place}"
+        hint = "name it relative to cluster.project, or as an absolute path on the hosts"
+        yield Problem(node.name, message, hint)
 
 
-def _gpu_problems(_spec: Spec, node: Node, facts: Facts) -> List[Problem]:
+def _gpu_problems(_spec: Spec, node: Node, facts: Facts) -> Iterator[Problem]:
     visible = visible_gpus(facts)
-    key = f"cluster.nodes.{node.name}.gpus"
+    request = f"asked for {node.gpu_count}" if (node.gpu_count or 0) > len(visible) else ""
     if node.gpu_ids:
         missing = [index for index in node.gpu_ids if index not in visible]
         request = f"asked for device {missing[0]}" if missing else ""
-    else:
-        request = f"asked for {node.gpu_count}" if (node.gpu_count or 0) > len(visible) else ""
     if not request:
-        return []
+        return
     source = "" if facts.gpu_source == "none" else f" ({facts.gpu_source})"
     available = f"{len(visible) or 'none'}{source}"
+    message = f"cluster.nodes.{node.name}.gpus: {request}, the host has {available}"
     legal = f"0 to {len(visible)}, or a list of {list(visible)}" if visible else "0"
-    return [
-        Problem(node.name, f"{key}: {request}, the host has {available}", f"legal here: {legal}")
-    ]
+    yield Problem(node.name, message, f"legal here: {legal}")
 
 
-def _port_problems(spec: Spec, node: Node, facts: Facts) -> List[Problem]:
-    reserves = spec.rendezvous.reserves_port(node.name, spec.master.name)
-    if not reserves or facts.reserved_port:
-        return []
-    hint = "set cluster.master_port to another port, a range such as 29500-29600, or auto"
-    return [Problem(node.name, f"cluster.master_port: {facts.port_error}", hint)]
+def _port_problems(spec: Spec, node: Node, facts: Facts) -> Iterator[Problem]:
+    if spec.rendezvous.reserves_port(node.name, spec.master.name) and not facts.reserved_port:
+        hint = "set cluster.master_port to another port, a range such as 29500-29600, or auto"
+        yield Problem(node.name, f"cluster.master_port: {facts.port_error}", hint)
 
 
-def _rendezvous_problems(spec: Spec, node: Node, facts: Facts) -> List[Problem]:
-    torch = facts.python.torch
-    return _etcd_problems(spec, node, facts) + [
-        Problem(node.name, f"torch {torch} is there, and {key} needs {since} or newer", hint)
-        for key, since, hint in unsupported_options(spec, torch)
-    ]
-
-
-def _etcd_problems(spec: Spec, node: Node, facts: Facts) -> List[Problem]:
-    if node.name != spec.rendezvous.serve:
-        return []
-    etcd, key = facts.etcd, "rendezvous.serve"
-    if not etcd.program:
+def _rendezvous_problems(spec: Spec, node: Node, facts: Facts) -> Iterator[Problem]:
+    etcd, key, torch = facts.etcd, "rendezvous.serve", facts.python.torch
+    if node.name == spec.rendezvous.serve and not etcd.program:
         hint = (
             "install it there (Debian's package is etcd-server), add its folder to PATH in "
             "cluster.setup, or set rendezvous.endpoint=HOST:PORT to one that runs"
         )
-        return [Problem(node.name, f"{key}: there is no etcd on its PATH", hint)]
-    if not etcd.supports_v2:
+        yield Problem(node.name, f"{key}: there is no etcd on its PATH", hint)
+    elif node.name == spec.rendezvous.serve and not etcd.supports_v2:
         message = f"{key}: {etcd.program} is etcd {etcd.version}, which has no v2 API for torch"
         hint = "install etcd 3.4 or 3.5 there, or choose rendezvous=c10d"
-        return [Problem(node.name, message, hint)]
-    return []
+        yield Problem(node.name, message, hint)
+    for option, since, hint in unsupported_options(spec, torch):
+        message = f"torch {torch} is there, and {option} needs {since} or newer"
+        yield Problem(node.name, message, hint)
 
 
-def _logout_problems(spec: Spec, node: Node, facts: Facts) -> List[Problem]:
+def _logout_problems(spec: Spec, node: Node, facts: Facts) -> Iterator[Problem]:
     """Only a run that outlives its controller has to outlive its login session."""
     if not facts.logind_kill_setting or (spec.disconnect_s and not spec.detach):
-        return []
+        return
     message = (
         "logind would kill the run as soon as its launch has logged out again "
         f"({facts.logind_kill_setting})"
@@ -198,12 +211,12 @@ def _logout_problems(spec: Spec, node: Node, facts: Facts) -> List[Problem]:
         f"have KillUserProcesses=no, or KillExcludeUsers={facts.user}, set there; or stay: leave "
         "out detach=true and disconnect_s=never"
     )
-    return [Problem(node.name, message, hint)]
+    yield Problem(node.name, message, hint)
 
 
-Judgement = Callable[[Spec, Node, Facts], List[Problem]]
+Requirement = Callable[[Spec, Node, Facts], Iterable[Problem]]
 
-REQUIREMENTS: Dict[str, Judgement] = {
+REQUIREMENTS: Dict[str, Requirement] = {
     "setup": lambda _spec, node, facts: setup_problems(node, facts),
     "python": _python_problems,
     "torch": _torch_problems,
@@ -219,12 +232,11 @@ REQUIREMENTS: Dict[str, Judgement] = {
 
 def requirement_problems(check: str, spec: Spec, node: Node, facts: Facts) -> List[Problem]:
     """Return the requirements of one check that a host does not meet."""
-    judgement = REQUIREMENTS.get(check)
-    return judgement(spec, node, facts) if judgement else []
+    return list(REQUIREMENTS[check](spec, node, facts)) if check in REQUIREMENTS else []
 
 
 def problems_of(spec: Spec, node: Node, facts: Facts) -> List[Problem]:
     """Return every requirement that a host does not meet; a failed setup hides the others."""
     return setup_problems(node, facts) or [
-        problem for judgement in REQUIREMENTS.values() for problem in judgement(spec, node, facts)
+        problem for required in REQUIREMENTS.values() for problem in required(spec, node, facts)
     ]

@@ -267,6 +267,14 @@ class Event:
         return {**envelope, **encode(self.body)}
 
 
+@dataclass(frozen=True)
+class TimedEvent:
+    """An event, and when it happened on the controller's monotonic clock (seconds)."""
+
+    at: float
+    event: Event
+
+
 def parse(line: str) -> Event:
     """Read one line of `events.jsonl`.
 

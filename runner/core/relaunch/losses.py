@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Dict, FrozenSet, Iterable, List, NamedTuple, Tuple
 
+from runner.core.errors import SIGNAL_EXIT_BASE
 from runner.core.model.plan import Plan
 from runner.core.model.run_info import PastAttempt
 from runner.core.model.spec import Spec
-from runner.core.outcome.exits import SIGNAL_EXIT_BASE
 from runner.core.outcome.first_failure import lost_nodes
-from runner.core.outcome.results import TimedEvent
 from runner.core.outcome.stacks import STALL_REASON
 from runner.core.outcome.verdict import LOST, Verdict, fold_events
 from runner.core.protocol.events import (
@@ -18,6 +17,7 @@ from runner.core.protocol.events import (
     PeerDeparted,
     PortTaken,
     ProgramStarted,
+    TimedEvent,
 )
 from runner.core.protocol.states import State
 from runner.core.relaunch.policy import allows_relaunch

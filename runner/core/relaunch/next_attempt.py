@@ -9,13 +9,12 @@ from runner.core.errors import NotReady, Problem
 from runner.core.model.facts import Facts
 from runner.core.model.plan import Plan
 from runner.core.model.run_info import PastAttempt
-from runner.core.model.spec import Spec
+from runner.core.model.spec import Secret, Spec
 from runner.core.planning.build_plan import build_plan
 from runner.core.planning.readiness import problems_of
 from runner.core.relaunch.handover import NextAttempt, RelaunchContext, relaunch_context, run_info
 from runner.core.relaunch.policy import next_spec
 from runner.core.relaunch.voters import assign_voters
-from runner.core.secret import Secret
 
 
 def plan_next_attempt(

@@ -1,4 +1,4 @@
-"""Relaunch policy: which reasons allow another attempt, on which nodes, and after which pause."""
+"""Relaunch policy: which reasons allow another attempt, and on which nodes."""
 
 from __future__ import annotations
 
@@ -7,9 +7,6 @@ from typing import Collection, Optional
 
 from runner.core.model.spec import Spec
 from runner.core.outcome.stacks import STALL_REASON
-
-MAX_BACKOFF_S = 300.0
-"""The longest pause between two attempts."""
 
 
 def allows_relaunch(spec: Spec, reason: str) -> bool:
@@ -47,8 +44,3 @@ def next_spec(
         nodes=tuple(node for node in available if node.name in chosen),
         spares=tuple(node for node in available if node.name not in chosen),
     )
-
-
-def relaunch_delay_s(spec: Spec, attempt: int) -> float:
-    """Return how long to wait before an attempt, the first relaunch being 1."""
-    return min(MAX_BACKOFF_S, spec.relaunch.backoff_s * 2.0 ** (attempt - 1))

@@ -9,8 +9,7 @@ import subprocess
 from typing import TYPE_CHECKING, Any, Dict, Sequence, Tuple
 
 from runner.core.codec import decode, encode
-from runner.core.model.etcd import SIDECAR_NAME, EndpointReply, EtcdFacts
-from runner.core.model.facts import FactsRequest
+from runner.core.model.facts import SIDECAR_NAME, EndpointReply, EtcdFacts, FactsRequest
 from runner.host.process import bounded_child
 
 if TYPE_CHECKING:

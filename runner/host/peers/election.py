@@ -23,7 +23,6 @@ from runner.core.model.order import Order
 from runner.core.model.run_info import PastAttempt
 from runner.core.protocol.timing import HEARTBEAT_S, KILL_TIMEOUT_S
 from runner.core.relaunch.handover import AttemptEnd, NextAttempt, RelaunchContext, has_quorum
-from runner.core.relaunch.policy import relaunch_delay_s
 from runner.host.peers.connection import Identity, PeerConnection
 from runner.host.peers.election_links import MAX_PLAN_BYTES, Followers, LeaderSearch
 from runner.host.peers.facts_child import TIMEOUT_MARGIN_S, FactsChild
@@ -260,7 +259,7 @@ class LeaderElection:
     @property
     def _pause_s(self) -> float:
         spec = self._context.handover.spec
-        return relaunch_delay_s(spec, max(1, spec.relaunch.max - self._order.relaunches_left + 1))
+        return spec.relaunch.delay_s(max(1, spec.relaunch.max - self._order.relaunches_left + 1))
 
     def _answering(self, poll: FactsPoll) -> Set[str]:
         """Return the nodes that were asked and have not left since, ours included."""

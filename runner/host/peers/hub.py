@@ -7,7 +7,7 @@ import time
 from typing import Any, Dict, Optional, Set
 
 from runner.core.failure_detector import Liveness
-from runner.core.outcome.loss_policy import nodes_after_loss
+from runner.core.outcome.membership import nodes_after_loss
 from runner.core.protocol.events import StopCause
 from runner.core.protocol.timing import HUB_TIMEOUT_S, JOIN_TIMEOUT_S
 from runner.host.peers.connection import PeerConnection, PeerDisconnected, close_all

@@ -10,11 +10,11 @@ from typing import Any, Callable, Dict, NamedTuple, Optional, Set, Tuple
 
 from runner.core.codec import decode
 from runner.core.model.order import Order
-from runner.core.outcome.exits import describe_exit
 from runner.core.outcome.known_failures import is_secondary_error
 from runner.core.outcome.tracebacks import final_exception, strip_rank_prefix
 from runner.core.protocol.events import RankExited, RankStarted
 from runner.core.protocol.paths import RunPaths, rank_source
+from runner.core.text import describe_exit
 from runner.host.process import procfs
 from runner.host.ranks import exit_cause
 from runner.host.storage.attempt_folder import read_rank_records

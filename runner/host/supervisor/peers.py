@@ -12,7 +12,7 @@ import socket
 import time
 from typing import Callable, Optional, Set
 
-from runner.core.local_pause import LocalPauseDetector
+from runner.core.failure_detector import FailureDetector
 from runner.core.model.order import Order
 from runner.core.protocol.events import (
     Detached,
@@ -54,7 +54,7 @@ class PeerExchange(PeerObserver):
         self.joined_hub = False
         self._order, self._journal, self._ladder = order, journal, ladder
         self._stop, self._restart_ranks = stop, restart_ranks
-        self._pauses = LocalPauseDetector()
+        self._pauses = FailureDetector()
 
     def join(self, listener: Optional[socket.socket], token: bytes, loop: EventLoop) -> None:
         """Keep in touch with the others from now on."""
@@ -86,7 +86,7 @@ class PeerExchange(PeerObserver):
     @property
     def lease_expiry(self) -> str:
         """Why the attempt must end for want of a controller; "" also after a pause of our own."""
-        return self.lease.expiry_reason if self._pauses.may_judge(time.monotonic()) else ""
+        return self.lease.expiry_reason if self._pauses.check(time.monotonic()) else ""
 
     def on_peer_stop(self, reason: str, cause: StopCause) -> None:
         """Stop with the others."""

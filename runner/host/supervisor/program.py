@@ -10,9 +10,9 @@ import time
 from typing import Callable, Dict, List, Optional, Sequence, Tuple
 
 from runner.core.model.order import Order
-from runner.core.outcome.exits import describe_exit
 from runner.core.protocol.events import ProgramExited, ProgramStarted
 from runner.core.protocol.paths import PROGRAM_LOG, STREAMS, RunPaths
+from runner.core.text import describe_exit
 from runner.host.facts import ports
 from runner.host.peers.dialler import RetryingDialler
 from runner.host.process import cgroup, procfs

@@ -12,10 +12,10 @@ import signal
 import time
 from typing import Any, Callable, Dict, List, Optional
 
-from runner.core.outcome.exits import describe_exit
 from runner.core.protocol.events import Ended, PortTaken, ProgramExited, StopCause
 from runner.core.protocol.states import State, StopPhase
 from runner.core.relaunch.handover import AttemptEnd
+from runner.core.text import describe_exit
 from runner.host.facts import ports
 from runner.host.peers.election import LeaderElection
 from runner.host.process import procfs

@@ -8,14 +8,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from runner.core.model.plan import NodePlan, Plan
+from runner.core.model.results import Failure, NodeResult
 from runner.core.model.spec import Spec
 from runner.core.outcome.diagnosis import Diagnosis
-from runner.core.outcome.exits import describe_exit
-from runner.core.outcome.results import Failure, NodeResult
 from runner.core.outcome.stacks import STALL_REASON
 from runner.core.outcome.verdict import STUCK, Verdict
 from runner.core.protocol.paths import RunPaths
-from runner.core.text import bracket_ipv6, counted, format_duration, format_ranges
+from runner.core.text import bracket_ipv6, counted, describe_exit, format_duration, format_ranges
 from runner.ui.node_names import fold_names
 from runner.ui.reports.columns import align
 

@@ -10,9 +10,8 @@ from typing import Any
 from runner.core.codec import encode
 from runner.core.errors import Problem
 from runner.core.model.facts import Facts
-from runner.core.model.results import RemoteRun
+from runner.core.model.results import NodeResult, RemoteRun
 from runner.core.model.run_info import aggregate_state, current_hosts, elastic_summary
-from runner.core.outcome.results import NodeResult
 from runner.core.outcome.verdict import Verdict
 from runner.core.text import counted, format_age, printable
 from runner.ui.node_names import fold_names

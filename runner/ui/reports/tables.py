@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from runner.core.model.results import CommandResult, Origin
-from runner.core.outcome.exits import describe_exit
-from runner.core.text import counted, format_size
+from runner.core.text import counted, describe_exit, format_size
 from runner.ui.node_names import fold_names
 from runner.ui.reports.columns import align
 from runner.ui.reports.report import code_name

@@ -9,8 +9,7 @@ import pytest
 from runner.checks.base import CheckContext
 from runner.checks.network import names, network
 from runner.checks.reachability import MAX_LISTED_PAIRS, OUTCOME_TEXT, pairs
-from runner.core.model.endpoint import Endpoint
-from runner.core.model.facts import Facts, Interface
+from runner.core.model.facts import Endpoint, Facts, Interface
 from runner.core.model.finding import Finding, Level
 from runner.core.model.network_probe import (
     HostProbe,

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from runner.checks.base import CheckContext, all_checks
-from runner.core.model.etcd import EndpointReply, EtcdFacts
-from runner.core.model.facts import Facts
+from runner.core.model.facts import EndpointReply, EtcdFacts, Facts
 from runner.core.model.finding import Finding, Level
 from runner.core.model.spec import Node, Rendezvous, Spec, Torchrun
 from tests.golden.builders import TORCH, facts, spec

@@ -16,8 +16,7 @@ from runner.config.spec_builder import build_spec, program_name
 from runner.config.validation import SpecInputs
 from runner.core.errors import ConfigError
 from runner.core.model.launch_request import DryRun
-from runner.core.model.spec import Deploy, Node, PortRange, Spec, Ssh, Task
-from runner.core.secret import Secret
+from runner.core.model.spec import Deploy, Node, PortRange, Secret, Spec, Ssh, Task
 
 DEFAULTS: dict[str, Any] = {
     "run_id": "run-1",

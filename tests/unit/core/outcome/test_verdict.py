@@ -11,8 +11,7 @@ from dataclasses import replace
 
 import pytest
 
-from runner.core.outcome.exits import describe_exit
-from runner.core.outcome.results import Failure, NodeResult, RankResult, TimedEvent
+from runner.core.model.results import Failure, NodeResult, RankResult
 from runner.core.outcome.verdict import Verdict, fold_events
 from runner.core.protocol.events import (
     Ended,
@@ -31,8 +30,10 @@ from runner.core.protocol.events import (
     StopCause,
     Stopping,
     StopRequested,
+    TimedEvent,
 )
 from runner.core.protocol.states import State
+from runner.core.text import describe_exit
 from tests.golden.builders import plan
 
 PLAN = plan(2, 2)

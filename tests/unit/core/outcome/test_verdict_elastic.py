@@ -8,8 +8,8 @@ from __future__ import annotations
 import pytest
 
 from runner.core.model.plan import Plan
+from runner.core.model.results import Failure
 from runner.core.model.spec import Node, Rendezvous, Torchrun
-from runner.core.outcome.results import Failure, TimedEvent
 from runner.core.outcome.verdict import Verdict, fold_events
 from runner.core.planning.build_plan import build_plan
 from runner.core.protocol.events import (
@@ -25,6 +25,7 @@ from runner.core.protocol.events import (
     StopCause,
     Stopping,
     StopRequested,
+    TimedEvent,
 )
 from runner.core.protocol.states import State
 from tests.golden.builders import facts, spec

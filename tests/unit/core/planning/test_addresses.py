@@ -7,8 +7,7 @@ from ipaddress import ip_address
 import pytest
 
 from runner.core.errors import Problem
-from runner.core.model.endpoint import Endpoint
-from runner.core.model.facts import Facts, Interface, Route
+from runner.core.model.facts import Endpoint, Facts, Interface, Route
 from runner.core.model.spec import Node
 from runner.core.planning.addresses import (
     interface_with,

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from runner.core.errors import NotReady
-from runner.core.model.etcd import EtcdFacts
-from runner.core.model.facts import Interpreter
+from runner.core.model.facts import EtcdFacts, Interpreter
 from runner.core.model.plan import Plan
 from runner.core.model.spec import Node, Rendezvous, Task
 from runner.core.planning.build_plan import build_plan

@@ -12,7 +12,7 @@ from runner.core.errors import NotReady
 from runner.core.model.facts import Facts
 from runner.core.model.release import CodeRef
 from runner.core.model.run_info import PastAttempt
-from runner.core.model.spec import Node, Relaunch, Spec
+from runner.core.model.spec import Node, Relaunch, Secret, Spec
 from runner.core.planning.build_plan import build_plan
 from runner.core.relaunch.handover import (
     AttemptOrders,
@@ -25,7 +25,6 @@ from runner.core.relaunch.handover import (
 )
 from runner.core.relaunch.next_attempt import plan_next_attempt
 from runner.core.relaunch.voters import assign_voters
-from runner.core.secret import Secret
 from tests.golden.builders import facts, spec
 
 HUB = 29513

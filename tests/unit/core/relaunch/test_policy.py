@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 
 from runner.core.model.run_info import PastAttempt
-from runner.core.model.spec import Node, Relaunch, Rendezvous, Spec, Task
-from runner.core.outcome.results import TimedEvent
+from runner.core.model.spec import MAX_BACKOFF_S, Node, Relaunch, Rendezvous, Spec, Task
 from runner.core.outcome.stacks import STALL_REASON
 from runner.core.outcome.verdict import fold_events
 from runner.core.protocol.events import (
@@ -25,6 +24,7 @@ from runner.core.protocol.events import (
     StopCause,
     Stopping,
     StopRequested,
+    TimedEvent,
 )
 from runner.core.protocol.states import State
 from runner.core.relaunch.losses import (
@@ -34,7 +34,7 @@ from runner.core.relaunch.losses import (
     may_relaunch,
     past_attempt,
 )
-from runner.core.relaunch.policy import MAX_BACKOFF_S, next_spec, relaunch_delay_s
+from runner.core.relaunch.policy import next_spec
 from tests.golden.builders import plan
 
 FAILED, STOPPED = Ended(State.FAILED), Ended(State.STOPPED)
@@ -81,8 +81,8 @@ def test_each_pause_is_twice_as_long() -> None:
     """Up to a bound."""
     asked = Spec("r", "c", (), Task("t", "script", "t.py"), relaunch=Relaunch(50, 5.0))
 
-    assert [relaunch_delay_s(asked, attempt) for attempt in (1, 2, 3)] == [5.0, 10.0, 20.0]
-    assert relaunch_delay_s(asked, 40) == MAX_BACKOFF_S
+    assert [asked.relaunch.delay_s(attempt) for attempt in (1, 2, 3)] == [5.0, 10.0, 20.0]
+    assert asked.relaunch.delay_s(40) == MAX_BACKOFF_S
 
 
 def story(*told: tuple[str, EventBody]) -> list[TimedEvent]:

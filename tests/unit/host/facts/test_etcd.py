@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from runner.core.model.etcd import EndpointReply, EtcdFacts
+from runner.core.model.facts import EndpointReply, EtcdFacts
 from runner.host.facts import etcd
 
 PRINTED = """\

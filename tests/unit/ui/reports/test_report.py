@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from runner.core.model.plan import Plan
+from runner.core.model.results import Failure, NodeResult, RankResult
 from runner.core.model.run_info import PastAttempt
 from runner.core.model.spec import Node, Spec, Task
 from runner.core.outcome.diagnosis import diagnose
-from runner.core.outcome.results import Failure, NodeResult, RankResult
 from runner.core.outcome.verdict import Verdict
 from runner.core.planning.build_plan import build_plan
 from runner.ui.reports import report

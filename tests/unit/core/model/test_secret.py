@@ -8,8 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from runner.core.codec import encode
-from runner.core.model.spec import Node, Spec, Task
-from runner.core.secret import Secret
+from runner.core.model.spec import Node, Secret, Spec, Task
 
 pytestmark = [pytest.mark.promise(7)]
 
