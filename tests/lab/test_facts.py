@@ -24,7 +24,7 @@ import pytest
 from runner.core.codec import decode, encode
 from runner.core.model.facts import Facts, FactsRequest, Gpu, GpuProcess
 from runner.core.model.hardware import Driver, GpuHealth
-from runner.host.facts import folders, interpreter, login_shell, machine, ports, setup
+from runner.host.facts import folders, interpreter, machine, ports, setup
 from runner.host.facts.collect import FactsResult, collect
 from runner.host.gpu import activity, nvml, query
 from runner.host.gpu.activity import GpuActivity
@@ -1137,15 +1137,15 @@ def test_every_login_shell_can_be_asked(shell: str, tmp_path: Path) -> None:
     (tmp_path / "python-of-mine").symlink_to(sys.executable)
     environ = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "HOME": str(tmp_path), "ENV": ""}
     (tmp_path / ".profile").write_text(f"echo Welcome; export PATH={tmp_path}:$PATH\n")
-    argv = login_shell.login_argv(path, "python-of-mine")
+    argv = interpreter.login_argv(path, "python-of-mine")
     done = subprocess.run(
         argv, env=environ, capture_output=True, check=False, timeout=20, stdin=subprocess.DEVNULL
     )
-    assert login_shell.parse_path(done.stdout.decode()) == str(tmp_path / "python-of-mine")
+    assert interpreter.parse_path(done.stdout.decode()) == str(tmp_path / "python-of-mine")
 
 
 def test_what_a_login_shell_says_is_its_last_word() -> None:
     """Not what a start-up file prints; nothing where there is no such program."""
-    assert login_shell.parse_path("hello\nrunner-login:/a/python3\nbye") == "/a/python3"
-    assert login_shell.parse_path("runner-login:\n") == ""
-    assert login_shell.parse_path("no job control in this shell") == ""
+    assert interpreter.parse_path("hello\nrunner-login:/a/python3\nbye") == "/a/python3"
+    assert interpreter.parse_path("runner-login:\n") == ""
+    assert interpreter.parse_path("no job control in this shell") == ""

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import time
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, Dict, List
+from typing import Any, Dict, Iterator, Tuple
 
 from runner.core.model.facts import Facts, FactsRequest
 from runner.host.facts import folders, interfaces, ports, setup
 from runner.host.gpu import query
-from runner.host.process import bounded_child, procfs
+from runner.host.process import procfs
+from runner.host.process.bounded_child import BoundedChild, wait_all
 
 
 @dataclass
@@ -18,7 +20,6 @@ class FactsResult:
     """The facts, and what the agent keeps for a start.
 
     Attributes:
-        facts: What the controller gets.
         environ: The environment to run the task in: ours, as the setup lines left it.
         reserved: The bound sockets that reserve ports; the caller closes them.
     """
@@ -34,45 +35,40 @@ def collect(request: FactsRequest) -> FactsResult:
     Whatever may hang runs in children with deadlines, side by side. Nothing is written to a disk,
     torch is not imported, and what cannot be found out is left empty.
     """
-    children: List[bounded_child.BoundedChild] = []
+    children: Dict[str, BoundedChild] = {}
     try:
         return _collect(request, children)
     finally:
-        for child in children:
+        for child in children.values():
             child.kill()
 
 
-def _collect(request: FactsRequest, children: List[bounded_child.BoundedChild]) -> FactsResult:
+def _collect(request: FactsRequest, children: Dict[str, BoundedChild]) -> FactsResult:
+    """Collect the facts; `children` takes our children by the part of the facts they look at."""
     began = time.monotonic()
-    facts = _static_facts(request)
-    environ = dict(os.environ)
     seconds: Dict[str, float] = {}
-    gpu_children = []
-    if request.gpus or not request.skip_launch_facts:
-        gpu_children = query.start(request.tool_timeout_s, health=request.thorough)
-    children += gpu_children
+    facts, environ = _static_facts(request), dict(os.environ)
+    for_launch = not request.skip_launch_facts
+    if (request.gpus or for_launch) and query.has_driver():
+        children["gpus"] = query.start(request.tool_timeout_s, health=request.thorough)
     if request.setup:
-        setup_child = setup.start(request.setup, environ, facts.project, request.setup_timeout_s)
-        children.append(setup_child)
-        bounded_child.wait_all([setup_child], also_read=gpu_children)
-        seconds["setup"] = setup_child.seconds
-        setup_result, environ = setup.result(setup_child, request.setup, environ)
-        facts = replace(facts, setup=setup_result)
+        child = setup.start(request.setup, environ, facts.project, request.setup_timeout_s)
+        children["setup"] = child
+        wait_all([child], also_read=[*children.values()])
+        setup_result, environ = setup.result(child, request.setup, environ)
+        facts = replace(facts, setup=setup_result, part_seconds={"setup": child.seconds})
         if setup_result.exit_code != 0:
-            return FactsResult(replace(facts, part_seconds=seconds), environ)
-    survey_child = folders.start_survey(request, facts.home)
-    children.append(survey_child)
+            return FactsResult(facts, environ)
+    children["folders"] = folders.start_survey(request, facts.home)
     fields: Dict[str, Any] = {}
     reserved = ports.NO_PORTS
-    if not request.skip_launch_facts:
-        from runner.host.facts import launch_facts  # noqa: PLC0415 (verbs do without)
-
-        fields, reserved = launch_facts.collect(request, facts, environ, children, seconds)
-    bounded_child.wait_all(children)
-    fields.update(folders.survey_result(survey_child, request), **query.result(gpu_children))
-    if not request.skip_launch_facts:
-        seconds.update(folders=survey_child.seconds, total=round(time.monotonic() - began, 4))
-        seconds.update(("gpus", gpu_child.seconds) for gpu_child in gpu_children)
+    if for_launch:
+        fields, reserved = _launch_facts(request, facts, environ, children, seconds)
+    wait_all([*children.values()])
+    fields.update(folders.survey_result(children["folders"], request))
+    fields.update(query.result(children.get("gpus")))
+    seconds.update((name, child.seconds) for name, child in children.items())
+    seconds["total"] = round(time.monotonic() - began, 4)
     return FactsResult(replace(facts, **fields, part_seconds=seconds), environ, reserved)
 
 
@@ -90,3 +86,78 @@ def _static_facts(request: FactsRequest) -> Facts:
         project=folders.absolute(request.project, home) if request.project else "",
         machine=os.uname().machine,
     )
+
+
+def _launch_facts(
+    request: FactsRequest,
+    facts: Facts,
+    environ: Dict[str, str],
+    children: Dict[str, BoundedChild],
+    seconds: Dict[str, float],
+) -> Tuple[Dict[str, Any], ports.ReservedPorts]:
+    """Return the facts that only a launch needs, and the reserved ports; time each part."""
+    from runner.host.facts import etcd, interpreter  # noqa: PLC0415 (verbs do without)
+
+    python = request.python  # a bare name is looked up on the PATH
+    python = folders.absolute(python, facts.home) if python.startswith("~/") else python
+    path_env = {"PYTHONPATH": request.python_path} if request.python_path else {}
+    children["python"] = interpreter.start(
+        *(python, {**environ, **path_env}, facts.project, request.tool_timeout_s, request.packages)
+    )
+    if request.find_etcd or request.etcd_endpoint:
+        children["etcd"] = etcd.start(request, environ)
+    fields = _kernel_facts(seconds)
+    reserved = _reserve_ports(request, fields, seconds)
+    if request.thorough:
+        others = [*children.values()]
+        fields["login_python"] = interpreter.in_login_shell(request.python, environ, others)
+    wait_all([*children.values()])
+    fields["python"] = interpreter.result(children["python"], python)
+    if "etcd" in children:
+        fields["etcd"] = etcd.result(children["etcd"])
+    return fields, reserved
+
+
+def _kernel_facts(seconds: Dict[str, float]) -> Dict[str, Any]:
+    """Return the facts that the kernel has at once."""
+    from runner.host.facts import machine  # noqa: PLC0415 (verbs do without)
+
+    fields: Dict[str, Any] = {}
+    with _timed("network", seconds):
+        fields["interfaces"] = interfaces.list_interfaces()
+        fields["routes"] = interfaces.list_routes()
+    with _timed("machine", seconds):
+        fields["cores"] = machine.usable_cores(len(os.sched_getaffinity(0)))
+        fields["limits"] = machine.soft_limits()
+    with _timed("system", seconds):
+        fields["system"] = machine.read_system()
+    with _timed("logind", seconds):
+        fields["logind_kill_setting"] = machine.logind_kill_setting(procfs.login_name())
+    return fields
+
+
+def _reserve_ports(
+    request: FactsRequest, fields: Dict[str, Any], seconds: Dict[str, float]
+) -> ports.ReservedPorts:
+    reserved, first, last = ports.NO_PORTS, request.port_first, request.port_last
+    with _timed("port", seconds):
+        reserved, fields["port_error"] = ports.reserve_ports(
+            first, last, store=request.reserve_port, hub=request.reserve_hub_port
+        )
+        fields.update(reserved_port=reserved.store_port, hub_port=reserved.hub_port)
+        if request.reserve_vote_port:
+            reserved = reserved._replace(voter=ports.reserve_extra(first, last))
+            fields["vote_port"] = reserved.voter_port
+    return reserved
+
+
+@contextmanager
+def _timed(name: str, seconds: Dict[str, float]) -> Iterator[None]:
+    """Time one part; if it fails on an unusual host, its facts stay empty."""
+    began = time.monotonic()
+    try:
+        yield
+    except Exception:  # noqa: BLE001, S110 - one part must not cost all other facts
+        pass
+    finally:
+        seconds[name] = round(time.monotonic() - began, 4)

@@ -6,7 +6,7 @@ import functools
 import json
 import re
 import subprocess
-from typing import TYPE_CHECKING, Any, Dict, Sequence, Tuple
+from typing import TYPE_CHECKING, Dict, Tuple
 
 from runner.core.codec import decode, encode
 from runner.core.model.facts import SIDECAR_NAME, EndpointReply, EtcdFacts, FactsRequest
@@ -22,21 +22,17 @@ _MAX_RESPONSE = 64 << 10
 _NOT_FOUND = 404
 
 
-def start(request: FactsRequest, environ: Dict[str, str]) -> Tuple[bounded_child.BoundedChild, ...]:
-    """Look for etcd in a child; return no child if nothing is asked."""
-    if not request.find_etcd and not request.etcd_endpoint:
-        return ()
+def start(request: FactsRequest, environ: Dict[str, str]) -> bounded_child.BoundedChild:
+    """Look for etcd, or ask the endpoint, in a child."""
     query = functools.partial(_query, request, environ)
-    return (bounded_child.BoundedChild(query, request.tool_timeout_s),)
+    return bounded_child.BoundedChild(query, request.tool_timeout_s)
 
 
-def result(children: Sequence[bounded_child.BoundedChild]) -> EtcdFacts:
+def result(child: bounded_child.BoundedChild) -> EtcdFacts:
     """Return the facts of `start`."""
-    report: Dict[str, Any] = {}
-    for child in children:
-        report.update(child.report())
-        if child.timed_out and "asked" in report:
-            report["answer"] = encode(EndpointReply(f"no answer within {child.limit_s:g} s"))
+    report = child.report()
+    if child.timed_out and "asked" in report:
+        report["answer"] = encode(EndpointReply(f"no answer within {child.limit_s:g} s"))
     answer = decode(EndpointReply, report["answer"]) if "answer" in report else None
     return EtcdFacts(report.get("program", ""), report.get("version", ""), answer)
 
@@ -53,15 +49,12 @@ def _query(request: FactsRequest, environ: Dict[str, str]) -> None:
 
 
 def _program_version(program: str, environ: Dict[str, str]) -> str:
-    output = subprocess.run(
-        [program, "--version"],
-        env=environ,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        check=False,
-    ).stdout
-    return parse_version(output.decode(errors="replace"))
+    output, stdin = subprocess.PIPE, subprocess.DEVNULL
+    argv = [program, "--version"]
+    done = subprocess.run(
+        argv, env=environ, stdin=stdin, stdout=output, stderr=subprocess.STDOUT, check=False
+    )
+    return parse_version(done.stdout.decode(errors="replace"))
 
 
 def parse_version(text: str) -> str:

@@ -1,19 +1,27 @@
-"""Interpreter probe: path, version, torch and packages of the task's Python, importing none."""
+"""Interpreter probe: path, version, torch and packages of the task's Python, importing none.
+
+Checks also ask the login shell for the interpreter of that name: an SSH command does not run in one
+and reads no profile, so the two may differ.
+"""
 
 from __future__ import annotations
 
 import functools
 import json
 import os
+import pwd
 import re
-from typing import Any, Dict, Sequence, Tuple
+from typing import Any, Dict, List, Sequence, Tuple
 
 from runner.core.model.facts import Interpreter
 from runner.host.process import bounded_child
 
 MIN_VERSION = (3, 8)
+LOGIN_SHELL_TIMEOUT_S = 5.0
+"""How long the user's start-up files may take."""
 
 _MARK = "\x02runner-python\x03"
+_LOGIN_MARK = "runner-login:"
 
 # This runs on any Python from 2.7. It answers between marks, since sites print banners. It finds
 # distributions by the names of their folders: reading all metadata takes ten times as long.
@@ -103,10 +111,10 @@ def result(child: bounded_child.BoundedChild, python: str) -> Interpreter:
 
 def parse_answer(answer: Dict[str, Any]) -> Interpreter:
     """Return the facts in an interpreter's answer."""
-    version = ".".join(str(part) for part in answer["version"])
+    version = ".".join(map(str, answer["version"]))
     executable = answer["executable"] or ""
     if tuple(answer["version"]) < MIN_VERSION:
-        oldest = ".".join(str(part) for part in MIN_VERSION)
+        oldest = ".".join(map(str, MIN_VERSION))
         return Interpreter(error=f"{executable} is Python {version}, older than {oldest}")
     text = answer["torch"]
     return Interpreter(
@@ -146,11 +154,10 @@ def _exec_probe(python: str, environ: Dict[str, str], folder: str, packages: Seq
     bounded_child.report_facts(doing=f"starting {path}", path=path)
     try:
         os.execve(path, [path, "-B", "-c", _PROBE_PROGRAM, *packages], environ)
-    except FileNotFoundError:
-        reason = "the interpreter it names is not there"
-        bounded_child.report_facts(error=f"{path} cannot be started: {reason}")
     except OSError as failure:
-        bounded_child.report_facts(error=f"{path} cannot be started: {failure.strerror}")
+        is_gone = isinstance(failure, FileNotFoundError)
+        reason = "the interpreter it names is not there" if is_gone else failure.strerror
+        bounded_child.report_facts(error=f"{path} cannot be started: {reason}")
 
 
 def locate(python: str, environ: Dict[str, str]) -> Tuple[str, str]:
@@ -165,3 +172,53 @@ def locate(python: str, environ: Dict[str, str]) -> Tuple[str, str]:
     if not os.access(python, os.X_OK):
         return "", f"{python} is not executable"
     return python, ""
+
+
+def in_login_shell(
+    name: str, environ: Dict[str, str], also_read: Sequence[bounded_child.BoundedChild]
+) -> Interpreter:
+    """Return the interpreter of that name in a login shell.
+
+    Not for a path, which is the same there, nor where the setup lines have chosen another one.
+    """
+    own_environ = dict(os.environ)
+    found, own = (bounded_child.find_program(name, each) for each in (environ, own_environ))
+    if found != own or not re.fullmatch(r"[A-Za-z0-9_.+-]+", name):
+        return Interpreter()
+    run_shell = functools.partial(_exec_login_shell, name, own_environ)
+    child = bounded_child.BoundedChild(run_shell, LOGIN_SHELL_TIMEOUT_S)
+    bounded_child.wait_all([child], also_read=also_read)
+    child.kill_group()  # start-up files may start an agent
+    path = parse_path(child.text)
+    if not path:
+        return Interpreter()
+    child = start(path, own_environ, "", LOGIN_SHELL_TIMEOUT_S)
+    try:
+        bounded_child.wait_all([child], also_read=also_read)
+        return result(child, path)
+    finally:
+        child.kill()
+
+
+def parse_path(text: str) -> str:
+    """Return the path in the output of a login shell, which may have that of start-up files."""
+    lines = text.splitlines()
+    paths = [line[len(_LOGIN_MARK) :] for line in lines if line.startswith(_LOGIN_MARK)]
+    return paths[-1] if paths and os.path.isabs(paths[-1]) else ""
+
+
+def login_argv(shell: str, python: str) -> List[str]:
+    """Return the command that starts a shell as a login on a terminal does.
+
+    csh and tcsh take `-l` only alone, and read the file people set PATH in without it. They expand
+    "!" even between single quotes.
+    """
+    flags = "-ic" if os.path.basename(shell) in ("csh", "tcsh") else "-lic"
+    script = f'printf "\\n{_LOGIN_MARK}%s\\n" "$(command -v {python})"'
+    return [shell, flags, f"/bin/sh -c '{script}'"]
+
+
+def _exec_login_shell(python: str, environ: Dict[str, str]) -> None:
+    shell = pwd.getpwuid(os.getuid()).pw_shell or environ.get("SHELL", "/bin/sh")
+    os.chdir(os.path.expanduser("~"))
+    os.execve(shell, login_argv(shell, python), {**environ, "TERM": "dumb"})

@@ -1,4 +1,4 @@
-"""Machine facts: cores, memory, limits, load, NUMA nodes, and the process that uses most cores."""
+"""Machine facts: cores, memory, limits, load, NUMA nodes, the busiest process, and logind."""
 
 from __future__ import annotations
 
@@ -17,18 +17,19 @@ UNLIMITED = 1 << 60
 MIN_TOP_CORES = 0.5
 """A process that used fewer cores over its life is not reported."""
 
-_LIMITS = {
-    "nofile": resource.RLIMIT_NOFILE,
-    "memlock": resource.RLIMIT_MEMLOCK,
-    "nproc": resource.RLIMIT_NPROC,
-}
+LOGIND_ROOTS = ("etc", "run", "usr/local/lib", "usr/lib")
+"""Where systemd looks; a file hides files of its name in later folders."""
+
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 def soft_limits() -> Dict[str, int]:
     """Return the soft limits; -1 is unlimited."""
-    soft = {name: resource.getrlimit(number)[0] for name, number in _LIMITS.items()}
-    return {name: -1 if v == resource.RLIM_INFINITY else v for name, v in soft.items()}
+    limits = {}
+    for name in ("nofile", "memlock", "nproc"):
+        limit, _ = resource.getrlimit(getattr(resource, f"RLIMIT_{name.upper()}"))
+        limits[name] = -1 if limit == resource.RLIM_INFINITY else limit
+    return limits
 
 
 def usable_cores(affinity: int, root: str = "/") -> int:
@@ -56,8 +57,7 @@ def _cpu_quota(folder: str) -> Optional[float]:
 def top_process(root: str = "/") -> Optional[TopProcess]:
     """Return the running process that used most cores over its life, ours excepted, if any.
 
-    This is what `ps` calls %CPU: one reading is enough, and a process that has just begun to
-    compute stands out.
+    That is what `ps` calls %CPU: one reading is enough, and one that has just begun stands out.
     """
     uptime = procfs.read_text(os.path.join(root, "proc/uptime")).split()
     top = TopProcess(0, MIN_TOP_CORES)
@@ -127,3 +127,53 @@ def _parse_cpu_list(text: str) -> FrozenSet[int]:
         first, _, last = part.partition("-")
         cpus.update(range(int(first), int(last or first) + 1))
     return frozenset(cpus)
+
+
+def logind_kill_setting(user: str, root: str = "/") -> str:
+    """Return the setting by which logind would kill a run at logout (logind.conf(5)), "" for none.
+
+    Only processes in the scope of a session are killed, not those of a service or container. logind
+    decides by its exclusions, then by the list of users, then by the switch.
+    """
+    cgroups = cgroup.own_cgroups(root)
+    path = "/".join((cgroups.get(cgroup.UNIFIED, ""), cgroups.get("name=systemd", "")))
+    if not re.search(r"(^|/)session-[^/]*\.scope(/|$)", path):
+        return ""
+    settings = _logind_settings(root)
+    excluded, _ = settings.get("KillExcludeUsers", ("", ""))
+    included, source = settings.get("KillOnlyUsers", ("", ""))
+    if user in (excluded.split() or ["root"]):
+        return ""
+    if included.split():
+        return f"KillOnlyUsers={user} in {source}" if user in included.split() else ""
+    switch, source = settings.get("KillUserProcesses", ("no", ""))
+    is_on = switch.lower() in ("1", "yes", "y", "true", "t", "on")
+    return f"KillUserProcesses={switch} in {source}" if is_on else ""
+
+
+def _logind_settings(root: str) -> Dict[str, Tuple[str, str]]:
+    """Return the value and file of each setting; lists are appended to, "" empties them."""
+    settings: Dict[str, Tuple[str, str]] = {}
+    for path in _logind_files(root):
+        section = ""
+        for line in map(str.strip, procfs.read_text(path).splitlines()):
+            name, equals, value = (part.strip() for part in line.partition("="))
+            if line.startswith("["):
+                section = line
+            elif equals and section == "[Login]" and not line.startswith(("#", ";")):
+                previous, _ = settings.get(name, ("", ""))
+                if value and name.endswith("Users"):
+                    value = f"{previous} {value}"
+                settings[name] = (value, "/" + os.path.relpath(path, root))
+    return settings
+
+
+def _logind_files(root: str) -> List[str]:
+    """Return the effective files in order: one main file, then the drop-ins."""
+    bases = [os.path.join(root, folder, "systemd/logind.conf") for folder in LOGIND_ROOTS]
+    drop_ins: Dict[str, str] = {}
+    for base in bases:
+        for name in procfs.list_names(f"{base}.d"):
+            if name.endswith(".conf"):
+                drop_ins.setdefault(name, f"{base}.d/{name}")
+    return [*filter(os.path.exists, bases)][:1] + [drop_ins[name] for name in sorted(drop_ins)]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import enum
 import functools
-import os
 import time
 from typing import List, Optional, Sequence, Tuple
 
@@ -40,7 +39,7 @@ def start(visible: Optional[str]) -> Optional[bounded_child.BoundedChild]:
 
     `visible` is the CUDA_VISIBLE_DEVICES of the ranks; other GPUs do not count.
     """
-    if not any(map(os.path.exists, query.DRIVER_PATHS)):
+    if not query.has_driver():
         return None
     words = visible.split(",") if visible is not None else None
     indices = [int(word) for word in words if word.strip().isdigit()] if words else None

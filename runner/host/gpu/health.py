@@ -1,18 +1,29 @@
-"""GPU health: memory errors, clocks, links and MIG devices, as NVML reports them.
+"""GPU health: memory errors, clocks, links and MIG devices by NVML, Xids by the kernel's log.
 
-Each value is asked for on its own: one that the driver does not know or withholds stays None.
+NVML is asked for each value on its own: one that the driver does not know or withholds stays None.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import re
-from typing import Any, Callable, List, Optional
+import time
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
-from runner.core.model.hardware import Driver, GpuHealth
+from runner.core.model.hardware import Driver, GpuHealth, Xid
 from runner.host.gpu import nvml
-from runner.host.process import procfs
+from runner.host.process import kernel_log, procfs
+
+XID_LINE = re.compile(
+    r"NVRM: Xid \((?:PCI:)?(?P<bus>[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2})[^)]*\): "
+    r"(?P<code>\d+)\b(?:, )?(?P<text>.*)"
+)
+MAX_XIDS = 50
+"""The most (GPU, number) pairs that are reported."""
+
+_MAX_XID_TEXT = 200
 
 _UNCORRECTED, _VOLATILE, _AGGREGATE = 1, 0, 1
 """nvmlMemoryErrorType_t and nvmlEccCounterType_t."""
@@ -24,10 +35,10 @@ def driver(library: Optional[nvml.Nvml], root: str = "/") -> Driver:
     """Return the driver as NVML reports it, else its version as the kernel does."""
     text = procfs.read_text(os.path.join(root, "proc/driver/nvidia/version"))
     match = re.search(r"^NVRM version:.*?\s(\d+\.[\d.]+)\s", text, re.MULTILINE)
-    try:
-        return library.driver() if library else Driver(match[1] if match else "")
-    except nvml.NvmlError:
-        return Driver(match[1] if match else "")
+    if library is not None:
+        with contextlib.suppress(nvml.NvmlError):
+            return library.driver()
+    return Driver(match[1] if match else "")
 
 
 def gpu_health(library: nvml.Nvml, index: int, root: str = "/") -> Optional[GpuHealth]:
@@ -111,3 +122,17 @@ def numa_node(bus: str, root: str) -> Optional[int]:
 
 def _to_bool(number: Optional[int]) -> Optional[bool]:
     return None if number is None else number != 0
+
+
+def read_xids(log: str = kernel_log.KMSG, now: Optional[float] = None) -> Tuple[Xid, ...]:
+    """Return the driver's errors since the boot, one entry per GPU and number, in order."""
+    now = time.monotonic() if now is None else now
+    xids: Dict[Tuple[str, int], Xid] = {}
+    for logged_at, line in kernel_log.read_lines(log):
+        match = XID_LINE.search(line)
+        if match:
+            key = bus, code = match["bus"].lower()[-10:], int(match["code"])
+            count = xids[key].count + 1 if key in xids else 1
+            ago_s = round(max(0.0, now - logged_at), 1)
+            xids[key] = Xid(bus, code, match["text"].strip()[:_MAX_XID_TEXT], count, ago_s)
+    return tuple(xids.values())[:MAX_XIDS]

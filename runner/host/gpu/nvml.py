@@ -36,23 +36,6 @@ class NvmlError(Exception):
         self.broken = code in _BROKEN_CODES
 
 
-class Memory(ctypes.Structure):
-    """nvmlMemory_t: `used` includes what the driver reserves."""
-
-    _fields_ = tuple((name, ctypes.c_ulonglong) for name in ("total", "free", "used"))
-
-
-class Memory2(ctypes.Structure):
-    """nvmlMemory_v2_t (since driver 510): `used` is without `reserved`, as in nvidia-smi."""
-
-    _fields_ = (
-        ("version", ctypes.c_uint),
-        *((name, ctypes.c_ulonglong) for name in ("total", "reserved", "free", "used")),
-    )
-
-    VERSION = 2 << 24 | 40
-
-
 class Pci(ctypes.Structure):
     """nvmlPciInfo_t: the PCI address of a GPU."""
 
@@ -113,17 +96,6 @@ class Nvml:
         pci = Pci()
         self._call("nvmlDeviceGetPciInfo_v3", device, ctypes.byref(pci))
         return f"{pci.domain:04x}:{pci.bus:02x}:{pci.device:02x}"
-
-    def memory(self, device: ctypes.c_void_p) -> Tuple[int, int]:
-        """Return the total bytes and the bytes in use."""
-        memory_v2 = Memory2(version=Memory2.VERSION)
-        try:
-            self._call("nvmlDeviceGetMemoryInfo_v2", device, ctypes.byref(memory_v2))
-        except NvmlError:
-            memory_v1 = Memory()
-            self._call("nvmlDeviceGetMemoryInfo", device, ctypes.byref(memory_v1))
-            return memory_v1.total, memory_v1.used
-        return memory_v2.total, memory_v2.used
 
     def utilization(self, index: int) -> Tuple[int, int]:
         """Return the percent of time with a kernel running, and with memory being accessed."""

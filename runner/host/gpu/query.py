@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 from dataclasses import replace
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, Dict, List, Optional
 
 from runner.core.codec import decode, encode
 from runner.core.model.facts import Gpu, GpuProcess
@@ -16,40 +16,43 @@ DRIVER_PATHS = ("/dev/nvidiactl", "/dev/dxg", "/proc/driver/nvidia/version", "/u
 """A host without any of these has no driver."""
 
 
-def start(limit_s: float, *, health: bool = False) -> List[bounded_child.BoundedChild]:
-    """Query the driver in a child; return no child where there is no driver."""
-    if not any(map(os.path.exists, DRIVER_PATHS)):
-        return []
-    return [bounded_child.BoundedChild(functools.partial(_query, health), limit_s)]
+def has_driver() -> bool:
+    """Return whether this host has a driver to ask."""
+    return any(map(os.path.exists, DRIVER_PATHS))
 
 
-def result(children: Sequence[bounded_child.BoundedChild]) -> Dict[str, Any]:
+def start(limit_s: float, *, health: bool = False) -> bounded_child.BoundedChild:
+    """Query the driver in a child."""
+    return bounded_child.BoundedChild(functools.partial(_query, health), limit_s)
+
+
+def result(child: Optional[bounded_child.BoundedChild]) -> Dict[str, Any]:
     """Return the GPU fields of Facts; `gpu_source` says why there are none, if NVML failed."""
-    if not children:
+    if child is None:
         return {"gpus": (), "gpu_source": "none"}
-    (child,) = children
     report = child.report()
     fields = {
         "gpus": tuple(decode(Gpu, item) for item in report.get("gpus", ())),
         "driver": decode(Driver, report.get("driver", {})),
         "xids": tuple(decode(Xid, item) for item in report.get("xids", ())),
     }
-    if "source" in report:
-        return {**fields, "gpu_source": report["source"]}
-    if child.timed_out:
-        reason = f"the driver did not answer within {child.limit_s:g} s"
-        return {**fields, "gpu_source": reason}
     code = child.code or 0
-    exit_text = f"was ended by signal {-code}" if code < 0 else f"ended with {code}"
-    return {**fields, "gpu_source": f"the query of the driver {exit_text}: {child.text}"}
+    if "source" in report:
+        source = report["source"]
+    elif child.timed_out:
+        source = f"the driver did not answer within {child.limit_s:g} s"
+    else:
+        exit_text = f"was ended by signal {-code}" if code < 0 else f"ended with {code}"
+        source = f"the query of the driver {exit_text}: {child.text}"
+    return {**fields, "gpu_source": source}
 
 
 def _query(with_health: bool) -> None:
     # Imported in the child only: ctypes is slow to load, and a driver may hang or crash us.
-    from runner.host.gpu import health, nvml, xids  # noqa: PLC0415
+    from runner.host.gpu import health, nvml  # noqa: PLC0415
 
     if with_health:  # before NVML: if the driver hangs, the kernel's log may say why
-        bounded_child.report_facts(xids=encode(xids.read_xids()))
+        bounded_child.report_facts(xids=encode(health.read_xids()))
     gpus: List[Gpu] = []
     source = "nvml"
     library: Optional[nvml.Nvml] = None
@@ -60,9 +63,8 @@ def _query(with_health: bool) -> None:
             bounded_child.report_facts(gpus=encode(gpus))
     except nvml.NvmlError as error:
         source = f"NVML: {error}"
-    bounded_child.report_facts(
-        gpus=encode(gpus), source=source, driver=encode(health.driver(library))
-    )
+    driver = encode(health.driver(library))
+    bounded_child.report_facts(gpus=encode(gpus), source=source, driver=driver)
     if with_health and library:
         gpus = [replace(gpu, health=health.gpu_health(library, gpu.index)) for gpu in gpus]
         bounded_child.report_facts(gpus=encode(gpus))

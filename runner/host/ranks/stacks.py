@@ -140,7 +140,7 @@ def _by_faulthandler(targets: Sequence[StackTarget]) -> Dict[int, str]:
     return texts
 
 
-class _MemoryFile:
+class MemoryFile:
     """The memory file of one process, and how much was in it before."""
 
     def __init__(self, path: str) -> None:
@@ -165,10 +165,10 @@ class _MemoryFile:
 
 
 def _signal_and_read(targets: Sequence[StackTarget]) -> Dict[int, str]:
-    files: Dict[int, _MemoryFile] = {}
+    files: Dict[int, MemoryFile] = {}
     for target in targets:
         with contextlib.suppress(OSError):
-            files[target.pid] = _MemoryFile(target.memory_file)
+            files[target.pid] = MemoryFile(target.memory_file)
             if _find_memory_file(target.pid):  # the program may have replaced the handler since
                 os.kill(target.pid, DUMP_SIGNAL)
     deadline = time.monotonic() + REPLY_TIMEOUT_S

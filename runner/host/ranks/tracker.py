@@ -1,12 +1,16 @@
-"""Rank tracker: the starts and exits of this host's ranks, from the records of their shims."""
+"""Rank tracker: the starts and exits of this host's ranks, from the records of their shims.
+
+Why the kernel killed a rank is in its log; why a shim left no record may be the disk.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import time
-from typing import Any, Callable, Dict, NamedTuple, Optional, Set, Tuple
+from typing import Any, Callable, Dict, Mapping, NamedTuple, Optional, Set, Tuple
 
 from runner.core.codec import decode
 from runner.core.model.order import Order
@@ -15,16 +19,24 @@ from runner.core.outcome.tracebacks import final_exception, strip_rank_prefix
 from runner.core.protocol.events import RankExited, RankStarted
 from runner.core.protocol.paths import RunPaths, rank_source
 from runner.core.text import describe_exit
-from runner.host.process import procfs
-from runner.host.ranks import exit_cause
+from runner.host.process import kernel_log, procfs
 from runner.host.storage.attempt_folder import read_rank_records
 from runner.host.storage.journal import EventLog
+from runner.host.storage.run_folder import BALLAST
 
 TAIL_BYTES = 64 << 10
 """Bytes at the end of a log in which the final exception is searched."""
 
 MAX_EXCEPTION_AGE_S = 60.0
 """How old the end of a log may be to explain an exit."""
+
+KILL_TOLERANCE_S = 1.0
+"""The most that a kill in the kernel's log may be apart from the recorded end: the pids there may
+be those of another namespace."""
+
+OOM_KILL = re.compile(
+    r"((?:Memory cgroup out|Out) of memory: Killed process (\d+) \([^)]*\)[^,\n]*)"
+)
 
 
 class RankProcess(NamedTuple):
@@ -94,7 +106,7 @@ class RankTracker:
                 continue
             self._exited.add(key)
             pid = self._started[key].pid if key in self._started else 0
-            error = "" if stopping else exit_cause.kernel_kill_reason(pid, data)
+            error = "" if stopping else kernel_kill_reason(pid, data)
             exception = self._find_exception(rank, float(data["wall"])) if data["code"] != 0 else ""
             self._journal.append_exit(rank, data, error, exception)
             if data["code"] != 0:
@@ -108,7 +120,7 @@ class RankTracker:
         for (rank, start), process in sorted(self._started.items()):
             if (rank, start) not in self._exited and process.shim_pid not in alive:
                 self._exited.add((rank, start))
-                error = exit_cause.missing_record_reason(self._folder.root)
+                error = missing_record_reason(self._folder.root)
                 self._journal.append(RankExited(rank, error=error, start=start))
                 self._report_failure(rank, "ended unseen", time.monotonic())
 
@@ -160,3 +172,29 @@ class RankTracker:
         if time.monotonic() >= self._kill_at:
             self._kill_at = float("inf")
             procfs.signal_all(self._terminated & self.pids, signal.SIGKILL)
+
+
+def missing_record_reason(root: str) -> str:
+    """Return why a rank's shim could not record its end in the run folder `root`, "" if unknown."""
+    try:
+        disk = os.statvfs(root)
+    except OSError as error:
+        return f"ended, and could not record how: {error.strerror}"
+    if disk.f_bavail * disk.f_frsize >= BALLAST:
+        return ""
+    return f"ended, and could not record how: No space left in {root}"
+
+
+def kernel_kill_reason(pid: int, exit_record: Mapping[str, Any], log: str = kernel_log.KMSG) -> str:
+    """Return why the kernel killed a rank, by the exit record of its shim.
+
+    "" for any end but SIGKILL, and where the kernel's log has no reason or may not be read.
+    """
+    message = ""
+    if exit_record["signal"] == signal.SIGKILL:
+        for logged_at, text in kernel_log.read_lines(log):
+            match = OOM_KILL.search(text)
+            apart_s = abs(logged_at - float(exit_record["mono"]))  # both times are monotonic
+            if match and (int(match[2]) == pid or apart_s < KILL_TOLERANCE_S):
+                message = f"was killed by the kernel: {match[1].strip()}"
+    return message

@@ -148,7 +148,7 @@ def test_an_interpreter_that_cannot_be_used_says_why(child: Ended, error: str) -
 
 def test_without_a_driver_there_is_nobody_to_ask() -> None:
     """No child means no GPU, and no error."""
-    assert query.result([]) == {"gpus": (), "gpu_source": "none"}
+    assert query.result(None) == {"gpus": (), "gpu_source": "none"}
 
 
 def test_the_last_word_about_the_gpus_counts() -> None:
@@ -157,10 +157,10 @@ def test_the_last_word_about_the_gpus_counts() -> None:
     last = [{"index": 0, "processes": [{"pid": 7, "user": "ann"}]}]
     report = told(gpus=first, source="nvml") + told(gpus=last)
 
-    named = query.result([Ended(report)])
+    named = query.result(Ended(report))
     assert named["gpus"] == (Gpu(0, processes=(GpuProcess(7, user="ann"),)),)
     assert named["gpu_source"] == "nvml"
-    late = query.result([Ended(told(gpus=first, source="nvml") + b'{"gpus": [', late=True)])
+    late = query.result(Ended(told(gpus=first, source="nvml") + b'{"gpus": [', late=True))
     assert (late["gpus"], late["gpu_source"]) == ((Gpu(0, processes=(GpuProcess(7),)),), "nvml")
 
 
@@ -174,5 +174,5 @@ def test_the_last_word_about_the_gpus_counts() -> None:
 )
 def test_a_driver_that_hangs_or_crashes_is_told(child: Ended, reason: str) -> None:
     """The reason stands where the source would."""
-    found = query.result([child])
+    found = query.result(child)
     assert (found["gpus"], found["gpu_source"]) == ((), reason)

@@ -1,4 +1,4 @@
-"""Health of a GPU beside what NVML says: its driver, NUMA node and persistence daemon."""
+"""Health of a GPU beside what NVML says: driver, NUMA node, persistence daemon, kernel's log."""
 
 from __future__ import annotations
 
@@ -7,7 +7,11 @@ from pathlib import Path
 import pytest
 
 from runner.core.model.hardware import Driver
+from runner.core.outcome import xids
 from runner.host.gpu import health
+
+LOG = Path(__file__).parents[3] / "fixtures" / "kmsg" / "xids.txt"
+"""Lines of the kernel's log; the README beside it says where they were quoted."""
 
 
 def test_the_daemon_keeps_the_driver_too(tmp_path: Path) -> None:
@@ -48,3 +52,46 @@ def test_the_kernel_knows_its_driver(tmp_path: Path, line: str, version: str) ->
     place.mkdir(parents=True)
     (place / "version").write_text(f"{line}\nGCC version:  gcc version 12.3.0 (Ubuntu)\n")
     assert health.driver(None, str(tmp_path)) == Driver(version)
+
+
+def test_every_form_of_a_line_is_read() -> None:
+    """With or without "PCI:", an instance of MIG, a domain of its own; others are skipped."""
+    found = health.read_xids(str(LOG), now=2700.0)
+    assert [(xid.bus, xid.code, xid.count) for xid in found] == [
+        ("0000:55:00", 48, 2),
+        ("0000:55:00", 171, 1),
+        ("0000:55:00", 63, 1),
+        ("0000:55:00", 154, 1),
+        ("0000:cb:00", 13, 2),
+        ("0000:2b:00", 31, 1),
+        ("0000:01:00", 94, 1),
+        ("0000:19:00", 119, 1),
+        ("0004:01:00", 79, 1),
+        ("0000:03:00", 14, 1),
+        ("0000:c1:00", 74, 1),
+    ]
+    first, lost = found[0], found[8]
+    assert (first.text, first.ago_s) == ("pid=2187734, name=python, channel 0x00000002", 700.0)
+    assert lost.text == "pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
+
+
+def test_a_log_that_may_not_be_read_has_none(tmp_path: Path) -> None:
+    """Most users may not."""
+    assert health.read_xids(str(tmp_path / "none")) == ()
+
+
+def test_a_flood_is_cut(tmp_path: Path) -> None:
+    """The first kinds stay, and are counted on."""
+    log = tmp_path / "kmsg"
+    lines = (f"4,1,{n},-;NVRM: Xid (PCI:0000:01:00): {n}, x\n" for n in (*range(1, 99), 1, 1))
+    log.write_text("".join(lines))
+    found = health.read_xids(str(log), now=1.0)
+    assert (len(found), found[0].count) == (health.MAX_XIDS, 3)
+
+
+def test_the_well_known_ones_have_a_meaning_and_a_cure() -> None:
+    """A program's fault needs none."""
+    wanted = {13, 31, 43, 45, 48, 61, 62, 63, 64, 74, 79, 92, 94, 95, 119, 120}
+    assert wanted == set(xids.XIDS)
+    assert all(known.meaning for known in xids.XIDS.values())
+    assert all(bool(known.remedy) != known.caused_by_program for known in xids.XIDS.values())

@@ -1,4 +1,4 @@
-"""Exit causes of ranks, from real lines of the kernel's log."""
+"""Rank tracker: exit causes of ranks, from real lines of the kernel's log."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.host.ranks import exit_cause
+from runner.host.ranks import tracker
 
 LOG = """\
 6,760,1239866964,-;lan0: port 4(port2.0) entered blocking state
@@ -37,8 +37,7 @@ def test_the_kernel_tells_whom_it_killed(tmp_path: Path, pid: int, mono: float, 
     log = tmp_path / "kmsg"
     log.write_text(LOG)
     assert (
-        exit_cause.kernel_kill_reason(pid, {"signal": signal.SIGKILL, "mono": mono}, str(log))
-        == said
+        tracker.kernel_kill_reason(pid, {"signal": signal.SIGKILL, "mono": mono}, str(log)) == said
     )
 
 
@@ -47,13 +46,10 @@ def test_other_ends_are_not_the_kernels(tmp_path: Path) -> None:
     log = tmp_path / "kmsg"
     log.write_text(LOG)
     assert (
-        exit_cause.kernel_kill_reason(4711, {"signal": signal.SIGTERM, "mono": 2500.0}, str(log))
-        == ""
+        tracker.kernel_kill_reason(4711, {"signal": signal.SIGTERM, "mono": 2500.0}, str(log)) == ""
     )
-    assert exit_cause.kernel_kill_reason(4711, {"signal": None, "mono": 2500.0}, str(log)) == ""
+    assert tracker.kernel_kill_reason(4711, {"signal": None, "mono": 2500.0}, str(log)) == ""
     assert (
-        exit_cause.kernel_kill_reason(
-            4711, {"signal": signal.SIGKILL, "mono": 2500.0}, str(tmp_path)
-        )
+        tracker.kernel_kill_reason(4711, {"signal": signal.SIGKILL, "mono": 2500.0}, str(tmp_path))
         == ""
     )
