@@ -34,19 +34,12 @@ class PeerDisconnected(Exception):
 
 
 class Identity(NamedTuple):
-    """What our end of a connection states and proves in the handshake.
-
-    Attributes:
-        node: Our own node.
-        subject: What the connection is about; both ends must name the same.
-        token: The secret that both ends know.
-        max_line: The longest line to accept from an authenticated peer, in bytes.
-    """
+    """What our end of a connection states and proves in the handshake."""
 
     node: str
-    subject: str
+    subject: str  # what the connection is about; both ends must name the same
     token: bytes
-    max_line: int = MAX_LINE
+    max_line: int = MAX_LINE  # what to accept from an authenticated peer, in bytes
 
 
 class PeerConnection:
@@ -55,8 +48,6 @@ class PeerConnection:
     Attributes:
         name: The peer's node; "" until the peer has proven to know the token.
         last_heard: When the last authenticated message came, or the connection was made.
-        connected_at: When the connection was made.
-        closed: Whether `close` was called.
     """
 
     def __init__(self, connection: socket.socket, identity: Identity, role: bytes) -> None:
@@ -108,11 +99,7 @@ class PeerConnection:
             self.flush()
 
     def receive(self) -> List[Dict[str, Any]]:
-        """Return the messages that have arrived.
-
-        Raises:
-            PeerDisconnected: No others will follow.
-        """
+        """Return the messages that have arrived, or raise PeerDisconnected."""
         try:
             chunk = self._socket.recv(65536)
         except BlockingIOError:
@@ -210,11 +197,7 @@ class Signer:
         return mac + b" " + body + b"\n"
 
     def verify(self, line: bytes) -> bytes:
-        """Return the body of the peer's next line.
-
-        Raises:
-            PeerDisconnected: It was not signed with the key of this connection.
-        """
+        """Return the body of the peer's next line; PeerDisconnected if it was not signed so."""
         mac, _, body = line.partition(b" ")
         if not hmac.compare_digest(mac, self._mac(self._peer_role, self._received_count, body)):
             raise PeerDisconnected("it does not know the run's token")

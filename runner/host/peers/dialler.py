@@ -11,12 +11,7 @@ from typing import Optional
 
 
 class Dialler:
-    """One attempt to connect.
-
-    Attributes:
-        error: Why it failed, an `errno`; 0 while it has not, `ETIMEDOUT` after the time limit.
-        reason: The same in words.
-    """
+    """One attempt to connect; once it failed, `error` is an errno, and `reason` its words."""
 
     def __init__(self, addr: str, port: int, timeout_s: float) -> None:
         self.error, self.reason = 0, ""
@@ -76,8 +71,7 @@ class RetryingDialler:
     def poll(self, timeout_s: float) -> Optional[socket.socket]:
         """Return a connected socket, None while there is none; never wait.
 
-        Raises:
-            OSError: An attempt failed. Unless `pause` is called, the next poll starts another.
+        OSError: an attempt failed. Unless `pause` is called, the next poll starts another.
         """
         if self._attempt is None:
             if time.monotonic() < self._next_at:

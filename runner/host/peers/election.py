@@ -33,17 +33,11 @@ MAX_LOST_NAMES = 16
 
 
 class ElectionContext(NamedTuple):
-    """What a supervisor needs to take part.
-
-    Attributes:
-        handover: The run as it was asked for.
-        facts_request: What is to be known of this host.
-        programs: The files of a run folder (see `create_run_folder`).
-    """
+    """What a supervisor needs to take part."""
 
     handover: RelaunchContext
     facts_request: FactsRequest
-    programs: Mapping[str, str]
+    programs: Mapping[str, str]  # see `create_run_folder`
 
 
 class FactsPoll(NamedTuple):
@@ -60,8 +54,7 @@ class LeaderElection:
     Attributes:
         next_attempt: What follows on this host; None while undecided, or if nothing follows.
         refusal: Why nothing follows on this host; "" while undecided, or if something follows.
-        facts_child: The look at this host, with the ports reserved for the next attempt. Once it
-            was started, this supervisor has voted.
+        facts_child: The look at this host. Once it was started, this supervisor has voted.
     """
 
     def __init__(

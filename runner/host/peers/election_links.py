@@ -32,11 +32,7 @@ MAX_PLAN_BYTES = 64 << 20
 
 
 class Followers:
-    """The supervisors that take us for the leader.
-
-    Attributes:
-        authenticated: Their connections, by node.
-    """
+    """The supervisors that take us for the leader: their `authenticated` connections, by node."""
 
     def __init__(
         self,
@@ -92,12 +88,7 @@ class Followers:
 
 
 class LeaderSearch:
-    """The search for the leader: the first voter before us that lives.
-
-    Attributes:
-        leader: The connection to it.
-        leader_lost: Whether there was one, and there is none now.
-    """
+    """The search for the leader: the first voter before us that lives."""
 
     def __init__(
         self,
@@ -107,7 +98,7 @@ class LeaderSearch:
         on_message: OnMessage,
     ) -> None:
         self.leader: Optional[PeerConnection] = None
-        self.leader_lost = False
+        self.leader_lost = False  # there was one, and there is none now
         self._identity, self._loop, self._on_message = identity, loop, on_message
         self._candidates = list(candidates)
         self._dialler: Optional[Dialler] = None

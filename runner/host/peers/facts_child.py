@@ -19,12 +19,7 @@ TIMEOUT_MARGIN_S = 10.0
 
 
 class FactsChild:
-    """One look at this host; everything that may hang is done by the child.
-
-    Attributes:
-        reserved_ports: The ports reserved for the next attempt here.
-        started: Whether it was asked for.
-    """
+    """One look at this host; everything that may hang is done by the child."""
 
     def __init__(self, order: Order, request: FactsRequest, environ: Dict[str, str]) -> None:
         self.reserved_ports = ports.NO_PORTS

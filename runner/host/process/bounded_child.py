@@ -36,11 +36,8 @@ class BoundedChild:
 
     Attributes:
         output: The end of its output, at most `MAX_OUTPUT` bytes.
-        raw_report: What it wrote to the descriptor `REPORT_FD`.
         code: Its exit code, or minus the signal that ended it; None while it runs.
-        timed_out: Whether it was killed because its time was up.
-        seconds: How long it took.
-        limit_s: How long it may take.
+        pid: Its process, and its group; 0 if it could not be started.
         pipes: The descriptors to read from; fewer once it has closed its ends.
     """
 
@@ -54,9 +51,9 @@ class BoundedChild:
         self.limit_s = limit_s
         self._began = time.monotonic()
         self.pipes: Tuple[int, ...] = ()
-        self._pid = 0
+        self.pid = 0
         try:
-            self._pid, self._output_fd, self._report_fd = _fork(body, limit_s)
+            self.pid, self._output_fd, self._report_fd = _fork(body, limit_s)
         except OSError as error:
             self.output = f"cannot start a process: {error.strerror}".encode()
             self.code = _EXIT_FAILED
@@ -67,11 +64,6 @@ class BoundedChild:
     def text(self) -> str:
         """The end of its output."""
         return self.output.decode(errors="replace").strip()
-
-    @property
-    def pid(self) -> int:
-        """Its process, and its group; 0 if it could not be started."""
-        return self._pid
 
     def report(self) -> Dict[str, Any]:
         """Return what it reported with `report_facts`; the last value of each key counts."""
@@ -86,7 +78,7 @@ class BoundedChild:
             return
         for send in (os.killpg, os.kill):  # before its setsid the group does not exist
             with suppress(OSError):
-                send(self._pid, signal.SIGKILL)
+                send(self.pid, signal.SIGKILL)
         for _ in range(20):  # one that hangs in the kernel is not waited for
             if self._try_reap():
                 break
@@ -95,9 +87,9 @@ class BoundedChild:
 
     def kill_group(self) -> None:
         """End what it left running in its process group."""
-        if self.code is not None and self._pid:
+        if self.code is not None and self.pid:
             with suppress(OSError):
-                os.killpg(self._pid, signal.SIGKILL)
+                os.killpg(self.pid, signal.SIGKILL)
 
     def poll_timeout_ms(self) -> float:
         """Return how long the parent may sleep before it calls `advance` again."""
@@ -135,7 +127,7 @@ class BoundedChild:
 
     def _try_reap(self) -> bool:
         try:
-            pid, status = os.waitpid(self._pid, os.WNOHANG)
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
         except ChildProcessError:  # SIGCHLD is ignored here: its status is unknown
             self._status = 0
             return True

@@ -34,11 +34,7 @@ class CommandRun:
         limit_s: float,
         reply: Reply,
     ) -> None:
-        """Start it in the user's home, with an empty standard input.
-
-        Raises:
-            OSError: No process can be started.
-        """
+        """Start it in the user's home, with an empty standard input, or raise OSError."""
         self._request_id = request_id
         self._reply = reply
         self._report = b""

@@ -9,11 +9,7 @@ from typing import Any, Callable, Tuple
 
 
 class EventLoop:
-    """Readers of descriptors, and the signals of this process.
-
-    Attributes:
-        term_received: Whether SIGTERM was received.
-    """
+    """Readers of descriptors, and the signals of this process."""
 
     def __init__(self) -> None:
         self.term_received = False

@@ -30,11 +30,9 @@ def kill_until_gone(
     Args:
         list_alive: Scans for the processes to end.
         reap: Reaps the children that ended; called between scans.
-        shims: The rank shims among them, killed a moment later: they end with their rank, and
-            record how it ended.
+        shims: Killed a moment later: they end with their rank, and record how it ended.
         cgroup: Whatever is in it is killed as well.
-        all_gone: A proof that no process evades by forking fast: `no_children_left` of a
-            subreaper.
+        all_gone: Proves that none evades by forking fast: `no_children_left` of a subreaper.
 
     Returns:
         Every process that was killed, and those that could not be.

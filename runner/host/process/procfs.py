@@ -211,11 +211,7 @@ def signal_all(pids: Iterable[int], signum: int) -> Set[int]:
 def record_exit(
     process: subprocess.Popen[bytes], status: int
 ) -> Tuple[Optional[int], Optional[int]]:
-    """Set the result of a child that `reap_all` reaped; `Popen.wait` would read it as success.
-
-    Returns:
-        Its exit code, or the signal that ended it.
-    """
+    """Set the result of a reaped child (`Popen.wait` would see success); return code or signal."""
     signum = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
     code = None if signum else os.WEXITSTATUS(status)
     process.returncode = -signum if signum else code

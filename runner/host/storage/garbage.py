@@ -27,10 +27,7 @@ def collect_garbage(
 
     Each of several hosts that share a disk removes its own part of a run. What is in use stays,
     however old: a run whose supervisor or processes live, a release that a run or a launch names.
-
-    Returns:
-        The names of the `runs` and `releases` that are (or would be) removed, their `bytes` on
-        disk, and as `in_use` the runs that are old enough and stay.
+    The result names what is (or would be) removed, and as `in_use` old runs that stay.
     """
     cutoff = time.time() - older_than_s
     removed: Dict[str, Any] = {"runs": [], "releases": [], "in_use": [], "bytes": 0}

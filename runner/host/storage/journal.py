@@ -23,19 +23,14 @@ from runner.host.storage.run_folder import append, read_state, write_state
 
 
 class EventLog:
-    """The events and the state of one run on one host.
-
-    Attributes:
-        state: The state on record.
-        write_error: Why something could not be written, "" if all could.
-    """
+    """The events and the state of one run on one host."""
 
     def __init__(self, folder: RunPaths, order: Order) -> None:
         self._folder = folder
         self._order = order
         self._seq = 1 + max((event.seq for event in read_events(folder)), default=0)
         self.state = read_state(folder) or State.STARTING
-        self.write_error = ""
+        self.write_error = ""  # why something could not be written
         self._finalising = False
         self._terminate_torn_line()
 
@@ -84,11 +79,7 @@ class EventLog:
         self.append(body, mono=float(data["mono"]), wall=float(data["wall"]))
 
     def set_state(self, state: State) -> None:
-        """Move to the next state.
-
-        Raises:
-            ValueError: The table of transitions does not allow it.
-        """
+        """Move to the next state, or raise ValueError if the table does not allow that."""
         if state not in TRANSITIONS[self.state]:
             raise ValueError(f"{self.state.value} cannot become {state.value}")
         self.state = state

@@ -145,10 +145,7 @@ def is_sealed(path: str, file: File) -> bool:
 
 
 def pin(workdir: str, name: str) -> Optional[int]:
-    """Keep a release from being removed while the returned descriptor is open.
-
-    None when there is no such release, or it is being removed.
-    """
+    """Keep a release while the returned descriptor is open; None if there is none (any more)."""
     folder = release_folder(workdir, name)
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
@@ -171,8 +168,7 @@ def pin(workdir: str, name: str) -> Optional[int]:
 def lock_folder(path: str) -> Optional[int]:
     """Lock a folder while the returned descriptor is open; None where the disk has no locks.
 
-    Raises:
-        BlockingIOError: Another process has locked it.
+    BlockingIOError is raised if another process has locked it.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:

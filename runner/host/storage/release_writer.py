@@ -33,12 +33,7 @@ class ReleaseWriter:
     """An unfinished release; `missing` are the files still to come, in the order of the stream."""
 
     def __init__(self, workdir: str, manifest_bytes: bytes) -> None:
-        """Prepare a release.
-
-        Raises:
-            ValueError: The manifest is invalid.
-            OSError: Nothing can be written here.
-        """
+        """Prepare a release; ValueError if the manifest is invalid, OSError if no disk takes it."""
         self.manifest = Manifest.decode(manifest_bytes)
         self.name = release_hash(manifest_bytes)
         self.missing: List[File] = []
@@ -87,12 +82,7 @@ class ReleaseWriter:
         return f"{os.strerror(errno.ENOSPC)}: {megabytes}"
 
     def write(self, data: bytes) -> Steps:
-        """Take the next bytes of the stream of missing files.
-
-        Raises:
-            ValueError: A file differs from the manifest, or there are too many bytes.
-            OSError: It cannot be written.
-        """
+        """Take the next bytes of the stream of missing files; ValueError if they do not fit."""
         view = memoryview(data)
         while view:
             if self._open_file is None:
@@ -103,12 +93,7 @@ class ReleaseWriter:
                 yield
 
     def finish(self) -> Steps:
-        """Complete the tree, verify it, and rename it into place.
-
-        Raises:
-            ValueError: Something differs from the manifest.
-            OSError: It cannot be written.
-        """
+        """Complete the tree, verify it (else ValueError), and rename it into place."""
         if self._open_file is not None:
             raise ValueError(f"the stream ended within {self._open_file.file.path}")
         for link in self.manifest.links:

@@ -35,11 +35,7 @@ def write_atomic(path: str, text: str, mode: int = 0o600, *, durable: bool = Fal
 
 
 def append(path: str, data: bytes) -> None:
-    """Append to a file in one write.
-
-    Raises:
-        OSError: Not all of it could be written.
-    """
+    """Append to a file in one write; OSError if not all of it could be written."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     try:
         if os.write(descriptor, data) < len(data):
@@ -53,14 +49,8 @@ def create_run_folder(
 ) -> None:
     """Make the run folder of a new attempt; that of a node that rejoins keeps its content.
 
-    Args:
-        folder: Where.
-        order: The order of the attempt.
-        programs: The texts of the rank shim (`shim`) and of the ranks' `sitecustomize`.
-        record: The `info`, `plan` and `config` of the whole run.
-
-    Raises:
-        OSError: No file can be written there, or there is a run of this id already.
+    `programs` are the texts of `shim` and `sitecustomize`; `record` has the `info`, `plan` and
+    `config` of the whole run. OSError: no file can be written, or there is a run of this id.
     """
     old_umask = os.umask(0o077)  # for parent folders too; the ranks keep the user's own
     try:

@@ -19,12 +19,7 @@ from runner.host.storage.run_folder import read_state
 
 
 def list_runs(workdir: str, node: str, run_id: str = "") -> Generator[None, None, Dict[str, Any]]:
-    """List the runs of `node` below a workdir: all, or one.
-
-    Returns:
-        `runs`, each an encoded `HostRunStatus`; `unreadable`, the number of other users' runs that
-        we may not read; `now`, this host's clock.
-    """
+    """List the runs of `node` below a workdir, all or one, and how many others are unreadable."""
     statuses, unreadable = [], 0
     runs_dir = os.path.join(workdir, "runs")
     names = [run_id] if run_id else filter(is_run_id, procfs.list_names(runs_dir))
@@ -43,8 +38,7 @@ def list_runs(workdir: str, node: str, run_id: str = "") -> Generator[None, None
 def read_run(folder: RunPaths) -> Optional[HostRunStatus]:
     """Return the state of one run, None where it has no folder for this node.
 
-    Raises:
-        PermissionError: It is another user's, and may not be read.
+    PermissionError: it is another user's, and may not be read.
     """
     try:
         owner_uid = os.stat(folder.root).st_uid

@@ -60,11 +60,7 @@ class RunLock:
         return [*existing, *unused, *candidates][0]
 
     def make_folder(self) -> None:
-        """Create the folder with access for its user only.
-
-        Raises:
-            OSError: Other users own all of its names.
-        """
+        """Create the folder for its user only; OSError if other users own all of its names."""
         os.makedirs(self._folder, mode=0o700, exist_ok=True)
         if not self._is_private(self._folder):
             raise PermissionError(f"{self._folder} is not a private folder of ours")
@@ -162,11 +158,7 @@ class RunLock:
             os.close(descriptor)  # its last holder has just removed the file
 
     def acquire(self) -> Optional[int]:
-        """Take the lock, waiting for processes that only look at it for a moment.
-
-        Raises:
-            OSError: The folder cannot be made.
-        """
+        """Take the lock, waiting for processes that only look at it; OSError without a folder."""
         self.make_folder()
         deadline = time.monotonic() + LOCK_TIMEOUT_S
         while True:
@@ -184,21 +176,13 @@ class RunLock:
 
 @dataclass(frozen=True)
 class RunOwner:
-    """The guardian and the supervisor of a run.
-
-    Attributes:
-        hostname: The hostname of their machine.
-        machine_id: Its id; "" where it has none.
-        boot_id: The id of the boot they run in.
-        start_ticks: When each began, in clock ticks since that boot, by pid.
-        pid_namespace: Their PID namespace; "" where it cannot be read.
-    """
+    """The guardian and the supervisor of a run."""
 
     hostname: str
     machine_id: str
     boot_id: str
-    start_ticks: Dict[str, int]
-    pid_namespace: str = ""
+    start_ticks: Dict[str, int]  # when each began, in clock ticks since that boot, by pid
+    pid_namespace: str = ""  # "" where it cannot be read
 
     @property
     def other_host(self) -> str:
@@ -303,11 +287,7 @@ def other_host(folder: RunPaths) -> str:
 
 
 def require_local(folder: RunPaths) -> None:
-    """Refuse to act on a run of another machine whose end is not on record.
-
-    Raises:
-        ValueError: It is such a run.
-    """
+    """Raise ValueError for a run of another machine whose end is not on record."""
     host = other_host(folder)
     order = read_order(folder)
     if host and (order is None or not has_ended(folder, order)):

@@ -11,21 +11,11 @@ from runner.host.peers.election import ElectionContext
 
 
 class SupervisorArgs(NamedTuple):
-    """What a supervisor begins with.
-
-    Attributes:
-        folder: The run's folder on this host.
-        order: What to carry out.
-        environ: The environment below that of the order.
-        reserved_ports: The ports that are reserved for the run here.
-        token: The secret that the supervisors of the run share.
-        election_context: What the hosts need to relaunch the run by themselves; None where they
-            must not.
-    """
+    """What a supervisor begins with."""
 
     folder: RunPaths
     order: Order
-    environ: Dict[str, str]
+    environ: Dict[str, str]  # that of the order is added to it
     reserved_ports: ports.ReservedPorts
-    token: bytes
-    election_context: Optional[ElectionContext] = None
+    token: bytes  # the secret that the supervisors of the run share
+    election_context: Optional[ElectionContext] = None  # None: the hosts must not relaunch it

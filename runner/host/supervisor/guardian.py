@@ -25,12 +25,8 @@ READY = b"ready"
 def spawn(args: SupervisorArgs, lock_fd: Optional[int]) -> int:
     """Start guardian and supervisor, detached from this process and its session.
 
-    Args:
-        args: What the supervisor begins with.
-        lock_fd: The descriptor of the run lock, which both hold until they end.
-
-    Returns:
-        A pipe that carries `READY` or an error, and then ends.
+    Both hold `lock_fd`, the run lock, until they end. The pipe that is returned carries `READY` or
+    an error, and then ends.
     """
     read_fd, write_fd = os.pipe()
     child_pid = os.fork()

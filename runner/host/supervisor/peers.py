@@ -31,14 +31,7 @@ from runner.host.supervisor.stop_ladder import StopLadder
 
 
 class PeerExchange(PeerObserver):
-    """Keeps the record of what the peers say, and acts on it.
-
-    Attributes:
-        lease: The controller lease, renewed by what any of the supervisors hears.
-        group: The connections to the others; None where this supervisor is alone.
-        lost_nodes: The nodes that this attempt lost.
-        joined_hub: Whether this host was in touch with the hub.
-    """
+    """Keeps the record of what the peers say, and acts on it; alone it has no `group`."""
 
     def __init__(
         self,
@@ -154,10 +147,8 @@ def join_peers(
 class ControllerLease:
     """Unless detached, an attempt stops if no controller renews its lease for `disconnect_s`.
 
-    Attributes:
-        renewed_at: When an agent on this host renewed it, monotonic.
-        detached: Whether no controller is needed any more.
-        detach_agreed: Whether the hosts agree on that, so that they may relaunch the run.
+    Once `detach_agreed`, the hosts know of each other that no controller is needed, and may
+    relaunch the run. `renewed_at` is when an agent on this host renewed the lease, monotonic.
     """
 
     def __init__(self, order: Order, journal: EventLog) -> None:

@@ -35,17 +35,11 @@ STOP_TIMEOUT_S = 3.0
 
 
 class LauncherProcess:
-    """The program of one attempt.
-
-    Attributes:
-        pid: Its process; 0 before it started.
-        exit_status: How it ended; None while it has not.
-        cgroup: Where it runs; one without a path if there is none.
-    """
+    """The program of one attempt; its `cgroup` has no path if none could be made."""
 
     def __init__(self, folder: RunPaths, order: Order, journal: EventLog) -> None:
         self.pid = 0
-        self.exit_status: Optional[ExitStatus] = None
+        self.exit_status: Optional[ExitStatus] = None  # while it has not ended
         self.cgroup = cgroup.Cgroup()
         self._folder, self._order, self._journal = folder, order, journal
         self._process: Optional[subprocess.Popen[bytes]] = None
@@ -121,9 +115,7 @@ class LauncherProcess:
 class SidecarProcess:
     """A server that the programs need: one supervisor starts it, all wait for it.
 
-    Attributes:
-        problem: Why the program must not start, or not continue; "" for no reason.
-        pid: The sidecar's process, if it runs here; 0 for none.
+    `problem` is why the program must not start or continue; `pid` is 0 unless it runs here.
     """
 
     def __init__(self, folder: RunPaths, order: Order) -> None:

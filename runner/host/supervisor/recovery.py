@@ -43,14 +43,8 @@ def finalise_record(
 ) -> None:
     """Kill what a dead supervisor left, and complete the record in its place.
 
-    Args:
-        folder: The run's folder on this host.
-        order: What the supervisor carried out.
-        reason: Why it ended.
-        list_alive: Returns the processes of the run that are alive.
-        verified: Whether an empty `list_alive` proves that nothing of the run is left; an empty
-            cgroup, where the program had one, proves it too.
-        all_gone: See `kill_until_gone`.
+    `verified` tells whether an empty `list_alive` proves that nothing of the run is left; an empty
+    cgroup, where the program had one, proves it too. For `all_gone` see `kill_until_gone`.
     """
     stop_time = {"mono": time.monotonic(), "wall": time.time()}
     program_start = _last_program_start(folder, order)

@@ -50,11 +50,7 @@ def hold_election(
 
 
 def next_start(args: SupervisorArgs, election: LeaderElection) -> Optional[SupervisorArgs]:
-    """Write down the next attempt here, and return what to start; None where none follows.
-
-    Raises:
-        OSError: It cannot be written down.
-    """
+    """Write down the next attempt here (or raise OSError); return what to start, if any follows."""
     context = args.election_context
     if election.next_attempt is None or context is None:
         return None

@@ -18,9 +18,7 @@ class StopLadder:
     """The only writer of the supervisor's stop phase, with why and when the attempt ends.
 
     Attributes:
-        phase: Where the ladder is.
         reason: Why the attempt stops; "" while it does not.
-        cause: Who or what wanted the stop.
         failed_at: When something of the task failed here, monotonic; None if nothing did.
         user_stopped: Whether a user wanted the end, perhaps after another reason.
         deferred_reason: Why to stop once the stacks of the ranks are written.
@@ -37,11 +35,7 @@ class StopLadder:
         self._term_sent: Set[int] = set()
 
     def move(self, phase: StopPhase) -> None:
-        """Enter the next phase.
-
-        Raises:
-            ValueError: That move is not in the table.
-        """
+        """Enter the next phase, or raise ValueError if that move is not in the table."""
         if phase not in STOP_TRANSITIONS[self.phase]:
             raise ValueError(f"{self.phase.value} cannot become {phase.value}")
         self.phase = phase

@@ -85,11 +85,7 @@ class Supervisor:
         return self._finish()
 
     def next_start(self) -> Optional[SupervisorArgs]:
-        """Return what to do here next, if the hosts relaunch the run.
-
-        Raises:
-            OSError: It cannot be written down.
-        """
+        """Return what to do here next, if the hosts relaunch the run."""
         if self._election is None or self._loop.term_received:  # after the election
             return None
         return relaunch.next_start(self._args, self._election)
