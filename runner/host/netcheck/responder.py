@@ -7,8 +7,7 @@ import socket
 from typing import Any, Callable, Dict, List
 
 from runner.host.facts import ports
-from runner.host.peers.connection import Identity, PeerConnection
-from runner.host.peers.listener import BACKLOG, Listener
+from runner.host.peers.connection import BACKLOG, Identity, Listener, PeerConnection
 from runner.host.process.event_loop import EventLoop
 
 SUBJECT = "check"

@@ -14,6 +14,7 @@ from runner.core.relaunch.handover import Voter
 from runner.host.peers.connection import (
     CLIENT,
     Identity,
+    Listener,
     OnMessage,
     PeerConnection,
     PeerDisconnected,
@@ -21,7 +22,6 @@ from runner.host.peers.connection import (
 )
 from runner.host.peers.dialler import Dialler
 from runner.host.peers.group import GOODBYE_TIMEOUT_S
-from runner.host.peers.listener import Listener
 from runner.host.process.event_loop import EventLoop
 
 CONNECT_TIMEOUT_S = 5.0

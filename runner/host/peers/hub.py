@@ -10,9 +10,14 @@ from runner.core.failure_detector import Liveness
 from runner.core.outcome.membership import nodes_after_loss
 from runner.core.protocol.events import StopCause
 from runner.core.protocol.timing import HUB_TIMEOUT_S, JOIN_TIMEOUT_S
-from runner.host.peers.connection import PeerConnection, PeerDisconnected, close_all
+from runner.host.peers.connection import (
+    AUTH_TIMEOUT_S,
+    Listener,
+    PeerConnection,
+    PeerDisconnected,
+    close_all,
+)
 from runner.host.peers.group import GOODBYE_TIMEOUT_S, PeerGroup, heartbeat, stop_message
-from runner.host.peers.listener import AUTH_TIMEOUT_S, Listener
 
 
 class HubServer(PeerGroup):

@@ -10,10 +10,15 @@ from runner.core.failure_detector import Liveness
 from runner.core.outcome.membership import is_indispensable
 from runner.core.protocol.events import StopCause
 from runner.core.protocol.timing import HUB_TIMEOUT_S, JOIN_TIMEOUT_S
-from runner.host.peers.connection import CLIENT, PeerConnection, PeerDisconnected, close_all
+from runner.host.peers.connection import (
+    AUTH_TIMEOUT_S,
+    CLIENT,
+    PeerConnection,
+    PeerDisconnected,
+    close_all,
+)
 from runner.host.peers.dialler import RetryingDialler
 from runner.host.peers.group import GOODBYE_TIMEOUT_S, PeerGroup, heartbeat, stop_message
-from runner.host.peers.listener import AUTH_TIMEOUT_S
 
 RETRY_PAUSE_S, MAX_RETRY_PAUSE_S = 0.1, 2.0
 """The pause between two attempts to reach the hub, at first and at most."""
