@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -26,27 +27,16 @@ from runner.core.text import counted, describe_exit, join_some
 
 @dataclass
 class Participation:
-    """How one node takes part in an elastic attempt.
+    """How one node takes part in an elastic attempt."""
 
-    Attributes:
-        departed: Whether the run goes on without it.
-        departed_at: When it left the membership last.
-        program_started_at: When its launcher process was started last.
-        order_count: How often it was sent an order in this attempt.
-        joined_late: Whether it got its order when the attempt was running already.
-        replaying: Whether its events are still of the time before it rejoined.
-        succeeded: Whether its launcher process succeeded.
-        surplus: Whether it was stopped because the run succeeded without it.
-    """
-
-    departed: bool = False
-    departed_at: float = float("-inf")
+    departed: bool = False  # the run goes on without it
+    departed_at: float = float("-inf")  # the last time, as `program_started_at`
     program_started_at: float = float("-inf")
-    order_count: int = 1
-    joined_late: bool = False
-    replaying: bool = False
-    succeeded: bool = False
-    surplus: bool = False
+    order_count: int = 1  # how often it was sent an order in this attempt
+    joined_late: bool = False  # it got its order when the attempt was running already
+    replaying: bool = False  # its events are still of the time before it rejoined
+    succeeded: bool = False  # its launcher process did
+    surplus: bool = False  # it was stopped because the run succeeded without it
 
 
 class Departure(NamedTuple):
@@ -60,44 +50,30 @@ class Departure(NamedTuple):
 
 @dataclass(frozen=True)
 class Reaction:
-    """What the monitor is to do about an event.
+    """What the monitor is to do about an event."""
 
-    Attributes:
-        handled: Whether nothing else is to be done about it.
-        message: What to show; "" for nothing.
-        next_state: The state its node is to move to; None for no change.
-        departure: A node that left the membership.
-        hub_lost: Whether the hub left it, so that the supervisors are out of touch.
-        surplus: Nodes to stop because the run succeeded without them.
-    """
-
-    handled: bool = False
-    message: str = ""
-    next_state: NodeState | None = None
-    departure: Departure | None = None
-    hub_lost: bool = False
-    surplus: tuple[str, ...] = ()
+    handled: bool = False  # nothing else is to be done about it
+    message: str = ""  # to show
+    next_state: NodeState | None = None  # of its node
+    departure: Departure | None = None  # of a node from the membership
+    hub_lost: bool = False  # the hub left it, so that the supervisors are out of touch
+    surplus: tuple[str, ...] = ()  # nodes to stop because the run succeeded without them
 
 
 class ElasticMembership:
-    """The memberships of one attempt, and the nodes that leave and join.
-
-    Attributes:
-        plan: The plan, with the nodes that joined.
-        is_finishing: Whether a rank of the last membership has succeeded, so that no node may join.
-    """
+    """The memberships of one attempt, and the nodes that leave and join."""
 
     def __init__(self, plan: Plan, nodes: Mapping[str, AttemptNode]) -> None:
-        self.plan = plan
+        self.plan = plan  # with the nodes that joined
+        self.is_finishing = False  # a rank of the last membership succeeded, so no node may join
         self._nodes = nodes
-        self._participations: dict[str, Participation] = {}
+        self._participations = defaultdict[str, Participation](Participation)
         self._memberships = Memberships()
         self._failed_membership: Membership | None = None
-        self.is_finishing = False
 
     def participation(self, name: str) -> Participation:
         """Return how a node takes part."""
-        return self._participations.setdefault(name, Participation())
+        return self._participations[name]
 
     def on_event(
         self, node: AttemptNode, body: EventBody, at: float, *, is_stopping: bool, may_stop: bool

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from runner.control.attempt.node import AttemptNode, Reconnector
+from runner.control.attempt.node import AttemptNode
 from runner.control.attempt.observer import Role
 from runner.control.attempt.peer_status import PeerStatus
 from runner.control.rpc.facts import BOOT_TIMEOUT_S
@@ -34,41 +34,27 @@ FOREVER = float("inf")
 
 
 class Judgement(NamedTuple):
-    """The state that a node should move to, and why.
-
-    Attributes:
-        state: The state.
-        reason: Why.
-        show: Whether to show the reason.
-        record: Whether to record that the end of the node is not verified.
-    """
+    """The state that a node should move to, and why."""
 
     state: NodeState
     reason: str
     show: bool = False
-    record: bool = False
+    record: bool = False  # that the end of the node is not verified
 
 
 class NodeFailureDetector:
     """Judges the nodes of one attempt; the monitor acts on the judgements.
 
-    Attributes:
-        role: What this controller may do.
-        relaunch_follows: Whether another attempt follows if this one fails: then the end of a lost
-            node, which takes no part in it, is not awaited.
+    If another attempt follows (`relaunch_follows`), the end of a lost node, which takes no part in
+    it, is not awaited.
     """
 
     def __init__(
-        self,
-        spec: Spec,
-        nodes: Mapping[str, AttemptNode],
-        peer_status: PeerStatus,
-        reconnector: Reconnector,
+        self, spec: Spec, nodes: Mapping[str, AttemptNode], peer_status: PeerStatus
     ) -> None:
         self.role = Role.LAUNCH
         self.relaunch_follows = False
         self._spec, self._nodes, self._peer_status = spec, nodes, peer_status
-        self._reconnector = reconnector
         self._detector = FailureDetector(spec.lost_s)
         self._next_ping = 0.0
 
@@ -82,10 +68,6 @@ class NodeFailureDetector:
                 if session is not None and not session.closed:
                     session.request("ping")
         return self._detector.check(now)
-
-    def reconnect_if_due(self, node: AttemptNode, now: float) -> None:
-        """Try to reopen a broken connection, if it is time."""
-        self._reconnector.reconnect_if_due(node.node, node.connection.backoff, now)
 
     def silent_connection(self, node: AttemptNode) -> str:
         """Return why the session of a node must be replaced, "" if it need not."""
@@ -102,11 +84,7 @@ class NodeFailureDetector:
     ) -> Judgement | None:
         """Return how a node that is not finished should move on, None for not at all.
 
-        Args:
-            node: The node.
-            now: The time, on the monotonic clock.
-            stop_deadline: When every host must have reported its end.
-            awaits_rejoin: Whether the node is lost and may be taken in again.
+        With `awaits_rejoin`, the node is lost and may be taken in again.
         """
         silence_s = node.connection.silence_s
         if node.has_ended:

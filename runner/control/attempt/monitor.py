@@ -11,8 +11,8 @@ import contextlib
 import queue
 import signal
 import time
-from collections.abc import Callable, Container, Mapping
-from types import MappingProxyType
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from runner.control.attempt.admission import AdmissionHooks, NodeAdmission
 from runner.control.attempt.node import AttemptNode, Reconnector
@@ -47,10 +47,7 @@ TICK_S = 0.05
 class AttemptMonitor:
     """One attempt of a run, from its orders to its end.
 
-    Attributes:
-        state: How far the attempt is.
-        on_interrupt: Returns whether a signal is to stop the run; None for every signal.
-        peer_status: What the supervisors reported about each other.
+    `on_interrupt` returns whether a signal is to stop the run; None for every signal.
     """
 
     def __init__(
@@ -85,48 +82,36 @@ class AttemptMonitor:
         *,
         relaunch_follows: bool = False,
     ) -> None:
-        """Send every host its order.
+        """Send every host its order, with the packed `record` of the run.
 
-        Args:
-            facts: The facts of every node.
-            order_sender: Sends the orders.
-            record: The packed record of the run, for every host.
-            admission_hooks: How nodes join that are missing or come back; None if they may not.
-            relaunch_follows: Whether another attempt follows if this one fails.
+        Nodes that are missing or come back join by `admission_hooks`. With `relaunch_follows`,
+        another attempt follows if this one fails.
         """
         self._node_monitor.detector.relaunch_follows = relaunch_follows
         self._detach.expect_standbys(order_sender.standby_orders)
         self._node_monitor.add_planned_nodes()
         if admission_hooks is not None:
+            show = self._observer.node_status
             self._node_monitor.admission = NodeAdmission(
-                *(admission_hooks, order_sender, self._connector, self._inbox),
-                self._observer.node_status,
+                admission_hooks, order_sender, self._connector, self._inbox, show
             )
             missing = [n.name for n in admission_hooks.spec.nodes if n.name not in self._nodes]
             self._node_monitor.admission.schedule(missing, "it was left out at the start")
-        node_orders = {name: node.node_plan.order for name, node in self._nodes.items()}
-        for name, order in {**node_orders, **order_sender.standby_orders}.items():
+        orders = {name: node.node_plan.order for name, node in self._nodes.items()}
+        for name, order in {**orders, **order_sender.standby_orders}.items():
             order_sender.send(order, self._sessions[name], facts[name], record)
         self._observer.phase("starting")
         for name in self._nodes:
             self._observer.node_status(name, "starting")
 
-    def attach(
-        self,
-        *,
-        logs: bool = True,
-        start_at: Mapping[str, float] = MappingProxyType({}),
-        ranks: Container[int] | None = None,
-        read_only: bool = False,
-        age_s: float = 0.0,
-    ) -> None:
+    def attach(self, *, read_only: bool = False, age_s: float = 0.0, **tail_options: Any) -> None:
         """Follow an attempt that is running or over, and keep trying to reach missing hosts.
 
-        With `read_only`, stop nothing and renew no controller lease. `logs`, `start_at` and `ranks`
-        are those of the `LogTailer`; `age_s` is how long the run has been running, in seconds.
+        With `read_only`, stop nothing and renew no controller lease. `age_s` is how long the run
+        has been running, in seconds; `tail_options` are those of the `LogTailer`.
         """
         self._node_monitor.detector.role = Role.READ_ONLY if read_only else Role.ATTACH
-        self._node_monitor.add_planned_nodes(logs=logs, start_at=start_at, ranks=ranks)
+        self._node_monitor.add_planned_nodes(**tail_options)
         self._began_at = time.monotonic() - age_s
         self._observer.phase("joining")
         self._node_monitor.follow_all()
@@ -166,13 +151,8 @@ class AttemptMonitor:
     def detach(self) -> None:
         """Leave once the hosts know that the attempt goes on without a controller."""
         self._move_to(AttemptState.DETACHING)
-        part = self._elastic.participation
-        joining = {
-            name
-            for name, node in self._nodes.items()
-            if part(name).joined_late and not node.supervisor_started
-        }
-        self._detach.begin(exclude=joining)
+        joined_late = {n for n in self._nodes if self._elastic.participation(n).joined_late}
+        self._detach.begin({n for n in joined_late if not self._nodes[n].supervisor_started})
 
     def stop_by_user(self, reason: str) -> None:
         """Stop everything because the user asked for it, other than by a signal."""
@@ -187,8 +167,7 @@ class AttemptMonitor:
         is_launch = self._node_monitor.role is Role.LAUNCH
         if signum == signal.SIGHUP and (self._all_started_at is not None or not is_launch):
             self._move_to(AttemptState.HUNG_UP)
-            return
-        if self._stop.on_signal(signum):
+        elif self._stop.on_signal(signum):
             self._node_monitor.skip_logs()
 
     # What the attempt came to
@@ -237,12 +216,7 @@ class AttemptMonitor:
         nodes = self._nodes.values()
         is_clean = all(node.has_ended and not node.connection.was_reopened for node in nodes)
         port_taken = any(isinstance(timed.event.body, PortTaken) for timed in self.timed_events)
-        return (
-            port_taken
-            and is_clean
-            and not self._node_monitor.order_refused
-            and not self.interrupted
-        )
+        return port_taken and is_clean and not self.order_refused and not self.interrupted
 
     def duration(self, began_at: float) -> float:
         """Return how long the run took or takes; `began_at` is in seconds since 1970."""
@@ -280,9 +254,8 @@ class AttemptMonitor:
         elif frame.kind == "prompt_answer":
             self.leave()
         elif frame.kind == "admission_failed":
-            self._node_monitor.on_admission_failed(
-                str(frame.data["node"]), str(frame.data["reason"])
-            )
+            name, reason = str(frame.data["node"]), str(frame.data["reason"])
+            self._node_monitor.on_admission_failed(name, reason)
         elif self.on_interrupt is None or self.on_interrupt(int(frame.data["signal"])):
             self.interrupt(int(frame.data["signal"]))
 
@@ -297,9 +270,8 @@ class AttemptMonitor:
         elif frame.kind == "refused":
             self._node_monitor.on_refused(node, str(frame.data["reason"]))
         elif frame.kind == "closed":
-            self._node_monitor.on_disconnect(
-                node, f"the connection to it broke: {frame.data['reason']}"
-            )
+            reason = f"the connection to it broke: {frame.data['reason']}"
+            self._node_monitor.on_disconnect(node, reason)
 
     # Events
 

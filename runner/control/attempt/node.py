@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 import random
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from runner.control.rpc.facts import MAX_CONCURRENT_LOGINS
@@ -35,6 +35,13 @@ class Backoff:
     next_try_at: float = field(default_factory=time.monotonic)
     delay_s: float = MIN_BACKOFF_S
 
+    def start_if_due(self, now: float, work: Callable[[Node, Backoff], None], node: Node) -> None:
+        """Start the next attempt in a thread, if it is time."""
+        if not self.in_progress and now >= self.next_try_at:
+            self.in_progress = True
+            name = f"connect {node.name}"
+            threading.Thread(target=work, args=(node, self), daemon=True, name=name).start()
+
     def on_failure(self, reason: str) -> None:
         """Wait longer before the next attempt."""
         self.reason = reason
@@ -45,18 +52,12 @@ class Backoff:
 
 
 class NodeConnection:
-    """The connection to one node, across all sessions of an attempt.
-
-    Attributes:
-        session: The current session; None before the first and after `disconnect`.
-        backoff: The attempts to reconnect; None while the connection works.
-        was_reopened: Whether a session was opened after the first one.
-    """
+    """The connection to one node, across all sessions of an attempt."""
 
     def __init__(self, session: HostSession | None) -> None:
-        self.session = session
-        self.backoff: Backoff | None = None
-        self.was_reopened = False
+        self.session = session  # None before the first and after `disconnect`
+        self.backoff: Backoff | None = None  # while the connection does not work
+        self.was_reopened = False  # a session was opened after the first one
         self._last_heard = time.monotonic()
         self._last_backoff: Backoff | None = None
         self._reopened_at = 0.0
@@ -123,50 +124,39 @@ class Reconnector:
 
     def reconnect_if_due(self, node: Node, backoff: Backoff | None, now: float) -> None:
         """Start to reconnect to a node, if it is time."""
-        if backoff is not None and not backoff.in_progress and now >= backoff.next_try_at:
-            backoff.in_progress = True
-            work = functools.partial(self._reconnect, node, backoff)
-            threading.Thread(target=work, daemon=True, name=f"reconnect {node.name}").start()
+        if backoff is not None:
+            backoff.start_if_due(now, self._reconnect, node)
 
     def _reconnect(self, node: Node, backoff: Backoff) -> None:
         try:
             with self._login_slots:
                 session = self._connector.open(node, self._inbox)
-        except NotReady as error:
-            backoff.on_failure(error.problems[0].message)
         except Exception as error:  # noqa: BLE001 (whatever it is, the next attempt may succeed)
-            backoff.on_failure(f"{type(error).__name__}: {error}")
+            backoff.on_failure(connection_problem(error))
         else:
             self._inbox.put((session, Frame("reconnected")))
 
 
+def connection_problem(error: Exception) -> str:
+    """Return the first problem of an error in a line."""
+    problems = error.problems if isinstance(error, NotReady) else ()
+    return problems[0].message if problems else f"{type(error).__name__}: {error}"
+
+
 @dataclass
 class AttemptNode:
-    """One node of an attempt; only the monitor of the attempt changes it.
-
-    Attributes:
-        node_plan: Its part of the plan.
-        node: How it is reached.
-        tailer: Its events and logs.
-        connection: The connection to it.
-        state: How far it is; changed by `move_to`.
-        supervisor_started: Whether its supervisor was reached in this attempt.
-        last_data: When events or logs of it arrived last.
-        started_ranks: The ranks that started; after a restart by torch, those of the last start.
-        master: Where these ranks meet, as torch set it.
-        was_lost: Whether it was declared lost since its supervisor started last.
-    """
+    """One node of an attempt; only the monitor of the attempt changes it."""
 
     node_plan: NodePlan
     node: Node
     tailer: LogTailer
     connection: NodeConnection
-    state: NodeState = NodeState.STARTING
-    supervisor_started: bool = False
-    last_data: float = field(default_factory=time.monotonic)
-    started_ranks: set[int] = field(default_factory=set)
-    master: str = ""
-    was_lost: bool = False
+    state: NodeState = NodeState.STARTING  # changed by `move_to`
+    supervisor_started: bool = False  # it was reached in this attempt
+    last_data: float = field(default_factory=time.monotonic)  # when events or logs arrived last
+    started_ranks: set[int] = field(default_factory=set)  # since the last start by torch
+    master: str = ""  # where these ranks meet, as torch set it
+    was_lost: bool = False  # since its supervisor started last
 
     @property
     def name(self) -> str:

@@ -40,17 +40,7 @@ from runner.core.text import counted
 
 
 class NodeMonitor:
-    """The nodes of one attempt, and what decides about them.
-
-    Attributes:
-        order_refused: Whether a host refused its order.
-        admission: Lets nodes join; None where none may.
-        nodes: The nodes by name.
-        elastic: Which of them take part.
-        peer_status: What their supervisors reported about each other.
-        stop: The stop of all of them.
-        detector: Judges them.
-    """
+    """The nodes of one attempt, and what decides about them."""
 
     def __init__(
         self,
@@ -62,22 +52,21 @@ class NodeMonitor:
         event_log: EventLog,
     ) -> None:
         self.order_refused = False
-        self.admission: NodeAdmission | None = None
+        self.admission: NodeAdmission | None = None  # where nodes may join
         self.nodes: dict[str, AttemptNode] = {}
         self.elastic = ElasticMembership(plan, self.nodes)
         self.peer_status = PeerStatus(plan, self.nodes)
         self.stop = StopSequence(spec, self.nodes, observer, event_log)
-        self.detector = NodeFailureDetector(spec, self.nodes, self.peer_status, reconnector)
-        self._spec, self._sessions = spec, sessions
+        self.detector = NodeFailureDetector(spec, self.nodes, self.peer_status)
+        self._spec, self._sessions, self._reconnector = spec, sessions, reconnector
         self._observer, self._event_log = observer, event_log
 
     def add_planned_nodes(self, **tail_options: Any) -> None:
         """Take in the nodes of the plan; `tail_options` are those of the `LogTailer`."""
         by_name = {node.name: node for node in self._spec.nodes}
         for node_plan in self.elastic.plan.nodes:
-            name = node_plan.node
-            session = self._sessions.get(name)
-            self._add_node(node_plan, by_name[name], session, **tail_options)
+            session = self._sessions.get(node_plan.node)
+            self._add_node(node_plan, by_name[node_plan.node], session, **tail_options)
 
     def _add_node(
         self, node_plan: NodePlan, node: Node, session: HostSession | None, **tail_options: Any
@@ -119,7 +108,7 @@ class NodeMonitor:
         if judgement is not None and not (node.has_ended and logs_paused):
             self._apply(node, judgement)
         if not node.is_finished and not self._awaits_rejoin(node):
-            self.detector.reconnect_if_due(node, now)
+            self._reconnector.reconnect_if_due(node.node, node.connection.backoff, now)
 
     def _apply(self, node: AttemptNode, judgement: Judgement) -> None:
         """Move a node to the state that the failure detector found."""
@@ -156,12 +145,9 @@ class NodeMonitor:
 
     def _on_lost(self, node: AttemptNode, reason: str) -> None:
         """Go on without a lost node where that is possible, and stop the others where not."""
-        is_launch = self.role is Role.LAUNCH
-        remaining = 0
-        if is_launch and not self._is_stopping:
-            remaining = self.elastic.remaining_without(node)
-        last_heard = node.connection.last_heard
-        if remaining:
+        is_launch, last_heard = self.role is Role.LAUNCH, node.connection.last_heard
+        may_depart = is_launch and not self._is_stopping
+        if may_depart and (remaining := self.elastic.remaining_without(node)):
             body = PeerDeparted(node.name, reason, remaining)
             self._event_log.record_own("", body, last_heard)
             self._depart(Departure(node.name, reason, last_heard, remaining))
@@ -210,11 +196,10 @@ class NodeMonitor:
 
     def _follow(self, node: AttemptNode, session: HostSession) -> None:
         """Ask the agent to follow the run; `claim` keeps an order that never arrived from it."""
-        role = self.role
         request = {
             "order": encode(node.node_plan.order),
-            "claim": role is Role.LAUNCH and not node.supervisor_started,
-            "read_only": not role.may_stop,
+            "claim": self.role is Role.LAUNCH and not node.supervisor_started,
+            "read_only": not self.role.may_stop,
         }
         session.request("follow", request)
         session.request("ping")

@@ -29,16 +29,11 @@ class HubStatus(enum.Enum):
 
 
 class PeerStatus:
-    """Whether supervisors are in touch, whether they need a controller, and what they decided.
-
-    Attributes:
-        next_attempt_number: The attempt by which the hosts relaunch the run themselves; 0 for none.
-        pending_standbys: The spares that got a standby order and have not answered yet.
-    """
+    """Whether supervisors are in touch, whether they need a controller, and what they decided."""
 
     def __init__(self, plan: Plan, nodes: Mapping[str, AttemptNode]) -> None:
-        self.next_attempt_number = 0
-        self.pending_standbys: set[str] = set()
+        self.next_attempt_number = 0  # by which the hosts relaunch the run themselves; 0 for none
+        self.pending_standbys: set[str] = set()  # they got a standby order, and have not answered
         self._nodes = nodes
         self._hub, self._voter_count = plan.nodes[0].node, plan.nodes[0].order.voter_count
         self._lease_disabled = all(not share.order.disconnect_s for share in plan.nodes)
@@ -52,9 +47,9 @@ class PeerStatus:
         if name not in self.pending_standbys or frame.kind not in STANDBY_REPLIES:
             return ""
         self.pending_standbys.discard(name)
-        return (
-            "" if frame.kind == "following" else f"{name} does not stand by: {frame.data['reason']}"
-        )
+        if frame.kind == "following":
+            return ""
+        return f"{name} does not stand by: {frame.data['reason']}"
 
     def on_event(self, name: str, body: EventBody) -> str:
         """Take what the supervisor of a node reported; return a message, "" for none."""
@@ -135,10 +130,7 @@ class PeerStatus:
     @property
     def all_detached(self) -> bool:
         """Whether every supervisor has confirmed the detach, so the controller may exit."""
+        needing = (n for n, node in self._nodes.items() if not node.has_ended and not node.is_lost)
         return self._lease_disabled or (
-            self.any_detached
-            and all(
-                self.is_detached(name) or node.has_ended or node.is_lost
-                for name, node in self._nodes.items()
-            )
+            self.any_detached and all(self.is_detached(name) for name in needing)
         )

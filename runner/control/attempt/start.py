@@ -19,12 +19,8 @@ from runner.core.relaunch.handover import RelaunchContext
 class OrderSender:
     """Sends orders, with what every host of the attempt gets besides.
 
-    Args:
-        secrets: The task's secrets by name.
-        token: The secret by which the supervisors authenticate each other.
-        tasks: The shipped tasks, if the run is of one.
-        relaunch_context: What the hosts need to relaunch the run themselves; None if they may not.
-        standby_orders: The orders of the spares that stand by for a relaunch.
+    By the `token` the supervisors authenticate each other; with a `relaunch_context` the hosts may
+    relaunch the run themselves; `standby_orders` are of the spares that stand by for a relaunch.
     """
 
     def __init__(
@@ -45,8 +41,7 @@ class OrderSender:
     def send(self, order: Order, session: HostSession, facts: Facts, record: bytes) -> None:
         """Start an order on a host; `record` is the packed record of the whole run."""
         session.send(Frame("record", {}, record).header_bytes(), record)
-        missing_tasks = self._tasks if self._tasks and not facts.has_tasks else None
-        data = {"order": encode(order), **self._data}
-        if missing_tasks:
-            data["tasks"] = missing_tasks.header()
-        session.request("start", data, missing_tasks.payload if missing_tasks else b"")
+        data, payload = {"order": encode(order), **self._data}, b""
+        if self._tasks and not facts.has_tasks:
+            data["tasks"], payload = self._tasks.header(), self._tasks.payload
+        session.request("start", data, payload)

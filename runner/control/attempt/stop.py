@@ -18,13 +18,7 @@ SKIP_LOGS_AFTER = 2
 
 
 class StopSequence:
-    """The stop of one attempt.
-
-    Attributes:
-        requested: The reason and the cause; None while no stop is requested.
-        signal_count: How often the user asked by a signal.
-        deadline: When every host must have reported its end.
-    """
+    """The stop of one attempt."""
 
     def __init__(
         self,
@@ -34,8 +28,8 @@ class StopSequence:
         event_log: EventLog,
     ) -> None:
         self.requested: Stopping | None = None
-        self.signal_count = 0
-        self.deadline = float("inf")
+        self.signal_count = 0  # how often the user asked by a signal
+        self.deadline = float("inf")  # when every host must have reported its end
         self._spec, self._nodes, self._observer, self._event_log = spec, nodes, observer, event_log
 
     def begin(self, reason: str, signum: int = 0, cause: StopCause = StopCause.PEER) -> None:
@@ -67,10 +61,9 @@ class StopSequence:
         self.deadline = time.monotonic() + longest
 
     def on_signal(self, signum: int) -> bool:
-        """Stop for the user: the second signal kills, and the third skips the rest of the logs.
+        """Stop for the user: the second signal kills.
 
-        Returns:
-            Whether the rest of the logs is to be skipped; the stop itself is never abandoned.
+        Return whether the rest of the logs is to be skipped, by the third; the stop never is.
         """
         self.signal_count += 1
         if self.signal_count == 1:
@@ -110,11 +103,7 @@ DETACH_TIMEOUT_S = 2.0
 
 
 class DetachSequence:
-    """The detach of one attempt, and the spares that stand by for it.
-
-    Attributes:
-        standbys: The spares with a standby order.
-    """
+    """The detach of one attempt, and the spares that stand by for it."""
 
     def __init__(
         self,
@@ -122,20 +111,19 @@ class DetachSequence:
         sessions: Mapping[str, HostSession],
         peer_status: PeerStatus,
     ) -> None:
-        self.standbys: tuple[str, ...] = ()
+        self._standbys: tuple[str, ...] = ()
         self._nodes, self._sessions, self._peer_status = nodes, sessions, peer_status
         self._deadline = float("inf")
 
     def expect_standbys(self, names: Iterable[str]) -> None:
         """Note which spares get a standby order."""
-        self.standbys = tuple(names)
-        self._peer_status.pending_standbys = {*self.standbys}
+        self._standbys = tuple(names)
+        self._peer_status.pending_standbys = {*self._standbys}
 
     def is_possible(self, all_started_at: float | None) -> bool:
         """Return whether every host has joined the hub, reported that it cannot, or timed out.
 
-        Args:
-            all_started_at: When the last rank of the attempt started; None before that.
+        `all_started_at` is when the last rank of the attempt started.
         """
         if all_started_at is None:
             return False
@@ -163,5 +151,5 @@ class DetachSequence:
             send_stop(session, "the attempt is over")
 
     def _standby_sessions(self, exclude: set[str]) -> list[HostSession]:
-        names = (name for name in self.standbys if name not in exclude)
+        names = (name for name in self._standbys if name not in exclude)
         return [self._sessions[name] for name in names if name in self._sessions]
