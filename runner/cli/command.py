@@ -23,7 +23,7 @@ from runner.core.model.facts import FactsRequest
 from runner.core.model.launch_request import LaunchRequest
 from runner.core.model.spec import Node, Spec
 from runner.core.protocol.paths import is_run_id
-from runner.ui.problems import render
+from runner.ui.problems import render_problems
 
 if TYPE_CHECKING:
     from runner.config.compose import Composer
@@ -129,7 +129,7 @@ def load_verb(name: str) -> Verb:
 def print_error(error: RunnerError) -> int:
     """Print the problems of an error; return its exit code."""
     if error.problems:
-        print(render(error.problems), file=sys.stderr)
+        print(render_problems(error.problems), file=sys.stderr)
     return error.exit_code
 
 
@@ -195,7 +195,7 @@ class Selection:
 @contextlib.contextmanager
 def open_pool(composed: LaunchRequest) -> Iterator[HostPool]:
     """Open the host pool of a verb, with a console."""
-    from runner.ui.console.factory import open_console
+    from runner.ui.console.plain import open_console
     from runner.workflows.host_pool import open_host_pool
 
     names = [node.name for node in composed.spec.nodes]

@@ -19,8 +19,7 @@ from runner.core.model.results import RemoteRun
 from runner.core.model.run_info import HostRunStatus, RunInfo
 from runner.core.model.spec import Node, Spec
 from runner.core.protocol.paths import is_run_id
-from runner.ui.console.factory import open_console
-from runner.ui.console.plain import Console
+from runner.ui.console.plain import Console, open_console
 from runner.workflows.host_pool import HostPool, open_host_pool
 
 

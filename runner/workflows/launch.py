@@ -31,7 +31,7 @@ from runner.core.planning.build_plan import build_plan
 from runner.core.protocol.remote_files import OUTPUT
 from runner.core.relaunch.handover import AttemptOrders, relaunch_context, run_info
 from runner.core.relaunch.voters import assign_voters
-from runner.ui.console.factory import open_console
+from runner.ui.console.plain import open_console
 from runner.ui.reports import dry_run as dry_run_report
 from runner.ui.reports import report
 from runner.workflows.ending import Ending

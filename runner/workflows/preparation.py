@@ -19,7 +19,7 @@ from runner.core.model.plan import Plan
 from runner.core.model.spec import Node, Spec
 from runner.core.planning.build_plan import build_plan
 from runner.core.planning.readiness import facts_request, problems_of
-from runner.ui.reports.findings import errors, warnings
+from runner.ui.problems import find_errors, warning_lines
 from runner.workflows.host_pool import HostPool
 
 
@@ -146,9 +146,9 @@ class Preparation:
         """
         context = CheckContext(self.spec, facts, requirements=self._requirements)
         findings = evaluate_checks(context, self.spec.skip_checks, at_launch=True)
-        if problems := [finding.as_problem for finding in errors(findings)]:
+        if problems := [finding.as_problem for finding in find_errors(findings)]:
             raise NotReady(problems)
-        return warnings(findings)
+        return warning_lines(findings)
 
     def _select_nodes(self, facts: dict[str, Facts]) -> None:
         """Have the run use those of the candidates that have facts."""

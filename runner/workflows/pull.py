@@ -12,8 +12,8 @@ from runner.core.model.results import PullResult
 from runner.core.outcome.diagnosis import diagnose
 from runner.core.outcome.verdict import Verdict
 from runner.core.protocol.remote_files import FILE_KINDS
-from runner.ui.problems import render
-from runner.ui.reports import download
+from runner.ui.problems import render_problems
+from runner.ui.reports import tables
 from runner.workflows.found_run import FoundRun
 from runner.workflows.host_pool import HostPool
 from runner.workflows.observer import console_observer
@@ -86,14 +86,14 @@ def download_at_end(
     except Interrupted:
         return f"the rest of the outputs stays on the hosts: {pull_command}"
     except NotReady as error:
-        return f"{render(error.problems)}\n  {pull_command}"
+        return f"{render_problems(error.problems)}\n  {pull_command}"
     has_files = any(
         e.new_count or e.existing_count or e.notes or e.omitted_count or e.failed_count
         for e in pulled.values()
     )
-    lines = [download.summary(pulled, os.path.relpath(folder))] if has_files else []
+    lines = [tables.render_pull(pulled, os.path.relpath(folder))] if has_files else []
     missing = [node.name for node in pool.spec.nodes if node.name not in pulled]
     if missing:
         lines.append(f"nothing fetched from {', '.join(missing)}, out of reach: {pull_command}")
-    problems = download.problems(pulled)
-    return "\n".join([*lines, *([render(problems)] if problems else [])])
+    problems = tables.pull_problems(pulled)
+    return "\n".join([*lines, *([render_problems(problems)] if problems else [])])

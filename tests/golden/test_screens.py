@@ -22,7 +22,7 @@ from runner.core.model.network_probe import (
 )
 from runner.core.model.packages import Certainty, PackageRequirement, Requirements
 from runner.core.model.spec import Node
-from runner.ui.reports.findings import render
+from runner.ui.problems import render_findings
 from tests.golden.builders import TORCH, facts, gpus, spec
 
 NAMES = tuple(f"gpu{at:02}" for at in range(1, 17))
@@ -131,19 +131,22 @@ def test_the_table_of_a_check(
     case: Callable[[], CheckContext], width: int, check_screen: Callable[[str, str], None]
 ) -> None:
     """Read the diff as a tired user: nothing to copy is broken, the worst is last."""
-    text = render(evaluate_checks(case()), "lab", "train", width)
+    text = render_findings(evaluate_checks(case()), "lab", "train", width)
     check_screen(f"check-{case.__name__}-{width}.txt", text + "\n")
 
 
 def test_a_table_in_colour_says_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     """And NO_COLOR is heeded."""
-    found, plain = evaluate_checks(ill()), render(evaluate_checks(ill()), "lab", "train", 80)
+    found, plain = (
+        evaluate_checks(ill()),
+        render_findings(evaluate_checks(ill()), "lab", "train", 80),
+    )
     monkeypatch.delenv("NO_COLOR", raising=False)
-    painted = render(found, "lab", "train", 80, colour=True)
+    painted = render_findings(found, "lab", "train", 80, colour=True)
     assert "\x1b[1;31merror\x1b[0m" in painted
     codes = ("\x1b[0m", "\x1b[1;31m", "\x1b[33m", "\x1b[32m", "\x1b[2m")
     for code in codes:
         painted = painted.replace(code, "")
     assert painted == plain
     monkeypatch.setenv("NO_COLOR", "1")
-    assert render(found, "lab", "train", 80, colour=True) == plain
+    assert render_findings(found, "lab", "train", 80, colour=True) == plain

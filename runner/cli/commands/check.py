@@ -33,7 +33,7 @@ def check(
     --bandwidth.
     """
     from runner.checks.base import all_checks
-    from runner.ui.reports import columns, findings
+    from runner.ui import layout, problems
     from runner.workflows.preflight import run_preflight
 
     modes = [name for name, enabled in (("smoke", smoke), ("pairs", bandwidth)) if enabled]
@@ -49,14 +49,16 @@ def check(
     with open_pool(replace(composed, spec=replace(composed.spec, run_id="check"))) as pool:
         findings_by_check = run_preflight(composed, pool, skip)
     if json_:
-        print(json.dumps(findings.as_data(findings_by_check)))
+        print(json.dumps(problems.findings_as_data(findings_by_check)))
     else:
-        width, colour = columns.detect_screen()
+        width, colour = layout.detect_screen()
         spec = composed.spec
         print(
-            findings.render(findings_by_check, spec.cluster, spec.task.name, width, colour=colour)
+            problems.render_findings(
+                findings_by_check, spec.cluster, spec.task.name, width, colour=colour
+            )
         )
-    code = NotReady.exit_code if findings.errors(findings_by_check) else 0
+    code = NotReady.exit_code if problems.find_errors(findings_by_check) else 0
     for mode in modes:
         code = code or _run_collectives(mode, selection)
     return code

@@ -54,5 +54,5 @@ def exec_(
         )
         remote_command.run(argv, timeout_s)
     answers = [remote_command.results[node.name] for node in spec.nodes]
-    print(json.dumps(tables.as_data(answers)) if json_ else tables.render_answers(answers))
-    return tables.exit_code(answers, remote_command.received_signal)
+    print(json.dumps(tables.answers_as_data(answers)) if json_ else tables.render_answers(answers))
+    return tables.answers_exit_code(answers, remote_command.received_signal)

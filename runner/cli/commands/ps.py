@@ -13,8 +13,8 @@ def ps(selection: Selection, all_: bool = False, json_: bool = False) -> int:
 
     Yours, and those of other users whose folders are readable.
     """
+    from runner.ui.layout import terminal_width
     from runner.ui.reports import run_table
-    from runner.ui.reports.columns import terminal_width
     from runner.workflows.discovery import open_run_finder
 
     composed = selection.compose_for_run("")

@@ -7,8 +7,9 @@ import os
 import sys
 
 from runner.cli.command import Selection, verb
+from runner.core.codec import encode
 from runner.core.errors import Problem
-from runner.ui.problems import render
+from runner.ui.problems import render_problems
 
 
 @verb("pull")
@@ -17,7 +18,7 @@ def pull(selection: Selection, run: str = "", json_: bool = False) -> int:
 
     Only what is missing here is downloaded. A launch does so at its end.
     """
-    from runner.ui.reports import download
+    from runner.ui.reports import tables
     from runner.workflows.discovery import open_run_finder
     from runner.workflows.found_run import FoundRun
     from runner.workflows.pull import pull_run
@@ -31,14 +32,14 @@ def pull(selection: Selection, run: str = "", json_: bool = False) -> int:
         *(share.node for share in found.plan.nodes),
     }  # or may have some of it
     missing = [name for name in found.all_nodes if name in expected and name not in pulled]
-    problems = [*download.problems(pulled)]
+    problems = tables.pull_problems(pulled)
     problems += [
         finder.unreachable.get(n) or Problem(n, "has no files of that run") for n in missing
     ]
     if json_:
-        print(json.dumps(download.as_data(pulled)))
+        print(json.dumps(encode(pulled)))
     else:
-        print(download.summary(pulled, os.path.relpath(found.store.folder)))
+        print(tables.render_pull(pulled, os.path.relpath(found.store.folder)))
     if problems:
-        print(render(problems), file=sys.stderr)
+        print(render_problems(problems), file=sys.stderr)
     return 3 if missing or not all(result.is_complete for result in pulled.values()) else 0

@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from runner.ui.console.dedup import Source
-from runner.ui.node_names import TIMES_SIGN, fold_names_cached
+from runner.ui.layout import fold_names
 
 ESC = b"\x1b"
 RESET = b"\x1b[0m"
@@ -29,6 +29,7 @@ ESCAPE_SEQUENCE = re.compile(
     rb"\x1b(?:\[([0-?]*)[ -/]*([@-~]?)|[]PX^_][^\x07\x1b\n]*(?:\x07|\x1b\\)?|[ -/]*[0-Z\\^-~]?)"
 )
 MAX_NAMES_WIDTH = 20
+TIMES_SIGN = "\N{MULTIPLICATION SIGN}"
 
 
 class LineStyler:
@@ -53,7 +54,7 @@ class LineStyler:
     def prefix_for_many(self, sources: Sequence[Source], *, is_error: bool) -> bytes:
         """Return the prefix of a line that several ranks wrote."""
         nodes = tuple(dict.fromkeys(source.node for source in sources))
-        names = fold_names_cached(nodes)
+        names = fold_names(nodes)
         suffix = f" {names}" if len(names) <= MAX_NAMES_WIDTH else ""
         text = f"[{TIMES_SIGN}{len(sources)}{suffix}]".encode()
         return self._prefix(text, nodes[0] if len(nodes) == 1 else "", is_error)

@@ -41,17 +41,16 @@ class LineAssembler:
         if b"\r" in data:
             data = data.replace(b"\r\n", b"\n")
         lines, newline, rest = data.rpartition(b"\n")
+        complete: bytes | None = None
         if newline:
-            complete: bytes | None = _latest_forms(lines) if b"\r" in lines else lines
+            complete = _latest_forms(lines) if b"\r" in lines else lines
             if partial and partial.is_continuation:
-                complete = _drop_empty_first(lines)
+                complete = _drop_empty_first(complete)
             partial = None
-        else:
-            complete = None
         if rest:
-            complete = self._store_partial(
-                key, rest, partial or _PartialLine(b"", now), now, complete
-            )
+            piece = self._store_partial(key, rest, partial or _PartialLine(b"", now), now)
+            if piece is not None:
+                complete = piece if complete is None else complete + b"\n" + piece
         elif partial:
             self._partial[key] = partial
         return complete
@@ -60,11 +59,8 @@ class LineAssembler:
         """Return the lines unfinished for long; their rest becomes a line of its own."""
         lines = []
         for key, partial in self._partial.items():
-            if (
-                partial.text
-                and not partial.is_redrawn
-                and now - partial.since >= SHOW_PARTIAL_AFTER_S
-            ):
+            is_overdue = now - partial.since >= SHOW_PARTIAL_AFTER_S
+            if is_overdue and partial.text and not partial.is_redrawn:
                 lines.append((key, partial.text))
                 partial.text, partial.is_continuation = b"", True
         return lines
@@ -85,22 +81,14 @@ class LineAssembler:
 
     def pop_all(self) -> list[tuple[tuple[str, int], bytes]]:
         """Return all unfinished lines; a progress bar that erased itself is none."""
-        remaining = [
-            (key, partial.latest)
-            for key, partial in self._partial.items()
-            if (partial.latest.strip() if partial.is_redrawn else partial.latest)
-        ]
-        self._partial.clear()
-        return remaining
+        partials, self._partial = self._partial, {}
+        latest = ((key, each.latest, each.is_redrawn) for key, each in partials.items())
+        return [(key, text) for key, text, redrawn in latest if (text.strip() if redrawn else text)]
 
     def _store_partial(
-        self,
-        key: tuple[str, int],
-        rest: bytes,
-        partial: _PartialLine,
-        now: float,
-        complete: bytes | None,
+        self, key: tuple[str, int], rest: bytes, partial: _PartialLine, now: float
     ) -> bytes | None:
+        """Keep an unfinished line; return it instead if it has become too long."""
         if not partial.text:
             partial.since = now
         if b"\r" in rest:
@@ -109,9 +97,9 @@ class LineAssembler:
         partial.text = rest
         self._partial[key] = partial
         if len(rest) <= self._max_line_bytes:
-            return complete
+            return None
         partial.text, partial.is_continuation = b"", True
-        return rest if complete is None else complete + b"\n" + rest
+        return rest
 
 
 def _latest_form(line: bytes) -> bytes:
@@ -119,14 +107,12 @@ def _latest_form(line: bytes) -> bytes:
 
 
 def _latest_forms(lines: bytes) -> bytes:
-    return b"\n".join(
-        [_latest_form(line) if b"\r" in line else line for line in lines.split(b"\n")]
-    )
+    split_lines = lines.split(b"\n")
+    return b"\n".join([_latest_form(line) if b"\r" in line else line for line in split_lines])
 
 
 def _drop_empty_first(lines: bytes) -> bytes | None:
     """Drop the first line if it is the empty end of one returned before."""
-    lines = _latest_forms(lines) if b"\r" in lines else lines
     first, newline, others = lines.partition(b"\n")
     if first:
         return lines

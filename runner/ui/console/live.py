@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING
 from runner.ui.console import plain
 from runner.ui.console.colour import LineStyler, strip_controls
 from runner.ui.console.dedup import LineDeduplicator, PendingLine, Source
-from runner.ui.console.plain import Console, encode_lines
+from runner.ui.console.plain import Console, Writer, encode_lines
 from runner.ui.console.status_area import StatusArea
-from runner.ui.console.writer import Writer
 
 if TYPE_CHECKING:
     from runner.ui.console.status_render import Row

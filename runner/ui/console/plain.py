@@ -7,14 +7,16 @@ nothing else: the bytes that wait are counted, and callers check `is_full` befor
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
+import queue
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from operator import itemgetter
 
 from runner.ui.console.line_buffer import LineAssembler
-from runner.ui.console.writer import Writer
 
 MAX_WAITING_BYTES = 8 << 20
 """The number of bytes that may wait to be written."""
@@ -24,10 +26,112 @@ MAX_LINE_BYTES = 1 << 20
 
 TICK_S = 0.25
 
+BATCH_BYTES = 1 << 18
+"""The number of bytes up to which small pieces are written together."""
+
+SUSPENDED_S = 1.5
+"""A wait longer than planned by this means that the process was stopped (Ctrl-Z)."""
+
 OUT, ERR = 1, 2
 READER_GONE_NOTE = (
     b"note: the output is no longer read; the run continues, and its log files are complete\n"
 )
+
+
+class Writer(threading.Thread):
+    """A thread that writes to one file, or to two that are the same.
+
+    It calls `tick` at every interval, but not while a write blocks, and passes data through
+    `frame`. When the reader is gone it calls `on_reader_gone` once, and writes no more. After a
+    wait much longer than planned it calls `on_suspended`.
+
+    Attributes:
+        waiting_bytes: The number of bytes not written yet.
+        waiting_pieces: The number of pieces not written yet.
+        idle_since: The time when everything was last written.
+        is_broken: Whether the reader is gone.
+    """
+
+    def __init__(
+        self,
+        descriptor: int,
+        interval_s: float,
+        tick: Callable[[], None],
+        on_reader_gone: Callable[[int], None],
+        frame: Callable[[bytes], bytes] = bytes,
+        on_suspended: Callable[[], None] = lambda: None,
+    ) -> None:
+        super().__init__(daemon=True, name=f"fd {descriptor}")
+        self.waiting_bytes = self.waiting_pieces = 0
+        self.idle_since = 0.0
+        self.is_broken = False
+        self._interval_s, self._tick, self._on_reader_gone = interval_s, tick, on_reader_gone
+        self._frame, self._on_suspended = frame, on_suspended
+        self._queue: queue.SimpleQueue[tuple[int, bytes] | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+
+    def put(self, descriptor: int, data: bytes) -> None:
+        """Queue data to be written after everything queued before."""
+        with self._lock:
+            self.waiting_bytes += len(data)
+            self.waiting_pieces += 1
+        self._queue.put((descriptor, data))
+
+    def finish(self) -> None:
+        """End the thread when everything is written."""
+        self._queue.put(None)
+
+    def run(self) -> None:
+        """Write what is queued until `finish` is called."""
+        next_tick = 0.0
+        ended = False
+        while not ended:
+            batch, ended = self._next_batch()
+            for descriptor, group in itertools.groupby(batch, key=itemgetter(0)):
+                pieces = [data for _, data in group]
+                data = b"".join(pieces)
+                if not self.is_broken:
+                    self._write(descriptor, self._frame(data))
+                with self._lock:
+                    self.waiting_bytes -= len(data)
+                    self.waiting_pieces -= len(pieces)
+                    if not self.waiting_pieces:
+                        self.idle_since = time.monotonic()
+            if time.monotonic() >= next_tick:
+                self._tick()
+                next_tick = time.monotonic() + self._interval_s
+
+    def _next_batch(self) -> tuple[list[tuple[int, bytes]], bool]:
+        """Return the queued data, up to some size, and whether the end follows."""
+        batch: list[tuple[int, bytes]] = []
+        size = 0
+        deadline = time.monotonic() + self._interval_s
+        try:
+            item = self._queue.get(timeout=self._interval_s)
+            while item is not None:
+                batch.append(item)
+                size += len(item[1])
+                if size >= BATCH_BYTES:
+                    return batch, False
+                item = self._queue.get_nowait()
+        except queue.Empty:
+            return batch, False
+        finally:
+            if time.monotonic() - deadline > SUSPENDED_S:
+                self._on_suspended()
+        return batch, True
+
+    def _write(self, descriptor: int, data: bytes) -> None:
+        view = memoryview(data)
+        while view:
+            try:
+                view = view[os.write(descriptor, view) :]
+            except BlockingIOError:
+                time.sleep(0.01)
+            except OSError:  # a reader such as `head` has ended: the run continues
+                self.is_broken = True
+                self._on_reader_gone(descriptor)
+                return
 
 
 class Console:
@@ -40,12 +144,7 @@ class Console:
     def __init__(
         self, ranks: frozenset[int] | None = None, reader_gone_note: bytes = READER_GONE_NOTE
     ) -> None:
-        """Start the writers.
-
-        Args:
-            ranks: The ranks whose output is shown; None for all.
-            reader_gone_note: The message when that output is no longer read.
-        """
+        """Start the writers; `ranks` are those whose output is shown, None for all."""
         self._ranks, self._reader_gone_note = ranks, reader_gone_note
         self._muted = False
         self._lock = threading.Lock()
@@ -108,11 +207,10 @@ class Console:
         """Write unfinished last lines and everything before them, in `deadline_s` at most."""
         with self._lock:
             self._put_partial_lines()
-        deadline = time.monotonic() + deadline_s
-        while (
-            any(writer.waiting_pieces and writer.is_alive for writer in self._writers.values())
-            and time.monotonic() < deadline
-        ):
+        deadline, writers = time.monotonic() + deadline_s, self._writers.values()
+        while any(each.waiting_pieces and each.is_alive() for each in writers):
+            if time.monotonic() >= deadline:
+                return
             time.sleep(0.005)
 
     def close(self, give_up: Callable[[], bool] = lambda: False) -> None:
@@ -120,41 +218,31 @@ class Console:
         self.flush_ranks()
         for writer in self._writers.values():
             writer.finish()
-        while any(writer.is_alive for writer in self._writers.values()) and not give_up():
+        while any(writer.is_alive() for writer in self._writers.values()) and not give_up():
             time.sleep(0.01)
 
     @property
     def _waiting_bytes(self) -> int:
         # A writer that died of a bug never empties its queue; the run must not wait for it.
-        return max(
-            writer.waiting_bytes if writer.is_alive else 0 for writer in self._writers.values()
-        )
+        writers = self._writers.values()
+        return max(each.waiting_bytes if each.is_alive() else 0 for each in writers)
 
     def _open_writers(self) -> dict[int, Writer]:
         # One writer where both are the same terminal or file, so that lines keep their order; else
         # two, so that a blocked pipe does not hold back messages.
         out = Writer(OUT, TICK_S, self._tick, self._on_reader_gone)
-        same = os.path.samestat(*map(os.fstat, (OUT, ERR)))
-        return {
-            OUT: out,
-            ERR: out if same else Writer(ERR, TICK_S, self._tick, self._on_reader_gone),
-        }
+        if os.path.samestat(os.fstat(OUT), os.fstat(ERR)):
+            return {OUT: out, ERR: out}
+        return {OUT: out, ERR: Writer(ERR, TICK_S, self._tick, self._on_reader_gone)}
 
     def _tick(self) -> None:
         with self._lock:
-            for descriptor in self._assemblers:
-                self._put_overdue(descriptor)
-
-    def _put_overdue(self, descriptor: int) -> None:
-        assembler, now = self._assemblers[descriptor], time.monotonic()
-        # While a reader is slow, nothing more is fetched from the hosts.
-        assembler.defer(
-            now
-            if self._waiting_bytes
-            else max(writer.idle_since for writer in self._writers.values())
-        )
-        for (node, rank), partial in assembler.pop_overdue(now):
-            self._put_lines(node, rank, descriptor, partial)
+            for descriptor, assembler in self._assemblers.items():
+                now, idle_since = time.monotonic(), (w.idle_since for w in self._writers.values())
+                # While a reader is slow, nothing more is fetched from the hosts.
+                assembler.defer(now if self._waiting_bytes else max(idle_since))
+                for (node, rank), partial in assembler.pop_overdue(now):
+                    self._put_lines(node, rank, descriptor, partial)
 
     def _on_reader_gone(self, descriptor: int) -> None:
         if descriptor == OUT:
@@ -174,3 +262,18 @@ class Console:
 def encode_lines(text: str) -> bytes:
     """Return text as whole lines of bytes that can always be written."""
     return (text.rstrip("\n") + "\n").encode(errors="backslashreplace")
+
+
+def open_console(ui: str, ranks: frozenset[int] | None, nodes: Sequence[str]) -> Console:
+    """Return the console that suits standard output and error; `ui` is "auto" or "plain".
+
+    The live one needs both to be the same terminal: a pipe may lead to that terminal as well
+    (`| tee`), where its lines and the status area would overwrite each other.
+    """
+    is_screen = os.environ.get("TERM", "dumb") not in ("dumb", "")
+    is_screen = is_screen and os.isatty(ERR) and os.isatty(OUT)
+    if ui == "plain" or not is_screen or not os.path.samestat(os.fstat(OUT), os.fstat(ERR)):
+        return Console(ranks)
+    from runner.ui.console.live import LiveConsole
+
+    return LiveConsole(ranks, nodes)

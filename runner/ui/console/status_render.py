@@ -10,8 +10,9 @@ from rich.console import Console
 from rich.text import Text
 
 from runner.core.text import counted
+from runner.ui.console.colour import TIMES_SIGN
 from runner.ui.console.dedup import Source
-from runner.ui.node_names import TIMES_SIGN, fold_names_cached
+from runner.ui.layout import fold_names
 
 BAD_STATES = ("lost", "failed", "not reached", "unreachable", "refused")
 """The prefixes of states to highlight."""
@@ -38,7 +39,7 @@ def compose_rows(
 
     A state shared by all nodes stands beside the phase. Lines get at least half of the rows.
     """
-    states = [(fold_names_cached(tuple(nodes)), state) for nodes, state in groups]
+    states = [(fold_names(nodes), state) for nodes, state in groups]
     head = Text.assemble((phase or "running", "bold"), (f"  {_format_elapsed(elapsed_s)}", "dim"))
     if len(states) == 1 or height == 1:
         for names, state in states[:1]:
@@ -110,7 +111,7 @@ def _sources_label(sources: list[Source]) -> str:
     if len(sources) == 1:
         return f"[{sources[0].node}:{sources[0].rank}]"
     nodes = tuple(dict.fromkeys(source.node for source in sources))
-    return f"[{TIMES_SIGN}{len(sources)} {fold_names_cached(nodes)}]"
+    return f"[{TIMES_SIGN}{len(sources)} {fold_names(nodes)}]"
 
 
 def render_rows(texts: list[Text], width: int, *, colour: bool) -> list[Row]:

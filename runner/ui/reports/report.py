@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import textwrap
 from collections.abc import Sequence
+from operator import attrgetter
 from pathlib import Path
 
 from runner.core.model.plan import NodePlan, Plan
@@ -15,11 +17,13 @@ from runner.core.outcome.stacks import STALL_REASON
 from runner.core.outcome.verdict import STUCK, Verdict
 from runner.core.protocol.paths import RunPaths
 from runner.core.text import bracket_ipv6, counted, describe_exit, format_duration, format_ranges
-from runner.ui.node_names import fold_names
-from runner.ui.reports.columns import align
+from runner.ui.layout import align, fold_names
 
 WIDTH = 79
 """The width of sentences; tables and quotations may be wider."""
+
+MAX_LISTED_NODES = 8
+"""The number of nodes up to which each has a line of its own."""
 
 CARET_LINE = re.compile(r" *[~^]+")
 """A line of a traceback that only marks a part of the line above."""
@@ -43,21 +47,13 @@ def launch_header(plan: Plan) -> str:
 
 def attempt_header(plan: Plan) -> str:
     """Return the parts of the header that may differ in a later attempt."""
-    return "\n".join(
-        [
-            f"attempt {plan.attempt + 1}: {_size_text(plan)}",
-            *_rendezvous_line(plan),
-            *_node_lines(plan),
-        ]
-    )
+    title = f"attempt {plan.attempt + 1}: {_size_text(plan)}"
+    return "\n".join([title, *_rendezvous_line(plan), *_node_lines(plan)])
 
 
 def _node_lines(plan: Plan) -> list[str]:
-    rows = [
-        (fold_names(node_plan.node for node_plan in group), _node_text(group))
-        for group in _group_neighbours(plan.nodes)
-    ]
-    return align(rows)
+    groups = _group_neighbours(plan.nodes)
+    return align([(fold_names(each.node for each in group), _node_text(group)) for group in groups])
 
 
 def relaunch_notice(
@@ -85,9 +81,8 @@ def too_few_nodes(available: Sequence[str], needed: int) -> str:
 
 def _rendezvous_line(plan: Plan) -> list[str]:
     """Return the rendezvous endpoint and the reason for it; nothing if it is not on record."""
-    reason = (
-        f" ({plan.rendezvous_reason})" if plan.rendezvous_reason and len(plan.nodes) > 1 else ""
-    )
+    has_reason = plan.rendezvous_reason and len(plan.nodes) > 1
+    reason = f" ({plan.rendezvous_reason})" if has_reason else ""
     if plan.etcd_endpoint:
         return [f"  meeting at the etcd at {plan.etcd_endpoint}{reason}"]
     if plan.master_port:
@@ -99,12 +94,9 @@ def _size_text(plan: Plan) -> str:
     ranks, nodes = counted(plan.world_size, "rank"), counted(len(plan.nodes), "node")
     if not plan.torch_assigns_ranks:
         return f"{nodes}, {ranks}"
-    range_text = (
-        f" ({plan.min_nodes} to {plan.max_nodes} may take part)"
-        if plan.min_nodes < plan.max_nodes
-        else ""
-    )
-    return f"{ranks} on {nodes}{range_text}, numbered by torch"
+    limits = f" ({plan.min_nodes} to {plan.max_nodes} may take part)"
+    limits = limits if plan.min_nodes < plan.max_nodes else ""
+    return f"{ranks} on {nodes}{limits}, numbered by torch"
 
 
 def code_name(release: str, commit: str) -> str:
@@ -131,15 +123,7 @@ def detach_notice(
     is_stopping: bool = False,
     hub_unreachable: bool = False,
 ) -> str:
-    """Return the notice about a run that continues without this controller.
-
-    Args:
-        plan: The run.
-        cluster_selector: The words by which a verb finds the hosts.
-        is_detached: Whether the run is detached.
-        is_stopping: Whether it is being stopped.
-        hub_unreachable: Whether a host cannot reach the hub.
-    """
+    """Return the notice about a run that continues without this controller."""
     run_flags = f"--run {plan.run_id} {cluster_selector}"
     lines = [f"run {plan.run_id} {'is being stopped' if is_stopping else 'goes on'}"]
     lines[0] += " without this terminal"
@@ -228,19 +212,11 @@ def _past_attempts(verdict: Verdict, disconnect_s: float, retry_command: str) ->
     return lines + _unverified_lines(unverified, disconnect_s, retry_command)
 
 
-MAX_LISTED_NODES = 8
-"""The number of nodes up to which each has a line of its own."""
-
-
 def _first_failure(verdict: Verdict, failure: Failure, diagnosis: Diagnosis | None) -> list[str]:
     lines = [f"first failure: {_failed_rank(failure)}{failure.reason}"]
     if diagnosis:
-        quoted = (
-            line
-            for line in (*diagnosis.context, *diagnosis.excerpt)
-            if not CARET_LINE.fullmatch(line)
-        )
-        lines += [f"  | {line}" for line in quoted]
+        quoted = (*diagnosis.context, *diagnosis.excerpt)
+        lines += [f"  | {line}" for line in quoted if not CARET_LINE.fullmatch(line)]
         if diagnosis.meaning:
             lines += _wrap("why", diagnosis.meaning) + _wrap("cure", diagnosis.remedy)
     if verdict.consequences > 0:
@@ -251,20 +227,14 @@ def _first_failure(verdict: Verdict, failure: Failure, diagnosis: Diagnosis | No
 def _failed_rank(failure: Failure) -> str:
     if failure.reason.startswith(STALL_REASON):  # the rank that reported it means nothing
         return ""
-    return (
-        f"{failure.node}: " if failure.rank is None else f"rank {failure.rank} on {failure.node} "
-    )
+    where = failure.node
+    return f"{where}: " if failure.rank is None else f"rank {failure.rank} on {where} "
 
 
 def _wrap(title: str, text: str) -> list[str]:
-    return textwrap.wrap(
-        f"{title}: {text}",
-        WIDTH,
-        initial_indent="  ",
-        subsequent_indent="    ",
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
+    wrapper = textwrap.TextWrapper(WIDTH, "  ", "    ", break_long_words=False)
+    wrapper.break_on_hyphens = False
+    return wrapper.wrap(f"{title}: {text}")
 
 
 def _group_by_outcome(plan: Plan, verdict: Verdict) -> list[list[NodePlan]]:
@@ -286,8 +256,8 @@ def _outcome_row(group: Sequence[NodePlan], verdict: Verdict) -> tuple[str, str]
     for rank in ranks:
         by_outcome.setdefault(_rank_outcome(verdict, rank), []).append(rank)
     text = "; ".join(
-        f"{format_ranges(outcome_ranks)} {_agree_in_number(outcome_ranks, outcome)}"
-        for outcome, outcome_ranks in by_outcome.items()
+        f"{format_ranges(same)} {outcome.replace('was ', 'were ', 1) if same[1:] else outcome}"
+        for outcome, same in by_outcome.items()
     )
     if not by_outcome:
         is_unknown = group[0].node in verdict.unverified
@@ -313,10 +283,6 @@ def _rank_outcome(verdict: Verdict, rank: int) -> str:
     return "succeeded" if end.code == 0 else describe_exit(end.code, end.signal)
 
 
-def _agree_in_number(ranks: Sequence[int], outcome: str) -> str:
-    return outcome if len(ranks) == 1 else outcome.replace("was ", "were ", 1)
-
-
 def _state_text(verdict: Verdict) -> str:
     """Return the state; a run that is stuck only because a host is unreachable may have ended."""
     survivors = any(result.survivors for result in verdict.nodes.values())
@@ -327,38 +293,21 @@ def _state_text(verdict: Verdict) -> str:
 
 def _unverified_lines(names: Sequence[str], disconnect_s: float, retry_command: str) -> list[str]:
     message = "could not verify that all processes ended"
-    if not disconnect_s:
-        return (
-            [f"  {fold_names(names)}: {message}; when they answer again: {retry_command}"]
-            if names
-            else []
-        )
+    stop = f"the run within {disconnect_s:g} s of losing this controller"
+    if names and not disconnect_s:
+        return [f"  {fold_names(names)}: {message}; when they answer again: {retry_command}"]
     if len(names) > MAX_LISTED_NODES:
-        consequence = (
-            f"their supervisors stop the run within {disconnect_s:g} s of losing this controller"
-        )
-        return [f"  {fold_names(names)}: {message}; where they are up, {consequence}"]
-    consequence = (
-        f"its supervisor stops the run within {disconnect_s:g} s of losing this controller"
-    )
-    return [f"  {name}: {message}; if it is up, {consequence}" for name in names]
+        consequence = f"where they are up, their supervisors stop {stop}"
+        return [f"  {fold_names(names)}: {message}; {consequence}"]
+    return [f"  {name}: {message}; if it is up, its supervisor stops {stop}" for name in names]
 
 
 def _group_neighbours(node_plans: Sequence[NodePlan]) -> list[list[NodePlan]]:
     """Group neighbours that differ only in name and ranks; few nodes stay single."""
-    groups: list[list[NodePlan]] = []
-    for node_plan in node_plans:
-        last = groups[-1][-1] if groups else None
-        is_alike = last and (last.nproc, last.gpus, last.interface) == (
-            node_plan.nproc,
-            node_plan.gpus,
-            node_plan.interface,
-        )
-        if is_alike and len(node_plans) > MAX_LISTED_NODES:
-            groups[-1].append(node_plan)
-        else:
-            groups.append([node_plan])
-    return groups
+    if len(node_plans) <= MAX_LISTED_NODES:
+        return [[node_plan] for node_plan in node_plans]
+    groups = itertools.groupby(node_plans, key=attrgetter("nproc", "gpus", "interface"))
+    return [list(group) for _, group in groups]
 
 
 def _node_text(group: Sequence[NodePlan]) -> str:
@@ -367,7 +316,6 @@ def _node_text(group: Sequence[NodePlan]) -> str:
     via = f", via {node_plan.interface}" if node_plan.interface else ""
     per_node = f", {node_plan.nproc} each" if len(group) > 1 else ""
     ranks = [rank for member in group for rank in member.ranks]
-    ranks_text = (
-        format_ranges(ranks) if ranks else counted(sum(member.nproc for member in group), "rank")
-    )
+    count = sum(member.nproc for member in group)
+    ranks_text = format_ranges(ranks) if ranks else counted(count, "rank")
     return f"{ranks_text}{per_node}, on {devices}{via}"

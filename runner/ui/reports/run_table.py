@@ -14,8 +14,7 @@ from runner.core.model.results import NodeResult, RemoteRun
 from runner.core.model.run_info import aggregate_state, current_hosts, elastic_summary
 from runner.core.outcome.verdict import Verdict
 from runner.core.text import counted, format_age, printable
-from runner.ui.node_names import fold_names
-from runner.ui.reports.columns import UNLIMITED_WIDTH, align, render_table
+from runner.ui.layout import UNLIMITED_WIDTH, align, fold_names, render_table
 
 
 @dataclass(frozen=True)
@@ -23,16 +22,9 @@ class Row:
     """One run.
 
     Attributes:
-        run_id: Its id.
-        task: Its task.
-        owner: The user who launched it.
-        state: Its progress or its outcome.
         age: Seconds since its launch, or since its end.
-        nodes: The nodes that answered.
-        of: The number of its nodes.
-        gpus: The number of GPUs it uses.
+        nodes: The nodes that answered, of its `of` nodes.
         attempt: The number of its attempt, from 0.
-        ended: Whether it has ended.
     """
 
     run_id: str
@@ -83,17 +75,16 @@ def rows(runs: Iterable[RemoteRun], *, all_: bool, clock_offsets: Mapping[str, f
         is_active = any(status.is_active or status.relaunch_pending for status in seen.values())
         if not is_active and not all_:
             continue
-        idle_s = max(clock_offsets[name] - status.changed_at for name, status in seen.items())
+        age = max(clock_offsets[name] - status.changed_at for name, status in seen.items())
+        if is_active and info.launched_at:
+            age = time.time() - info.launched_at
         table_rows.append(
             Row(
                 run_id=info.run_id,
                 task=info.task,
                 owner=info.launched_by or next(iter(seen.values())).owner,
                 state=aggregate_state(seen) + (elastic_summary(info, seen) if is_active else ""),
-                age=max(
-                    0.0,
-                    time.time() - info.launched_at if is_active and info.launched_at else idle_s,
-                ),
+                age=max(0.0, age),
                 nodes=tuple(seen),
                 of=max(info.nnodes, len(seen)),
                 gpus=sum((info.gpus or {}).values()),
@@ -117,14 +108,10 @@ def foreign_gpu_use(facts: Mapping[str, Facts], runs: Iterable[RemoteRun]) -> li
     uses = []
     for name, host_facts in facts.items():
         run_owners = owners.get(name, set())
-        busy = [
-            g
-            for g in host_facts.gpus
-            if any(process.user not in run_owners for process in g.processes)
-        ]
-        if busy:
-            users = {process.user or "?" for gpu in busy for process in gpu.processes} - run_owners
-            uses.append(ForeignGpuUse(name, tuple(g.index for g in busy), tuple(sorted(users))))
+        foreign = [(gpu, {p.user for p in gpu.processes} - run_owners) for gpu in host_facts.gpus]
+        if gpus := tuple(gpu.index for gpu, users in foreign if users):
+            users = {user or "?" for _, of_gpu in foreign for user in of_gpu}
+            uses.append(ForeignGpuUse(name, gpus, tuple(sorted(users))))
     return uses
 
 
@@ -140,9 +127,8 @@ def render(table: Table, *, all_: bool, width: int = UNLIMITED_WIDTH) -> str:
         lines = render_table(HEADERS, cells, max(width, MIN_WIDTH), ("TASK", "STATE", "NODES"))
     else:
         scope = " on the hosts that answered" if table.unreachable else ""
-        lines = [
-            f"no runs{scope}" if all_ else f"nothing is running{scope} (--all shows ended runs)"
-        ]
+        nothing = f"nothing is running{scope} (--all shows ended runs)"
+        lines = [f"no runs{scope}" if all_ else nothing]
     for use in table.foreign_gpu_use:
         gpus = ", ".join(map(str, use.gpus))
         lines.append(f"{use.node}: GPU {gpus} in use by {', '.join(use.users)}, outside these runs")
@@ -165,14 +151,7 @@ def _cells(row: Row) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class StopResult:
-    """The result of a stop.
-
-    Attributes:
-        run_id: The run.
-        cluster_selector: The words by which a verb finds its hosts.
-        verdict: Its verdict.
-        leftovers: The number of processes left on each node, or why that is unknown.
-    """
+    """The result of a stop; `leftovers` are processes left by node, or why that is unknown."""
 
     run_id: str
     cluster_selector: str
@@ -198,19 +177,13 @@ def render_stop(stop: StopResult) -> str:
         # Supervisor and guardian died, and there was no cgroup: a process that cleared its
         # environment is not found.
         found_by = "" if result.end_verified or remaining else ", found by their environment"
-        text = (
-            f"{counted(remaining, 'process', 'processes')}{killed}{found_by}"
-            if isinstance(remaining, int)
-            else remaining
-        )
-        rows.append((name, text))
+        count = counted(remaining, "process", "processes") if isinstance(remaining, int) else ""
+        rows.append((name, f"{count}{killed}{found_by}" if count else str(remaining)))
     lines = align(rows)
     if stop.exit_code:
         names = fold_names(name for name, remaining in stop.leftovers.items() if remaining)
-        retry_command = f"python -m runner stop --run {stop.run_id} {stop.cluster_selector}"
-        lines.append(
-            f"run {stop.run_id} may still run on {names}; when reachable again: {retry_command}"
-        )
+        again = f"python -m runner stop --run {stop.run_id} {stop.cluster_selector}"
+        lines.append(f"run {stop.run_id} may still run on {names}; when reachable again: {again}")
     else:
         lines.append(f"run {stop.run_id}: no process is left")
     return "\n".join(lines)

@@ -13,8 +13,7 @@ from runner.core.outcome.stacks import Frame, Stack, StackGroup, StackReport, pa
 from runner.core.protocol.events import Ended, Event, ProgressResumed, Stalled
 from runner.core.protocol.paths import STACKS_LOG
 from runner.core.text import format_ranges, printable
-from runner.ui.node_names import fold_names
-from runner.ui.reports.columns import align
+from runner.ui.layout import align, fold_names
 
 INNERMOST, OUTERMOST = 8, 3
 """The number of frames shown at either end of a stack."""

@@ -15,7 +15,12 @@ from runner.core.model.finding import Finding, Level
 from runner.core.model.packages import Certainty, PackageRequirement, Requirements
 from runner.core.model.release import CodeRef
 from runner.core.model.spec import Deploy, Node, Task
-from runner.ui.reports import findings
+from runner.ui.problems import (
+    find_errors,
+    findings_as_data,
+    render_findings,
+    warning_lines,
+)
 from tests.golden.builders import SHIPPED, TORCH, facts, gpus, spec
 
 ERROR, WARNING, FINE = Level.ERROR, Level.WARNING, Level.OK
@@ -366,7 +371,7 @@ def test_equal_findings_are_one_line() -> None:
         ],
         "gpus": [Finding(WARNING, "", "mixed", "leave some out")],
     }
-    assert findings.render(found, "lab", "train") == (
+    assert render_findings(found, "lab", "train") == (
         "torch  fine     gpu[1-3]  2.13.0\n"
         "\n"
         "gpus   warning  all       mixed\n"
@@ -375,10 +380,10 @@ def test_equal_findings_are_one_line() -> None:
         "                → install it\n"
         "lab: 1 error, 1 warning; a launch of train would refuse or hang"
     )
-    assert [one.node for one in findings.errors(found)] == ["gpu4"]
-    assert findings.warnings(found) == ["all: mixed"]
-    assert findings.render({}, "lab", "train").endswith("lab: no problems found")
-    assert findings.as_data(found)[1] == {
+    assert [one.node for one in find_errors(found)] == ["gpu4"]
+    assert warning_lines(found) == ["all: mixed"]
+    assert render_findings({}, "lab", "train").endswith("lab: no problems found")
+    assert findings_as_data(found)[1] == {
         "check": "torch",
         "level": "error",
         "node": "gpu4",

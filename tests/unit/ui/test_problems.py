@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from runner.core.errors import Problem
-from runner.ui.node_names import fold_names
-from runner.ui.problems import render
+from runner.ui.layout import fold_names
+from runner.ui.problems import render_problems
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,7 @@ def test_same_problem_on_many_hosts_is_told_once() -> None:
     refused = [Problem(f"gpu{n}", "refused our key", "ssh-copy-id there") for n in (1, 2, 3)]
     other = Problem("gpu2", "no torch")
 
-    assert render([refused[0], other, *refused[1:]]) == (
+    assert render_problems([refused[0], other, *refused[1:]]) == (
         "error: gpu[1-3]: refused our key\n    ssh-copy-id there\nerror: gpu2: no torch"
     )
 
@@ -47,20 +47,22 @@ def test_what_names_one_host_only_does_not_keep_problems_apart() -> None:
         )
         for n in (1, 2)
     ]
-    assert render(away) == (
+    assert render_problems(away) == (
         "error: gpu[1-2]: its port 22 did not answer\n    off?\n    try by hand: ssh 10.0.0.1"
     )
-    assert render(away[1:]) == (
+    assert render_problems(away[1:]) == (
         "error: gpu2: 10.0.0.2 port 22 did not answer\n    off?\n    try by hand: ssh 10.0.0.2"
     )
     few = [Problem(n, f"cluster.nodes.{n}.gpus: asked for 4, the host has 2") for n in ("a", "b")]
-    assert render(few) == "error: a,b: cluster.nodes.NODE.gpus: asked for 4, the host has 2"
-    assert render(few[:1]) == "error: a: cluster.nodes.a.gpus: asked for 4, the host has 2"
+    assert (
+        render_problems(few) == "error: a,b: cluster.nodes.NODE.gpus: asked for 4, the host has 2"
+    )
+    assert render_problems(few[:1]) == "error: a: cluster.nodes.a.gpus: asked for 4, the host has 2"
 
 
 def test_problem_without_a_place_has_none() -> None:
     """Not everything that goes wrong has a key or a host."""
-    assert render([Problem("", "interrupted; nothing was started")]) == (
+    assert render_problems([Problem("", "interrupted; nothing was started")]) == (
         "error: interrupted; nothing was started"
     )
 
@@ -78,7 +80,7 @@ def test_unknown_host_keys_are_one_problem() -> None:
         )
 
     hosts = [unknown("a", 22), unknown("b", 22), unknown("c", 23)]
-    assert render(hosts).splitlines() == [
+    assert render_problems(hosts).splitlines() == [
         "error: a,b,c: the host keys are not known",
         "    a: a.lab port 22: ssh-ed25519 SHA256:a",
         "    b: b.lab port 22: ssh-ed25519 SHA256:b",
@@ -88,9 +90,9 @@ def test_unknown_host_keys_are_one_problem() -> None:
         "    if they are equal: ssh-keyscan -p 23 -t ed25519 c.lab >> ~/known",
         "    or trust the first key of every host",
     ]
-    assert render(hosts[:1]).splitlines()[0] == f"error: a: {hosts[0].message}"
+    assert render_problems(hosts[:1]).splitlines()[0] == f"error: a: {hosts[0].message}"
     behind = [replace(hosts[0], subject=f"gpu{number}") for number in range(1, 41)]
-    assert [line for line in render(behind).splitlines() if "a.lab" in line] == [
+    assert [line for line in render_problems(behind).splitlines() if "a.lab" in line] == [
         "    gpu[1-40]: a.lab port 22: ssh-ed25519 SHA256:a",
         "    if they are equal: ssh-keyscan -p 22 -t ed25519 a.lab >> ~/known",
     ]

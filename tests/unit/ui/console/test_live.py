@@ -15,10 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from runner.ui.console import line_buffer, live, plain, status_area, status_render, writer
-from runner.ui.console.factory import open_console
+from runner.ui.console import line_buffer, live, plain, status_area, status_render
 from runner.ui.console.live import LiveConsole, Screen
-from runner.ui.console.plain import Console
+from runner.ui.console.plain import Console, open_console
 from runner.ui.console.status_area import StatusArea
 from runner.ui.console.status_render import Row
 from tests.lab.waiting import wait_until
@@ -392,10 +391,10 @@ def test_stop_is_seen_by_a_wait_that_took_too_long(
     monkeypatch: pytest.MonkeyPatch, longer: float, seen: bool
 ) -> None:
     """Whoever waits for a moment and wakes much later was stopped."""
-    monkeypatch.setattr(writer, "SUSPENDED_S", longer)
+    monkeypatch.setattr(plain, "SUSPENDED_S", longer)
     ticks: list[None] = []
     stops: list[None] = []
-    made = writer.Writer(
+    made = plain.Writer(
         -1,
         0.001,
         lambda: ticks.append(None),
@@ -405,7 +404,7 @@ def test_stop_is_seen_by_a_wait_that_took_too_long(
     made.start()
     wait_until(lambda: len(ticks) > 1, "the screen", PATIENCE_S)
     made.finish()
-    wait_until(lambda: not made.is_alive, "the screen", PATIENCE_S)
+    wait_until(lambda: not made.is_alive(), "the screen", PATIENCE_S)
 
     assert bool(stops) == seen
 

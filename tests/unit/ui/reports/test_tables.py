@@ -8,7 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from runner.core.model.results import CommandResult, Origin, Setting
+from runner.core.errors import Problem
+from runner.core.model.results import CommandResult, Origin, PullResult, Setting
 from runner.ui.reports import tables
 from runner.ui.reports.report import code_name
 from runner.ui.reports.tables import PushResult
@@ -105,21 +106,23 @@ def test_end_is_told_in_words(given: CommandResult, title: str) -> None:
 )
 def test_worst_host_decides_the_exit_code(given: list[CommandResult], code: int) -> None:
     """A script sees whether it may go on."""
-    assert tables.exit_code(given) == code
+    assert tables.answers_exit_code(given) == code
 
 
 def test_interrupted_command_is_130_if_nothing_is_left() -> None:
     """What may be left somewhere is 5, and beats all."""
     lost = replace(answer("b", None, problem="lost: x"), unverified=True)
 
-    assert tables.exit_code([answer("a", -9)], signal.SIGINT) == 130
-    assert tables.exit_code([answer("a", -9), lost], signal.SIGINT) == 5
-    assert tables.exit_code([answer("a", 0), lost]) == 4
+    assert tables.answers_exit_code([answer("a", -9)], signal.SIGINT) == 130
+    assert tables.answers_exit_code([answer("a", -9), lost], signal.SIGINT) == 5
+    assert tables.answers_exit_code([answer("a", 0), lost]) == 4
 
 
 def test_program_gets_every_answer() -> None:
     """Nothing is folded, and any byte can be printed."""
-    data = tables.as_data([answer("a", 1, b"\xff\n", b"no"), answer("b", None, problem="lost: x")])
+    data = tables.answers_as_data(
+        [answer("a", 1, b"\xff\n", b"no"), answer("b", None, problem="lost: x")]
+    )
 
     assert json.loads(json.dumps(data)) == {
         "a": {"code": 1, "out": "�\n", "err": "no", "problem": "", "dropped": False},
@@ -149,3 +152,43 @@ def test_origin_names_winner_and_losers() -> None:
         "  conf/task/x.yaml:3 as args.lr (overridden: 0.5)",
         "cluster.user: it refers to nothing",
     ]
+
+
+def test_a_few_lines_say_what_came() -> None:
+    """Nodes with as many files as one."""
+    pulled = {
+        "gpu1": PullResult(
+            new_count=5, fetched_bytes=3_000_000, is_finished=True, notes=["pipe: is neither"]
+        ),
+        "gpu2": PullResult(
+            new_count=5, fetched_bytes=400_000, is_finished=True, omitted_count=1200
+        ),
+        "gpu3": PullResult(
+            new_count=2, existing_count=1, failed_count=23, problems=[Problem("gpu3", "x")] * 20
+        ),
+    }
+    assert tables.render_pull(pulled, "runs/x") == (
+        "pulled 12 files, 3.4 MB, into runs/x (gpu[1-2] 5 each, gpu3 2)\n"
+        "  gpu1: pipe: is neither\n"
+        "  gpu2: 1,200 more were left out: too many for one pull\n"
+        "  gpu3: 3 files more could not be fetched"
+    )
+
+
+def test_nothing_new_and_nothing_at_all() -> None:
+    """Both are said in words."""
+    there = {
+        "gpu1": PullResult(existing_count=3, is_finished=True),
+        "gpu2": PullResult(existing_count=1, is_finished=True),
+    }
+    assert tables.render_pull(there, "runs/x") == "nothing new; 4 files in runs/x"
+    assert tables.render_pull({"gpu1": PullResult()}, "runs/x") == "nothing was pulled"
+    one = {"gpu1": PullResult(new_count=1, fetched_bytes=5, is_finished=True)}
+    assert tables.render_pull(one, "runs/x") == "pulled 1 file, 5 B, into runs/x (gpu1)"
+
+
+def test_the_advice_is_given_once() -> None:
+    """With the last problem of each node."""
+    problems = [Problem("gpu1", "a", "again"), Problem("gpu1", "b", "again")]
+    told = tables.pull_problems({"gpu1": PullResult(problems=problems), "gpu2": PullResult()})
+    assert told == [Problem("gpu1", "a"), Problem("gpu1", "b", "again")]

@@ -1,11 +1,13 @@
-"""Columns: rows of text aligned for a terminal of some width, or for a pipe."""
+"""Layout of text: node names folded into ranges, aligned rows, and tables."""
 
 from __future__ import annotations
 
+import functools
 import io
 import os
+import re
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 PIPE_WIDTH, UNLIMITED_WIDTH = 100, 10_000
 """The width of prose, and of a table with one line per row, where there is no terminal."""
@@ -13,10 +15,21 @@ PIPE_WIDTH, UNLIMITED_WIDTH = 100, 10_000
 COLUMN_GAP = 2
 
 
-def terminal_width() -> int:
-    """Return the width of standard output: in a pipe, a line may be as long as it has to."""
-    width, is_terminal = detect_screen()
-    return width if is_terminal else UNLIMITED_WIDTH
+def fold_names(names: Iterable[str]) -> str:
+    """Return names in ClusterShell's notation, `gpu[1-7]`, which the YAML accepts, too.
+
+    Text that is not a node's name, but has a meaning in that notation, is left as it is.
+    """
+    return _fold_unique_names(tuple(dict.fromkeys(names)))
+
+
+@functools.lru_cache(maxsize=512)
+def _fold_unique_names(names: tuple[str, ...]) -> str:
+    if len(names) == 1 or not all(re.fullmatch(r"[\w.-]+", name) for name in names):
+        return ", ".join(names)
+    from ClusterShell.NodeSet import NodeSet
+
+    return str(NodeSet.fromlist(names))
 
 
 def detect_screen() -> tuple[int, bool]:
@@ -26,15 +39,17 @@ def detect_screen() -> tuple[int, bool]:
     return width or PIPE_WIDTH, is_terminal
 
 
+def terminal_width() -> int:
+    """Return the width of standard output: in a pipe, a line may be as long as it has to."""
+    width, is_terminal = detect_screen()
+    return width if is_terminal else UNLIMITED_WIDTH
+
+
 def align(rows: Sequence[Sequence[str]], indent: str = "  ", max_width: int = 40) -> list[str]:
     """Return rows as lines; cells longer than `max_width` do not make their column wider."""
     widths = [min(max(map(len, cells)), max_width) for cells in zip(*rows, strict=True)]
-    return [
-        (
-            indent + "  ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]
+    padded = ([f"{cell:{n}}" for cell, n in zip(row, widths, strict=True)] for row in rows)
+    return [(indent + "  ".join(cells)).rstrip() for cells in padded]
 
 
 def render_table(
@@ -51,6 +66,5 @@ def render_table(
     for row in rows:
         table.add_row(*map(Text, row))
     stream = io.StringIO()
-    console = Console(file=stream, width=width, color_system=None, legacy_windows=False)
-    console.print(table)
+    Console(file=stream, width=width, color_system=None, legacy_windows=False).print(table)
     return [line.rstrip() for line in stream.getvalue().splitlines()]

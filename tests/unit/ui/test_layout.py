@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from runner.ui.reports.columns import UNLIMITED_WIDTH, align, render_table
+from runner.ui.layout import UNLIMITED_WIDTH, align, render_table
 
 HEADERS = ("RUN", "STATE", "AGE")
 ROWS = [("1122-2359-resnet18-ab12", "running, 3 of 4 nodes", "42 min"), ("0314", "[bold]", "3 d")]
