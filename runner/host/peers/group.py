@@ -13,6 +13,7 @@ from runner.host.peers.connection import Identity
 from runner.host.process.event_loop import EventLoop
 
 GOODBYE_TIMEOUT_S = 1.0
+"""A group shuts down within about twice that."""
 
 
 class PeerObserver:
@@ -37,7 +38,7 @@ class PeerObserver:
         """Another supervisor heard a controller at `renewed_at`; with `detached` none is needed."""
 
 
-class PeerGroup:
+class ConnectedGroup:
     """What hub and members have in common."""
 
     def __init__(
@@ -51,31 +52,9 @@ class PeerGroup:
         self._detector = FailureDetector(hub.lost_s, suspect_s)
         self._next_heartbeat = 0.0
 
-    def tick(self, renewed_at: float, *, detached: bool, stalled_s: float) -> Optional[float]:
-        """Exchange heartbeats.
-
-        Args:
-            renewed_at: When this host heard a controller.
-            detached: Whether no controller is needed any more.
-            stalled_s: For how long no rank has made progress here.
-
-        Returns:
-            For how long none has on any host; None where that is unknown.
-        """
-        raise NotImplementedError
-
-    def stop(self, reason: str, cause: StopCause, *, detached: bool) -> None:
-        """Tell the others to stop."""
-        raise NotImplementedError
-
     def forward_detach(self) -> bool:
         """Have the hub confirm a detach; return False if there is no hub to do so."""
         return False
-
-    @property
-    def stop_acknowledged(self) -> bool:
-        """Whether every host that can be told has been told to stop."""
-        raise NotImplementedError
 
     @property
     def has_members(self) -> bool:
@@ -86,10 +65,6 @@ class PeerGroup:
     def hub_finished(self) -> bool:
         """Whether the hub has said goodbye."""
         return False
-
-    def shut_down(self) -> None:
-        """Say goodbye; return within about two `GOODBYE_TIMEOUT_S`."""
-        raise NotImplementedError
 
     def _on_message(self, message: Dict[str, Any]) -> None:
         if message["type"] == "heartbeat":
@@ -114,12 +89,12 @@ class PeerGroup:
 
 
 def heartbeat(renewed_at: float, *, detached: bool, stalled_s: Optional[float]) -> Dict[str, Any]:
-    """Return the heartbeat for the arguments of `PeerGroup.tick`."""
+    """Return the heartbeat for the arguments of `tick`."""
     age_s = round(time.monotonic() - renewed_at, 3)
     state = {"controller_age_s": age_s, "detached": detached, "stalled_s": stalled_s}
     return {"type": "heartbeat", **state}
 
 
 def stop_message(reason: str, cause: StopCause, *, detached: bool) -> Dict[str, Any]:
-    """Return the stop message for the arguments of `PeerGroup.stop`."""
+    """Return the stop message for the arguments of `stop`."""
     return {"type": "stop", "reason": reason, "cause": cause.value, "detached": detached}

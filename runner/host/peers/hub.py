@@ -17,10 +17,10 @@ from runner.host.peers.connection import (
     PeerDisconnected,
     close_all,
 )
-from runner.host.peers.group import GOODBYE_TIMEOUT_S, PeerGroup, heartbeat, stop_message
+from runner.host.peers.group import GOODBYE_TIMEOUT_S, ConnectedGroup, heartbeat, stop_message
 
 
-class HubServer(PeerGroup):
+class HubServer(ConnectedGroup):
     """Our part where this host is the hub.
 
     A member is pending until its first message, then has a connection, or is disconnected while it
@@ -43,7 +43,16 @@ class HubServer(PeerGroup):
         )
 
     def tick(self, renewed_at: float, *, detached: bool, stalled_s: float) -> Optional[float]:
-        """Exchange heartbeats, and declare silent members lost."""
+        """Exchange heartbeats, and declare silent members lost.
+
+        Args:
+            renewed_at: When this host heard a controller.
+            detached: Whether no controller is needed any more.
+            stalled_s: For how long no rank has made progress here.
+
+        Returns:
+            For how long none has on any host; None where that is unknown.
+        """
         now = time.monotonic()
         # A detach is sent at once: no member must end before it knows.
         due = self._heartbeat_due() or detached != self._heartbeat["detached"]

@@ -18,7 +18,7 @@ from runner.host.peers.connection import (
     close_all,
 )
 from runner.host.peers.dialler import RetryingDialler
-from runner.host.peers.group import GOODBYE_TIMEOUT_S, PeerGroup, heartbeat, stop_message
+from runner.host.peers.group import GOODBYE_TIMEOUT_S, ConnectedGroup, heartbeat, stop_message
 
 RETRY_PAUSE_S, MAX_RETRY_PAUSE_S = 0.1, 2.0
 """The pause between two attempts to reach the hub, at first and at most."""
@@ -27,7 +27,7 @@ RECONNECT_TIMEOUT_S = 1.0
 """How long a new connection may take when the old one fell silent."""
 
 
-class HubClient(PeerGroup):
+class HubClient(ConnectedGroup):
     """Our part where another host is the hub."""
 
     def __init__(self, *args: Any) -> None:

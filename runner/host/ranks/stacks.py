@@ -19,8 +19,7 @@ from runner.core.outcome.stacks import DUMP_END, DUMP_HEADER, PROCESS_HEADER
 from runner.core.protocol.paths import STACKS_LOG, RunPaths
 from runner.host.process import bounded_child, procfs
 from runner.host.ranks.sitecustomize import DUMP_SIGNAL
-from runner.host.storage.attempt_folder import read_rank_records
-from runner.host.storage.run_folder import append
+from runner.host.storage.run_folder import append, read_rank_records
 
 DUMP_TIMEOUT_S = 10.0
 """How long a dump may take; it runs in a child."""

@@ -20,9 +20,8 @@ from runner.core.protocol.events import RankExited, RankStarted
 from runner.core.protocol.paths import RunPaths, rank_source
 from runner.core.text import describe_exit
 from runner.host.process import kernel_log, procfs
-from runner.host.storage.attempt_folder import read_rank_records
 from runner.host.storage.journal import EventLog
-from runner.host.storage.run_folder import BALLAST
+from runner.host.storage.run_folder import BALLAST, read_rank_records
 
 TAIL_BYTES = 64 << 10
 """Bytes at the end of a log in which the final exception is searched."""

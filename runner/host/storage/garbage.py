@@ -6,7 +6,7 @@ import contextlib
 import os
 import stat
 import time
-from typing import Any, Dict, Generator, Iterator, Optional, Tuple
+from typing import Any, Dict, Generator, Iterator, Tuple
 
 from runner.core.protocol.events import ProgramStarted
 from runner.core.protocol.paths import RunPaths, is_run_id, release_folder, releases_folder
@@ -14,7 +14,7 @@ from runner.host.process import cgroup, procfs
 from runner.host.process.job_queue import Steps
 from runner.host.storage import release_store, run_owner
 from runner.host.storage.journal import read_events
-from runner.host.storage.run_folder import read_state
+from runner.host.storage.run_folder import mtime, read_state
 
 UNFINISHED_GRACE_S = 3600.0
 """How long a run without an end on record may still be about to start."""
@@ -32,12 +32,13 @@ def collect_garbage(
     cutoff = time.time() - older_than_s
     removed: Dict[str, Any] = {"runs": [], "releases": [], "in_use": [], "bytes": 0}
     for run_id, folder in _own_runs(workdir, node):
-        ended, last_activity = _last_activity(folder)
-        if last_activity is None or last_activity > cutoff:
+        state = read_state(folder)
+        ended = state is not None and state.is_terminal
+        last_activity = mtime(folder.root if state is None else folder.state)
+        if not last_activity or last_activity > cutoff:
             continue
-        if _in_use(folder, run_id, node) or (
-            not ended and last_activity > time.time() - UNFINISHED_GRACE_S
-        ):
+        is_fresh = not ended and last_activity > time.time() - UNFINISHED_GRACE_S
+        if is_fresh or _in_use(folder, run_id, node, ended=ended):
             removed["in_use"].append(run_id)
             continue
         removed["runs"].append(run_id)
@@ -88,22 +89,10 @@ def _recorded_cgroups(folder: RunPaths) -> Iterator[cgroup.Cgroup]:
             yield cgroup.from_record(path, event.run_id, event.node, event.attempt)
 
 
-def _last_activity(folder: RunPaths) -> Tuple[bool, Optional[float]]:
-    """Return whether a run has a final state, and when its state changed last, if ever."""
-    state = read_state(folder)
-    with contextlib.suppress(OSError):
-        if state is not None:
-            return state.is_terminal, os.stat(folder.state).st_mtime
-        return False, os.stat(folder.root).st_mtime
-    return False, None
-
-
-def _in_use(folder: RunPaths, run_id: str, node: str) -> bool:
+def _in_use(folder: RunPaths, run_id: str, node: str, *, ended: bool) -> bool:
     """Return whether its supervisor, guardian, or a process with its tag or cgroup lives."""
     if run_owner.is_alive(folder):
         return True
-    state = read_state(folder)
-    ended = state is not None and state.is_terminal
     is_recent = run_owner.heartbeat_age(folder) < UNFINISHED_GRACE_S
     if not ended and is_recent and run_owner.other_host(folder):
         return True  # only the other machine can tell

@@ -128,10 +128,7 @@ def read_events(folder: RunPaths) -> List[Event]:
 
 
 def has_ended(folder: RunPaths, order: Order) -> bool:
-    """Return whether the record of this attempt has its last event.
-
-    Events count, not the state: on a full disk there may have been room for them alone.
-    """
+    """Return whether an attempt has its last event; a full disk may have no room for its state."""
     return final_state(folder, order.attempt) is not None
 
 

@@ -21,7 +21,7 @@ from runner.core.model.release import File, Manifest, release_hash
 from runner.core.protocol.paths import CODE_FOLDER, RunPaths, release_folder, releases_folder
 from runner.host.process.job_queue import Steps
 from runner.host.process.procfs import list_names
-from runner.host.storage.run_folder import read_state
+from runner.host.storage.run_folder import mtime, read_state
 
 T = TypeVar("T")
 
@@ -43,17 +43,14 @@ BYTES_PER_STEP = 4 << 20
 
 def is_intact(workdir: str, name: str) -> bool:
     """Return whether the release is here, complete and unmodified."""
-    return _run_steps(is_intact_steps(workdir, name))
+    return _run_steps(intact_manifest(workdir, name)) is not None
 
 
 def check_intact(workdir: str, name: str) -> str:
     """Return "absent", "intact" or "damaged" after reading all of a release."""
     if not os.path.lexists(release_folder(workdir, name)):
         return "absent"
-    root = release_folder(workdir, name)
-    manifest = load_manifest(root) if is_intact(workdir, name) else None
-    intact = manifest is not None and not _run_steps(_modified_files(root, manifest))
-    return "intact" if intact else "damaged"
+    return "intact" if _run_steps(_modified_files(workdir, name)) == [] else "damaged"
 
 
 def _run_steps(steps: Generator[None, None, T]) -> T:
@@ -64,24 +61,24 @@ def _run_steps(steps: Generator[None, None, T]) -> T:
             return end.value  # type: ignore[no-any-return]
 
 
-def is_intact_steps(workdir: str, name: str) -> Generator[None, None, bool]:
-    """Return what `is_intact` does, in steps."""
+def intact_manifest(workdir: str, name: str) -> Generator[None, None, Optional[Manifest]]:
+    """Return the manifest of a release that is here, complete and unmodified; else None."""
     root = release_folder(workdir, name)
     manifest = load_manifest(root)
     if manifest is None:
-        return False
+        return None
     code = os.path.join(root, CODE_FOLDER)
     for count, file in enumerate(manifest.files):
         if count % FILES_PER_STEP == 0:
             yield
         if not is_sealed(os.path.join(code, file.path), file):
-            return False
-    try:
-        return all(
-            os.readlink(os.path.join(code, entry.path)) == entry.target for entry in manifest.links
-        ) and all(os.path.isdir(os.path.join(code, entry.path)) for entry in manifest.folders)
-    except OSError:
-        return False
+            return None
+    with contextlib.suppress(OSError):
+        links = [os.readlink(os.path.join(code, link.path)) for link in manifest.links]
+        folders = [os.path.join(code, folder.path) for folder in manifest.folders]
+        if links == [link.target for link in manifest.links] and all(map(os.path.isdir, folders)):
+            return manifest
+    return None
 
 
 def verify_content(workdir: str, name: str) -> Generator[None, None, bool]:
@@ -89,25 +86,23 @@ def verify_content(workdir: str, name: str) -> Generator[None, None, bool]:
 
     A file with other content loses its seal, and counts as missing from now on.
     """
-    is_stored = yield from is_intact_steps(workdir, name)
-    root = release_folder(workdir, name)
-    manifest = load_manifest(root) if is_stored else None
-    if manifest is None:
-        return False
-    changed = yield from _modified_files(root, manifest)
-    for path in changed:
+    modified = yield from _modified_files(workdir, name)
+    for path in modified or ():
         os.utime(path)
-    return not changed
+    return modified == []
 
 
-def _modified_files(root: str, manifest: Manifest) -> Generator[None, None, List[str]]:
-    """Return the files of a release with the wrong content."""
-    changed = []
+def _modified_files(workdir: str, name: str) -> Generator[None, None, Optional[List[str]]]:
+    """Return the sealed files of a release with the wrong content; None if it is not intact."""
+    manifest = yield from intact_manifest(workdir, name)
+    if manifest is None:
+        return None
+    modified = []
     for file in manifest.files:
-        path = os.path.join(root, CODE_FOLDER, file.path)
+        path = os.path.join(release_folder(workdir, name), CODE_FOLDER, file.path)
         if (yield from digest_of(path)) != file.digest:
-            changed.append(path)
-    return changed
+            modified.append(path)
+    return modified
 
 
 def digest_of(path: str) -> Generator[None, None, str]:
@@ -215,8 +210,9 @@ def seal(path: str, file: File) -> None:
 def prune(workdir: str, keep: int, current: str) -> Generator[None, None, List[str]]:
     """Remove the oldest releases except `keep`, `current` and those in use; return their names."""
     parent = releases_folder(workdir)
-    others = [name for name in list_names(parent) if not name.startswith(".") and name != current]
-    others.sort(key=lambda name: _last_use(os.path.join(parent, name)), reverse=True)
+    last_use = _last_use(parent)
+    others = [name for name in last_use if name != current]
+    others.sort(key=lambda name: last_use[name], reverse=True)
     old = others[keep:]
     in_use = _releases_in_use(workdir) if old else set()
     removed = []
@@ -230,19 +226,15 @@ def prune(workdir: str, keep: int, current: str) -> Generator[None, None, List[s
 
 def find_unused(workdir: str, cutoff: float) -> List[str]:
     """Return the releases that no run names and that were last used before `cutoff`."""
-    parent = releases_folder(workdir)
-    present = [name for name in list_names(parent) if not name.startswith(".")]
-    old = [name for name in present if _last_use(os.path.join(parent, name)) < cutoff]
-    in_use = _releases_in_use(workdir) if old else set()
-    return sorted(name for name in old if name not in in_use)
+    last_use = _last_use(releases_folder(workdir))
+    old = {name for name, used_at in last_use.items() if used_at < cutoff}
+    return sorted(old - _releases_in_use(workdir)) if old else []
 
 
-def _last_use(root: str) -> float:
-    """Return when a release was used last; 0 for one without a manifest."""
-    try:
-        return os.stat(os.path.join(root, MANIFEST)).st_mtime
-    except OSError:
-        return 0.0
+def _last_use(parent: str) -> Dict[str, float]:
+    """Return when each release was used last; 0 for one without a manifest."""
+    names = [name for name in list_names(parent) if not name.startswith(".")]
+    return {name: mtime(os.path.join(parent, name, MANIFEST)) for name in names}
 
 
 def remove_tree(path: str) -> Steps:

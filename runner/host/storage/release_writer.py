@@ -12,21 +12,9 @@ from typing import Dict, Generator, List, Optional
 from runner.core.model.release import File, Manifest, release_hash, unique_contents
 from runner.core.protocol.paths import CODE_FOLDER, release_folder, releases_folder
 from runner.host.process.job_queue import Steps
+from runner.host.storage import release_store
 from runner.host.storage.checkout import copy_file
-from runner.host.storage.release_store import (
-    BYTES_PER_STEP,
-    MANIFEST,
-    STAGING_SUFFIX,
-    digest_of,
-    is_intact_steps,
-    is_sealed,
-    lock_folder,
-    remove_stale,
-    remove_tree,
-    seal,
-    stored_contents,
-    stored_mode,
-)
+from runner.host.storage.release_store import STAGING_SUFFIX, digest_of
 
 
 class ReleaseWriter:
@@ -38,7 +26,7 @@ class ReleaseWriter:
         self.name = release_hash(manifest_bytes)
         self.missing: List[File] = []
         self._manifest_bytes = manifest_bytes
-        self._release_path = release_folder(workdir, self.name)
+        self._workdir, self._release_path = workdir, release_folder(workdir, self.name)
         parent = releases_folder(workdir)
         os.makedirs(parent, mode=0o700, exist_ok=True)
         suffix = f"{os.uname().nodename}.{os.getpid()}{STAGING_SUFFIX}"
@@ -47,28 +35,28 @@ class ReleaseWriter:
         self._files_by_digest: Dict[str, List[File]] = {}
         for file in self.manifest.files:
             self._files_by_digest.setdefault(file.digest, []).append(file)
-        self._missing_index = 0
         self._open_file: Optional[_OpenFile] = None
         self._lock_fd: Optional[int] = None
 
     def begin(self) -> Steps:
         """Make the folders, and reuse the files that earlier releases have."""
-        yield from remove_stale(os.path.dirname(self._release_path))
+        yield from release_store.remove_stale(os.path.dirname(self._release_path))
         os.makedirs(self._code_folder, mode=0o700)
-        self._lock_fd = lock_folder(self._staging)
+        self._lock_fd = release_store.lock_folder(self._staging)
         for folder in self.manifest.folders:
             os.mkdir(os.path.join(self._code_folder, folder.path), 0o700)
-        stored = yield from stored_contents(os.path.dirname(self._release_path))
+        stored = yield from release_store.stored_contents(os.path.dirname(self._release_path))
         copied = 0
         for file in unique_contents(self.manifest):
-            source = stored.get((file.digest, stored_mode(file)))
+            source = stored.get((file.digest, release_store.stored_mode(file)))
             if source is None or not (yield from self._reuse_stored(source, file)):
                 self.missing.append(file)
                 continue
             copied += file.size + 4096
-            if copied > BYTES_PER_STEP:
+            if copied > release_store.BYTES_PER_STEP:
                 copied = 0
                 yield
+        self._upcoming = iter(self.missing)
         yield from self._next_file()
 
     @property
@@ -98,7 +86,7 @@ class ReleaseWriter:
             raise ValueError(f"the stream ended within {self._open_file.file.path}")
         for link in self.manifest.links:
             os.symlink(link.target, os.path.join(self._code_folder, link.path))
-        with open(os.path.join(self._staging, MANIFEST), "wb") as file:
+        with open(os.path.join(self._staging, release_store.MANIFEST), "wb") as file:
             file.write(zlib.compress(self._manifest_bytes))
         yield from self._verify()
         yield from self._publish()
@@ -131,9 +119,9 @@ class ReleaseWriter:
 
     def _copy(self, source: str, file: File) -> Steps:
         target = os.path.join(self._code_folder, file.path)
-        for _ in copy_file(source, target, stored_mode(file)):
+        for _ in copy_file(source, target, release_store.stored_mode(file)):
             yield
-        seal(target, file)
+        release_store.seal(target, file)
 
     def _copy_duplicates(self, file: File) -> Steps:
         """Copy a file to the other paths with the same content."""
@@ -149,10 +137,9 @@ class ReleaseWriter:
                 finished, self._open_file = self._open_file, None
                 finished.finish()
                 yield from self._copy_duplicates(finished.file)
-            if self._missing_index == len(self.missing):
+            file = next(self._upcoming, None)
+            if file is None:
                 return
-            file = self.missing[self._missing_index]
-            self._missing_index += 1
             self._open_file = _OpenFile(file, os.path.join(self._code_folder, file.path))
 
     def _verify(self) -> Steps:
@@ -162,11 +149,10 @@ class ReleaseWriter:
             path = os.path.join(self._code_folder, file.path)
             if id(file) not in received and (yield from digest_of(path)) != file.digest:
                 raise ValueError(f"{file.path} was modified in an earlier release")
-            if not is_sealed(path, file):
+            if not release_store.is_sealed(path, file):
                 raise ValueError(f"{file.path} was modified while it was stored")
 
     def _publish(self) -> Steps:
-        parent = os.path.dirname(self._release_path)
         for _ in range(2):
             try:
                 os.rename(self._staging, self._release_path)
@@ -175,14 +161,13 @@ class ReleaseWriter:
             except OSError as error:
                 if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
                     raise
-            if (
-                yield from is_intact_steps(os.path.dirname(parent), self.name)
-            ):  # stored by another process
-                self.abort()
+            stored = yield from release_store.intact_manifest(self._workdir, self.name)
+            if stored is not None:
+                self.abort()  # another process has stored it
                 return
             broken = f"{self._staging[: -len(STAGING_SUFFIX)]}.broken{STAGING_SUFFIX}"
             os.rename(self._release_path, broken)
-            yield from remove_tree(broken)
+            yield from release_store.remove_tree(broken)
         raise ValueError(f"{self._release_path} is in the way")
 
 
@@ -212,7 +197,7 @@ class _OpenFile:
         self.close()
         if self._digest.hexdigest() != self.file.digest:
             raise ValueError(f"{self.file.path} arrived with other content")
-        seal(self._path, self.file)
+        release_store.seal(self._path, self.file)
 
     def close(self) -> None:
         os.close(self._descriptor)

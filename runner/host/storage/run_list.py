@@ -15,7 +15,7 @@ from runner.core.protocol.states import State
 from runner.host.process import procfs
 from runner.host.storage import run_owner
 from runner.host.storage.journal import final_state
-from runner.host.storage.run_folder import read_state
+from runner.host.storage.run_folder import mtime, read_state
 
 
 def list_runs(workdir: str, node: str, run_id: str = "") -> Generator[None, None, Dict[str, Any]]:
@@ -48,7 +48,7 @@ def read_run(folder: RunPaths) -> Optional[HostRunStatus]:
     run_id, _ = folder.root.split("/")[-2:]
     info = replace(_read_run_info(folder) or RunInfo(run_id), run_id=run_id)  # it may be a copy
     state = read_state(folder)
-    changed_at = max(_mtime(path) for path in (folder.root, folder.state))
+    changed_at = max(mtime(path) for path in (folder.root, folder.state))
     alive = run_owner.is_alive(folder, owner_uid)
     if state is not None and not state.is_terminal and run_owner.other_host(folder):
         alive = run_owner.heartbeat_age(folder) < run_owner.OWNER_TIMEOUT_S
@@ -56,7 +56,7 @@ def read_run(folder: RunPaths) -> Optional[HostRunStatus]:
         state = State.STARTING  # at least before a power cut
     if not alive and state is not None and not state.is_terminal:
         state = final_state(folder, info.attempt) or state
-    relaunch_pending = not alive and time.time() < _mtime(folder.relaunch_marker)
+    relaunch_pending = not alive and time.time() < mtime(folder.relaunch_marker)
     user = procfs.user_name(owner_uid)
     return HostRunStatus(info, user, state, alive, changed_at, relaunch_pending)
 
@@ -72,10 +72,3 @@ def _read_run_info(folder: RunPaths) -> Optional[RunInfo]:
         except (OSError, ValueError):
             continue
     return None
-
-
-def _mtime(path: str) -> float:
-    try:
-        return os.stat(path).st_mtime
-    except OSError:
-        return 0.0

@@ -25,7 +25,7 @@ from runner.core.codec import decode, encode
 from runner.core.protocol.paths import RunPaths
 from runner.host.process import procfs
 from runner.host.storage.journal import has_ended
-from runner.host.storage.run_folder import read_order, write_atomic
+from runner.host.storage.run_folder import mtime, read_order, write_atomic
 
 BASE_DIR = "/tmp"
 FOLDER_NAMES = ("runner-{}", "runner-{}-a", "runner-{}-b", "runner-{}-c")
@@ -196,18 +196,16 @@ class RunOwner:
         return "" if same_host or (self.pid_namespace and same_boot) else self.hostname
 
     @property
+    def from_this_boot(self) -> bool:
+        """Whether the run was on this machine, and since its last boot."""
+        return not self.other_host and self.boot_id == _local_owner({}).boot_id
+
+    @property
     def is_sibling_container(self) -> bool:
         """Whether it is, or was, another container of this machine."""
         local = _local_owner({})
         is_sibling = self.pid_namespace not in ("", local.pid_namespace)
         return is_sibling and self.boot_id == local.boot_id
-
-    def live_pids(self) -> List[int]:
-        """Return those of the processes that are alive on this machine."""
-        if self.other_host or self.is_sibling_container or self.boot_id != _local_owner({}).boot_id:
-            return []
-        start_ticks = {int(pid): start for pid, start in self.start_ticks.items() if start >= 0}
-        return [pid for pid, start in start_ticks.items() if procfs.start_ticks_of(pid) == start]
 
 
 def _local_owner(start_ticks: Dict[str, int]) -> RunOwner:
@@ -235,10 +233,8 @@ def heartbeat(folder: RunPaths) -> None:
 
 def heartbeat_age(folder: RunPaths) -> float:
     """Return the seconds since the last heartbeat of a run's owner, by the clock of the disk."""
-    try:
-        return max(0.0, time.time() - os.stat(folder.owner_file).st_mtime)
-    except OSError:
-        return float("inf")
+    beaten_at = mtime(folder.owner_file)
+    return max(0.0, time.time() - beaten_at) if beaten_at else float("inf")
 
 
 def read(folder: RunPaths) -> Optional[RunOwner]:
@@ -253,7 +249,10 @@ def read(folder: RunPaths) -> Optional[RunOwner]:
 def live_owner_pids(folder: RunPaths) -> List[int]:
     """Return the living guardian and supervisor of a run on this machine."""
     owner = read(folder)
-    return owner.live_pids() if owner is not None else []
+    if owner is None or owner.is_sibling_container or not owner.from_this_boot:
+        return []
+    start_ticks = {int(pid): start for pid, start in owner.start_ticks.items() if start >= 0}
+    return [pid for pid, start in start_ticks.items() if procfs.start_ticks_of(pid) == start]
 
 
 def is_alive(folder: RunPaths, uid: Optional[int] = None) -> bool:
@@ -268,12 +267,6 @@ def take_over(folder: RunPaths) -> Optional[int]:
         os.close(lock_fd)
         return None
     return lock_fd
-
-
-def is_from_this_boot(folder: RunPaths) -> bool:
-    """Return whether a run was on this machine, and since its last boot."""
-    owner = read(folder)
-    return owner is not None and not owner.other_host and owner.boot_id == _local_owner({}).boot_id
 
 
 def other_host(folder: RunPaths) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import socket
 import time
-from typing import Callable, Optional, Set
+from typing import Callable, Optional, Set, Union
 
 from runner.core.failure_detector import FailureDetector
 from runner.core.model.order import Order
@@ -22,12 +22,14 @@ from runner.core.protocol.events import (
     PeerLost,
     StopCause,
 )
-from runner.host.peers.group import PeerGroup, PeerObserver
+from runner.host.peers.group import PeerObserver
 from runner.host.peers.hub import HubServer
 from runner.host.peers.member import HubClient
 from runner.host.process.event_loop import EventLoop
 from runner.host.storage.journal import EventLog
 from runner.host.supervisor.stop_ladder import StopLadder
+
+PeerGroup = Union[HubServer, HubClient]
 
 
 class PeerExchange(PeerObserver):

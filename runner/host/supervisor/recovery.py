@@ -16,10 +16,8 @@ from runner.core.protocol.paths import RunPaths
 from runner.core.protocol.states import State
 from runner.host.process import cgroup, procfs
 from runner.host.process.kill import cgroup_empty, kill_until_gone, reap_all
-from runner.host.storage import run_owner
-from runner.host.storage.attempt_folder import LogSampler, read_rank_records
+from runner.host.storage import run_folder, run_owner
 from runner.host.storage.journal import EventLog, has_ended, read_events
-from runner.host.storage.run_folder import read_order, remove_sidecar_data
 
 RECENT_PIDS = 8
 """How many of the newest pids are read again between two full scans, for processes that fork so
@@ -54,7 +52,7 @@ def finalise_record(
     killed, survivors = kill_until_gone(
         list_alive, reap_all, cgroup=program_cgroup, all_gone=all_gone
     )
-    LogSampler(folder, order.attempt).sample()
+    run_folder.LogSampler(folder, order.attempt).sample()
     journal = EventLog(folder, order)
     journal.reopen()
     journal.append(Stopping(reason), **stop_time)
@@ -63,19 +61,21 @@ def finalise_record(
         for event in read_events(folder)
         if isinstance(event.body, RankExited) and event.attempt == order.attempt
     }
-    for kind, rank, data in read_rank_records(folder.attempt_folder(order.attempt), set()):
+    for kind, rank, data in run_folder.read_rank_records(
+        folder.attempt_folder(order.attempt), set()
+    ):
         if kind == "exit" and (rank, data["start"]) not in recorded_exits:
             journal.append_exit(rank, data)
     state = State.STUCK if survivors else State.FAILED
     verified = (verified or bool(program_cgroup.path)) and cgroup_empty(program_cgroup, survivors)
-    remove_sidecar_data(folder, order)
+    run_folder.remove_sidecar_data(folder, order)
     journal.finalise(Ended(state, reason, len(killed), survivors, verified))
     program_cgroup.remove()
 
 
 def recover_unfinished(folder: RunPaths) -> None:
     """Complete the record of a run without a supervisor, as after a power cut."""
-    order = read_order(folder)
+    order = run_folder.read_order(folder)
     if order is not None and not has_ended(folder, order):
         recover_orphaned(folder, order)
 
@@ -97,7 +97,7 @@ def recover_orphaned(folder: RunPaths, order: Order) -> None:
 def run_processes(folder: RunPaths, order: Order) -> RunProcesses:
     """Return the processes of a run without a supervisor."""
     env_tags = _env_tags(order.run_id, order.node)
-    records = read_rank_records(folder.attempt_folder(order.attempt), set())
+    records = run_folder.read_rank_records(folder.attempt_folder(order.attempt), set())
     session_leaders = {int(data["shim"]) for kind, _, data in records if kind == "start"}
     return RunProcesses(env_tags, session_leaders | {_last_program_start(folder, order).pid})
 
@@ -113,20 +113,19 @@ def find_leftovers(
 
     This includes processes that outlived SIGKILL, and those of a run whose order never arrived.
     """
-    order = read_order(folder)
+    order = run_folder.read_order(folder)
     if order is None:
         return RunProcesses(_env_tags(run_id, node), set()).scan, cgroup.Cgroup()
     processes = run_processes(folder, order)
     last_cgroup = cgroup.from_record(
         _last_program_start(folder, order).cgroup, run_id, node, order.attempt
     )
-    stuck = _unkillable(folder) if run_owner.is_from_this_boot(folder) else []
+    owner = run_owner.read(folder)
+    stuck = _unkillable(folder) if owner is not None and owner.from_this_boot else []
 
     def list_pids() -> List[int]:
-        return [
-            *processes.scan(),
-            *(pid for pid, start in stuck if procfs.start_ticks_of(pid) == start),
-        ]
+        alive = [pid for pid, start in stuck if procfs.start_ticks_of(pid) == start]
+        return [*processes.scan(), *alive]
 
     return list_pids, last_cgroup
 

@@ -24,9 +24,8 @@ from runner.host.process.kill import cgroup_empty, kill_until_gone, reap_all
 from runner.host.ranks.tracker import RankTracker
 from runner.host.ranks.watchdog import Watchdog
 from runner.host.storage import run_owner
-from runner.host.storage.attempt_folder import LogSampler
 from runner.host.storage.journal import EventLog
-from runner.host.storage.run_folder import remove_sidecar_data
+from runner.host.storage.run_folder import LogSampler, remove_sidecar_data
 from runner.host.storage.run_owner import RunLock
 from runner.host.supervisor import relaunch
 from runner.host.supervisor.args import SupervisorArgs

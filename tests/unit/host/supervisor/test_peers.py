@@ -9,9 +9,8 @@ import pytest
 
 from runner.core.model.order import Hub, Order
 from runner.core.protocol.events import Detached, EventBody
-from runner.host.peers.group import PeerGroup
 from runner.host.storage.journal import EventLog
-from runner.host.supervisor.peers import ControllerLease
+from runner.host.supervisor.peers import ControllerLease, PeerGroup
 
 
 class Paper:
@@ -25,7 +24,7 @@ class Paper:
         self.events.append(body)
 
 
-class InTouch(PeerGroup):
+class InTouch:
     """A member that reaches its hub."""
 
     def __init__(self) -> None:
@@ -66,9 +65,9 @@ NEEDED, OURS, AGREED = (False, False, 0), (True, False, 1), (True, True, 1)
 def test_in_touch_with_the_hub_its_word_counts() -> None:
     """A controller's is passed on; the hub's holds also for who stops already."""
     scene, circle = Scene(), InTouch()
-    scene.attendance.request_detach(circle, joined_hub=True, stopping=False)
+    scene.attendance.request_detach(cast("PeerGroup", circle), joined_hub=True, stopping=False)
     assert (scene.state, circle.asked) == (NEEDED, 1)
-    scene.attendance.request_detach(circle, joined_hub=True, stopping=True)
+    scene.attendance.request_detach(cast("PeerGroup", circle), joined_hub=True, stopping=True)
     assert (scene.state, circle.asked) == (NEEDED, 1)
     scene.attendance.confirm_detach(stopping=True)
     scene.attendance.confirm_detach(stopping=True)
