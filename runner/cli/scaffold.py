@@ -1,4 +1,4 @@
-"""Scaffold: the first YAML of a project, as `init` writes it."""
+"""Scaffold: the first YAML of a project, as `init` writes it, from templates."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from pathlib import Path
 
 import yaml
 
-from runner.cli.templates import CLUSTER, FABFILE, TASK
 from runner.config.nodes import expand_range
 from runner.config.search_path import conf_folders, shipped_folder
 from runner.core.errors import ConfigError, Interrupted, Problem
@@ -23,43 +22,80 @@ NAME_PATTERN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 DEFAULT_SCRIPTS = ("train.py", "main.py")
 
 
-@dataclass(frozen=True)
-class Prompt:
-    """A question: its flag, its text, the answer for Enter, and the check of an answer."""
+FABFILE = '"""fab -l shows what there is."""\nfrom runner.verbs import *  # noqa: F403\n'
+CLUSTER = """\
+# The machines of cluster {cluster}: python -m runner cluster={cluster} task={task}
+defaults: [base]
 
-    flag: str
-    text: str
-    default: str
-    validate: Callable[[str], object]
+# In rank order. The name is the SSH name unless `host` is set; gpu[01-16] stands for sixteen.
+# More keys of a node: addr, user, port, gpus, nproc_per_node, env, transport, interface.
+nodes:
+{nodes}
+
+# The interpreter that has torch, on the hosts.
+python: {python}
+
+# SSH. null: as in your ~/.ssh/config.
+ssh:
+  user: {user}
+  #port: null
+  key: {key}
+  #jump: null              # a host to go through, or a list of them
+  #known_hosts: ~/.ssh/known_hosts
+  #host_keys: strict       # strict: unknown hosts are refused; accept-new: they are learnt
+
+# The other keys, with their defaults.
+#gpus_per_node: auto       # auto: all of them; or a number
+#nproc_per_node: auto      # ranks on a node; auto: one per GPU, one without GPUs
+#backend: auto             # auto: nccl where every node has a GPU per rank, else gloo
+#master: null              # the node of rank 0; null: the first
+#master_port: auto         # auto: a free one; or 29500-29600, where a firewall needs it
+#exclude: []               # nodes to leave out, such as [gpu3, "gpu[10-12]"]
+#setup: []                 # lines for bash before the task, such as [module load cuda]
+#project: null             # null: the code you stand in is pushed; or its folder on the hosts
+#workdir: ~/.runner        # where runs are kept on the hosts
+#env: {{}}                   # environment of all ranks, such as {{NCCL_DEBUG: INFO}}
+#secrets: []               # names to take from your environment, never written anywhere
+"""
+TASK = """\
+# Task {task}: python -m runner cluster={cluster} task={task}
+defaults: [base]
+
+# A Python file, relative to the folder you stand in. In its place: module (such as package.train),
+# or command for what is not Python.
+script: {script}
+
+# Its arguments. true makes a flag alone, a list several values, null leaves one out.
+# For one run: task.args.lr=0.2
+#args: {{lr: 0.1, epochs: 3}}  # --lr 0.1 --epochs 3
+#args_style: argparse      # hydra: lr=0.1 epochs=3; raw: a list of words
+#local_rank_arg: null      # such as --local_rank, for an old script that takes it so
+#entry: torchrun           # launch: torch.distributed.launch; plain: one process a node, without
+
+# The other keys, with their defaults.
+#env: {{}}                   # environment of the ranks; DIST_BACKEND, RANK and the like are set
+#nodes: []                 # the nodes to use, such as [gpu1, "gpu[03-08]"]; []: all
+#nnodes: null              # how many of them; null: all
+"""
 
 
 @dataclass(frozen=True)
 class ScaffoldResult:
-    """The outcome of `scaffold`.
-
-    Attributes:
-        written: The new files.
-        existing: The files that were there before, unchanged.
-        overrides: The overrides that choose the new cluster and task.
-        try_now: Whether the user wants to see the first dry run now.
-    """
+    """The outcome of `scaffold`."""
 
     written: tuple[Path, ...]
-    existing: tuple[Path, ...]
-    overrides: tuple[str, ...]
-    try_now: bool = False
+    existing: tuple[Path, ...]  # unchanged
+    overrides: tuple[str, ...]  # they choose the new cluster and task
+    try_now: bool = False  # the user wants to see the first dry run
 
 
 def scaffold(
-    *,
     cluster: str = "mine",
     task: str = "train",
+    *,
     hosts: Sequence[str] = (),
-    user: str = "",
-    key: str = "",
-    python: str = "",
-    script: str = "",
     interactive: bool,
+    **others: str,
 ) -> ScaffoldResult:
     """Write a cluster, a task and a fabfile into the working directory, and print the next steps.
 
@@ -68,11 +104,8 @@ def scaffold(
         task: The name of the task's file.
         hosts: Names, ranges, or user@address:port, with a name of your own as NAME=ADDRESS;
             commas separate several in one word.
-        user: The login name.
-        key: The private key to log in with.
-        python: The interpreter on the hosts.
-        script: The program, relative to here.
         interactive: Whether to ask for what is not given.
+        others: The `user`, `key`, `python` and `script`.
 
     Raises:
         ConfigError: A value is illegal, or a file cannot be written; nothing is written.
@@ -84,8 +117,8 @@ def scaffold(
     task_file = Path("conf", "task", f"{task}.yaml")
     files = (cluster_file, task_file, Path("fabfile.py"))
     existing = tuple(file for file in files if file.exists() or file.is_symlink())
-    given = {"hosts": " ".join(hosts), "user": user, "key": key}
-    given |= {"python": python, "script": script}
+    given = dict.fromkeys(("hosts", "user", "key", "python", "script"), "")
+    given |= {"hosts": " ".join(hosts), **others}
     not_asked = {"hosts", "user", "key", "python"} if cluster_file in existing else set()
     not_asked |= {"script"} if task_file in existing else set()
     answers, try_now = _collect_answers(given, not_asked, interactive=interactive)
@@ -94,15 +127,27 @@ def scaffold(
         task_file: _task_yaml(cluster, task, answers),
         files[2]: FABFILE,
     }
-    shadowed = _shadowed_folders()
+    nearest_conf = next(iter(conf_folders([])))
     new = {file: text for file, text in texts.items() if file not in existing}
     _write(new)
     outcome = ScaffoldResult(tuple(new), existing, (f"cluster={cluster}", f"task={task}"), try_now)
     edits = {
-        cluster_file: "" if answers["hosts"] else "put your own machines below `nodes`",
-        task_file: "" if answers["script"] else "name your own program as `script`",
+        cluster_file: "" if answers["hosts"] else ": put your own machines below `nodes`",
+        task_file: "" if answers["script"] else ": name your own program as `script`",
     }
-    _print_next_steps(outcome, edits, shadowed)
+    for file in outcome.written:
+        print(f"wrote  {file}{edits.get(file, '')}")
+    for file in outcome.existing:
+        print(f"kept   {file}, as it is")
+    if nearest_conf not in (Path.cwd() / "conf", shipped_folder()):
+        print(
+            f"{nearest_conf} is not read from here any more: conf is nearer (--config-dir adds it)"
+        )
+    run = f"python -m runner {' '.join(outcome.overrides)}"
+    print("next:")
+    print(f"  {run} dry_run=offline   # prints the plan, contacts no host")
+    print(f"  {run} dry_run=true      # asks the hosts, starts nothing")
+    print(f"  {run}")
     return outcome
 
 
@@ -110,55 +155,48 @@ def _collect_answers(
     given: Mapping[str, str], not_asked: Collection[str], *, interactive: bool
 ) -> tuple[dict[str, str], bool]:
     """Return the values given or answered, "" for none, and whether to run a dry run now."""
-    prompts = _prompts()
-    for key, text in given.items():
+    checks: dict[str, Callable[[str], object]] = {"hosts": parse_hosts, "user": _check_user}
+    checks |= {"key": _check_key, "python": _check_interpreter, "script": _check_script}
+    for name, text in given.items():
         if text:
-            prompts[key].validate(text)
+            checks[name](text)
     if not interactive:
         return dict(given), False
+    questions = _questions()
+    answers: dict[str, str] = {}
     try:
-        answers = {
-            key: text or ("" if key in not_asked else _prompt(prompts[key]))
-            for key, text in given.items()
-        }
-        run_now = _prompt(
-            Prompt("", "Run a dry run now? It contacts no host", "yes", _check_yes_no)
-        )
+        for name, text in given.items():
+            needs_answer = not text and name not in not_asked
+            answers[name] = _ask(*questions[name], checks[name]) if needs_answer else text
+        now = _ask("Run a dry run now? It contacts no host", "yes", _check_yes_no) in YES_ANSWERS
     except (KeyboardInterrupt, EOFError):
         print()
-        interruption = Interrupted(130)
-        interruption.problems = (Problem("", "interrupted; nothing was written"),)
-        raise interruption from None
-    return answers, run_now in YES_ANSWERS
+        raise Interrupted(130, "interrupted; nothing was written") from None
+    return answers, now
 
 
-def _prompts() -> dict[str, Prompt]:
+def _questions() -> dict[str, tuple[str, str]]:
+    """Return the question for each value, and what an empty answer stands for."""
     program = next((name for name in DEFAULT_SCRIPTS if Path(name).is_file()), "")
     machines = "The machines: names, gpu[01-04], user@address:port, or NAME=ADDRESS"
-    user = "The login name there; empty: as your ~/.ssh/config says"
-    key = "A private key to log in with; empty: as your ~/.ssh/config says"
-    python = "The interpreter that has torch, on the hosts"
-    script = "The program to train with, a file here"
     none = "" if program else f"; empty: {DEFAULT_SCRIPTS[0]}, as an example"
     return {
-        "hosts": Prompt(
-            "--hosts", f"{machines}; empty: {EXAMPLE_HOSTS}, as examples", "", parse_hosts
-        ),
-        "user": Prompt("--user", user, "", _check_user),
-        "key": Prompt("--key", key, "", _check_key),
-        "python": Prompt("--python", python, "python3", _check_interpreter),
-        "script": Prompt("--script", script + none, program, _check_script),
+        "hosts": (f"{machines}; empty: {EXAMPLE_HOSTS}, as examples", ""),
+        "user": ("The login name there; empty: as your ~/.ssh/config says", ""),
+        "key": ("A private key to log in with; empty: as your ~/.ssh/config says", ""),
+        "python": ("The interpreter that has torch, on the hosts", "python3"),
+        "script": (f"The program to train with, a file here{none}", program),
     }
 
 
-def _prompt(prompt: Prompt) -> str:
+def _ask(question: str, default: str, check: Callable[[str], object]) -> str:
     """Ask until the answer is legal."""
     while True:
-        suffix = f" [{prompt.default}]" if prompt.default else ""
-        text = input(f"{prompt.text}{suffix}: ").strip() or prompt.default
+        suffix = f" [{default}]" if default else ""
+        text = input(f"{question}{suffix}: ").strip() or default
         try:
             if text:
-                prompt.validate(text)
+                check(text)
         except ConfigError as error:
             print("\n".join(f"  {problem.message}" for problem in error.problems))
         else:
@@ -185,19 +223,14 @@ def parse_hosts(text: str) -> dict[str, dict[str, str | int]]:
         name = chosen_name or _node_name(address, number, used_names)
         members = _expand_members(word, name)
         entry_machines = {(member if name == address else address, port) for member in members}
-        if (
-            len(entry_machines) < len(members)
-            or entry_machines & machines
-            or set(members) & used_names
-        ):
+        is_double = len(entry_machines) < len(members) or entry_machines & machines
+        if is_double or used_names.intersection(members):
             raise _input_error("--hosts", f"{word!r} names a machine a second time")
         used_names |= set(members)
         machines |= entry_machines
-        nodes[name] = {
-            **({"host": address} if name != address else {}),
-            **({"user": user} if user else {}),
-            **({"port": int(port)} if port else {}),
-        }
+        host = address if name != address else ""
+        settings: dict[str, str | int] = {"host": host, "user": user, "port": int(port or 0)}
+        nodes[name] = {key: value for key, value in settings.items() if value}
     if not nodes:
         raise _input_error("--hosts", f"{text!r} names no machine")
     return nodes
@@ -286,12 +319,7 @@ def _input_error(flag: str, message: str) -> ConfigError:
 
 
 def yaml_scalar(value: str | int, *, in_flow: bool = False) -> str:
-    """Return a value as YAML that Hydra reads as the same value.
-
-    Args:
-        value: A text or a number.
-        in_flow: Whether it stands in brackets or braces.
-    """
+    """Return a value as YAML that Hydra reads as the same one, also within brackets or braces."""
     if isinstance(value, int):
         return str(value)
     text = value.replace("${", "\\${")
@@ -342,15 +370,6 @@ def _task_yaml(cluster: str, task: str, answers: Mapping[str, str]) -> str:
     return TASK.format(cluster=cluster, task=task, script=script + note)
 
 
-def _shadowed_folders() -> list[Path]:
-    """Return the folders of YAML that a `conf` here replaces."""
-    return [
-        conf_folder
-        for conf_folder in conf_folders([])
-        if conf_folder not in (Path.cwd() / "conf", shipped_folder())
-    ]
-
-
 def _write(texts: Mapping[Path, str]) -> None:
     """Write all files or none, and overwrite none."""
     created: list[Path] = []
@@ -365,19 +384,3 @@ def _write(texts: Mapping[Path, str]) -> None:
             path.unlink()
         where = str(error.filename or "conf")
         raise ConfigError([Problem(where, f"cannot be written: {error.strerror}")]) from error
-
-
-def _print_next_steps(
-    outcome: ScaffoldResult, edits: Mapping[Path, str], shadowed: Sequence[Path]
-) -> None:
-    for file in outcome.written:
-        print(f"wrote  {file}" + (f": {edit}" if (edit := edits.get(file)) else ""))
-    for file in outcome.existing:
-        print(f"kept   {file}, as it is")
-    for folder in shadowed:
-        print(f"{folder} is not read from here any more: conf is nearer (--config-dir adds it)")
-    run = f"python -m runner {' '.join(outcome.overrides)}"
-    print("next:")
-    print(f"  {run} dry_run=offline   # prints the plan, contacts no host")
-    print(f"  {run} dry_run=true      # asks the hosts, starts nothing")
-    print(f"  {run}")

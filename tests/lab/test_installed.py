@@ -20,7 +20,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.cli.templates import FABFILE
+from runner.cli.scaffold import FABFILE
 from tests.lab.lab import Lab
 from tests.lab.launching import ROOT, VERBS, Controller, Result
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from runner.cli.templates import FABFILE
+from runner.cli.scaffold import FABFILE
 from tests.lab.lab import Lab
 from tests.lab.launching import ROOT, VERBS, Controller, Launcher, Result
 from tests.lab.waiting import wait_until

@@ -42,16 +42,8 @@ def init(
 
     interactive = sys.stdin.isatty() and sys.stdout.isatty() and not json_
     with contextlib.redirect_stdout(sys.stderr if json_ else sys.stdout):
-        result = scaffold(
-            cluster=cluster,
-            task=task_,
-            hosts=hosts,
-            user=user,
-            key=key,
-            python=python,
-            script=script,
-            interactive=interactive,
-        )
+        others = {"user": user, "key": key, "python": python, "script": script}
+        result = scaffold(cluster, task_, hosts=hosts, interactive=interactive, **others)
     if json_:
         data = {"written": result.written, "kept": result.existing}
         print(json.dumps({name: [str(path) for path in paths] for name, paths in data.items()}))
