@@ -24,12 +24,11 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from runner.config import rerun
-from runner.config.arguments import hydra_value
-from runner.config.error_messages import ConfigFiles, explain_error, resolve_to_plain
-from runner.config.schema import RunnerConfig, with_defaults
-from runner.config.search_path import GROUPS, conf_folders, hydra_session
-from runner.config.spec_builder import build_spec, program_name
-from runner.config.unknown_keys import unknown_keys
+from runner.config.error_messages import ConfigFiles, explain_error, resolve_to_plain, unknown_keys
+from runner.config.schema import GROUPS, RunnerConfig, with_defaults
+from runner.config.search_path import conf_folders, hydra_session
+from runner.config.spec_builder import build_spec
+from runner.config.task import hydra_value, program_name
 from runner.config.validation import SpecInputs, suggest
 from runner.core.errors import ConfigError, Problem
 from runner.core.model.launch_request import LaunchRequest

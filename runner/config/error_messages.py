@@ -21,12 +21,21 @@ from hydra.errors import (
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import ConfigKeyError, MissingMandatoryValue, OmegaConfBaseException
 
-from runner.config.arguments import hydra_value
 from runner.config.schema import SECTIONS, RunnerConfig
 from runner.config.search_path import shipped_folder
-from runner.config.unknown_keys import unknown_schema_key
-from runner.config.validation import suggest
+from runner.config.task import hydra_value
+from runner.config.validation import suggest, unknown_key
 from runner.core.errors import Problem
+
+REPLACED_KEYS = {
+    "on_disconnect": ("disconnect_s", "disconnect_s=never keeps a run going without a launch"),
+    "cluster.deploy": ("cluster.project", "null pushes the code; a path, such as `.`, does not"),
+    "check": ("skip_checks", "such as skip_checks=[gpus]"),
+    "logs": ("console_ranks", "such as console_ranks=[0,3]"),
+    "outputs": ("pull_outputs", "auto or never"),
+    "stop": ("grace_s", "such as grace_s=30"),
+}
+"""Keys and sections of earlier versions: what each is now, and a hint."""
 
 
 class ConfigFiles:
@@ -237,6 +246,36 @@ def _refused_value(
     for pattern, replacement in OMEGACONF_MESSAGES.items():
         text = re.sub(pattern, replacement, text, flags=re.IGNORECASE)
     return Problem(where, text, KEY_HINTS.get(key, ""))
+
+
+def unknown_keys(
+    values: Mapping[str, Any], schema: type = RunnerConfig, where: str = ""
+) -> Iterator[Problem]:
+    """Yield a problem for each key that the schema does not have."""
+    fields: dict[str, Any] = {f.name: f.default_factory for f in dataclasses.fields(schema)}
+    for key, value in values.items():
+        nested = fields.get(key)
+        if key not in fields:
+            yield unknown_schema_key(where, key, list(fields), value)
+        elif isinstance(nested, type) and dataclasses.is_dataclass(nested):
+            yield from unknown_keys(value, nested, f"{where}.{key}" if where else key)
+
+
+def unknown_schema_key(where: str, key: str, legal: Sequence[str], value: object = None) -> Problem:
+    """Return the problem of an unknown key, with the section where it may belong."""
+    full_key = f"{where}.{key}" if where else key
+    if full_key in REPLACED_KEYS:
+        new_key, hint = REPLACED_KEYS[full_key]
+        inner = f".{next(iter(value))}" if isinstance(value, Mapping) and value else ""
+        return Problem(full_key + inner, f"this key is now {new_key}", hint)
+    problem = unknown_key(where, key, legal)
+    if problem.hint or where:
+        return problem
+    sections = [name for name in SECTIONS if name and "NODE" not in name]
+    has_key = [n for n in sections if any(f.name == key for f in dataclasses.fields(SECTIONS[n]))]
+    hint = f"if it is for the program: task.args.{key}=…"
+    hint = f"did you mean {has_key[0]}.{key}?" if has_key else hint
+    return dataclasses.replace(problem, hint=hint)
 
 
 KEY_HINTS = {

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from runner.config.schema import NodeConfig
 from runner.config.validation import SpecInputs, Validator, join_or, suggest, unknown_key
 from runner.core.model.spec import Node
 
-NODE_KEYS = (
-    *("host", "addr", "user", "port", "gpus", "nproc_per_node"),
-    *("env", "transport", "interface"),
-)
-TRANSPORTS = ("ssh", "local")
+NODE_KEYS = tuple(option.name for option in dataclasses.fields(NodeConfig))
 SEXAGESIMAL_BASE = 60
 
 
@@ -57,14 +55,14 @@ def _expand_entry(validator: Validator, where: str, entry: str) -> list[str]:
     return names
 
 
-def read_nodes(validator: Validator, inputs: SpecInputs) -> dict[str, Node]:
-    """Return all nodes of the cluster in the order of the YAML."""
-    cluster = inputs.values["cluster"]
+def read_nodes(
+    validator: Validator, inputs: SpecInputs, cluster: Mapping[str, Any]
+) -> dict[str, Node]:
+    """Return all nodes of the cluster in the order of the YAML; `cluster` has its defaults."""
     entries = cluster["nodes"] or {}
     if not isinstance(entries, Mapping):
-        validator.add(
-            "cluster.nodes", "must be a mapping of names to settings, not " + repr(entries)
-        )
+        message = f"must be a mapping of names to settings, not {entries!r}"
+        validator.add("cluster.nodes", message)
         return {}
     if not entries:
         example = "such as nodes: {gpu1: {host: 192.168.1.109}}"
@@ -77,20 +75,11 @@ def read_nodes(validator: Validator, inputs: SpecInputs) -> dict[str, Node]:
     for name, body in _override_entries(entries, inputs.node_overrides):
         if name in settings:
             _merge(settings[name], _read_node(Validator([]), name, body))
-    defaults = {
-        "transport": validator.choice("cluster.transport", cluster["transport"], TRANSPORTS),
-        "gpu_count": validator.int_or_auto(
-            "cluster.gpus_per_node", cluster["gpus_per_node"], minimum=0
-        ),
-        "nproc": validator.int_or_auto(
-            "cluster.nproc_per_node", cluster["nproc_per_node"], minimum=1
-        ),
-    }
+    defaults = {"gpu_count": cluster["gpus_per_node"], "nproc": cluster["nproc_per_node"]}
+    defaults["transport"] = cluster["transport"]
     return {
-        name: Node(
-            name=name, **{**defaults, **fields_of_node, "host": fields_of_node.get("host") or name}
-        )
-        for name, fields_of_node in settings.items()
+        name: Node(name=name, **{**defaults, **fields, "host": fields.get("host") or name})
+        for name, fields in settings.items()
     }
 
 
@@ -136,28 +125,17 @@ def _read_node(validator: Validator, where: str, body: object) -> dict[str, Any]
     if not isinstance(body, Mapping):
         validator.add(where, f"must be a mapping, not {body!r}", f"such as {{host: {body}}}")
         return {}
-    validator.problems += [
-        unknown_key(where, key, NODE_KEYS) for key in body if key not in NODE_KEYS
-    ]
-    readers = {
-        "host": validator.address,
-        "addr": validator.address,
-        "user": validator.optional_line,
-        "port": validator.port,
-        "interface": validator.optional_line,
-        "env": validator.env,
-    }
-    fields: dict[str, Any] = {
-        key: readers[key](f"{where}.{key}", body[key]) for key in readers if key in body
-    }
-    if "gpus" in body:
-        fields["gpu_count"], fields["gpu_ids"] = validator.gpus(f"{where}.gpus", body["gpus"])
-    if "nproc_per_node" in body:
-        fields["nproc"] = validator.int_or_auto(
-            f"{where}.nproc_per_node", body["nproc_per_node"], minimum=1
-        )
-    if body.get("transport") is not None:
-        fields["transport"] = validator.choice(f"{where}.transport", body["transport"], TRANSPORTS)
+    for key in body:
+        if key not in NODE_KEYS:
+            validator.problems.append(unknown_key(where, key, NODE_KEYS))
+    known = {key: value for key, value in body.items() if key in NODE_KEYS}
+    fields = validator.section(where, known, NodeConfig)
+    if "gpus" in fields:
+        fields["gpu_count"], fields["gpu_ids"] = fields.pop("gpus")
+    if "nproc_per_node" in fields:
+        fields["nproc"] = fields.pop("nproc_per_node")
+    if not fields.get("transport"):
+        fields.pop("transport", None)
     return fields
 
 

@@ -15,8 +15,8 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from runner.config.error_messages import display_path
-from runner.config.search_path import GROUPS
-from runner.config.spec_builder import PROGRAM_KEYS
+from runner.config.schema import GROUPS
+from runner.config.task import PROGRAM_KEYS
 from runner.config.validation import suggest
 from runner.core.codec import decode
 from runner.core.errors import ConfigError, Problem

@@ -13,38 +13,83 @@ from typing import Any
 from hydra.core.config_store import ConfigStore
 from omegaconf import DictConfig, OmegaConf
 
-TEXT, PATH, SECONDS = "text", "path", "seconds, more than 0"
-ENV_MAPPING = "mapping of names to texts, numbers or bools"
+from runner.config.validation import (
+    Kind,
+    Validator,
+    int_or_auto,
+    join_or,
+    one_of,
+    or_null,
+    seconds_or,
+    whole,
+)
+
+GROUPS = ("cluster", "task", "rendezvous")
 VARIABLE_NAMES = "list of names of variables"
 NODE_RANGES = "list of names and ranges"
+PATH = Kind("path", Validator.line)
+TEXT = Kind("text, or null", Validator.text)
+NULLABLE_TEXT = Kind("text or null", Validator.optional_line)
+KEY_FILE = Kind("path of a file here, or null", Validator.optional_line)
+NODE_NAME = Kind("name of a node, or null", Validator.text)
+ADDRESS = Kind("name, address or null", Validator.address)
+NULLABLE_PORT = Kind("1 to 65535 or null", Validator.port)
+PORTS = Kind("port, range such as 29500-29600, or auto", Validator.ports)
+ENDPOINT = Kind("HOST:PORT, or null", Validator.endpoint)
+SECONDS = Kind("seconds, more than 0", Validator.seconds)
+TEXTS = Kind("list of texts", Validator.text_list)
+JUMP = Kind("text, list of texts or null", Validator.text_list)
+ENV_MAPPING = Kind("mapping of names to texts, numbers or bools", Validator.env)
+GPUS = Kind("number from 0, list of devices such as [0, 2], or auto", Validator.gpus)
+RANKS = Kind("all, a rank, or a list such as [0, 3]", Validator.ranks)
+RUN_ID = Kind("up to 63 of a-z, 0-9 and '-', or null", Validator.run_id)
+OUTPUTS = Kind("list of paths or patterns such as results/*.pt", Validator.outputs)
+METRICS = Kind("list of paths or patterns such as metrics.jsonl", Validator.outputs)
+RDZV_CONF = Kind("mapping such as {join_timeout: 600}", Validator.rdzv_conf)
+SIGNALS = Kind("list such as [SIGTERM, SIGUSR1], or null", Validator.signals)
 
 
-def doc(default: Any, help_text: str, legal: str = TEXT) -> Any:
-    """Return a dataclass field with its help; a class as the default is the factory."""
-    metadata = {"help": help_text, "legal": legal}
+def doc(help_text: str, kind: Kind | str, default: Any = None) -> Any:
+    """Return a dataclass field; a class as the default is its factory.
+
+    A value is read by its kind; one that is described in words alone stays as it is.
+    """
+    kind = Kind(kind) if isinstance(kind, str) else kind
+    metadata = {"help": help_text, "legal": kind.legal, "read": kind.read}
     if isinstance(default, type):
         return dataclasses.field(default_factory=default, metadata=metadata)
     return dataclasses.field(default=default, metadata=metadata)
+
+
+def choice(help_text: str, *words: str) -> Any:
+    """Return the field of a key that takes one of a few words, by default the first."""
+    return doc(help_text, one_of(*words), words[0])
+
+
+def nullable_choice(help_text: str, *words: str) -> Any:
+    """Return the field of a key that takes null, which is read as "", or one of a few words."""
+    return doc(help_text, or_null(one_of(*words), join_or([*words, "null"]), ""))
+
+
+def section(schema: type, help_text: str) -> Any:
+    """Return the field of a section of keys."""
+    return doc(help_text, "see below", schema)
 
 
 @dataclass
 class SshConfig:
     """SSH connections to the hosts; null leaves the choice to your `~/.ssh/config`."""
 
-    user: str | None = doc(None, "the login name, unless a node has its own", "text or null")
-    port: int | None = doc(None, "the SSH port, unless a node has its own", "1 to 65535 or null")
-    key: str | None = doc(None, "the private key to log in with", "path of a file here, or null")
-    config: str = doc("~/.ssh/config", "your ssh configuration, on this machine", PATH)
-    jump: Any = doc(
-        None, "the hosts to go through, as ssh -J takes them", "text, list of texts or null"
+    user: str | None = doc("the login name, unless a node has its own", NULLABLE_TEXT)
+    port: int | None = doc("the SSH port, unless a node has its own", NULLABLE_PORT)
+    key: str | None = doc("the private key to log in with", KEY_FILE)
+    config: str = doc("your ssh configuration, on this machine", PATH, "~/.ssh/config")
+    jump: Any = doc("the hosts to go through, as ssh -J takes them", JUMP)
+    known_hosts: str = doc("where host keys are looked up", PATH, "~/.ssh/known_hosts")
+    host_keys: str = choice(
+        "strict refuses a host whose key is not known; accept-new learns it", "strict", "accept-new"
     )
-    known_hosts: str = doc("~/.ssh/known_hosts", "where host keys are looked up", PATH)
-    host_keys: str = doc(
-        "strict",
-        "strict refuses a host whose key is not known; accept-new learns it",
-        "strict or accept-new",
-    )
-    connect_timeout: float = doc(10.0, "the time one host may take to answer", SECONDS)
+    connect_timeout: float = doc("the time one host may take to answer", SECONDS, 10.0)
 
 
 @dataclass
@@ -54,26 +99,20 @@ class NodeConfig:
     A later entry for a member of a range adds to it and wins.
     """
 
-    host: str | None = doc(
-        None, "the SSH name or address; null: the name of the node", "name, address or null"
-    )
-    addr: str | None = doc(
-        None, "the address at which other nodes reach it; null: detected", "name, address or null"
-    )
-    user: str | None = doc(None, "the login name; null: as `cluster.ssh.user`", "text or null")
-    port: int | None = doc(None, "the SSH port; null: as `cluster.ssh.port`", "1 to 65535 or null")
+    host: str | None = doc("the SSH name or address; null: the name of the node", ADDRESS)
+    addr: str | None = doc("the address at which other nodes reach it; null: detected", ADDRESS)
+    user: str | None = doc("the login name; null: as `cluster.ssh.user`", NULLABLE_TEXT)
+    port: int | None = doc("the SSH port; null: as `cluster.ssh.port`", NULLABLE_PORT)
     gpus: Any = doc(
-        "",
-        "how many GPUs to use, or which; left out: as `cluster.gpus_per_node`",
-        "number from 0, list of devices such as [0, 2], or auto",
+        "how many GPUs to use, or which; left out: as `cluster.gpus_per_node`", GPUS, ""
     )
     nproc_per_node: Any = doc(
-        "", "ranks on it; left out: as `cluster.nproc_per_node`", "number from 1, or auto"
+        "ranks on it; left out: as `cluster.nproc_per_node`", int_or_auto(1), ""
     )
-    env: Any = doc(dict, "environment of its ranks, over the cluster's", ENV_MAPPING)
-    transport: str | None = doc(None, "null: as `cluster.transport`", "ssh, local or null")
+    env: Any = doc("environment of its ranks, over the cluster's", ENV_MAPPING, dict)
+    transport: str | None = nullable_choice("null: as `cluster.transport`", "ssh", "local")
     interface: str | None = doc(
-        None, "the network interface for training traffic; null: detected", "text or null"
+        "the network interface for training traffic; null: detected", NULLABLE_TEXT
     )
 
 
@@ -81,51 +120,47 @@ class NodeConfig:
 class ClusterConfig:
     """The keys of the files in `conf/cluster`, many on purpose: machines, and how they are used."""
 
-    transport: str = doc(
-        "ssh", "local starts processes on this machine in place of SSH", "ssh or local"
+    transport: str = choice(
+        "local starts processes on this machine in place of SSH", "ssh", "local"
     )
-    backend: str = doc(
-        "auto",
+    backend: str = choice(
         "what ranks talk over, in DIST_BACKEND; auto: nccl where every node has a GPU per rank",
-        "auto, nccl or gloo",
+        "auto",
+        "nccl",
+        "gloo",
     )
-    gpus_per_node: Any = doc("auto", "GPUs to use; auto: all of them", "number from 0, or auto")
+    gpus_per_node: Any = doc("GPUs to use; auto: all of them", int_or_auto(0), "auto")
     nproc_per_node: Any = doc(
-        "auto", "ranks; auto: one per GPU, one where there is none", "number from 1, or auto"
+        "ranks; auto: one per GPU, one where there is none", int_or_auto(1), "auto"
     )
     master: str | None = doc(
-        None, "the node of rank 0; null: the first one used", "name of a node, or null"
+        "the node of rank 0; null: the first one used", "name of a node, or null"
     )
     master_port: Any = doc(
-        "auto",
-        "the port of the rendezvous; auto: a free port. A range is for firewalls",
-        "port, range such as 29500-29600, or auto",
+        "the port of the rendezvous; auto: a free port. A range is for firewalls", PORTS, "auto"
     )
-    nodes: Any = doc(dict, "the machines, in rank order", "mapping of names or ranges to nodes")
-    only: Any = doc(list, "the nodes to use; empty: all", NODE_RANGES)
-    exclude: Any = doc(list, "nodes to leave out", NODE_RANGES)
-    ssh: SshConfig = doc(SshConfig, "how the hosts are logged in to", "see below")
-    python: str = doc("python3", "the interpreter of the task on the hosts: it has torch", PATH)
+    nodes: Any = doc("the machines, in rank order", "mapping of names or ranges to nodes", dict)
+    only: Any = doc("the nodes to use; empty: all", NODE_RANGES, list)
+    exclude: Any = doc("nodes to leave out", NODE_RANGES, list)
+    ssh: SshConfig = section(SshConfig, "how the hosts are logged in to")
+    python: str = doc("the interpreter of the task on the hosts: it has torch", PATH, "python3")
     host_python: str = doc(
-        "${.python}",
         "the interpreter of the agent and the supervisor on the hosts, 3.8 or newer",
         PATH,
+        "${.python}",
     )
     setup: Any = doc(
-        list,
-        "lines for bash, once per host before the task, such as `module load cuda`",
-        "list of texts",
+        "lines for bash, once per host before the task, such as `module load cuda`", TEXTS, list
     )
     project: str | None = doc(
-        None,
         "null pushes the code you stand in; a path names its folder on the hosts, `.` the same "
         "path as here",
         "path or null",
     )
-    workdir: str = doc("~/.runner", "where runs are kept on the hosts", PATH)
-    env: Any = doc(dict, "environment of all ranks; null takes a name out", ENV_MAPPING)
-    pass_env: Any = doc(list, "variables to copy from your environment; on record", VARIABLE_NAMES)
-    secrets: Any = doc(list, "the same, but never written anywhere", VARIABLE_NAMES)
+    workdir: str = doc("where runs are kept on the hosts", PATH, "~/.runner")
+    env: Any = doc("environment of all ranks; null takes a name out", ENV_MAPPING, dict)
+    pass_env: Any = doc("variables to copy from your environment; on record", VARIABLE_NAMES, list)
+    secrets: Any = doc("the same, but never written anywhere", VARIABLE_NAMES, list)
 
 
 @dataclass
@@ -133,42 +168,37 @@ class TaskConfig:
     """The keys of the files in `conf/task`: a program, as one of module, script and command."""
 
     module: str | None = doc(
-        None, "a Python module, as for `python -m`", "name such as package.train, or null"
+        "a Python module, as for `python -m`", "name such as package.train, or null"
     )
-    script: str | None = doc(
-        None, "a Python file, relative to the folder you stand in", "path or null"
-    )
+    script: str | None = doc("a Python file, relative to the folder you stand in", "path or null")
     command: Any = doc(
-        None, "a program other than Python, without a shell", "text, list of texts or null"
+        "a program other than Python, without a shell", "text, list of texts or null"
     )
     args: Any = doc(
-        None,
         "the arguments: `lr: 0.1` is `--lr 0.1`, true a flag alone, a list several values",
         "mapping; text or list of texts where args_style is raw; or null",
     )
-    entry: str = doc(
-        "torchrun",
+    entry: str = choice(
         "what starts the ranks; launch is torch.distributed.launch, plain one process per node "
         "without torch's launcher",
-        "torchrun, launch or plain",
+        "torchrun",
+        "launch",
+        "plain",
     )
     local_rank_arg: str | None = doc(
-        None,
-        "a flag by which an old script takes its local rank, such as `--local_rank`",
-        "text, or null",
+        "a flag by which an old script takes its local rank, such as `--local_rank`", TEXT
     )
-    args_style: str = doc(
-        "argparse", "hydra makes `lr=0.1` of it; raw keeps words", "argparse, hydra or raw"
+    args_style: str = choice(
+        "hydra makes `lr=0.1` of it; raw keeps words", "argparse", "hydra", "raw"
     )
-    env: Any = doc(dict, "environment of the ranks, over the cluster's and the node's", ENV_MAPPING)
+    env: Any = doc("environment of the ranks, over the cluster's and the node's", ENV_MAPPING, dict)
     outputs: Any = doc(
-        list,
         "what to bring home of what ranks leave where they run; of a folder all; `**`: any folders",
-        "list of paths or patterns such as results/*.pt",
+        OUTPUTS,
+        list,
     )
-    nodes: Any = doc(list, "the nodes to use; empty: all of the cluster", NODE_RANGES)
+    nodes: Any = doc("the nodes to use; empty: all of the cluster", NODE_RANGES, list)
     nnodes: Any = doc(
-        None,
         "how many nodes to use, the first ones; null: all; `2:4`: what of 2 to 4 is there",
         "number from 1, range such as 2:4, or null",
     )
@@ -178,18 +208,17 @@ class TaskConfig:
 class RendezvousConfig:
     """The keys of the files in `conf/rendezvous`: how the nodes of a run find each other."""
 
-    backend: str = doc(
-        "static",
+    backend: str = choice(
         "static: the plan assigns the ranks; otherwise torch does, again whenever a node joins or "
         "leaves",
-        "static, standalone, c10d, etcd or etcd-v2",
+        "static",
+        "standalone",
+        "c10d",
+        "etcd",
+        "etcd-v2",
     )
-    endpoint: str | None = doc(
-        None, "where etcd listens; it has to speak its v2 API", "HOST:PORT, or null"
-    )
-    serve: str | None = doc(
-        None, "the node that runs etcd for as long as the run", "name of a node, or null"
-    )
+    endpoint: str | None = doc("where etcd listens; it has to speak its v2 API", ENDPOINT)
+    serve: str | None = doc("the node that runs etcd for as long as the run", NODE_NAME)
 
 
 @dataclass
@@ -197,33 +226,26 @@ class TorchrunConfig:
     """Options of torchrun, by its own names; null leaves the choice to torchrun."""
 
     max_restarts: int = doc(
-        0,
         "how often torchrun restarts the ranks after a failure; with a static rendezvous: "
         "`relaunch.max`",
-        "whole number from 0",
+        whole(0),
+        0,
     )
     monitor_interval: float | None = doc(
-        None, "the interval at which it looks at its ranks", "seconds, more than 0, or null"
+        "the interval at which it looks at its ranks", or_null(SECONDS)
     )
-    rdzv_conf: Any = doc(
-        dict, "more settings of the rendezvous", "mapping such as {join_timeout: 600}"
+    rdzv_conf: Any = doc("more settings of the rendezvous", RDZV_CONF, dict)
+    role: str | None = doc("a name for the ranks", TEXT)
+    start_method: str | None = nullable_choice(
+        "how it makes processes", "spawn", "fork", "forkserver"
     )
-    role: str | None = doc(None, "a name for the ranks", "text, or null")
-    start_method: str | None = doc(
-        None, "how it makes processes", "spawn, fork, forkserver or null"
-    )
-    signals_to_handle: Any = doc(
-        None, "the signals that it forwards", "list such as [SIGTERM, SIGUSR1], or null"
-    )
-    numa_binding: str | None = doc(
-        None,
-        "binds ranks to the cores near their GPU",
-        "node, socket, exclusive, core-complex or null",
+    signals_to_handle: Any = doc("the signals that it forwards", SIGNALS)
+    numa_binding: str | None = nullable_choice(
+        "binds ranks to the cores near their GPU", "node", "socket", "exclusive", "core-complex"
     )
     shutdown_timeout: int | None = doc(
-        None,
         "the time it waits for its ranks to end; null: somewhat longer than `grace_s`",
-        "whole seconds from 1, or null",
+        or_null(whole(1, "whole seconds")),
     )
 
 
@@ -231,9 +253,9 @@ class TorchrunConfig:
 class RelaunchConfig:
     """Relaunch: a new attempt on all nodes after an attempt failed."""
 
-    max: int = doc(0, "the largest number of relaunches", "whole number from 0")
+    max: int = doc("the largest number of relaunches", whole(0), 0)
     backoff_s: float = doc(
-        5.0, "the pause before the first relaunch; each one after doubles it", SECONDS
+        "the pause before the first relaunch; each one after doubles it", SECONDS, 5.0
     )
 
 
@@ -241,31 +263,30 @@ class RelaunchConfig:
 class DeployConfig:
     """Limits of pushed code."""
 
-    max_mb: int = doc(200, "the largest size of the code, in megabytes", "whole number from 1")
-    keep: int = doc(3, "the number of old releases that stay on the hosts", "whole number from 0")
+    max_mb: int = doc("the largest size of the code, in megabytes", whole(1), 200)
+    keep: int = doc("the number of old releases that stay on the hosts", whole(0), 3)
 
 
 @dataclass
 class WatchConfig:
     """Hang watchdog: a run hangs when no rank prints, computes, or reads or writes files."""
 
-    stall_s: Any = doc(
-        300.0, "the run reports a hang after this time", "seconds, more than 0, or off"
-    )
-    action: str = doc(
-        "report",
+    stall_s: Any = doc("the run reports a hang after this time", seconds_or("off"), 300.0)
+    action: str = choice(
         "report shows where every rank is; stop also ends the run, restart relaunches it",
-        "report, stop or restart",
+        "report",
+        "stop",
+        "restart",
     )
     metrics: Any = doc(
-        list,
         "files the ranks write a line to per step; where named, nothing else is progress",
-        "list of paths or patterns such as metrics.jsonl",
+        METRICS,
+        list,
     )
-    stacks: str = doc(
-        "auto",
+    stacks: str = choice(
         "auto has ranks load a `sitecustomize` by which their stacks can be had without py-spy",
-        "auto or never",
+        "auto",
+        "never",
     )
 
 
@@ -273,55 +294,46 @@ class WatchConfig:
 class RunnerConfig:
     """The whole configuration, large on purpose: a field for each key of the top level."""
 
-    cluster: ClusterConfig = doc(ClusterConfig, "the machines", "see below")
-    task: TaskConfig = doc(TaskConfig, "the program", "see below")
-    rendezvous: RendezvousConfig = doc(
-        RendezvousConfig, "how the nodes find each other", "see below"
-    )
-    torchrun: TorchrunConfig = doc(TorchrunConfig, "options of torchrun", "see below")
-    relaunch: RelaunchConfig = doc(RelaunchConfig, "new attempts after a failure", "see below")
+    cluster: ClusterConfig = section(ClusterConfig, "the machines")
+    task: TaskConfig = section(TaskConfig, "the program")
+    rendezvous: RendezvousConfig = section(RendezvousConfig, "how the nodes find each other")
+    torchrun: TorchrunConfig = section(TorchrunConfig, "options of torchrun")
+    relaunch: RelaunchConfig = section(RelaunchConfig, "new attempts after a failure")
     dry_run: Any = doc(
-        False,
         "true prints the commands of each host, offline without asking any; json prints the plan",
         "false, true, offline, json or [offline, json]",
+        False,
     )
-    run_id: str | None = doc(
-        None,
-        "the name of the run; null: one is made, MMDD-HHMM-TASK-xxxx",
-        "up to 63 of a-z, 0-9 and '-', or null",
-    )
-    run_dir: str = doc("runs/${run_id}", "the record of the run on this machine", PATH)
+    run_id: str | None = doc("the name of the run; null: one is made, MMDD-HHMM-TASK-xxxx", RUN_ID)
+    run_dir: str = doc("the record of the run on this machine", PATH, "runs/${run_id}")
     rerun: str | None = doc(
-        None,
         "repeat a past run with its recorded configuration and code; on the command line only",
         "name of a run in runs, latest, path of its folder, or null",
     )
-    ui: str = doc("auto", "plain: lines only, as for a file", "auto or plain")
-    deploy: DeployConfig = doc(DeployConfig, "limits of pushed code", "see below")
-    pull_outputs: str = doc(
-        "auto",
+    ui: str = choice("plain: lines only, as for a file", "auto", "plain")
+    deploy: DeployConfig = section(DeployConfig, "limits of pushed code")
+    pull_outputs: str = choice(
         "auto downloads `task.outputs` at the end of a watched run; never leaves it to `pull`",
-        "auto or never",
+        "auto",
+        "never",
     )
     skip_checks: Any = doc(
-        list, "checks to leave out", "list of names such as [gpus]; `check` has all"
+        "checks to leave out", "list of names such as [gpus]; `check` has all", list
     )
     console_ranks: Any = doc(
-        "all",
-        "the ranks whose output the console shows; the files hold all of it",
-        "all, a rank, or a list such as [0, 3]",
+        "the ranks whose output the console shows; the files hold all of it", RANKS, "all"
     )
-    watch: WatchConfig = doc(WatchConfig, "the hang watchdog", "see below")
-    grace_s: float = doc(15.0, "the time from TERM to KILL when a run is stopped", SECONDS)
-    lost_s: float = doc(15.0, "a host counts as lost after this time without a heartbeat", SECONDS)
+    watch: WatchConfig = section(WatchConfig, "the hang watchdog")
+    grace_s: float = doc("the time from TERM to KILL when a run is stopped", SECONDS, 15.0)
+    lost_s: float = doc("a host counts as lost after this time without a heartbeat", SECONDS, 15.0)
     disconnect_s: Any = doc(
-        600.0,
         "after this time without the launch or another agent connected, the hosts stop the run; "
         "never: it goes on",
-        "seconds, more than 0, or never",
+        seconds_or("never"),
+        600.0,
     )
     detach: bool = doc(
-        False, "return once every rank runs, and leave the run to the hosts", "true or false"
+        "return once every rank runs, and leave the run to the hosts", "true or false", False
     )
 
 
@@ -343,31 +355,25 @@ SECTIONS: Mapping[str, type] = {
 def register() -> None:
     """Register the schema with Hydra, as `runner_base`, `cluster/base` and so on."""
     store = ConfigStore.instance()
-    store.store(name="runner_base", node=_accept_any_key(OmegaConf.structured(RunnerConfig)))
-    store.store(
-        group="cluster", name="base", node=_accept_any_key(OmegaConf.structured(ClusterConfig))
-    )
-    store.store(group="task", name="base", node=_accept_any_key(OmegaConf.structured(TaskConfig)))
-    store.store(
-        group="rendezvous",
-        name="base",
-        node=_accept_any_key(OmegaConf.structured(RendezvousConfig)),
-    )
+    store.store(name="runner_base", node=_open_schema(RunnerConfig))
+    for group in GROUPS:
+        store.store(group=group, name="base", node=_open_schema(SECTIONS[group]))
     # For clusters of this machine: the first python3 on PATH may lack torch.
     OmegaConf.register_new_resolver("this_python", lambda: sys.executable, replace=True)
 
 
 def with_defaults(config: DictConfig) -> DictConfig:
     """Return a configuration with every key of the schema, including those that ~KEY removed."""
-    merged = OmegaConf.merge(_accept_any_key(OmegaConf.structured(RunnerConfig)), config)
+    merged = OmegaConf.merge(_open_schema(RunnerConfig), config)
     assert isinstance(merged, DictConfig)  # noqa: S101 (for mypy: a mapping was merged)
     return merged
 
 
-def _accept_any_key(config: DictConfig) -> DictConfig:
-    """Open a schema to any key: after composition all unknown ones are reported at once."""
-    OmegaConf.set_struct(config, value=False)
-    for node in config.values():
-        if isinstance(node, DictConfig):
-            _accept_any_key(node)
-    return config
+def _open_schema(schema: type) -> DictConfig:
+    """Return a schema that takes any key: after composition all unknown ones are reported."""
+    opened: DictConfig = OmegaConf.structured(schema)
+    pending = [opened]
+    for config in pending:
+        OmegaConf.set_struct(config, value=False)
+        pending += [node for node in config.values() if isinstance(node, DictConfig)]
+    return opened

@@ -16,13 +16,11 @@ from hydra.core.plugins import Plugins
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 from hydra.version import VersionBase
 
-from runner.config.schema import register
+from runner.config.schema import GROUPS, register
 from runner.core.errors import ConfigError, Problem
 
 if TYPE_CHECKING:
     from hydra.core.config_search_path import ConfigSearchPath
-
-GROUPS = ("cluster", "task", "rendezvous")
 
 
 def conf_folders(extra: Sequence[str]) -> list[Path]:

@@ -2,89 +2,135 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Any
 
 from runner.checks.base import all_checks
-from runner.config.arguments import render_arguments, split_words
-from runner.config.entry import ENTRIES, check_plain, local_rank_words
+from runner.config import schema
 from runner.config.nodes import read_nodes, select_nodes
-from runner.config.rendezvous import read_relaunch, read_rendezvous, read_torchrun
-from runner.config.validation import SpecInputs, Validator, join_or, scalar_text
+from runner.config.task import check_plain, read_task
+from runner.config.validation import SpecInputs, Validator, scalar_text
 from runner.core.errors import ConfigError, Problem
 from runner.core.model.launch_request import DryRun
-from runner.core.model.spec import Deploy, Node, Secret, Spec, Ssh, Task
-
-PROGRAM_KEYS = ("module", "script", "command")
-BACKENDS = ("auto", "nccl", "gloo")
-PULL_MODES = ("auto", "never")
-HOST_KEY_MODES = ("strict", "accept-new")
-STALL_ACTIONS = ("report", "stop", "restart")
-STACK_MODES = ("auto", "never")
+from runner.core.model.spec import (
+    Deploy,
+    Node,
+    Relaunch,
+    Rendezvous,
+    Secret,
+    Spec,
+    Ssh,
+    Task,
+    Torchrun,
+)
 
 
 def build_spec(inputs: SpecInputs, problems: list[Problem]) -> tuple[Spec, dict[str, Any]]:
     """Return the `Spec`, and the fields of `LaunchRequest` that are options of the run.
 
-    Args:
-        inputs: The composed values.
-        problems: Problems found before, raised together with those found here.
-
     Raises:
-        ConfigError: With every problem.
+        ConfigError: With every problem, also with those found before.
     """
-    validator = Validator(problems)
-    values, cluster = inputs.values, inputs.values["cluster"]
-    nodes, spares, min_nodes = select_nodes(validator, inputs, read_nodes(validator, inputs))
-    action = validator.choice("watch.action", values["watch"]["action"], STALL_ACTIONS)
-    torchrun_options = read_torchrun(validator, values["torchrun"])
-    rendezvous = read_rendezvous(validator, values["rendezvous"], nodes, min_nodes)
-    task = _read_task(validator, inputs)
+    validator, values = Validator(problems), inputs.values
+    cluster = validator.section("cluster", values["cluster"], schema.ClusterConfig)
+    all_nodes = read_nodes(validator, inputs, cluster)
+    nodes, spares, min_nodes = select_nodes(validator, inputs, all_nodes)
+    torchrun = Torchrun(**validator.section("torchrun", values["torchrun"], schema.TorchrunConfig))
+    rendezvous = _read_rendezvous(validator, values["rendezvous"], nodes, min_nodes)
+    task = read_task(validator, inputs)
     if task.is_plain:
         check_plain(validator, values, (*nodes, *spares), rendezvous)
-    env, secrets = _read_environment(validator, inputs, nodes, task)
+    env, secrets = _read_environment(validator, inputs, cluster["env"], nodes, task)
+    top = validator.section("", values, schema.RunnerConfig)
+    deploy = validator.section("deploy", values["deploy"], schema.DeployConfig)
+    watch = validator.section("watch", values["watch"], schema.WatchConfig)
     spec = Spec(
-        run_id=validator.run_id("run_id", values["run_id"]),
+        run_id=top["run_id"],
         cluster=inputs.cluster,
         nodes=nodes,
         task=task,
-        master_port=validator.ports("cluster.master_port", cluster["master_port"]),
-        backend=validator.choice("cluster.backend", cluster["backend"], BACKENDS),
+        master_port=cluster["master_port"],
+        backend=cluster["backend"],
         rendezvous=rendezvous,
-        torchrun=torchrun_options,
-        relaunch=read_relaunch(
-            *(validator, values["relaunch"], rendezvous, torchrun_options),
-            relaunch_on_stall=action == "restart",
+        torchrun=torchrun,
+        relaunch=Relaunch(
+            **validator.section("relaunch", values["relaunch"], schema.RelaunchConfig)
         ),
         min_nodes=min_nodes,
         spares=spares,
-        ssh=_read_ssh(validator, cluster["ssh"], inputs.cwd),
-        python=validator.line("cluster.python", cluster["python"]),
-        host_python=validator.line("cluster.host_python", cluster["host_python"]),
-        setup=validator.text_list("cluster.setup", cluster["setup"]),
+        ssh=_read_ssh(validator, values["cluster"]["ssh"], inputs.cwd),
+        python=cluster["python"],
+        host_python=cluster["host_python"],
+        setup=cluster["setup"],
         project=_read_project(validator, cluster["project"], inputs),
-        workdir=validator.line("cluster.workdir", cluster["workdir"]),
-        deploy=_read_deploy(validator, values),
-        pull_outputs=validator.choice("pull_outputs", values["pull_outputs"], PULL_MODES) == "auto",
+        workdir=cluster["workdir"],
+        deploy=Deploy(enabled=cluster["project"] is None, **deploy),
+        pull_outputs=top["pull_outputs"] == "auto",
         skip_checks=_read_skip_checks(validator, values),
         env=env,
         secrets=secrets,
-        grace_s=validator.seconds("grace_s", values["grace_s"]),
-        lost_s=validator.seconds("lost_s", values["lost_s"]),
-        disconnect_s=validator.seconds_or("never", "disconnect_s", values["disconnect_s"]),
-        stall_s=validator.seconds_or("off", "watch.stall_s", values["watch"]["stall_s"]),
-        stop_on_stall=action != "report",
-        relaunch_on_stall=action == "restart",
-        metrics=validator.outputs("watch.metrics", values["watch"]["metrics"]),
-        stacks=validator.choice("watch.stacks", values["watch"]["stacks"], STACK_MODES) == "auto",
+        grace_s=top["grace_s"],
+        lost_s=top["lost_s"],
+        disconnect_s=top["disconnect_s"],
+        stall_s=watch["stall_s"],
+        stop_on_stall=watch["action"] != "report",
+        relaunch_on_stall=watch["action"] == "restart",
+        metrics=watch["metrics"],
+        stacks=watch["stacks"] == "auto",
         detach=bool(values["detach"]),
     )
-    options = _read_options(validator, inputs)
+    _check_relaunch(validator, spec)
+    options = _read_options(validator, inputs, top)
     if problems:
         raise ConfigError(problems)
     return spec, options
+
+
+def _read_rendezvous(
+    validator: Validator, values: Mapping[str, Any], nodes: Sequence[Node], min_nodes: int | None
+) -> Rendezvous:
+    """Return the rendezvous, if these nodes can meet at it."""
+    rendezvous = Rendezvous(**validator.section("rendezvous", values, schema.RendezvousConfig))
+    backend, endpoint, serve = rendezvous.backend, rendezvous.endpoint, rendezvous.serve
+    if backend == "standalone" and len(nodes) > 1:
+        message = f"standalone is for one node alone, and {len(nodes)} are to be used"
+        validator.add(
+            "rendezvous.backend", message, "choose rendezvous=static or c10d, or set task.nnodes=1"
+        )
+    if min_nodes is not None and backend in ("static", "standalone"):
+        message = f"with {backend} no node can join or leave, so a range of nodes makes no sense"
+        validator.add(
+            "task.nnodes", message, "choose rendezvous=c10d or etcd, or one number of nodes"
+        )
+    if rendezvous.uses_etcd and not endpoint and not serve:
+        message = f"{backend} needs an etcd server"
+        hint = "set rendezvous.endpoint=HOST:PORT, or rendezvous.serve to a node that is to run one"
+        validator.add("rendezvous.endpoint", message, hint)
+    if endpoint and serve:
+        message = "both an endpoint and a node that serves one are set"
+        validator.add("rendezvous.serve", message, "rendezvous.endpoint=null removes the endpoint")
+    for name, value in (("endpoint", endpoint), ("serve", serve)):
+        if value and not rendezvous.uses_etcd:
+            hint = "it is for rendezvous=etcd"
+            validator.add(f"rendezvous.{name}", f"{backend} takes none", hint)
+    names = [node.name for node in nodes]
+    if serve and names and serve not in names:
+        message = f"{serve} is not among the nodes to use: {', '.join(names)}"
+        validator.add("rendezvous.serve", message)
+    return rendezvous
+
+
+def _check_relaunch(validator: Validator, spec: Spec) -> None:
+    """Report what is to be relaunched or restarted, and cannot be."""
+    max_restarts = spec.torchrun.max_restarts
+    if spec.rendezvous.backend == "static" and max_restarts:
+        message = "with a static rendezvous torchrun cannot restart the ranks"
+        hint = f"set relaunch.max={max_restarts} in its place, or choose rendezvous=c10d"
+        validator.add("torchrun.max_restarts", message, hint)
+    if spec.relaunch_on_stall and not spec.relaunch.max:
+        message, hint = "restart needs a number of relaunches", "set relaunch.max to 1 or more"
+        validator.add("watch.action", message, f"{hint}, or watch.action=stop")
 
 
 def _read_skip_checks(validator: Validator, values: Mapping[str, Any]) -> tuple[str, ...]:
@@ -92,17 +138,17 @@ def _read_skip_checks(validator: Validator, values: Mapping[str, Any]) -> tuple[
     return tuple(validator.choice("skip_checks", name, tuple(all_checks())) for name in names)
 
 
-def _read_options(validator: Validator, inputs: SpecInputs) -> dict[str, Any]:
+def _read_options(
+    validator: Validator, inputs: SpecInputs, top: Mapping[str, Any]
+) -> dict[str, Any]:
     """Return the options of the launch: fields of `LaunchRequest`."""
-    values = inputs.values
-    run_dir = Path(validator.line("run_dir", values["run_dir"])).expanduser()
-    dry_run, plan_as_json = _read_dry_run(validator, values["dry_run"])
+    dry_run, plan_as_json = _read_dry_run(validator, top["dry_run"])
     return {
         "dry_run": dry_run,
         "plan_as_json": plan_as_json,
-        "run_dir": Path(inputs.cwd, run_dir),
-        "ui": validator.choice("ui", values["ui"], ("auto", "plain")),
-        "console_ranks": validator.ranks("console_ranks", values["console_ranks"]),
+        "run_dir": Path(inputs.cwd, Path(top["run_dir"]).expanduser()),
+        "ui": top["ui"],
+        "console_ranks": top["console_ranks"],
     }
 
 
@@ -119,31 +165,12 @@ def _read_dry_run(validator: Validator, value: object) -> tuple[DryRun, bool]:
     return DryRun(modes[0]), "json" in words
 
 
-def program_name(task: Mapping[str, Any]) -> str:
-    """Return a short name for the program of a task without a YAML file."""
-    if task.get("module"):
-        return str(task["module"]).rpartition(".")[2]
-    command = task.get("command") or ""
-    words = command if isinstance(command, list) else str(command).split()
-    program = task.get("script") or (words[0] if words else "")
-    return PurePath(str(program)).stem or "task"
-
-
-def _read_ssh(validator: Validator, ssh: Mapping[str, Any], cwd: str) -> Ssh:
-    key = validator.optional_line("cluster.ssh.key", ssh["key"])
-    if key and not Path(cwd, Path(key).expanduser()).is_file():
-        validator.add("cluster.ssh.key", f"there is no file {key}")
-    jump = validator.text_list("cluster.ssh.jump", ssh["jump"])
-    return Ssh(
-        user=validator.optional_line("cluster.ssh.user", ssh["user"]),
-        port=validator.port("cluster.ssh.port", ssh["port"]),
-        key=key,
-        config=validator.line("cluster.ssh.config", ssh["config"]),
-        jump=tuple(hop.strip() for word in jump for hop in word.split(",")),
-        known_hosts=validator.line("cluster.ssh.known_hosts", ssh["known_hosts"]),
-        host_keys=validator.choice("cluster.ssh.host_keys", ssh["host_keys"], HOST_KEY_MODES),
-        connect_timeout=validator.seconds("cluster.ssh.connect_timeout", ssh["connect_timeout"]),
-    )
+def _read_ssh(validator: Validator, values: Mapping[str, Any], cwd: str) -> Ssh:
+    ssh = validator.section("cluster.ssh", values, schema.SshConfig)
+    if ssh["key"] and not Path(cwd, Path(ssh["key"]).expanduser()).is_file():
+        validator.add("cluster.ssh.key", f"there is no file {ssh['key']}")
+    ssh["jump"] = tuple(hop.strip() for word in ssh["jump"] for hop in word.split(","))
+    return Ssh(**ssh)
 
 
 def _read_project(validator: Validator, value: object, inputs: SpecInputs) -> str:
@@ -158,24 +185,17 @@ def _read_project(validator: Validator, value: object, inputs: SpecInputs) -> st
     return str((shell_cwd if is_same_folder else Path(inputs.cwd)) / (project or ""))
 
 
-def _read_deploy(validator: Validator, values: Mapping[str, Any]) -> Deploy:
-    """Return the settings of a push; with `cluster.project` nothing is pushed."""
-    cluster, bounds = values["cluster"], values["deploy"]
-    return Deploy(
-        enabled=cluster["project"] is None,
-        max_mb=validator.integer("deploy.max_mb", bounds["max_mb"], minimum=1),
-        keep=validator.integer("deploy.keep", bounds["keep"], minimum=0),
-    )
-
-
 def _read_environment(
-    validator: Validator, inputs: SpecInputs, nodes: Sequence[Node], task: Task
+    validator: Validator,
+    inputs: SpecInputs,
+    env: dict[str, str],
+    nodes: Sequence[Node],
+    task: Task,
 ) -> tuple[dict[str, str], dict[str, Secret]]:
     """Return the environment of all ranks, and its secret part."""
     cluster = inputs.values["cluster"]
     passed = _copy_variables(validator, "cluster.pass_env", cluster["pass_env"], inputs.environ)
     secrets = _copy_variables(validator, "cluster.secrets", cluster["secrets"], inputs.environ)
-    env = validator.env("cluster.env", cluster["env"])
     recorded_envs = {"cluster.pass_env": passed, "cluster.env": env, "task.env": task.env}
     recorded_envs |= {f"cluster.nodes.{node.name}.env": node.env for node in nodes}
     for place, names in recorded_envs.items():
@@ -194,42 +214,3 @@ def _copy_variables(
             hint = f"export {name}=… first, or take it out of {where}"
             validator.add(where, f"{name} is not set in this shell's environment", hint)
     return {name: environ[name] for name in names if name in environ}
-
-
-def _read_task(validator: Validator, inputs: SpecInputs) -> Task:
-    task = inputs.values["task"]
-    program_keys = [key for key in PROGRAM_KEYS if task[key] not in (None, "", [])]
-    if not program_keys:
-        keys = join_or([f"task.{key}" for key in PROGRAM_KEYS])
-        validator.add("task", f"there is no program; set {keys}", "such as task.script=train.py")
-    if len(program_keys) > 1:
-        message = f"there is more than one program: {' and '.join(program_keys)}"
-        validator.add("task", message, f"task.{program_keys[0]}=null removes one")
-    kind = program_keys[0] if program_keys else "script"
-    target, *words = _read_program(validator, kind, task[kind])
-    entry = validator.choice("task.entry", task["entry"], ENTRIES)
-    local_rank = local_rank_words(validator, task["local_rank_arg"], entry)
-    return Task(
-        name=inputs.task,
-        kind=kind,
-        target=target,
-        args=(*words, *local_rank, *render_arguments(validator, task["args"], task["args_style"])),
-        env=validator.env("task.env", task["env"]),
-        outputs=validator.outputs("task.outputs", task["outputs"]),
-        entry=entry,
-    )
-
-
-def _read_program(validator: Validator, kind: str, value: object) -> list[str]:
-    where = f"task.{kind}"
-    if kind == "command":
-        words = validator.text_list(
-            where, value if isinstance(value, list) else split_words(validator, where, value)
-        )
-        return list(words) or [""]
-    text = validator.optional_line(where, value) or ""
-    is_module_name = re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)*", text) and not text.endswith(".py")
-    if kind == "module" and not is_module_name:
-        message = f"{text!r} is no module name such as package.train"
-        validator.add(where, message, f"a file is task.script={text}")
-    return [text]

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
+import functools
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+import signal
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,43 +16,33 @@ from runner.core.errors import Problem
 from runner.core.model.spec import PortRange
 from runner.core.protocol import globs
 
+RANK_VARIABLES = (
+    *("RANK", "LOCAL_RANK", "NODE_RANK", "GROUP_RANK"),
+    *("ROLE_RANK", "ROLE_WORLD_SIZE", "GROUP_WORLD_SIZE"),
+)
 RESERVED_ENV = {
     "MASTER_ADDR": "the plan chooses it; cluster.nodes.NODE.addr says how others reach a node",
     "MASTER_PORT": "cluster.master_port chooses it",
     "WORLD_SIZE": "cluster.nproc_per_node and the nodes decide it",
     "LOCAL_WORLD_SIZE": "cluster.nproc_per_node decides it",
-    **dict.fromkeys(
-        ("RANK", "LOCAL_RANK", "NODE_RANK", "GROUP_RANK"), "the launcher of the ranks sets it"
-    ),
-    **dict.fromkeys(
-        ("ROLE_RANK", "ROLE_WORLD_SIZE", "GROUP_WORLD_SIZE"), "the launcher of the ranks sets it"
-    ),
-    **dict.fromkeys(("PYTHON_EXEC", "RUNNER_RUN_ID"), "the runner needs it itself"),
+    "PYTHON_EXEC": "the runner needs it itself",
+    "RUNNER_RUN_ID": "the runner needs it itself",
+    **dict.fromkeys(RANK_VARIABLES, "the launcher of the ranks sets it"),
 }
 """Environment variables that users cannot set, and the reason."""
 
 
 @dataclass(frozen=True)
 class SpecInputs:
-    """Composed values and their context.
+    """Composed values and their context."""
 
-    Attributes:
-        values: The configuration, resolved; every key of the schema is there.
-        cluster: The name of the cluster's YAML file.
-        task: The name of the task's.
-        cwd: The working directory.
-        environ: The user's environment.
-        node_overrides: The paths below `cluster.nodes` that are overridden.
-        known_entries: The legal entries of `cluster.nodes`; None for any.
-    """
-
-    values: Mapping[str, Any]
-    cluster: str
+    values: Mapping[str, Any]  # resolved; every key of the schema is there
+    cluster: str  # the name of its YAML file, as that of the task
     task: str
     cwd: str
     environ: Mapping[str, str]
-    node_overrides: Sequence[tuple[str, ...]] = ()
-    known_entries: Sequence[str] | None = None
+    node_overrides: Sequence[tuple[str, ...]] = ()  # paths below `cluster.nodes`
+    known_entries: Sequence[str] | None = None  # of `cluster.nodes`; None for any
 
 
 def suggest(word: str, legal: Iterable[str], prefix: str = "") -> str:
@@ -82,10 +75,7 @@ def scalar_text(value: object) -> str | None:
 
 
 class Validator:
-    """Reads values, and collects their problems so that all are reported at once.
-
-    Every method takes the full key for its messages, and returns a placeholder for a wrong value.
-    """
+    """Reads values, and collects their problems; for a wrong value it returns a placeholder."""
 
     def __init__(self, problems: list[Problem]) -> None:
         self.problems = problems
@@ -93,6 +83,15 @@ class Validator:
     def add(self, where: str, message: str, hint: str = "") -> None:
         """Add a problem."""
         self.problems.append(Problem(where, message, hint))
+
+    def section(self, where: str, values: Mapping[str, Any], schema: type) -> dict[str, Any]:
+        """Read the values of a section, each as its kind in the schema says."""
+        read_values = dict(values)
+        for option in dataclasses.fields(schema):
+            if (read := option.metadata["read"]) and option.name in values:
+                key = f"{where}.{option.name}" if where else option.name
+                read_values[option.name] = read(self, key, values[option.name])
+        return read_values
 
     def choice(self, where: str, value: object, legal: Sequence[str]) -> str:
         """Read one of a few words."""
@@ -110,7 +109,7 @@ class Validator:
         self.add(where, f"must be a positive number of seconds, not {value!r}")
         return 1.0
 
-    def seconds_or(self, word: str, where: str, value: object) -> float:
+    def seconds_or(self, where: str, value: object, word: str) -> float:
         """Read a time span, or a word for an unlimited one, which is 0."""
         if value == word or (word == "off" and value in (False, None)):  # YAML reads off as false
             return 0.0
@@ -162,16 +161,19 @@ class Validator:
         first, dash, last = str(value).partition("-")
         low, high = _parse_int(first.strip()), _parse_int((last if dash else first).strip())
         if low is None or high is None or not (_is_port(low) and _is_port(high)) or low > high:
-            message = (
-                f"must be auto, a port such as 29500 or a range such as 29500-29600, not {value!r}"
-            )
-            self.add(where, message, "ports go from 1 to 65535, the first before the last")
+            legal = "must be auto, a port such as 29500 or a range such as 29500-29600"
+            hint = "ports go from 1 to 65535, the first before the last"
+            self.add(where, f"{legal}, not {value!r}", hint)
             return PortRange()
         return PortRange(low, high)
 
     def line(self, where: str, value: object) -> str:
         """Read a text of one line."""
-        return self.optional_line(where, value if value is not None else "") or ""
+        return self.text(where, "" if value is None else value)
+
+    def text(self, where: str, value: object) -> str:
+        """Read a text of one line; null is ""."""
+        return self.optional_line(where, value) or ""
 
     def optional_line(self, where: str, value: object) -> str | None:
         """Read a text of one line, or null."""
@@ -181,6 +183,42 @@ class Validator:
         if not text or re.search(r"[\n\r\0]", text):
             self.add(where, f"must be a text of one line, not {value!r}")
         return text
+
+    def endpoint(self, where: str, value: object) -> str:
+        """Read HOST:PORT; null is ""."""
+        text = self.text(where, value)
+        host_port = r"(\[[0-9A-Fa-f:]+\]|[^\s:\[\]-][^\s:\[\]]*):([0-9]{1,5})"
+        match = re.fullmatch(host_port, text)
+        if text and not (match and _is_port(int(match[2]))):
+            self.add(where, f"must be HOST:PORT such as etcd1:2379, not {text!r}")
+        return text
+
+    def rdzv_conf(self, where: str, value: object) -> dict[str, str]:
+        """Read more settings of the rendezvous."""
+        if not isinstance(value, Mapping):
+            if value is not None:
+                self.add(where, f"must be a mapping such as {{join_timeout: 600}}, not {value!r}")
+            return {}
+        conf = {}
+        for name, item in value.items():
+            key, text = f"{where}.{name}", scalar_text(item)
+            if name == "is_host":
+                self.add(key, "the plan decides that: cluster.master is the host")
+            elif text is None or re.search(r"[,=\s]", f"{name}{text}"):
+                self.add(key, f"must be a text without ',', '=' or space, not {item!r}")
+            else:
+                conf[str(name)] = text
+        return conf
+
+    def signals(self, where: str, value: object) -> tuple[str, ...]:
+        """Read names of signals; null is none."""
+        names = self.text_list(where, value.split(",") if isinstance(value, str) else value)
+        for name in names:
+            if name not in signal.Signals.__members__:
+                self.add(where, f"there is no signal {name!r}", "such as [SIGTERM, SIGUSR1]")
+        if names and "SIGTERM" not in names:
+            self.add(where, "SIGTERM must be among them: a run is stopped by it")
+        return names
 
     def address(self, where: str, value: object) -> str | None:
         """Read a host name or address, or null."""
@@ -277,6 +315,46 @@ class Validator:
             elif item is not None:
                 self.add(f"{where}.{name}", f"must be a text, a number or a bool, not {item!r}")
         return env
+
+
+@dataclass(frozen=True)
+class Kind:
+    """The legal values of a key in words, and what reads one."""
+
+    legal: str
+    read: Callable[[Validator, str, Any], Any] | None = None
+
+
+def one_of(*words: str) -> Kind:
+    """Return the kind of a few words."""
+    return Kind(join_or(words), functools.partial(Validator.choice, legal=words))
+
+
+def or_null(kind: Kind, legal: str = "", null: object = None) -> Kind:
+    """Return a kind that takes null as well."""
+
+    def read(validator: Validator, where: str, value: object) -> Any:
+        return null if value is None or not kind.read else kind.read(validator, where, value)
+
+    return Kind(legal or f"{kind.legal}, or null", read)
+
+
+def whole(minimum: int, what: str = "whole number") -> Kind:
+    """Return the kind of a whole number."""
+    read = functools.partial(Validator.integer, minimum=minimum)
+    return Kind(f"{what} from {minimum}", read)
+
+
+def int_or_auto(minimum: int) -> Kind:
+    """Return the kind of a whole number, or auto, which is read as None."""
+    read = functools.partial(Validator.int_or_auto, minimum=minimum)
+    return Kind(f"number from {minimum}, or auto", read)
+
+
+def seconds_or(word: str) -> Kind:
+    """Return the kind of a time span, or a word for an unlimited one, which is read as 0."""
+    read = functools.partial(Validator.seconds_or, word=word)
+    return Kind(f"seconds, more than 0, or {word}", read)
 
 
 def _parse_int(value: object) -> int | None:

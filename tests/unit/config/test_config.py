@@ -12,7 +12,8 @@ import pytest
 
 from runner.config.compose import new_run_id
 from runner.config.schema import RunnerConfig
-from runner.config.spec_builder import build_spec, program_name
+from runner.config.spec_builder import build_spec
+from runner.config.task import program_name
 from runner.config.validation import SpecInputs
 from runner.core.errors import ConfigError
 from runner.core.model.launch_request import DryRun
@@ -300,8 +301,8 @@ def test_all_problems_are_told_at_once() -> None:
     """A user cures them in one go."""
     problems = problems_of({"cluster.backend": "x", "lost_s": -1, "task.args": {"a": {"b": 1}}})
     assert [problem.partition(":")[0] for problem in problems] == [
-        "task.args.a",
         "cluster.backend",
+        "task.args.a",
         "lost_s",
     ]
 

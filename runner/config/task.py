@@ -1,0 +1,220 @@
+"""The task of a run: its program, its arguments, and the settings that each entry allows."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from decimal import Decimal
+from pathlib import PurePath
+from typing import Any
+
+from runner.config.schema import TaskConfig, TorchrunConfig
+from runner.config.validation import SpecInputs, Validator, join_or, scalar_text
+from runner.core.model.spec import Node, Rendezvous, Task
+from runner.core.planning.launch_command import LOCAL_RANK_MACRO
+
+PROGRAM_KEYS = ("module", "script", "command")
+NESTED_HINT = "task.args_style=hydra takes nested values"
+HYDRA_LITERALS = ("true", "false", "null", "nan", "inf")
+REFUSED_ELSEWHERE = "max_restarts"
+"""The option of torchrun that any static rendezvous refuses."""
+
+
+def read_task(validator: Validator, inputs: SpecInputs) -> Task:
+    """Return the task, if it has one program."""
+    task = validator.section("task", inputs.values["task"], TaskConfig)
+    program_keys = [key for key in PROGRAM_KEYS if task[key] not in (None, "", [])]
+    if not program_keys:
+        keys = join_or([f"task.{key}" for key in PROGRAM_KEYS])
+        validator.add("task", f"there is no program; set {keys}", "such as task.script=train.py")
+    if len(program_keys) > 1:
+        message = f"there is more than one program: {' and '.join(program_keys)}"
+        validator.add("task", message, f"task.{program_keys[0]}=null removes one")
+    kind = program_keys[0] if program_keys else "script"
+    target, *words = _read_program(validator, kind, task[kind])
+    local_rank = _local_rank_words(validator, task["local_rank_arg"], task["entry"])
+    return Task(
+        name=inputs.task,
+        kind=kind,
+        target=target,
+        args=(*words, *local_rank, *render_arguments(validator, task["args"], task["args_style"])),
+        env=task["env"],
+        outputs=task["outputs"],
+        entry=task["entry"],
+    )
+
+
+def _read_program(validator: Validator, kind: str, value: object) -> list[str]:
+    where = f"task.{kind}"
+    if kind == "command":
+        words = validator.text_list(
+            where, value if isinstance(value, list) else _split_words(validator, where, value)
+        )
+        return list(words) or [""]
+    text = validator.optional_line(where, value) or ""
+    is_module_name = re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)*", text) and not text.endswith(".py")
+    if kind == "module" and not is_module_name:
+        message = f"{text!r} is no module name such as package.train"
+        validator.add(where, message, f"a file is task.script={text}")
+    return [text]
+
+
+def program_name(task: Mapping[str, Any]) -> str:
+    """Return a short name for the program of a task without a YAML file."""
+    if task.get("module"):
+        return str(task["module"]).rpartition(".")[2]
+    command = task.get("command") or ""
+    words = command if isinstance(command, list) else str(command).split()
+    program = task.get("script") or (words[0] if words else "")
+    return PurePath(str(program)).stem or "task"
+
+
+def render_arguments(validator: Validator, args: object, style: str) -> list[str]:
+    """Return `task.args` as words of a command line.
+
+    argparse: `lr: 0.1` is `--lr 0.1`, true is the flag alone, false and null are nothing, a list is
+    a flag with several values. hydra: `lr=0.1`, `model.depth=3`. raw: a list of words, or a text
+    that is split as a shell does.
+    """
+    if args in (None, "", [], {}):
+        return []
+    if (style == "raw") == isinstance(args, Mapping):
+        validator.add(
+            "task.args", f"is {args!r}", "raw takes a list of words, the others a mapping"
+        )
+        return []
+    if isinstance(args, Mapping):
+        render = _render_overrides if style == "hydra" else _render_flag
+        words = [word for key, value in args.items() for word in render(validator, key, value)]
+    else:
+        items = args if isinstance(args, list) else _split_words(validator, "task.args", args)
+        words = [
+            _scalar_word(validator, f"task.args.{index}", word) for index, word in enumerate(items)
+        ]
+    if any("\0" in word for word in words):
+        validator.add("task.args", "no command line can hold a NUL character")
+    return words
+
+
+def _split_words(validator: Validator, where: str, value: object) -> list[str]:
+    """Split a text into words as a POSIX shell does."""
+    try:
+        return shlex.split(scalar_text(value) or "")
+    except ValueError as error:
+        validator.add(where, f"{value!r} cannot be split into words: {str(error).lower()}")
+        return []
+
+
+def _scalar_word(validator: Validator, where: str, value: object) -> str:
+    text = scalar_text(value)
+    if text is None:
+        validator.add(where, f"{value!r} has no form as one word", NESTED_HINT)
+    return text or ""
+
+
+def _render_flag(validator: Validator, key: str, value: object) -> list[str]:
+    """Return `--key value`, or `--key=-value`, which argparse does not take for a flag."""
+    where = f"task.args.{key}"
+    if not re.fullmatch(r"[^\s=]+", key):
+        validator.add(where, f"{key!r} is no name for a flag")
+    flag = key if key.startswith("-") else f"--{key}"
+    if value is None or value is False or value == []:
+        return []
+    if value is True:
+        return [flag]
+    if isinstance(value, list):
+        return [flag, *(_list_item(validator, where, item) for item in value)]
+    text = _scalar_word(validator, where, value)
+    return [f"{flag}={text}"] if text.startswith("-") else [flag, text]
+
+
+def _list_item(validator: Validator, where: str, value: object) -> str:
+    """Return one of several values of a flag: argparse knows -0.00001 as a number, not -1e-05."""
+    text = _scalar_word(validator, where, value)
+    if isinstance(value, float) and math.isfinite(value) and value < 0:
+        text = format(Decimal(text), "f")
+    if text.startswith("-") and not re.fullmatch(r"-\d+|-\d*\.\d+", text):
+        message = f"a program would take {text!r} in a list for a flag"
+        validator.add(where, message, "task.args_style=raw passes words as they are")
+    return text
+
+
+def _render_overrides(validator: Validator, key: str, value: object) -> Iterator[str]:
+    """Yield `key=value` for every leaf, in the grammar of Hydra's overrides."""
+    if isinstance(value, Mapping) and value:
+        for inner, item in value.items():
+            yield from _render_overrides(validator, f"{key}.{inner}", item)
+        return
+    if not re.fullmatch(r"[+~]{0,2}[\w$@/.:-]+", key):
+        validator.add(f"task.args.{key}", f"{key!r} is no key that Hydra takes")
+    yield f"{key}={hydra_value(value)}"
+
+
+def hydra_value(value: Any) -> str:
+    """Return a value in the grammar of Hydra's overrides, quoted where it needs to be."""
+    if value is None:
+        return "null"
+    if isinstance(value, list):
+        return f"[{','.join(map(hydra_value, value))}]"
+    if isinstance(value, Mapping):
+        return f"{{{','.join(f'{key}:{hydra_value(item)}' for key, item in value.items())}}}"
+    text = scalar_text(value) or str(value)
+    bare = re.fullmatch(r"[A-Za-z_/][A-Za-z0-9_/.:@%+-]*", text)
+    if not isinstance(value, str) or (bare and text.lower() not in HYDRA_LITERALS):
+        return text
+    # Backslashes count only before a quote, the closing one included: there they are doubled.
+    escaped = re.sub(r'(\\*)("|\Z)', lambda run: 2 * run[1] + (run[2] and '\\"'), text)
+    return f'"{escaped}"'
+
+
+def _local_rank_words(validator: Validator, flag: str, entry: str) -> list[str]:
+    """Return the argument that passes the local rank to an old script, if it needs one."""
+    where = "task.local_rank_arg"
+    if not flag:
+        return []
+    if not re.fullmatch(r"--?[A-Za-z][\w-]*", flag):
+        validator.add(where, f"{flag!r} is no flag", "such as --local_rank, or --local-rank")
+    if entry == "plain":
+        message = "entry plain starts one process per node, so that there is no local rank"
+        validator.add(where, message, "choose task.entry=torchrun, or leave it out")
+    if entry == "launch":
+        message = "torch.distributed.launch passes --local-rank by itself"
+        validator.add(
+            where, message, f"choose task.entry=torchrun, which passes {flag}, or leave it out"
+        )
+    return [f"{flag}={LOCAL_RANK_MACRO}"]
+
+
+def check_plain(
+    validator: Validator, values: Mapping[str, Any], nodes: Sequence[Node], rendezvous: Rendezvous
+) -> None:
+    """Report the settings that a task without torchrun cannot have."""
+    for name in _multi_rank_nodes(values, nodes):
+        message = "entry plain starts one process per node, which may start its own workers"
+        hint = "set it to 1 or auto, or task.entry=torchrun"
+        validator.add(f"cluster.nodes.{name}.nproc_per_node", message, hint)
+    if rendezvous.backend != "static":
+        message = f"{rendezvous.backend} is torchrun's, and entry plain starts none"
+        validator.add(
+            "rendezvous.backend", message, "choose rendezvous=static, or task.entry=torchrun"
+        )
+    for option in dataclasses.fields(TorchrunConfig):
+        default = getattr(TorchrunConfig(), option.name)
+        if option.name != REFUSED_ELSEWHERE and values["torchrun"][option.name] not in (
+            default,
+            None,
+        ):
+            message = "entry plain starts no torchrun"
+            validator.add(
+                f"torchrun.{option.name}", message, "leave it out, or set task.entry=torchrun"
+            )
+
+
+def _multi_rank_nodes(values: Mapping[str, Any], nodes: Sequence[Node]) -> list[str]:
+    """Return the nodes that have a number of ranks above 1 of their own."""
+    cluster_default = str(values["cluster"]["nproc_per_node"])
+    multi_rank = [node for node in nodes if node.nproc not in (None, 1)]
+    return [node.name for node in multi_rank if str(node.nproc) != cluster_default]
