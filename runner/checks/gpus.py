@@ -10,7 +10,7 @@ from runner.core.model.facts import Facts, Gpu, GpuProcess
 from runner.core.model.finding import Finding, Level
 from runner.core.model.hardware import GpuHealth, Xid
 from runner.core.model.spec import Node, Spec
-from runner.core.outcome import xids
+from runner.core.outcome.known_failures import XID_CATALOGUE, XIDS
 from runner.core.text import counted, format_age, format_ranges
 
 OLDEST_DRIVER = {13: 580, 12: 525, 11: 450}
@@ -210,11 +210,11 @@ def _mig_findings(state: GpuHealth, index: int, node: str) -> Iterator[FindingTe
 def _xid_finding(xid: Xid, index: str) -> FindingText:
     times = "once" if xid.count == 1 else f"{xid.count} times"
     when = f"{times} since the boot, {'' if xid.count == 1 else 'last '}{format_age(xid.ago_s)} ago"
-    info = xids.XIDS.get(xid.code)
+    info = XIDS.get(xid.code)
     if info and info.caused_by_program:
         return Level.OK, f"Xid {xid.code}, {when}: {info.meaning}", ""
     means = info.meaning if info else xid.text or "unknown"
-    cure = info.remedy if info else f"look it up: {xids.CATALOGUE}"
+    cure = info.remedy if info else f"look it up: {XID_CATALOGUE}"
     return Level.WARNING, f"Xid {xid.code}, {when}: {means}", cure.format(gpu=index)
 
 

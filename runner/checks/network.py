@@ -11,8 +11,8 @@ from runner.core.errors import NotReady
 from runner.core.model.facts import Endpoint, Facts
 from runner.core.model.finding import Finding, Level
 from runner.core.model.network_probe import NameResults, NetworkProbe
-from runner.core.planning.addresses import peer_endpoints
 from runner.core.planning.build_plan import build_plan
+from runner.core.planning.endpoints import peer_endpoints
 from runner.core.planning.readiness import problems_of
 
 SLOW_LOOKUP_S = 1.0

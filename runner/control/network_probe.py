@@ -12,7 +12,7 @@ from runner.core.codec import decode, encode
 from runner.core.model.facts import Facts
 from runner.core.model.network_probe import HostProbe, NameLookups, NetworkProbe, Target
 from runner.core.model.spec import Node, Spec
-from runner.core.planning import addresses
+from runner.core.planning.endpoints import is_numeric, peer_endpoints
 
 LISTEN_TIMEOUT_S, PROBE_TIMEOUT_S = 10.0, 30.0
 """How long to wait for a host that answers pings but not the probe."""
@@ -43,7 +43,7 @@ class NetworkProber:
         Raises:
             Interrupted: By a signal.
         """
-        endpoints = addresses.peer_endpoints(self._spec, nodes, facts) if len(nodes) > 1 else {}
+        endpoints = peer_endpoints(self._spec, nodes, facts) if len(nodes) > 1 else {}
         if not endpoints or not (pairs or names):
             return None
         probe = NetworkProbe(endpoints)
@@ -55,7 +55,7 @@ class NetworkProber:
             known_addrs = {
                 name: endpoint.address for name, endpoint in endpoints.items() if endpoint.address
             }
-            master = "" if addresses.is_numeric(addr) else addr
+            master = "" if is_numeric(addr) else addr
             probe = replace(probe, lookups=NameLookups(known_addrs, master))
         request = {"token": token, "targets": encode(probe.targets)}
         request["lookups"] = encode(probe.lookups)
@@ -106,7 +106,7 @@ class NetworkProber:
         """Return the address at which torch's store would listen."""
         master = self._spec.master
         port = facts[master.name].reserved_port
-        numeric = bool(master.addr) and addresses.is_numeric(master.addr or "")
+        numeric = bool(master.addr) and is_numeric(master.addr or "")
         address = (master.addr or "") if numeric else listen_addrs[master.name]
         return Target(master.name, address, port) if port else None
 

@@ -30,7 +30,7 @@ from runner.core.outcome.verdict import STOPPED, Verdict, fold_events
 from runner.core.planning.build_plan import build_plan
 from runner.core.protocol.remote_files import OUTPUT
 from runner.core.relaunch.handover import AttemptOrders, relaunch_context, run_info
-from runner.core.relaunch.voters import assign_voters
+from runner.core.relaunch.next_attempt import assign_voters
 from runner.ui.console.plain import open_console
 from runner.ui.reports import dry_run as dry_run_report
 from runner.ui.reports import report
@@ -198,9 +198,10 @@ class LaunchSession:
     def _run_attempt(self, plan: Plan, facts: dict[str, Facts]) -> tuple[AttemptMonitor, Verdict]:
         """Carry out a plan to its end."""
         relaunches_left = self.spec.relaunch.max - len(self._past_attempts)
+        attempt = AttemptOrders(plan)
         # While a controller is needed, only the controller relaunches.
-        voters_relaunch = self.spec.detach or self.spec.disconnect_s
-        attempt = assign_voters(self.spec, plan, facts, relaunches_left if voters_relaunch else 0)
+        if relaunches_left and (self.spec.detach or self.spec.disconnect_s):
+            attempt = assign_voters(self.spec, plan, facts, relaunches_left)
         plan = attempt.plan
         with self._writing_record():
             self._store.write_plan(plan)

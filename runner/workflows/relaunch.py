@@ -14,8 +14,8 @@ from runner.core.model.plan import Plan
 from runner.core.model.run_info import PastAttempt
 from runner.core.model.spec import Node, Spec
 from runner.core.outcome.verdict import Verdict
-from runner.core.relaunch import policy
 from runner.core.relaunch.losses import Losses, classify_losses, may_relaunch, past_attempt
+from runner.core.relaunch.next_attempt import next_spec
 from runner.ui.reports import report
 from runner.workflows.host_pool import HostPool
 
@@ -84,7 +84,7 @@ class Relauncher:
         """Wait for the pause, and find nodes; `former_nodes` took part in the last attempt."""
         plan = monitor.plan
         losses = classify_losses(plan, monitor.timed_events)
-        new_spec = policy.next_spec(spec, losses.excluded, losses.suspected)
+        new_spec = next_spec(spec, losses.excluded, losses.suspected)
         if new_spec is None:
             self._report_too_few(spec, losses.excluded)
             return None
@@ -116,7 +116,7 @@ class Relauncher:
         """Return the attempt on usable nodes; `former_nodes` took part in earlier ones."""
         excluded = set(losses.excluded)
         unusable: dict[str, Problem] = {}
-        while new_spec := policy.next_spec(spec, excluded, losses.suspected):
+        while new_spec := next_spec(spec, excluded, losses.suspected):
             self._pool.retarget(new_spec)
             upcoming, unusable = self._prepare(attempt, former_nodes)
             if upcoming:

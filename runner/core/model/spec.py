@@ -220,6 +220,11 @@ class Spec:
         return {**self.env, **node.env, **self.task.env}
 
     @property
+    def is_single_node(self) -> bool:
+        """Whether no other node ever takes part."""
+        return (self.max_nodes or len(self.nodes)) == 1
+
+    @property
     def elastic(self) -> bool:
         """Whether nodes may come and go, or torchrun restarts ranks, during an attempt."""
         may_shrink = self.min_nodes is not None and self.min_nodes < (

@@ -1,6 +1,8 @@
-"""Known failures: patterns of the last lines of a log, with their meaning and remedy.
+"""Known failures: patterns of the last lines of a log, signals, and errors of NVIDIA GPUs (Xids).
 
-The first pattern that matches counts: causes come before their consequences.
+Each has its meaning and remedy. The first pattern that matches counts: causes come before their
+consequences. Xids after NVIDIA's "Xid Errors" (docs.nvidia.com/deploy/xid-errors) and, for memory,
+its "GPU Memory Error Management" (a100-gpu-mem-error-mgmt).
 """
 
 from __future__ import annotations
@@ -8,7 +10,7 @@ from __future__ import annotations
 import re
 import signal
 from dataclasses import dataclass
-from typing import Mapping, Optional, Pattern, Sequence, Tuple
+from typing import Dict, Mapping, Optional, Sequence, Tuple
 
 MAX_LINE_CHARS = 2000
 """The patterns take quadratic time on some lines; of longer ones the middle is left out."""
@@ -16,19 +18,12 @@ MAX_LINE_CHARS = 2000
 
 @dataclass(frozen=True)
 class FailurePattern:
-    """One known failure.
+    """One known failure."""
 
-    Attributes:
-        name: Its name in `result.json`.
-        pattern: Searched for in the last lines; the texts may refer to its named groups.
-        meaning: What happened, as a sentence without a full stop.
-        remedy: What to do: the key, or the command.
-    """
-
-    name: str
-    pattern: Pattern[str]
-    meaning: str
-    remedy: str
+    name: str  # in `result.json`
+    pattern: str  # searched for in the last lines; the texts may refer to its named groups
+    meaning: str  # as a sentence without a full stop
+    remedy: str  # the key, or the command
 
 
 @dataclass(frozen=True)
@@ -40,34 +35,22 @@ class Explanation:
     remedy: str
 
 
-def _pattern(name: str, pattern: str, meaning: str, remedy: str) -> FailurePattern:
-    return FailurePattern(name, re.compile(pattern, re.MULTILINE), meaning, remedy)
-
-
-def _in_order(*parts: str) -> str:
-    """Return a pattern for parts that follow each other in a line, found in linear time.
-
-    Each part matches at its first place only: a group in a lookahead is not tried again.
-    """
-    return "^" + "".join(f"(?=(.*?(?:{part})))\\{n}" for n, part in enumerate(parts, start=1))
-
-
 FAILURE_PATTERNS: Tuple[FailurePattern, ...] = (
-    _pattern(
+    FailurePattern(
         "memory",
         r"(?P<cgroup>Memory cgroup out|Out) of memory: Killed process",
         "memory ran out on that host, and the kernel killed the rank",
         "use fewer data loader workers, smaller batches or fewer ranks there, or raise the limit "
         "if it says 'cgroup'; max_rss in result.json is the memory of the rank",
     ),
-    _pattern(
+    FailurePattern(
         "local_rank_unknown",
         r"error: unrecognized arguments:.*--local[-_]rank",
         "the program does not take --local-rank",
         "have it read LOCAL_RANK from its environment, and leave the argument out: of task.args, "
         "of task.local_rank_arg, and task.entry=launch, which passes it",
     ),
-    _pattern(
+    FailurePattern(
         "local_rank_wanted",
         r"error: the following arguments are required:.*--local[-_]rank",
         "the program requires --local_rank, or --local-rank, and did not get it under that name",
@@ -75,14 +58,14 @@ FAILURE_PATTERNS: Tuple[FailurePattern, ...] = (
         "since torch's own launch spells it --local-rank) passes it, or have the program read "
         "LOCAL_RANK from its environment",
     ),
-    _pattern(
+    FailurePattern(
         "port_taken",
         r"(?:\bport: (?P<port>\d+).*)?(?:EADDRINUSE|[Aa]ddress already in use)",
         "port{port: ?} was already taken",
         "if the program opens a port of its own, let it choose a free one; the runner's is "
         "cluster.master_port (auto, or a range), reserved for what sets SO_REUSEADDR, as torch",
     ),
-    _pattern(
+    FailurePattern(
         "shared_memory",
         r"(?:[Bb]us error.*shared memory|insufficient shared memory|"
         r"unable to (?:open|mmap|allocate).*shared memory|/dev/shm.*[Nn]o space left)",
@@ -90,19 +73,19 @@ FAILURE_PATTERNS: Tuple[FailurePattern, ...] = (
         "make it larger there (mount -o remount,size=16G /dev/shm, or a container's --shm-size), "
         "or use fewer workers (num_workers)",
     ),
-    _pattern(
+    FailurePattern(
         "disk_full",
         r"\[Errno 28\]|[Nn]o space left on device",
         "a disk of that host is full",
         "free some space there: python -m runner clean removes what old runs left",
     ),
-    _pattern(
+    FailurePattern(
         "gpu_memory",
         r"CUDA out of memory\. Tried to allocate (?P<much>[\d.]+ \w+)",
         "the GPU's memory ran out: {much} more were requested",
         "use a smaller batch; if another process holds it, python -m runner ps names that",
     ),
-    _pattern(
+    FailurePattern(
         "no_gpu",
         r"No CUDA GPUs are available|no CUDA-capable device is detected|"
         r"Torch not compiled with CUDA enabled|Found no NVIDIA driver",
@@ -110,19 +93,19 @@ FAILURE_PATTERNS: Tuple[FailurePattern, ...] = (
         "cluster.nodes.NODE.gpus=0 and backend=gloo train without; else check the driver "
         "(nvidia-smi), CUDA_VISIBLE_DEVICES, and whether that torch is a CUDA build",
     ),
-    _pattern(
+    FailurePattern(
         "gpu_ordinal",
         r"CUDA error: invalid device ordinal",
         "a rank chose a GPU that it does not have",
         "use LOCAL_RANK as the device index, and as many ranks as GPUs (nproc_per_node: auto)",
     ),
-    _pattern(
+    FailurePattern(
         "nccl_versions",
         r"[Mm]ismatched NCCL version|NCCL version mismatch",
         "the nodes have different versions of NCCL",
         "install the same torch on all of them: python -m runner exec -- PYTHON -m pip list",
     ),
-    _pattern(
+    FailurePattern(
         "nccl_no_route",
         r"Connect to (?P<peer>\S+?)(?:<\d+>)? (?:failed|returned).*?"
         r"(?:No route to host|Connection refused|Connection timed out|Network is unreachable)",
@@ -130,22 +113,24 @@ FAILURE_PATTERNS: Tuple[FailurePattern, ...] = (
         "set cluster.nodes.NODE.interface (or NCCL_SOCKET_IFNAME) to the one the nodes share, "
         "and open the ports between them",
     ),
-    _pattern(
+    FailurePattern(
         "gloo_loopback",
+        # A group in a lookahead is not tried again: the parts are found in linear time.
         r"connectFullMesh failed.*remote=\[(?:127\.|::1)|"
-        + _in_order("[Gg]loo", "connect|Connection refused", r"\[?(?:127\.0\.\d+\.\d+|::1)\]?:\d+"),
+        r"^(?=(.*?[Gg]loo))\1(?=(.*?(?:connect|Connection refused)))\2"
+        r"(?=(.*?\[?(?:127\.0\.\d+\.\d+|::1)\]?:\d+))\3",
         "gloo told the other nodes that this one is at its loopback address",
         "its own name resolves to 127.x there: set cluster.nodes.NODE.interface (or "
         "GLOO_SOCKET_IFNAME) to the one the nodes share, or fix its /etc/hosts",
     ),
-    _pattern(
+    FailurePattern(
         "ranks_missing",
         r"Timed out after (?P<seconds>\d+) seconds waiting for (?:clients|workers)\. "
         r"(?P<there>\d+)/(?P<all>\d+) (?:clients|workers) joined",
         "only {there} of {all} joined the rendezvous within {seconds} s",
         "the others are slow to start, or cannot reach the master's port: see their logs",
     ),
-    _pattern(
+    FailurePattern(
         "master_refused",
         r"The client socket has (?:failed to connect|timed out).*?\((?P<where>[^()]*)\)|"
         r"The server socket at .* has (?:failed|timed out)",
@@ -153,32 +138,32 @@ FAILURE_PATTERNS: Tuple[FailurePattern, ...] = (
         "no process listens there (yet), or a firewall is in between: open the ports of "
         "cluster.master_port, or choose the address with cluster.nodes.MASTER.addr",
     ),
-    _pattern(
+    FailurePattern(
         "module_missing",
         r"ModuleNotFoundError: No module named '(?P<module>[^']+)'",
         "the interpreter there has no module {module}",
         "install it there, or set cluster.python or cluster.setup to the environment that has it",
     ),
-    _pattern(
+    FailurePattern(
         "file_missing",
         r"FileNotFoundError: \[Errno 2\] No such file or directory: '(?P<path>[^']+)'",
         "there is no {path} on that host",
         "data are not pushed with the code: copy them there, or set their path; files of "
         "the project are pushed unless git or .runnerignore ignore them",
     ),
-    _pattern(
+    FailurePattern(
         "nccl_watchdog",
         r"Watchdog caught collective operation timeout",
         "a collective was not joined by all ranks in time",
         "the missing rank hangs or has left: the others only waited for it",
     ),
-    _pattern(
+    FailurePattern(
         "nccl_system",
         r"NCCL.*unhandled system error|ncclSystemError",
         "NCCL failed in the operating system, mostly in the network",
         "NCCL_DEBUG=INFO in cluster.env shows where; look for the first rank that failed",
     ),
-    _pattern(
+    FailurePattern(
         "peer_left",
         r"Connection closed by peer|Connection reset by peer|Broken pipe|"
         r"Connection was likely closed",
@@ -228,7 +213,7 @@ def explain(lines: Sequence[str], signum: Optional[int] = None) -> Optional[Expl
     """Return the known failure that the last lines, or the signal, match."""
     text = "\n".join(map(_shorten, lines))
     for entry in FAILURE_PATTERNS:
-        match = entry.pattern.search(text)
+        match = re.search(entry.pattern, text, re.MULTILINE)
         if match:
             groups = match.groupdict()
             return Explanation(entry.name, _substitute(entry.meaning, groups), entry.remedy)
@@ -258,3 +243,43 @@ def _substitute(text: str, groups: Mapping[str, Optional[str]]) -> str:
         return field[2].replace("?", value) if field[2] is not None else value
 
     return _PLACEHOLDER.sub(put, text)
+
+
+XID_CATALOGUE = "https://docs.nvidia.com/deploy/xid-errors/"
+
+_RESET = "reset it (nvidia-smi --gpu-reset -i {gpu}, as root, while it is not in use) or reboot"
+_REPLACE = _RESET + "; if it recurs, replace the GPU or its board"
+
+
+@dataclass(frozen=True)
+class XidInfo:
+    """One error of NVIDIA's catalogue."""
+
+    meaning: str
+    remedy: str  # "{gpu}" is the GPU's index
+    caused_by_program: bool = False  # usually, so that the GPU is healthy
+
+
+XIDS: Dict[int, XidInfo] = {
+    13: XidInfo("an illegal access or instruction of a kernel", "", caused_by_program=True),
+    31: XidInfo("a program read or wrote memory that is not its own", "", caused_by_program=True),
+    43: XidInfo("a program's kernel failed, and it was stopped", "", caused_by_program=True),
+    45: XidInfo(
+        "a program was cleaned up after an earlier error, or killed", "", caused_by_program=True
+    ),
+    48: XidInfo("an uncorrectable memory error", _RESET),
+    61: XidInfo("its microcontroller had an error", _RESET),
+    62: XidInfo("its microcontroller halted", _RESET),
+    63: XidInfo("bad memory is replaced at the next reset", _RESET),
+    64: XidInfo("bad memory could not be replaced", _REPLACE),
+    74: XidInfo("an error on NVLink", _RESET + "; if it recurs, have link and board inspected"),
+    79: XidInfo(
+        "it has fallen off the bus",
+        "reboot; if it recurs, check its power, cooling and slot",
+    ),
+    92: XidInfo("its memory had many corrected errors", "have it tested (dcgmi diag -r 3)"),
+    94: XidInfo("a memory error, contained to one program", _RESET),
+    95: XidInfo("a memory error, not contained to one program", _RESET),
+    119: XidInfo("its firmware (GSP) does not answer", _RESET + "; a newer driver may cure it"),
+    120: XidInfo("its firmware (GSP) failed", _RESET + "; a newer driver may cure it"),
+}

@@ -1,19 +1,18 @@
-"""Planner: a pure function from the spec and the facts of all hosts to the plan."""
+"""Planner: a pure function from the spec and the facts of all hosts to the plan, with its notes."""
 
 from __future__ import annotations
 
 import posixpath
 from dataclasses import asdict, dataclass, replace
-from typing import Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Dict, Iterator, List, Mapping, Sequence, Tuple
 
 from runner.core.errors import NotReady, Problem
-from runner.core.model.facts import Facts
+from runner.core.model.facts import ASSUMED, Facts
 from runner.core.model.order import Order
 from runner.core.model.plan import NodePlan, Plan
 from runner.core.model.release import CodeRef
 from runner.core.model.spec import Node, Spec
-from runner.core.planning import addresses
-from runner.core.planning.endpoints import AttemptEndpoints, choose_endpoints, is_single_node
+from runner.core.planning import endpoints
 from runner.core.planning.launch_command import (
     INTERNAL_ENV,
     LaunchCommand,
@@ -21,48 +20,57 @@ from runner.core.planning.launch_command import (
     launch_command,
     rank_environment,
 )
-from runner.core.planning.notes import plan_notes
 from runner.core.planning.readiness import problems_of, visible_gpus
 from runner.core.planning.rendezvous_flags import NO_SHARED_STORE, NodePosition
 from runner.core.protocol.paths import RunPaths, tasks_folder
-from runner.core.text import counted
+from runner.core.text import counted, join_some
 
 NO_CODE = CodeRef()
+
+MAX_NAMED = 3
+"""The number of nodes that a note names one by one."""
+
+
+@dataclass(frozen=True)
+class _AttemptPlan:
+    """Decisions about one attempt, from which the part of each node follows."""
+
+    spec: Spec
+    number: int
+    code: CodeRef
+    endpoints: endpoints.AttemptEndpoints
+    backend: str
+    nproc: Mapping[str, int]
+    ranks: Mapping[str, Tuple[int, ...]]
+    gpus: Mapping[str, Tuple[int, ...]]
 
 
 def build_plan(
     spec: Spec, facts: Mapping[str, Facts], *, code: CodeRef = NO_CODE, attempt: int = 0
 ) -> Plan:
-    """Return the plan of an attempt.
-
-    Args:
-        spec: The run.
-        facts: The facts of each node of `spec`.
-        code: The code that is sent with the run.
-        attempt: The run's n-th start, from 0.
+    """Return the plan of the run's n-th start, `attempt`, with the code that is sent with it.
 
     Raises:
         NotReady: With all problems of all hosts.
     """
-    problems: List[Problem] = []
-    for node in spec.nodes:
-        problems += problems_of(spec, node, facts[node.name])
+    problems = [p for node in spec.nodes for p in problems_of(spec, node, facts[node.name])]
     if problems:
         raise NotReady(problems)
-    endpoints = choose_endpoints(spec, facts)
-    if problems := addresses.duplicate_addresses(spec, spec.nodes, facts):
+    chosen = endpoints.choose_endpoints(spec, facts)
+    if problems := endpoints.duplicate_addresses(spec, facts):
         raise NotReady(problems)
     gpus = {node.name: select_gpus(node, facts[node.name]) for node in spec.nodes}
-    nproc = {node.name: _nproc(spec, node, gpus[node.name]) for node in spec.nodes}
+    nproc = {
+        node.name: 1 if spec.task.is_plain else node.nproc or len(gpus[node.name]) or 1
+        for node in spec.nodes
+    }
     pythons = {name: facts[name].python for name in gpus if gpus[name]}
     without_cuda = [
         name for name, python in pythons.items() if python.torch and not python.torch_cuda
     ]
-    backend, problem = _choose_backend(spec, gpus, nproc, without_cuda)
-    if problem:
-        raise NotReady([problem])
+    backend = _choose_backend(spec, gpus, nproc, without_cuda)
     attempt_plan = _AttemptPlan(
-        spec, attempt, code, endpoints, backend, nproc, _ranks(spec, nproc), gpus
+        spec, attempt, code, chosen, backend, nproc, _ranks(spec, nproc), gpus
     )
     return Plan(
         run_id=spec.run_id,
@@ -75,22 +83,18 @@ def build_plan(
         ),
         world_size=sum(nproc.values()),
         backend=backend,
-        master_addr=endpoints.addr,
-        master_port=endpoints.port,
-        rendezvous_reason=endpoints.reason,
-        etcd_endpoint=endpoints.etcd_endpoint,
+        master_addr=chosen.addr,
+        master_port=chosen.port,
+        rendezvous_reason=chosen.reason,
+        etcd_endpoint=chosen.etcd_endpoint,
         setup=spec.setup,
         secrets=tuple(spec.secrets),
         **asdict(code),
         outputs=spec.task.outputs,
-        notes=tuple(plan_notes(spec, facts, gpus, without_cuda, code)),
+        notes=tuple(_notes(attempt_plan, facts, without_cuda)),
         min_nodes=spec.min_nodes or 0,
         max_nodes=(spec.max_nodes or len(spec.nodes)) if spec.min_nodes else 0,
     )
-
-
-def _nproc(spec: Spec, node: Node, gpus: Sequence[int]) -> int:
-    return 1 if spec.task.is_plain else node.nproc or len(gpus) or 1
 
 
 def select_gpus(node: Node, facts: Facts) -> Tuple[int, ...]:
@@ -99,20 +103,6 @@ def select_gpus(node: Node, facts: Facts) -> Tuple[int, ...]:
         return node.gpu_ids
     visible = visible_gpus(facts)
     return visible if node.gpu_count is None else visible[: node.gpu_count]
-
-
-@dataclass(frozen=True)
-class _AttemptPlan:
-    """Decisions about one attempt, from which the part of each node follows."""
-
-    spec: Spec
-    number: int
-    code: CodeRef
-    endpoints: AttemptEndpoints
-    backend: str
-    nproc: Mapping[str, int]
-    ranks: Mapping[str, Tuple[int, ...]]
-    gpus: Mapping[str, Tuple[int, ...]]
 
 
 def _ranks(spec: Spec, nproc: Mapping[str, int]) -> Dict[str, Tuple[int, ...]]:
@@ -131,58 +121,50 @@ def _choose_backend(
     gpus: Mapping[str, Tuple[int, ...]],
     nproc: Mapping[str, int],
     without_cuda: Sequence[str],
-) -> Tuple[str, Optional[Problem]]:
+) -> str:
     """Choose the backend; `without_cuda` are nodes with GPUs whose torch was built without CUDA."""
-    if without_cuda and spec.backend == "nccl":
-        return "", Problem(
-            subject="cluster.backend",
-            message=f"nccl needs a torch built for CUDA, and that of {without_cuda[0]} is not",
-            hint=f"install one there (see {spec.python} -m pip install torch), or set "
-            "cluster.backend=gloo",
-        )
     lacking_gpus = [name for name, chosen in gpus.items() if len(chosen) < nproc[name]]
     if spec.backend == "auto":
-        return ("gloo" if lacking_gpus or without_cuda else "nccl"), None
+        return "gloo" if lacking_gpus or without_cuda else "nccl"
+    if spec.backend == "nccl" and without_cuda:
+        message = f"nccl needs a torch built for CUDA, and that of {without_cuda[0]} is not"
+        hint = f"install one there (see {spec.python} -m pip install torch), or set "
+        raise NotReady([Problem("cluster.backend", message, hint + "cluster.backend=gloo")])
     if spec.backend == "nccl" and lacking_gpus:
         name = lacking_gpus[0]
+        ranks = counted(nproc[name], "rank")
+        message = f"nccl needs a GPU per rank, and {name} has {len(gpus[name])} for {ranks}"
         fewer = f", or fewer ranks with cluster.nodes.{name}.nproc_per_node" if gpus[name] else ""
-        return "", Problem(
-            subject="cluster.backend",
-            message=f"nccl needs a GPU per rank, and {name} has {len(gpus[name])} "
-            f"for {counted(nproc[name], 'rank')}",
-            hint=f"set cluster.backend=gloo{fewer}",
-        )
-    return spec.backend, None
+        raise NotReady([Problem("cluster.backend", message, f"set cluster.backend=gloo{fewer}")])
+    return spec.backend
 
 
 def _node_plan(attempt: _AttemptPlan, index: int, facts: Facts) -> NodePlan:
-    spec, number, endpoints = attempt.spec, attempt.number, attempt.endpoints
-    node = spec.nodes[index]
-    nproc, gpus = attempt.nproc[node.name], attempt.gpus[node.name]
+    spec, chosen, node = attempt.spec, attempt.endpoints, attempt.spec.nodes[index]
+    gpus = attempt.gpus[node.name]
     run_paths = RunPaths(facts.workdir, spec.run_id, node.name)
-    interface = _interface(spec, node, facts, endpoints.route)
+    interface = endpoints.training_interface(node, facts, chosen.route)
+    if spec.is_single_node and not node.interface:
+        interface = next((i.name for i in facts.interfaces if i.loopback), "lo")
     position = NodePosition(
         index=index,
-        nproc=nproc,
-        addr=endpoints.addr,
-        port=endpoints.port,
-        local_addr=endpoints.local_addrs.get(node.name, ""),
-        etcd_endpoint=endpoints.etcd_endpoint,
+        nproc=attempt.nproc[node.name],
+        addr=chosen.addr,
+        port=chosen.port,
+        local_addr=chosen.local_addrs.get(node.name, ""),
+        etcd_endpoint=chosen.etcd_endpoint,
+        attempt=attempt.number,
     )
+    script = _script(spec, facts, attempt.code)
     launch = launch_command(
-        *(spec, number, position),
-        python=facts.python.executable,
-        script=_script(spec, facts, attempt.code),
-        run_paths=run_paths,
+        spec, position, python=facts.python.executable, script=script, run_paths=run_paths
     )
     env = {
         **(NO_SHARED_STORE if spec.elastic else {}),
         **launch.env,
-        **rank_environment(
-            *(spec, node, facts, attempt.backend, interface, nproc, gpus), attempt=number
-        ),
+        **rank_environment(spec, node, facts, position, attempt.backend, interface, gpus),
     }
-    env = {**flight_recorder_env(env, run_paths.flight_recorder_prefix(number)), **env}
+    env = {**flight_recorder_env(env, run_paths.flight_recorder_prefix(attempt.number)), **env}
     order = _order(attempt, node, facts, run_paths, launch)
     return NodePlan(
         node=node.name,
@@ -194,7 +176,7 @@ def _node_plan(attempt: _AttemptPlan, index: int, facts: Facts) -> NodePlan:
         gpus=gpus,
         interface=interface,
         order=replace(order, env={**env, **launch.internal_env}),
-        nproc=nproc,
+        nproc=order.nproc,
     )
 
 
@@ -202,7 +184,7 @@ def _order(
     attempt: _AttemptPlan, node: Node, facts: Facts, run_paths: RunPaths, launch: LaunchCommand
 ) -> Order:
     """Return the order of a node, without its environment."""
-    spec, endpoints = attempt.spec, attempt.endpoints
+    spec, chosen = attempt.spec, attempt.endpoints
     return Order(
         run_id=spec.run_id,
         node=node.name,
@@ -218,11 +200,11 @@ def _order(
         hidden_env=INTERNAL_ENV if launch.launcher else (),
         launcher=launch.launcher,
         release=attempt.code.release,
-        reserve_port=endpoints.reserved_port(node, spec),
+        reserve_port=chosen.reserved_port(node, spec),
         grace_s=spec.grace_s,
         disconnect_s=spec.disconnect_s,
-        hub=endpoints.hub,
-        sidecar=endpoints.sidecar,
+        hub=chosen.hub,
+        sidecar=chosen.sidecar,
         stall_s=spec.stall_s,
         stop_on_stall=spec.stop_on_stall,
         metrics=spec.metrics,
@@ -233,10 +215,8 @@ def _order(
 
 
 def _cwd(spec: Spec, run_paths: RunPaths, facts: Facts, code: CodeRef) -> str:
-    if spec.task.shipped_file:
-        return run_paths.work
-    if not code.release:
-        return facts.project
+    if spec.task.shipped_file or not code.release:
+        return run_paths.work if spec.task.shipped_file else facts.project
     return (
         posixpath.join(run_paths.work, code.subdirectory) if code.subdirectory else run_paths.work
     )
@@ -248,7 +228,55 @@ def _script(spec: Spec, facts: Facts, code: CodeRef) -> str:
     return (code.script or spec.task.target) if spec.task.kind == "script" else ""
 
 
-def _interface(spec: Spec, node: Node, facts: Facts, route: str) -> str:
-    if is_single_node(spec) and not node.interface:
-        return next((i.name for i in facts.interfaces if i.loopback), "lo")
-    return addresses.training_interface(node, facts, route)
+def _notes(
+    attempt: _AttemptPlan, facts: Mapping[str, Facts], without_cuda: Sequence[str]
+) -> Iterator[str]:
+    """Yield the decisions that the user should read."""
+    spec, code, restarts = attempt.spec, attempt.code, attempt.spec.torchrun.max_restarts
+    cpu_nodes = [n.name for n in spec.nodes if not attempt.gpus[n.name] and n.nproc is None]
+    if cpu_nodes:
+        yield _cpu_note(spec, facts, cpu_nodes)
+    if without_cuda:
+        named = join_some(without_cuda, MAX_NAMED)
+        yield f"GPUs, but a torch built without CUDA, on {named}: gloo is used"
+    if spec.min_nodes and spec.min_nodes < (spec.max_nodes or len(spec.nodes)) and not restarts:
+        yield (
+            "torchrun.max_restarts is 0: nodes may join, and one that leaves ends the run "
+            "(each one that leaves takes a restart of every node's)"
+        )
+    if spec.relaunch.max:
+        times = "once" if spec.relaunch.max == 1 else f"up to {spec.relaunch.max} times in all"
+        named = join_some([node.name for node in spec.spares], MAX_NAMED)
+        spares = f"spare: {named}" if named else "no spare"
+        yield f"if it fails it starts again, {times}; {spares}"
+    yield from _logind_notes(spec, facts)
+    missing = [n.name for n in spec.nodes if code.release and not facts[n.name].has_release]
+    if missing:
+        named = join_some(missing, MAX_NAMED)
+        yield f"release {code.release} is not on {named} yet: a launch pushes it first"
+
+
+def _cpu_note(spec: Spec, facts: Mapping[str, Facts], names: Sequence[str]) -> str:
+    ranks_text = "1 rank" if len(names) == 1 else "1 rank each"
+    named = join_some(names, MAX_NAMED)
+    if facts[names[0]].gpu_source == ASSUMED:
+        return f"the GPUs of {named} are found at launch: {ranks_text} is shown here"
+    how_to_add = "" if spec.task.is_plain else " (cluster.nproc_per_node sets more)"
+    return f"no GPU on {named}: {ranks_text} on the CPU{how_to_add}"
+
+
+def _logind_notes(spec: Spec, facts: Mapping[str, Facts]) -> Iterator[str]:
+    """Name the hosts where logind would kill a run at logout."""
+    nodes_by_setting: Dict[Tuple[str, str], List[str]] = {}
+    for node in spec.nodes:
+        host_facts = facts[node.name]
+        if host_facts.logind_kill_setting:
+            key = (host_facts.logind_kill_setting, host_facts.user)
+            nodes_by_setting.setdefault(key, []).append(node.name)
+    for (setting, user), names in nodes_by_setting.items():
+        there = "there" if len(names) == 1 else "on them"
+        yield (
+            f"logind on {join_some(names, MAX_NAMED)} kills your processes when you log out "
+            f"({setting}): a run that outlives its connection would die {there}; an administrator "
+            f"can set KillUserProcesses=no, or KillExcludeUsers={user}"
+        )

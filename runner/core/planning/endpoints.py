@@ -1,41 +1,46 @@
-"""Endpoints of an attempt: where the ranks meet, the supervisors' hub, and etcd."""
+"""Endpoints of an attempt: where the ranks meet, each node's interface, the hub, and etcd.
+
+The ranks meet at the master's `addr`; else at its `host`, if the master owns that address and it
+is not loopback; else at the master's address on a subnet that all nodes share; else nowhere.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Dict, Mapping, Optional
+from ipaddress import (
+    IPv4Address,
+    IPv4Interface,
+    IPv6Address,
+    IPv6Interface,
+    ip_address,
+    ip_interface,
+    ip_network,
+)
+from typing import Dict, Iterator, List, Mapping, Optional, Sequence, Tuple, Union
 
 from runner.core.errors import NotReady, Problem
-from runner.core.model.facts import ASSUMED, SIDECAR_NAME, Facts
+from runner.core.model.facts import ASSUMED, SIDECAR_NAME, Endpoint, Facts, Interface
 from runner.core.model.order import Hub, Sidecar
 from runner.core.model.spec import Node, Spec
-from runner.core.planning import addresses
 from runner.core.text import bracket_ipv6
+
+Address = Union[IPv4Address, IPv6Address]
+
+LOOPBACK = "127.0.0.1"
 
 
 @dataclass(frozen=True)
 class AttemptEndpoints:
-    """The endpoints that all nodes of one attempt share.
+    """The endpoints that all nodes of one attempt share."""
 
-    Attributes:
-        addr: The master's address.
-        port: The port where the ranks meet there; 0 if none was reserved.
-        reason: Why they meet there.
-        route: An address by which routing tables find the master.
-        local_addrs: The address at which others reach the ranks of each node.
-        hub: The supervisors' hub; None for a single node.
-        sidecar: The etcd that one of the nodes runs for all, None for none.
-        etcd_endpoint: HOST:PORT of etcd, "" for none.
-    """
-
-    addr: str
-    port: int
-    reason: str
-    route: str
-    local_addrs: Mapping[str, str]
-    hub: Optional[Hub]
-    sidecar: Optional[Sidecar]
-    etcd_endpoint: str
+    addr: str  # the master's
+    port: int  # where the ranks meet there; 0 if none was reserved
+    reason: str  # why they meet there
+    route: str  # an address by which routing tables find the master
+    local_addrs: Mapping[str, str]  # at which others reach the ranks of each node
+    hub: Optional[Hub]  # None for a single node
+    sidecar: Optional[Sidecar]  # the etcd that one of the nodes runs for all
+    etcd_endpoint: str  # HOST:PORT of etcd, "" for none
 
     def reserved_port(self, node: Node, spec: Spec) -> int:
         """Return the port that a node reserves until a process of the run listens on it."""
@@ -44,26 +49,16 @@ class AttemptEndpoints:
         return self.port if node is spec.master else 0
 
 
-def is_single_node(spec: Spec) -> bool:
-    """Return whether no other node ever takes part."""
-    return (spec.max_nodes or len(spec.nodes)) == 1
-
-
 def choose_endpoints(spec: Spec, facts: Mapping[str, Facts]) -> AttemptEndpoints:
     """Choose the endpoints of an attempt.
 
     Raises:
         NotReady: No address is known that every node can reach.
     """
-    addr, reason, problem = addresses.training_address(
-        spec.nodes, facts, single_node=is_single_node(spec)
-    )
-    if problem:
-        raise NotReady([problem])
-    route = addresses.derived_address(spec.nodes, facts) if addr == spec.master.addr else addr
-    numeric_addr = addr if addresses.is_numeric(addr) else route
+    addr, reason, route = training_address(spec, spec.nodes, facts)
+    master_facts = facts[spec.master.name]
     local_addrs = _local_addrs(spec, facts)
-    sidecar = _choose_sidecar(spec, facts, local_addrs)
+    sidecar = _choose_sidecar(spec, facts, local_addrs) if spec.rendezvous.serve else None
     etcd_endpoint = spec.rendezvous.endpoint
     if sidecar is not None:
         etcd_endpoint = f"{bracket_ipv6(local_addrs[sidecar.node])}:{sidecar.port}"
@@ -72,11 +67,11 @@ def choose_endpoints(spec: Spec, facts: Mapping[str, Facts]) -> AttemptEndpoints
         reason = "rendezvous.endpoint"
     return AttemptEndpoints(
         addr=addr,
-        port=facts[spec.master.name].reserved_port if spec.rendezvous.uses_master_store else 0,
+        port=master_facts.reserved_port if spec.rendezvous.uses_master_store else 0,
         reason=reason,
         route=route,
         local_addrs=local_addrs,
-        hub=_choose_hub(spec, numeric_addr or addr, facts[spec.master.name].hub_port),
+        hub=_choose_hub(spec, addr if is_numeric(addr) else route or addr, master_facts.hub_port),
         sidecar=sidecar,
         etcd_endpoint=etcd_endpoint,
     )
@@ -84,45 +79,37 @@ def choose_endpoints(spec: Spec, facts: Mapping[str, Facts]) -> AttemptEndpoints
 
 def _local_addrs(spec: Spec, facts: Mapping[str, Facts]) -> Dict[str, str]:
     """Return the address of each node's ranks; torch would publish a name that may not resolve."""
-    if is_single_node(spec):
-        return {spec.master.name: addresses.LOOPBACK}
-    endpoints = addresses.peer_endpoints(spec, spec.nodes, facts)
+    if spec.is_single_node:
+        return {spec.master.name: LOOPBACK}
+    endpoints = peer_endpoints(spec, spec.nodes, facts)
     return {node.name: node.addr or endpoints[node.name].address for node in spec.nodes}
 
 
 def _choose_sidecar(
     spec: Spec, facts: Mapping[str, Facts], local_addrs: Mapping[str, str]
-) -> Optional[Sidecar]:
-    """Return the etcd that a node runs, at the address at which the others reach that node."""
+) -> Sidecar:
+    """Return the etcd that a node runs; it listens where the others reach that node, only."""
     name = spec.rendezvous.serve
-    if not name:
-        return None
     addr = local_addrs[name]
-    if not addresses.is_numeric(addr):
-        addr = addresses.peer_endpoints(spec, spec.nodes, facts)[name].address or addr
-    if not addresses.is_numeric(addr) and facts[name].gpu_source != ASSUMED:
+    if not is_numeric(addr):
+        addr = peer_endpoints(spec, spec.nodes, facts)[name].address or addr
+    if not is_numeric(addr) and facts[name].gpu_source != ASSUMED:
         message = "rendezvous.serve: no address is known at which the others reach this node"
         raise NotReady([Problem(name, message, f"set cluster.nodes.{name}.addr")])
-    return etcd_sidecar(name, addr, facts[name].reserved_port, facts[name].etcd.program)
-
-
-def etcd_sidecar(node: str, addr: str, port: int, program: str) -> Sidecar:
-    """Return the etcd of an attempt; it listens on that address only.
-
-    The peer port, which is not used, is a socket in its folder.
-    """
+    port = facts[name].reserved_port
     url = f"http://{bracket_ipv6(addr)}:{port}"
     argv = (
-        *(program, "--name=runner", "--data-dir=data", "--enable-v2"),
+        *(facts[name].etcd.program, "--name=runner", "--data-dir=data", "--enable-v2"),
         *(f"--listen-client-urls={url}", f"--advertise-client-urls={url}"),
+        # The peer port, which is not used, is a socket in its folder.
         *("--listen-peer-urls=unix://peer:1", "--initial-advertise-peer-urls=http://peer:1"),
         "--initial-cluster=runner=http://peer:1",
     )
-    return Sidecar(SIDECAR_NAME, node, addr, port, argv)
+    return Sidecar(SIDECAR_NAME, name, addr, port, argv)
 
 
 def _choose_hub(spec: Spec, addr: str, port: int) -> Optional[Hub]:
-    if is_single_node(spec) or not port:
+    if spec.is_single_node or not port:
         return None
     return Hub(
         node=spec.master.name,
@@ -133,3 +120,197 @@ def _choose_hub(spec: Spec, addr: str, port: int) -> Optional[Hub]:
         min_nodes=spec.min_nodes or 0,
         required=spec.rendezvous.uses_master_store or spec.rendezvous.serve == spec.master.name,
     )
+
+
+def training_address(
+    spec: Spec, nodes: Sequence[Node], facts: Mapping[str, Facts]
+) -> Tuple[str, str, str]:
+    """Choose the address at which the ranks of `nodes` meet.
+
+    Returns:
+        The address, why it was chosen, and the address for routes: the same, or if it is a name
+        the derived one, "" for none.
+
+    Raises:
+        NotReady: There is none.
+    """
+    master = nodes[0]
+    if len(nodes) == 1 and (spec.max_nodes or 1) == 1:  # no other may join
+        return LOOPBACK, "one node", LOOPBACK
+    if master.addr:
+        route = master.addr if is_numeric(master.addr) else _derive_address(nodes, facts)[0]
+        return master.addr, f"cluster.nodes.{master.name}.addr", route
+    addr, reason = _derive_address(nodes, facts)
+    if not addr:
+        raise NotReady([_no_address(master, facts[master.name])])
+    return addr, reason, addr
+
+
+def _derive_address(nodes: Sequence[Node], facts: Mapping[str, Facts]) -> Tuple[str, str]:
+    master = nodes[0]
+    master_facts = facts[master.name]
+    for candidate, reason in (
+        (master.host, "the master's host"),
+        (master_facts.ssh_address, "where we reach the master"),
+    ):
+        address = _parse(candidate)
+        if address and not _unusable(address) and interface_with(master_facts.interfaces, address):
+            return str(address), reason
+    peers = [facts[node.name] for node in nodes[1:]]
+    for interface, mine in _owned(master_facts.interfaces):
+        is_usable = interface.up and not interface.loopback and not _unusable(mine.ip)
+        if is_usable and all(_shares_subnet(peer, mine) for peer in peers):
+            return str(mine.ip), "the subnet all nodes share"
+    return "", ""
+
+
+def _shares_subnet(peer: Facts, mine: Union[IPv4Interface, IPv6Interface]) -> bool:
+    """Return whether the peer has an address of its own there; docker0's does not count."""
+    return any(
+        interface.up
+        and not interface.loopback
+        and theirs.network == mine.network
+        and theirs.ip != mine.ip
+        for interface, theirs in _owned(peer.interfaces)
+    )
+
+
+def _no_address(master: Node, master_facts: Facts) -> Problem:
+    addresses = [
+        f"{owned.ip} ({interface.name})"
+        for interface, owned in _owned(master_facts.interfaces)
+        if not interface.loopback and not _unusable(owned.ip)
+    ]
+    return Problem(
+        subject=f"cluster.nodes.{master.name}.addr",
+        message=f"no address of {master.name}, the master, is on a subnet that every node shares",
+        hint="set it to the address at which the other nodes reach it"
+        + (f", one of {', '.join(addresses)}" if addresses else ""),
+    )
+
+
+def peer_endpoints(
+    spec: Spec, nodes: Sequence[Node], facts: Mapping[str, Facts]
+) -> Dict[str, Endpoint]:
+    """Return the endpoint of each node, as gloo and NCCL publish it; {} if the ranks cannot meet.
+
+    It is an address of the interface towards the master: the one on the master's subnet, else the
+    first one of the same family.
+    """
+    try:
+        _, _, route = training_address(spec, nodes, facts)
+    except NotReady:
+        return {}
+    result = {}
+    for node in nodes:
+        node_facts = facts[node.name]
+        interface = _interface_from_env(node_facts, spec.env_of(node)) or training_interface(
+            node, node_facts, route
+        )
+        result[node.name] = _endpoint_on(node_facts, interface, route)
+    return result
+
+
+def duplicate_addresses(spec: Spec, facts: Mapping[str, Facts]) -> List[Problem]:
+    """Return a problem per node that has another's address: bridges such as docker0 are alike."""
+    problems = []
+    first: Dict[str, str] = {}
+    for name, endpoint in peer_endpoints(spec, spec.nodes, facts).items():
+        other = first.setdefault(endpoint.address, name)
+        if not endpoint.address or _is_same_machine(facts[name], facts[other], endpoint.interface):
+            continue
+        message = f"{endpoint.address} ({endpoint.interface}) is the address of {other}, too"
+        hint = (
+            f"set cluster.nodes.{other}.addr to one that it alone has, or set "
+            f"cluster.nodes.{name}.interface"
+        )
+        problems.append(Problem(name, message, hint))
+    return problems
+
+
+def _is_same_machine(facts: Facts, other: Facts, name: str) -> bool:
+    """Return whether two nodes are one machine: its other interfaces may come and go."""
+    interfaces = [[i for i in each.interfaces if i.name == name] for each in (facts, other)]
+    return facts.hostname == other.hostname and interfaces[0] == interfaces[1]
+
+
+def training_interface(node: Node, facts: Facts, route: str) -> str:
+    """Return the interface of a node's training traffic: as configured, else towards `route`."""
+    return node.interface or route_interface(facts, route)
+
+
+def _interface_from_env(facts: Facts, env: Mapping[str, str]) -> str:
+    """Return the interface that a variable of the user's makes ranks use, if any."""
+    names = {interface.name for interface in facts.interfaces}
+    for variable in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"):
+        chosen = env.get(variable, facts.preset_env.get(variable, "")).lstrip("=")
+        if chosen in names:
+            return chosen
+    return ""
+
+
+def _endpoint_on(facts: Facts, interface: str, route: str) -> Endpoint:
+    target = _parse(route)
+    usable = [
+        owned
+        for candidate, owned in _owned(facts.interfaces)
+        if candidate.name == interface
+        and not _unusable(owned.ip)
+        and (target is None or owned.version == target.version)
+    ]
+    if not usable:
+        return Endpoint(interface)
+    best = min(
+        usable,
+        key=lambda owned: (owned.ip != target, target is None or target not in owned.network),
+    )
+    return Endpoint(interface, str(best.ip), str(best.network))
+
+
+def route_interface(facts: Facts, address: str) -> str:
+    """Return the interface that `address` is reached through, "" when no route says so.
+
+    A host's route to its own address would say `lo`; there it is the interface that owns it.
+    Otherwise the longest matching prefix wins, then the lowest metric, as in the kernel.
+    """
+    target = _parse(address)
+    if target is None:
+        return ""
+    owner = interface_with(facts.interfaces, target)
+    if owner:
+        return owner
+    best: Tuple[int, int, str] = (-1, 0, "")
+    for route in facts.routes:
+        network = ip_network(route.dest, strict=False)
+        if network.version == target.version and target in network:
+            best = max(best, (network.prefixlen, -route.metric, route.interface))
+    return best[2]
+
+
+def interface_with(interfaces: Sequence[Interface], address: Address) -> str:
+    """Return the name of the interface that has exactly this address, or ""."""
+    return next((i.name for i, owned in _owned(interfaces) if owned.ip == address), "")
+
+
+def _owned(
+    interfaces: Sequence[Interface],
+) -> Iterator[Tuple[Interface, Union[IPv4Interface, IPv6Interface]]]:
+    for interface in interfaces:
+        for text in interface.addresses:
+            yield interface, ip_interface(text)
+
+
+def _unusable(address: Address) -> bool:
+    return address.is_loopback or address.is_link_local or address.is_unspecified
+
+
+def is_numeric(address: str) -> bool:
+    """Return whether it is an address and not a name."""
+    return _parse(address) is not None
+
+
+def _parse(text: str) -> Optional[Address]:
+    try:
+        return ip_address(text)
+    except ValueError:
+        return None

@@ -33,56 +33,34 @@ UNBUFFERED = "-u"
 
 @dataclass(frozen=True)
 class LaunchCommand:
-    """The command line and environment of a launcher process.
+    """The command line and environment of a launcher process."""
 
-    Attributes:
-        command: The command as a person would type it.
-        argv: The same, with our shim in it.
-        env: The variables that belong to `command`.
-        internal_env: The variables that only `argv` needs.
-        rank_prefix: What the shim puts before the arguments of a rank.
-        launcher: The program between the supervisor and the ranks, "" for none.
-    """
-
-    command: Tuple[str, ...]
-    argv: Tuple[str, ...]
-    rank_prefix: Tuple[str, ...]
-    launcher: str = ""
-    env: Dict[str, str] = field(default_factory=dict)
-    internal_env: Dict[str, str] = field(default_factory=dict)
+    command: Tuple[str, ...]  # as a person would type it
+    argv: Tuple[str, ...]  # the same, with our shim in it
+    rank_prefix: Tuple[str, ...]  # what the shim puts before the arguments of a rank
+    launcher: str = ""  # the program between the supervisor and the ranks, "" for none
+    env: Dict[str, str] = field(default_factory=dict)  # belongs to `command`
+    internal_env: Dict[str, str] = field(default_factory=dict)  # only `argv` needs it
 
 
 def launch_command(
-    spec: Spec,
-    attempt: int,
-    position: NodePosition,
-    *,
-    python: str,
-    script: str,
-    run_paths: RunPaths,
+    spec: Spec, position: NodePosition, *, python: str, script: str, run_paths: RunPaths
 ) -> LaunchCommand:
     """Return the launch command of a node.
 
-    Args:
-        spec: The run.
-        attempt: The run's n-th start, from 0.
-        position: The node's place in the rendezvous.
-        python: The task's interpreter on the host.
-        script: The path of the script, or "" for a module or a command.
-        run_paths: The paths of the run on that host.
+    `python` is the task's interpreter on the host, `script` the path of the script, "" for a
+    module or a command.
     """
     task = spec.task
     prefix = () if task.kind == "command" else (python,)
     if task.is_plain:
         program = _plain_program(task, script)
-        rendezvous_env = _rendezvous_env(spec, position)
-        return LaunchCommand(
-            (*prefix, *program), (run_paths.shim, *program), prefix, env=rendezvous_env
-        )
-    launcher = torchrun_command(python, flags(spec, attempt, position), task.entry)
+        command, argv = (*prefix, *program), (run_paths.shim, *program)
+        return LaunchCommand(command, argv, prefix, env=_rendezvous_env(spec, position))
+    launcher = (python, "-m", LAUNCHER_MODULES[task.entry], *flags(spec, position))
     timeout = spec.torchrun.shutdown_timeout or round(spec.grace_s) + TORCHRUN_EXTRA_GRACE_S
     internal_env = {
-        "PET_LOG_DIR": posixpath.join(run_paths.attempt_folder(attempt), "torchrun"),
+        "PET_LOG_DIR": posixpath.join(run_paths.attempt_folder(position.attempt), "torchrun"),
         "PET_SHUTDOWN_TIMEOUT": str(timeout),
     }
     if prefix:
@@ -99,12 +77,14 @@ def launch_command(
 def user_args_index(command: Sequence[str], order: Order) -> int:
     """Return where the task's own arguments begin in the command of `order`."""
     if order.launcher:
-        return torchrun_args_index(command)
+        options = len(("python", "-m", "torch.distributed.run"))
+        words = enumerate(command[options:], start=options + 1)
+        return next(index for index, word in words if not word.startswith("-"))
     program = len(order.rank_prefix)
     if not program:
         return 1
-    options = (UNBUFFERED, "-m") if command[program + 1] == "-m" else (UNBUFFERED,)
-    return program + len(options) + 1
+    options = len((UNBUFFERED, "-m") if command[program + 1] == "-m" else (UNBUFFERED,))
+    return program + options + 1
 
 
 def _plain_program(task: Task, script: str) -> Tuple[str, ...]:
@@ -130,18 +110,10 @@ def _rendezvous_env(spec: Spec, position: NodePosition) -> Dict[str, str]:
     }
 
 
-def torchrun_command(python: str, flags: Sequence[str], entry: str = "torchrun") -> Tuple[str, ...]:
-    """Return the command of torchrun itself; `python` is the task's interpreter."""
-    return (python, "-m", LAUNCHER_MODULES[entry], *flags)
-
-
 def torchrun_program(task: Task, script: str, shim: str = "") -> Tuple[str, ...]:
     """Return the words after torchrun's options.
 
-    Args:
-        task: The program and its arguments.
-        script: The path of the script, or "" for a module or a command.
-        shim: The shim that starts a command; Python programs have it in `PYTHON_EXEC`.
+    `shim` is the one that starts a command; Python programs have it in `PYTHON_EXEC`.
     """
     args = tuple(escape(arg) for arg in task.args)
     # Without the `--`, torchrun's argparse takes a script's `--n` for its own option.
@@ -153,13 +125,6 @@ def torchrun_program(task: Task, script: str, shim: str = "") -> Tuple[str, ...]
     if script:
         return ("--", escape(script), *args)
     return ("-m", "--", escape(task.target), *args)
-
-
-def torchrun_args_index(command: Sequence[str]) -> int:
-    """Return where the task's own arguments begin in a torchrun command of ours."""
-    options = len(("python", "-m", "torch.distributed.run"))
-    words = enumerate(command[options:], start=options + 1)
-    return next(index for index, word in words if not word.startswith("-"))
 
 
 def escape(arg: str) -> str:
@@ -189,11 +154,10 @@ def rank_environment(
     spec: Spec,
     node: Node,
     facts: Facts,
+    position: NodePosition,
     backend: str,
     interface: str,
-    nproc: int,
     gpus: Tuple[int, ...],
-    attempt: int = 0,
 ) -> Dict[str, str]:
     """Return our variables, overridden by the cluster's, the node's, and the task's.
 
@@ -201,12 +165,12 @@ def rank_environment(
     """
     env = {
         "DIST_BACKEND": backend,
-        "OMP_NUM_THREADS": str(max(1, int(facts.cores / nproc))),
+        "OMP_NUM_THREADS": str(max(1, int(facts.cores / position.nproc))),
         "RUNNER_RUN_ID": spec.run_id,
         "RUNNER_NODE": node.name,
     }
-    if attempt:
-        env["RUNNER_ATTEMPT"] = str(attempt)
+    if position.attempt:
+        env["RUNNER_ATTEMPT"] = str(position.attempt)
     if interface:
         env["GLOO_SOCKET_IFNAME"] = interface
         env["TP_SOCKET_IFNAME"] = interface

@@ -28,34 +28,20 @@ Read in torch/distributed/run.py of the wheels of 1.12.0, 1.13.0 and 2.0.0 to 2.
 
 @dataclass(frozen=True)
 class NodePosition:
-    """One node's place in the rendezvous of an attempt.
+    """One node's place in the rendezvous of an attempt."""
 
-    Attributes:
-        index: Its place among the nodes; the master has 0.
-        nproc: The number of ranks it starts.
-        addr: The master's address.
-        port: The port there.
-        local_addr: The address at which others reach its ranks.
-        etcd_endpoint: HOST:PORT of etcd, if the nodes meet there.
-    """
-
-    index: int
+    index: int  # among the nodes; the master has 0
     nproc: int
-    addr: str
-    port: int
-    local_addr: str = ""
-    etcd_endpoint: str = ""
+    addr: str  # the master's
+    port: int  # there
+    local_addr: str = ""  # at which others reach its ranks
+    etcd_endpoint: str = ""  # HOST:PORT, if the nodes meet there
+    attempt: int = 0  # the run's n-th start
 
 
-def flags(spec: Spec, attempt: int, position: NodePosition) -> Tuple[str, ...]:
+def flags(spec: Spec, position: NodePosition) -> Tuple[str, ...]:
     """Return torchrun's options for one node, in the order a person would type them."""
-    backend_flags = BACKENDS[spec.rendezvous.backend]
-    return (*backend_flags(spec, attempt, position), *_extra_flags(spec))
-
-
-def rdzv_id(spec: Spec, attempt: int) -> str:
-    """Return the name of the rendezvous, different in every attempt."""
-    return f"{spec.run_id}-{attempt}" if attempt else spec.run_id
+    return (*BACKENDS[spec.rendezvous.backend](spec, position), *_extra_flags(spec))
 
 
 def unsupported_options(spec: Spec, torch: str) -> List[Tuple[str, str, str]]:
@@ -76,21 +62,16 @@ def unsupported_options(spec: Spec, torch: str) -> List[Tuple[str, str, str]]:
     unsupported = []
     for name, since in ADDED_IN.items():
         if requested[name] and version < since:
-            since_text = f"{since[0]}.{since[1]}"
+            key, hint = f"torchrun.{name}", f"leave it out (torchrun.{name}=null)"
+            hint += ", or install a newer torch"
             if name == "local_addr":
                 key = f"rendezvous={spec.rendezvous.backend} (--local_addr)"
-                unsupported.append(
-                    (key, since_text, "install a newer torch there, or set rendezvous=static")
-                )
-            else:
-                key = f"torchrun.{name}"
-                unsupported.append(
-                    (key, since_text, f"leave it out ({key}=null), or install a newer torch")
-                )
+                hint = "install a newer torch there, or set rendezvous=static"
+            unsupported.append((key, f"{since[0]}.{since[1]}", hint))
     return unsupported
 
 
-def _static(spec: Spec, attempt: int, position: NodePosition) -> Tuple[str, ...]:
+def _static(spec: Spec, position: NodePosition) -> Tuple[str, ...]:
     """Give every node its rank and the address of the store.
 
     `--max_restarts` is always 0: torch has one store without a prefix per restart there, so
@@ -103,68 +84,68 @@ def _static(spec: Spec, attempt: int, position: NodePosition) -> Tuple[str, ...]
         f"--node_rank={position.index}",
         f"--master_addr={position.addr}",
         f"--master_port={position.port}",
-        f"--rdzv_id={rdzv_id(spec, attempt)}",
-        *_conf_flag(spec, {}),
+        _id_flag(spec, position),
+        *_conf_flag(spec),
         "--max_restarts=0",
     )
 
 
-def _standalone(spec: Spec, _: int, position: NodePosition) -> Tuple[str, ...]:
+def _standalone(spec: Spec, position: NodePosition) -> Tuple[str, ...]:
     """Let the torchrun of a single node choose a port and an id."""
     return (
         "--standalone",
         f"--nproc_per_node={position.nproc}",
         f"--local_addr={position.addr}",
-        *_conf_flag(spec, {}),
+        *_conf_flag(spec),
         f"--max_restarts={spec.torchrun.max_restarts}",
     )
 
 
-def _c10d(spec: Spec, attempt: int, position: NodePosition) -> Tuple[str, ...]:
+def _c10d(spec: Spec, position: NodePosition) -> Tuple[str, ...]:
     """Put the store on the master; torch would guess from host names who opens it."""
-    return _dynamic(
-        *(spec, attempt, position, f"{bracket_ipv6(position.addr)}:{position.port}"),
-        {"is_host": "1" if position.index == 0 else "0"},
-    )
+    endpoint = f"{bracket_ipv6(position.addr)}:{position.port}"
+    return _dynamic(spec, position, endpoint, is_host="1" if position.index == 0 else "0")
 
 
-def _etcd(spec: Spec, attempt: int, position: NodePosition) -> Tuple[str, ...]:
+def _etcd(spec: Spec, position: NodePosition) -> Tuple[str, ...]:
     """Use etcd, on one of the nodes or elsewhere."""
-    return _dynamic(spec, attempt, position, position.etcd_endpoint, {})
+    return _dynamic(spec, position, position.etcd_endpoint)
 
 
 def _dynamic(
-    spec: Spec, attempt: int, position: NodePosition, endpoint: str, conf: Dict[str, str]
+    spec: Spec, position: NodePosition, endpoint: str, **rdzv_conf: str
 ) -> Tuple[str, ...]:
-    min_nodes, max_nodes = spec.min_nodes, spec.max_nodes or len(spec.nodes)
+    max_nodes = spec.max_nodes or len(spec.nodes)
+    range_start = "" if spec.min_nodes in (None, max_nodes) else f"{spec.min_nodes}:"
     return (
-        f"--nnodes={max_nodes}"
-        if min_nodes in (None, max_nodes)
-        else f"--nnodes={min_nodes}:{max_nodes}",
+        f"--nnodes={range_start}{max_nodes}",
         f"--nproc_per_node={position.nproc}",
         f"--rdzv_backend={spec.rendezvous.backend}",
         f"--rdzv_endpoint={endpoint}",
-        f"--rdzv_id={rdzv_id(spec, attempt)}",
-        *_conf_flag(spec, conf),
+        _id_flag(spec, position),
+        *_conf_flag(spec, **rdzv_conf),
         *([f"--local_addr={position.local_addr}"] if position.local_addr else []),
         f"--max_restarts={spec.torchrun.max_restarts}",
     )
 
 
-def _conf_flag(spec: Spec, overrides: Dict[str, str]) -> Tuple[str, ...]:
+def _id_flag(spec: Spec, position: NodePosition) -> str:
+    """Name the rendezvous, differently in every attempt."""
+    suffix = f"-{position.attempt}" if position.attempt else ""
+    return f"--rdzv_id={spec.run_id}{suffix}"
+
+
+def _conf_flag(spec: Spec, **overrides: str) -> Tuple[str, ...]:
     settings = {**spec.torchrun.rdzv_conf, **overrides}
-    if not settings:
-        return ()
-    return ("--rdzv_conf=" + ",".join(f"{name}={value}" for name, value in settings.items()),)
+    words = ",".join(f"{name}={value}" for name, value in settings.items())
+    return (f"--rdzv_conf={words}",) if words else ()
 
 
 def _extra_flags(spec: Spec) -> Tuple[str, ...]:
     """Return torchrun's other options, as far as they are set."""
-    options = spec.torchrun
+    options, interval = spec.torchrun, spec.torchrun.monitor_interval
     chosen = {
-        "monitor_interval": ""
-        if options.monitor_interval is None
-        else f"{options.monitor_interval:g}",
+        "monitor_interval": "" if interval is None else f"{interval:g}",
         "role": options.role,
         "start_method": options.start_method,
         "signals_to_handle": ",".join(options.signals_to_handle),
@@ -173,7 +154,7 @@ def _extra_flags(spec: Spec) -> Tuple[str, ...]:
     return tuple(f"--{name}={value}" for name, value in chosen.items() if value)
 
 
-BACKENDS: Dict[str, Callable[[Spec, int, NodePosition], Tuple[str, ...]]] = {
+BACKENDS: Dict[str, Callable[[Spec, NodePosition], Tuple[str, ...]]] = {
     "static": _static,
     "standalone": _standalone,
     "c10d": _c10d,

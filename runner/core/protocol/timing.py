@@ -5,45 +5,39 @@ from __future__ import annotations
 import os
 
 SPEEDUP_VARIABLE = "RUNNER_TEST_SPEEDUP"
-"""For tests: divides the times that go through `scaled`. The controller hands it to every agent."""
+"""For tests: divides the times below, none that a user may set; every agent gets it, too."""
 
 SPEEDUP = float(os.environ.get(SPEEDUP_VARIABLE) or 1)
 
-
-def scaled(seconds: float) -> float:
-    """Return an internal time as it applies here; never used for times that a user may set."""
-    return seconds / SPEEDUP
-
-
-PING_S = scaled(2.0)
+PING_S = 2.0 / SPEEDUP
 """The longest time between two pings of a controller; a short `lost_s` makes it shorter."""
 
-CONTROLLER_TIMEOUT_S = scaled(60.0)
+CONTROLLER_TIMEOUT_S = 60.0 / SPEEDUP
 """An agent that receives nothing for this long has lost its controller, whatever TCP says."""
 
-HEARTBEAT_S = scaled(2.0)
+HEARTBEAT_S = 2.0 / SPEEDUP
 """The longest time between two heartbeats of supervisors; a short `lost_s` makes it shorter."""
 
-HUB_TIMEOUT_S = scaled(10.0)
+HUB_TIMEOUT_S = 10.0 / SPEEDUP
 """A supervisor reports that it cannot reach the hub after this long; it keeps trying."""
 
-HUB_REPORT_TIMEOUT_S = HUB_TIMEOUT_S + scaled(5.0)
+HUB_REPORT_TIMEOUT_S = HUB_TIMEOUT_S + 5.0 / SPEEDUP
 """The controller waits this long for every supervisor to report whether it reached the hub."""
 
-JOIN_TIMEOUT_S = scaled(60.0)
+JOIN_TIMEOUT_S = 60.0 / SPEEDUP
 """Hosts that relaunch a run without a controller have this long to meet in the new attempt."""
 
-KILL_TIMEOUT_S = scaled(10.0)
+KILL_TIMEOUT_S = 10.0 / SPEEDUP
 """Processes that survive SIGKILL for this long (a wedged driver) are reported."""
 
-UNRESPONSIVE_S = KILL_TIMEOUT_S + scaled(3.0)
+UNRESPONSIVE_S = KILL_TIMEOUT_S + 3.0 / SPEEDUP
 """An agent takes a supervisor for hung when its stop takes this long beyond the grace period."""
 
-STOP_TIMEOUT_S = UNRESPONSIVE_S + scaled(3.0)
+STOP_TIMEOUT_S = UNRESPONSIVE_S + 3.0 / SPEEDUP
 """The controller waits this long, beyond the grace period, for a host to prove its stop."""
 
-COMMAND_KILL_TIMEOUT_S = KILL_TIMEOUT_S + scaled(2.0)
+COMMAND_KILL_TIMEOUT_S = KILL_TIMEOUT_S + 2.0 / SPEEDUP
 """The controller waits this long for hosts to end a command after Ctrl-C."""
 
-DECISION_TIMEOUT_S = scaled(90.0)
+DECISION_TIMEOUT_S = 90.0 / SPEEDUP
 """The controller waits this long for the hosts to decide on a relaunch among themselves."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Collection, Dict, NamedTuple, Optional, Tuple
 
 from runner.core.model.order import Order
@@ -16,32 +16,20 @@ from runner.core.protocol.events import StopCause
 
 @dataclass(frozen=True)
 class Voter:
-    """A node that takes part in the election of an attempt.
-
-    Attributes:
-        node: Its name.
-        addr: Its address on the training network, numeric.
-        port: The TCP port of its election; 0 if it is the only voter.
-    """
+    """A node that takes part in the election of an attempt."""
 
     node: str
-    addr: str = ""
-    port: int = 0
+    addr: str = ""  # on the training network, numeric
+    port: int = 0  # of its election; 0 if it is the only voter
 
 
 @dataclass(frozen=True)
 class AttemptOrders:
-    """The plan of an attempt, with the supervisors that may relaunch the run after it.
+    """The plan of an attempt, with the supervisors that may relaunch the run after it."""
 
-    Attributes:
-        plan: The plan, with the voters in its orders.
-        standby: The orders of the spares.
-        voters: See `RelaunchContext`; () where the hosts cannot decide without a controller.
-    """
-
-    plan: Plan
-    standby: Dict[str, Order]
-    voters: Tuple[Voter, ...]
+    plan: Plan  # with the voters in its orders
+    standby: Dict[str, Order] = field(default_factory=dict)  # the orders of the spares
+    voters: Tuple[Voter, ...] = ()  # () where the hosts cannot decide without a controller
 
     @property
     def orders(self) -> Dict[str, Order]:
@@ -52,44 +40,30 @@ class AttemptOrders:
 
 @dataclass(frozen=True)
 class RelaunchContext:
-    """What every host must know to relaunch a run without a controller.
+    """What every host must know to relaunch a run without a controller."""
 
-    Attributes:
-        spec: The spec of this attempt, without its secrets.
-        secrets: The names of the secrets.
-        code: The code that the run uses.
-        info: What is on record of the whole run.
-        config_yaml: The run's configuration, as YAML.
-        voters: The nodes that decide, in the order in which they lead: by rank, then the spares.
-    """
-
-    spec: Spec
-    secrets: Tuple[str, ...]
+    spec: Spec  # of this attempt, without its secrets
+    secrets: Tuple[str, ...]  # their names
     code: CodeRef
     info: RunInfo
     config_yaml: str
-    voters: Tuple[Voter, ...]
+    voters: Tuple[Voter, ...]  # in the order in which they lead: by rank, then the spares
+
+    def has_quorum(self, present: Collection[str]) -> bool:
+        """Return whether more than half of the voters are present: no two leaders can have that."""
+        return 2 * len({voter.node for voter in self.voters} & {*present}) > len(self.voters)
 
 
 class AttemptEnd(NamedTuple):
-    """How an attempt ended on one host.
+    """How an attempt ended on one host."""
 
-    Attributes:
-        reason: Why it was stopped, "" if it was not.
-        cause: Who or what wanted that.
-        failed_at: When something of it failed here that no other host is to blame for, monotonic;
-            None if nothing did.
-        lost_nodes: The nodes it lost.
-        joined_hub: Whether this host was in touch with the hub.
-        detach_agreed: Whether the hosts agree that the run goes on without a controller.
-    """
-
-    reason: str
+    reason: str  # why it was stopped, "" if it was not
     cause: StopCause
     failed_at: Optional[float]
+    """When something of it failed here that no other host is to blame for, monotonic; or None."""
     lost_nodes: Collection[str]
-    joined_hub: bool
-    detach_agreed: bool
+    joined_hub: bool  # whether this host was in touch with the hub
+    detach_agreed: bool  # whether the hosts agree that the run goes on without a controller
 
     @property
     def is_stall(self) -> bool:
@@ -137,8 +111,3 @@ def run_info(
         standby_nodes=hub.spares if hub else (),
         relaunches_left=relaunches_left,
     )
-
-
-def has_quorum(voters: Collection[Voter], present: Collection[str]) -> bool:
-    """Return whether more than half of the voters are present: no two leaders can have that."""
-    return 2 * len({voter.node for voter in voters} & set(present)) > len(voters)

@@ -20,29 +20,20 @@ from runner.core.protocol.events import (
     TimedEvent,
 )
 from runner.core.protocol.states import State
-from runner.core.relaunch.policy import allows_relaunch
 
 
 class Losses(NamedTuple):
-    """What an attempt cost.
-
-    Attributes:
-        excluded: Why each node takes no part any more: it could not start, or did not prove that
-            nothing of the attempt is left there.
-        suspected: Nodes that were lost but proved it, and the one that failed first.
-    """
+    """What an attempt cost."""
 
     excluded: Dict[str, str]
+    """Why a node takes no part any more: it could not start, or did not prove that nothing of the
+    attempt is left there."""
     suspected: FrozenSet[str] = frozenset()
+    """Nodes that were lost but proved it, and the one that failed first."""
 
 
 def classify_losses(plan: Plan, timed_events: Iterable[TimedEvent]) -> Losses:
-    """Return the nodes that take no part in the next attempt, or only if there is no other.
-
-    Args:
-        plan: The plan of the attempt that failed.
-        timed_events: The events of that attempt.
-    """
+    """Return the nodes that take no part in the next attempt, or only if there is no other."""
     history = sorted(timed_events, key=lambda timed: timed.at)
     lost = lost_nodes(plan, history)
     excluded: Dict[str, str] = {}
@@ -97,7 +88,7 @@ def may_relaunch(spec: Spec, verdict: Verdict) -> bool:
         return False
     if any(result.survivors for result in verdict.nodes.values()):
         return False
-    return allows_relaunch(spec, first_failure.reason)
+    return spec.relaunch_on_stall or not first_failure.reason.startswith(STALL_REASON)
 
 
 def failure_reason(verdict: Verdict) -> str:

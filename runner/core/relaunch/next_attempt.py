@@ -1,20 +1,54 @@
-"""Next attempt of a run, planned by a host from the handover and the facts of its nodes."""
+"""Next attempt of a run: its nodes, its plan, and the supervisors that may relaunch it in turn."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Collection, Dict, List, Mapping
+from typing import Collection, List, Mapping, Optional, Tuple
 
 from runner.core.errors import NotReady, Problem
 from runner.core.model.facts import Facts
+from runner.core.model.order import Hub, Order
 from runner.core.model.plan import Plan
 from runner.core.model.run_info import PastAttempt
-from runner.core.model.spec import Secret, Spec
+from runner.core.model.spec import Node, Secret, Spec
 from runner.core.planning.build_plan import build_plan
+from runner.core.planning.endpoints import is_numeric, peer_endpoints
 from runner.core.planning.readiness import problems_of
-from runner.core.relaunch.handover import NextAttempt, RelaunchContext, relaunch_context, run_info
-from runner.core.relaunch.policy import next_spec
-from runner.core.relaunch.voters import assign_voters
+from runner.core.protocol.paths import RunPaths
+from runner.core.relaunch.handover import (
+    AttemptOrders,
+    NextAttempt,
+    RelaunchContext,
+    Voter,
+    relaunch_context,
+    run_info,
+)
+
+
+def next_spec(
+    spec: Spec, excluded: Collection[str], suspected: Collection[str] = ()
+) -> Optional[Spec]:
+    """Return the spec of the next attempt: as many nodes as before, in the order of the YAML.
+
+    Nodes that are `excluded` (lost, or not usable) take no part. Those that are `suspected` (their
+    ranks failed) take part if no spare replaces them, or if they run the etcd of the run. None if
+    too few nodes are left, or the one that runs the etcd is not.
+    """
+    serve = spec.rendezvous.serve
+    if serve and serve in excluded:
+        return None
+    available = [node for node in (*spec.nodes, *spec.spares) if node.name not in excluded]
+    last_choice = {*suspected} - {serve}
+    # The sort is stable: spares come before suspects.
+    ranked = sorted(available, key=lambda node: node.name in last_choice)
+    chosen = {node.name for node in ranked[: len(spec.nodes)]}
+    if len(chosen) < (spec.min_nodes or len(spec.nodes)):
+        return None
+    return replace(
+        spec,
+        nodes=tuple(node for node in available if node.name in chosen),
+        spares=tuple(node for node in available if node.name not in chosen),
+    )
 
 
 def plan_next_attempt(
@@ -24,7 +58,7 @@ def plan_next_attempt(
     facts: Mapping[str, Facts],
     suspected: Collection[str] = (),
 ) -> NextAttempt:
-    """Plan the next attempt of a run on the nodes that are left.
+    """Plan, on a host, the next attempt of a run on the nodes that are left.
 
     Args:
         context: The attempt that failed.
@@ -47,11 +81,12 @@ def plan_next_attempt(
             left, needed = len(all_names - excluded), len(last_spec.nodes)
             message = f"{left} of {len(all_names)} nodes are left for {needed}"
             raise NotReady([Problem("", message), *all_problems])
-        node_problems = _problems_by_node(spec, facts)
-        if not node_problems:
+        found = {node.name: problems_of(spec, node, facts[node.name]) for node in spec.nodes}
+        unready = {name for name, problems in found.items() if problems}
+        if not unready:
             break
-        all_problems += [problem for problems in node_problems.values() for problem in problems]
-        excluded |= node_problems.keys()
+        all_problems += [problem for problems in found.values() for problem in problems]
+        excluded |= unready
     plan = _without_controller(
         build_plan(spec, facts, code=context.code, attempt=past_attempt.attempt + 1)
     )
@@ -75,6 +110,67 @@ def _without_controller(plan: Plan) -> Plan:
     return replace(plan, nodes=tuple(node_plans))
 
 
-def _problems_by_node(spec: Spec, facts: Mapping[str, Facts]) -> Dict[str, List[Problem]]:
-    node_problems = {node.name: problems_of(spec, node, facts[node.name]) for node in spec.nodes}
-    return {name: problems for name, problems in node_problems.items() if problems}
+def assign_voters(
+    spec: Spec, plan: Plan, facts: Mapping[str, Facts], relaunches_left: int
+) -> AttemptOrders:
+    """Have the supervisors of a planned attempt vote on a relaunch, as long as any is left.
+
+    `facts` are those of every node, and of the spares that can stand by.
+    """
+    if not relaunches_left:
+        return AttemptOrders(plan)
+    spares = [node for node in spec.spares if node.name in facts]
+    voters = _reachable_voters(spec, [*spec.nodes, *spares], facts)
+    spares = spares if voters else []
+    hub = plan.nodes[0].order.hub
+    if hub is None and spares:
+        port = facts[spec.master.name].hub_port
+        hub = Hub(spec.master.name, voters[0].addr, port, 0, spec.lost_s) if port else None
+    if hub is None and len(voters) > 1:  # they could not tell each other to stop
+        voters, spares = (), []
+    if hub is not None:
+        hub = replace(hub, spares=tuple(node.name for node in spares))
+    order_changes = {"hub": hub, "relaunches_left": relaunches_left, "voter_count": len(voters)}
+    node_plans = tuple(
+        replace(node_plan, order=replace(node_plan.order, **order_changes))  # type: ignore[arg-type]
+        for node_plan in plan.nodes
+    )
+    template = node_plans[0].order
+    standby = {node.name: _standby_order(template, node, facts[node.name]) for node in spares}
+    return AttemptOrders(replace(plan, nodes=node_plans), standby, voters)
+
+
+def _reachable_voters(
+    spec: Spec, nodes: List[Node], facts: Mapping[str, Facts]
+) -> Tuple[Voter, ...]:
+    """Return all nodes, or none: if one has no port or address, no majority is certain."""
+    if len(nodes) == 1:
+        return (Voter(nodes[0].name),)
+    endpoints = peer_endpoints(spec, nodes, facts)
+    voters = []
+    for node in nodes:
+        numeric_addr = node.addr if node.addr and is_numeric(node.addr) else ""
+        addr = numeric_addr or (endpoints[node.name].address if node.name in endpoints else "")
+        port = facts[node.name].vote_port
+        if not addr or not port:
+            return ()
+        voters.append(Voter(node.name, addr, port))
+    return tuple(voters)
+
+
+def _standby_order(template: Order, node: Node, facts: Facts) -> Order:
+    run_paths = RunPaths(facts.workdir, template.run_id, node.name)
+    return replace(
+        template,
+        node=node.name,
+        workdir=facts.workdir,
+        argv=(),
+        env={},
+        cwd=run_paths.work,
+        ranks=(),
+        shim=run_paths.shim,
+        reserve_port=0,
+        stall_s=0.0,
+        stop_on_stall=False,
+        metrics=(),
+    )

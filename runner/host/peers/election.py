@@ -22,7 +22,7 @@ from runner.core.model.facts import Facts, FactsRequest
 from runner.core.model.order import Order
 from runner.core.model.run_info import PastAttempt
 from runner.core.protocol.timing import HEARTBEAT_S, KILL_TIMEOUT_S
-from runner.core.relaunch.handover import AttemptEnd, NextAttempt, RelaunchContext, has_quorum
+from runner.core.relaunch.handover import AttemptEnd, NextAttempt, RelaunchContext
 from runner.host.peers.connection import Identity, PeerConnection
 from runner.host.peers.election_links import MAX_PLAN_BYTES, Followers, LeaderSearch
 from runner.host.peers.facts_child import TIMEOUT_MARGIN_S, FactsChild
@@ -238,10 +238,10 @@ class LeaderElection:
             self.facts_child.start()
 
     def _missing_quorum(self, supporters: Collection[str]) -> str:
-        voters = self._context.handover.voters
-        if has_quorum(voters, supporters):
+        handover = self._context.handover
+        if handover.has_quorum(supporters):
             return ""
-        in_touch = f"{len(supporters)} of {len(voters)} supervisors are in touch"
+        in_touch = f"{len(supporters)} of {len(handover.voters)} supervisors are in touch"
         return f"only {in_touch}: it takes more than half of them"
 
     @property

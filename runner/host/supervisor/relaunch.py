@@ -10,7 +10,6 @@ from typing import Callable, Optional
 from runner.core.codec import encode
 from runner.core.protocol.events import NotRelaunched, Relaunching, RelaunchPending, StopCause
 from runner.core.relaunch.handover import AttemptEnd
-from runner.core.relaunch.policy import allows_relaunch
 from runner.host.peers.election import LeaderElection
 from runner.host.storage.journal import EventLog
 from runner.host.storage.run_folder import create_run_folder
@@ -24,7 +23,7 @@ def is_eligible(args: SupervisorArgs, end: AttemptEnd) -> bool:
         return False
     if hub is not None and hub.node != args.order.node and not end.joined_hub:
         return False
-    return allows_relaunch(context.handover.spec, end.reason)
+    return context.handover.spec.relaunch_on_stall or not end.is_stall
 
 
 def hold_election(

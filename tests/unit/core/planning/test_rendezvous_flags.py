@@ -67,12 +67,12 @@ def by(backend: str, endpoint: str = "") -> Spec:
 )
 def test_every_node_is_told_how_to_meet(spec: Spec, place: NodePosition, expected: str) -> None:
     """In the order a person would type it."""
-    assert flags(spec, 0, place) == tuple(expected.split())
+    assert flags(spec, place) == tuple(expected.split())
 
 
 def test_two_attempts_never_meet() -> None:
     """What is late of the first does not find the second."""
-    first, second = (flags(by("c10d"), attempt, HERE) for attempt in (0, 1))
+    first, second = (flags(by("c10d"), replace(HERE, attempt=attempt)) for attempt in (0, 1))
 
     assert "--rdzv_id=0102-0304-x-abcd" in first
     assert "--rdzv_id=0102-0304-x-abcd-1" in second
@@ -88,7 +88,7 @@ def test_torchruns_own_options_go_by_its_names() -> None:
         numa_binding="socket",
         start_method="fork",
     )
-    told = flags(replace(by("c10d"), torchrun=knobs), 0, HERE)
+    told = flags(replace(by("c10d"), torchrun=knobs), HERE)
 
     assert "--rdzv_conf=join_timeout=60,is_host=0" in told
     assert told[-5:] == (

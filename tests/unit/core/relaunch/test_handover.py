@@ -19,12 +19,10 @@ from runner.core.relaunch.handover import (
     NextAttempt,
     RelaunchContext,
     Voter,
-    has_quorum,
     relaunch_context,
     run_info,
 )
-from runner.core.relaunch.next_attempt import plan_next_attempt
-from runner.core.relaunch.voters import assign_voters
+from runner.core.relaunch.next_attempt import assign_voters, plan_next_attempt
 from tests.golden.builders import facts, spec
 
 HUB = 29513
@@ -92,7 +90,7 @@ def test_nothing_of_it_where_no_relaunch_is_left() -> None:
     """The plan is as it was."""
     wanted, known = asked("ab", "c"), told("abc")
     plan = build_plan(wanted, known)
-    assert assign_voters(wanted, plan, known, 0) == AttemptOrders(plan, {}, ())
+    assert assign_voters(wanted, plan, known, 0) == AttemptOrders(plan)
 
 
 def begun(wanted: Spec, known: dict[str, Facts]) -> RelaunchContext:
@@ -157,4 +155,5 @@ def test_secrets_have_no_values_there() -> None:
 )
 def test_more_than_half(voters: str, present: str, *, enough: bool) -> None:
     """Half of them is not enough: the other half may think the same."""
-    assert has_quorum([Voter(name) for name in voters], present) is enough
+    context = replace(begun(asked("ab"), told("ab")), voters=tuple(map(Voter, voters)))
+    assert context.has_quorum(present) is enough

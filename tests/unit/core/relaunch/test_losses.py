@@ -34,7 +34,7 @@ from runner.core.relaunch.losses import (
     may_relaunch,
     past_attempt,
 )
-from runner.core.relaunch.policy import next_spec
+from runner.core.relaunch.next_attempt import next_spec
 from tests.golden.builders import plan
 
 FAILED, STOPPED = Ended(State.FAILED), Ended(State.STOPPED)

@@ -6,10 +6,10 @@ from ipaddress import ip_address
 
 import pytest
 
-from runner.core.errors import Problem
+from runner.core.errors import NotReady, Problem
 from runner.core.model.facts import Endpoint, Facts, Interface, Route
 from runner.core.model.spec import Node
-from runner.core.planning.addresses import (
+from runner.core.planning.endpoints import (
     interface_with,
     peer_endpoints,
     route_interface,
@@ -23,11 +23,16 @@ A, B = Node("a", "alias-a"), Node("b", "alias-b")
 
 def meet(*nodes: tuple[Node, Facts]) -> tuple[str, str]:
     """Return the address and why it was chosen; there is one."""
-    address, why, problem = training_address(
-        [node for node, _ in nodes], {node.name: told for node, told in nodes}
-    )
-    assert problem is None
-    return address, why
+    known = {node.name: told for node, told in nodes}
+    return training_address(spec(*(node for node, _ in nodes)), [n for n, _ in nodes], known)[:2]
+
+
+def problem_of(master: Facts, peer: Facts) -> Problem:
+    """Return why A and B cannot meet."""
+    with pytest.raises(NotReady) as caught:
+        training_address(spec(A, B), [A, B], {"a": master, "b": peer})
+    (problem,) = caught.value.problems
+    return problem
 
 
 def test_single_node_meets_itself() -> None:
@@ -99,11 +104,7 @@ def test_these_are_no_shared_subnets(useless: Interface) -> None:
     master = facts("a", ssh_address="", interfaces=(LO, useless, interface("eth0 10.1.0.1/24")))
     peer = facts("b", DOCKER, "eth9 10.9.0.2/24 fe80::2/64", "eth0 10.2.0.1/24")
 
-    address, _, problem = training_address([A, B], {"a": master, "b": peer})
-
-    assert address == ""
-    assert problem is not None
-    assert "10.1.0.1 (eth0)" in problem.hint
+    assert "10.1.0.1 (eth0)" in problem_of(master, peer).hint
 
 
 def test_peer_with_its_interface_down_does_not_share() -> None:
@@ -111,7 +112,7 @@ def test_peer_with_its_interface_down_does_not_share() -> None:
     master = facts("a", "eth0 10.0.0.1/24", ssh_address="")
     peer = facts("b", interfaces=(LO, interface("eth0 10.0.0.2/24", up=False)))
 
-    assert training_address([A, B], {"a": master, "b": peer})[2] is not None
+    assert problem_of(master, peer).subject == "cluster.nodes.a.addr"
 
 
 def test_ipv6_subnet_is_as_good() -> None:
@@ -128,9 +129,7 @@ def test_error_names_the_key_and_the_choices() -> None:
     """Without a shared subnet the user is told which key to set, and to what."""
     master = facts("a", "eth0 10.1.0.1/24 fe80::1/64", "ib0 10.9.0.1/24", ssh_address="")
 
-    _, _, problem = training_address([A, B], {"a": master, "b": facts("b", "eth0 10.2.0.1/24")})
-
-    assert problem == Problem(
+    assert problem_of(master, facts("b", "eth0 10.2.0.1/24")) == Problem(
         "cluster.nodes.a.addr",
         "no address of a, the master, is on a subnet that every node shares",
         "set it to the address at which the other nodes reach it, "
@@ -140,9 +139,7 @@ def test_error_names_the_key_and_the_choices() -> None:
 
 def test_error_of_a_master_without_addresses_is_as_plain() -> None:
     """There may be nothing to choose from."""
-    _, _, problem = training_address([A, B], {"a": facts("a"), "b": facts("b")})
-
-    assert problem is not None
+    problem = problem_of(facts("a"), facts("b"))
     assert problem.hint == "set it to the address at which the other nodes reach it"
 
 
