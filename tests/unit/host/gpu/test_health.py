@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from runner.core.model.hardware import Driver
-from runner.core.outcome import xids
+from runner.core.outcome.known_failures import XIDS
 from runner.host.gpu import health
 
 LOG = Path(__file__).parents[3] / "fixtures" / "kmsg" / "xids.txt"
@@ -92,6 +92,6 @@ def test_a_flood_is_cut(tmp_path: Path) -> None:
 def test_the_well_known_ones_have_a_meaning_and_a_cure() -> None:
     """A program's fault needs none."""
     wanted = {13, 31, 43, 45, 48, 61, 62, 63, 64, 74, 79, 92, 94, 95, 119, 120}
-    assert wanted == set(xids.XIDS)
-    assert all(known.meaning for known in xids.XIDS.values())
-    assert all(bool(known.remedy) != known.caused_by_program for known in xids.XIDS.values())
+    assert wanted == set(XIDS)
+    assert all(known.meaning for known in XIDS.values())
+    assert all(bool(known.remedy) != known.caused_by_program for known in XIDS.values())
