@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
 from runner.core.model.release import File, Folder, Manifest, Symlink, release_hash
 from runner.core.protocol.paths import CODE_FOLDER, release_folder
+from runner.host.agent import push
+from runner.host.agent.server import AgentContext
 from runner.host.storage.release_writer import ReleaseWriter
 
 T = TypeVar("T")
@@ -99,3 +101,8 @@ def write_into(path: Path, data: bytes) -> None:
 def left_in(workdir: Path) -> list[str]:
     """What lies in the store of releases, unfinished ones too."""
     return sorted(path.name for path in (workdir / "releases").iterdir())
+
+
+def push_handler(workdir: Path, reply: Callable[..., None]) -> push.Handler:
+    """The host's end of a push into a store."""
+    return push.Handler(AgentContext(reply, lambda: True, repr, followed_workdir=str(workdir)))

@@ -1,24 +1,47 @@
-"""Clean request: remove ended runs and unused releases."""
+"""Clean requests: remove what ended runs left on the disk, or kill what a run left running."""
 
 from __future__ import annotations
 
+import contextlib
+import os
+
 from runner.core.protocol.frames import Frame
-from runner.host.agent.handler import HandlerTable, RequestHandler
+from runner.host.agent.server import RequestHandler
 from runner.host.process.job_queue import Steps
+from runner.host.process.kill import kill_until_gone, reap_all
+from runner.host.storage import run_owner
 from runner.host.storage.garbage import collect_garbage
+from runner.host.supervisor.recovery import find_leftovers, recover_unfinished
 
 
 class Handler(RequestHandler):
-    """Collects garbage in steps."""
+    """Removes runs and releases, and proves that nothing of a run is left on this host."""
 
-    def handlers(self) -> HandlerTable:
-        """Return the function for each kind of request."""
-        return {"clean": lambda frame: self.context.jobs.add(frame, self._clean(frame))}
-
-    def _clean(self, frame: Frame) -> Steps:
+    def on_clean(self, frame: Frame) -> Steps:
+        """Remove ended runs and unused releases."""
         request = frame.data
         older_than_s, dry_run = float(request["older_than_s"]), bool(request["dry_run"])
         removed = yield from collect_garbage(
             self.context.workdir, request["node"], older_than_s, dry_run=dry_run
         )
-        self.context.reply("cleaned", {"id": request["id"], **removed})
+        self.context.answer(frame, "cleaned", **removed)
+
+    def on_kill_leftovers(self, frame: Frame) -> None:
+        """Kill what a run left after its supervisor died, name survivors, complete its record.
+
+        The request ends the run: no other attempt of it begins here.
+        """
+        folder = self.context.run_folder(frame)
+        run_owner.require_local(folder)
+        with contextlib.suppress(OSError), open(folder.stop_marker, "w", encoding="ascii"):
+            pass  # a full disk has no room for another attempt either
+        scan, cgroup = find_leftovers(folder, frame.data["run_id"], frame.data["node"])
+        killed, survivors = kill_until_gone(scan, reap_all, cgroup=cgroup)
+        lock_fd = None if survivors else run_owner.take_over(folder)
+        if lock_fd is not None:  # it is not alive after all
+            try:
+                recover_unfinished(folder)
+                run_owner.RunLock(folder).remove_files()
+            finally:
+                os.close(lock_fd)
+        self.context.answer(frame, "leftovers", killed=len(killed), survivors=list(survivors))

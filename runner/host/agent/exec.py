@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Optional, Tuple
 
 from runner.core.protocol.frames import Frame
-from runner.host.agent.handler import AgentContext, HandlerTable, RequestHandler
+from runner.host.agent.server import AgentContext, RequestHandler
 from runner.host.process.command import CommandRun
 
 
@@ -16,12 +16,16 @@ class Handler(RequestHandler):
         super().__init__(context)
         self._command: Optional[CommandRun] = None
 
-    def handlers(self) -> HandlerTable:
-        """Return the function for each kind of request."""
-        return {
-            "exec": self._exec,
-            "kill": lambda _: self._command.kill() if self._command else None,
-        }
+    def on_exec(self, frame: Frame) -> None:
+        """Start the command."""
+        argv, limit_s = list(frame.data["argv"]), float(frame.data["limit_s"])
+        environ = self.context.require_facts().environ
+        self._command = CommandRun(frame.data["id"], argv, environ, limit_s, self.context.reply)
+
+    def on_kill(self, _: Frame) -> None:
+        """End the command early."""
+        if self._command is not None:
+            self._command.kill()
 
     @property
     def pipes(self) -> Tuple[int, ...]:
@@ -37,8 +41,3 @@ class Handler(RequestHandler):
         """End the command."""
         if self._command is not None:
             self._command.kill_and_wait()
-
-    def _exec(self, frame: Frame) -> None:
-        argv, limit_s = list(frame.data["argv"]), float(frame.data["limit_s"])
-        environ = self.context.require_facts().environ
-        self._command = CommandRun(frame.data["id"], argv, environ, limit_s, self.context.reply)

@@ -6,7 +6,6 @@ import contextlib
 import os
 import select
 import signal
-import time
 from dataclasses import replace
 from typing import Iterator
 
@@ -14,7 +13,7 @@ from runner.core.codec import decode, encode
 from runner.core.model.facts import MANAGED_ENV, FactsRequest
 from runner.core.protocol.frames import Frame
 from runner.core.protocol.paths import RunPaths
-from runner.host.agent.handler import AgentContext, HandlerTable, RequestHandler
+from runner.host.agent.server import AgentContext, RequestHandler, clocks
 from runner.host.facts.collect import collect
 
 HANGUP_POLL_S = 0.25
@@ -37,31 +36,25 @@ class Handler(RequestHandler):
             if not self._preload_in:
                 self.context.get_handler("start")
 
-    def handlers(self) -> HandlerTable:
-        """Return the function for each kind of request."""
-        return {"facts": self._report}
-
-    def _report(self, frame: Frame) -> None:
-        request = decode(FactsRequest, frame.data["request"])
-        if self.context.facts is not None:  # of an attempt that did not start
-            self.context.facts.reserved.close()
-        with _exit_on_disconnect(self.context.in_fd):
-            result = self.context.facts = collect(request)
+    def on_facts(self, frame: Frame) -> None:
+        """Collect the facts, and look for what a start would find here."""
+        context, request = self.context, decode(FactsRequest, frame.data["request"])
+        if context.facts is not None:  # of an attempt that did not start
+            context.facts.reserved.close()
+        with _exit_on_disconnect(context.in_fd):
+            result = context.facts = collect(request)
+        context.facts_request = request
         self._preload_in = 0 if request.skip_launch_facts else 2
-        self.context.facts_request = request
         folder = RunPaths(result.facts.workdir, request.run_id, request.node)
-        has_release = result.facts.has_release and bool(
-            self.context.get_handler("manifest").pin(request.release)
-        )
+        is_stored = result.facts.has_release
         facts = replace(
             result.facts,
             preset_env={k: result.environ[k] for k in MANAGED_ENV if k in result.environ},
             run_exists=os.path.isdir(folder.root),
             run_stopped=os.path.lexists(folder.stop_marker),
-            has_release=has_release,
+            has_release=is_stored and context.get_handler("manifest").pin(request.release),
         )
-        clocks = {"mono": time.monotonic(), "wall": time.time()}
-        self.context.reply("facts", {"id": frame.data["id"], "facts": encode(facts), **clocks})
+        context.answer(frame, "facts", facts=encode(facts), **clocks())
 
 
 @contextlib.contextmanager

@@ -16,7 +16,7 @@ from typing import Any, Collection, Deque, Dict, List, Optional, Tuple
 
 from runner.core.protocol import globs
 from runner.core.protocol.frames import Frame
-from runner.core.protocol.paths import RunPaths, validated_paths
+from runner.core.protocol.paths import RunPaths
 from runner.core.protocol.remote_files import (
     FILE_KINDS,
     LOG,
@@ -28,7 +28,7 @@ from runner.core.protocol.remote_files import (
     RemoteFile,
     validate,
 )
-from runner.host.agent.handler import AgentContext, HandlerTable, RequestHandler, error_text
+from runner.host.agent.server import AgentContext, RequestHandler, error_text
 from runner.host.process.job_queue import Steps
 
 MAX_FILES = 200_000
@@ -54,14 +54,35 @@ class Handler(RequestHandler):
     def __init__(self, context: AgentContext) -> None:
         super().__init__(context)
         self._pending: Deque[Frame] = deque()
-        self._output_folders: Dict[Tuple[str, str], str] = {}
+        self._output_folders: Dict[str, str] = {}
 
-    def handlers(self) -> HandlerTable:
-        """Return the function for each kind of request."""
-        return {
-            "inventory": lambda frame: self.context.jobs.add(frame, self._inventory(frame)),
-            "fetch": self._pending.append,
-        }
+    def on_inventory(self, frame: Frame) -> Steps:
+        """List the files of a run, in pages."""
+        folder = self.context.run_folder(frame)
+        if not os.path.isdir(folder.root):
+            raise ValueError(f"there is no run {frame.data['run_id']} ({folder.root})")
+        inventory = Inventory(folder, frame.data.get("kinds", FILE_KINDS))
+        for _ in inventory.steps():
+            if len(inventory.files) >= FILES_PER_PAGE:
+                self._send_page(frame, inventory)
+            yield
+        self._send_page(frame, inventory)
+        self.context.answer(
+            frame,
+            "inventory_end",
+            omitted_count=inventory.omitted_count,
+            skip_count=inventory.skip_count,
+            skipped=[list(entry) for entry in inventory.skipped],
+        )
+
+    def _send_page(self, frame: Frame, inventory: Inventory) -> None:
+        rows = json.dumps([file.to_row() for file in inventory.files], separators=(",", ":"))
+        inventory.files.clear()
+        self.context.answer(frame, "inventory_page", zlib.compress(rows.encode("ascii"), 1))
+
+    def on_fetch(self, frame: Frame) -> None:
+        """Send a chunk of a file, when its turn comes."""
+        self._pending.append(frame)
 
     def advance(self) -> None:
         """Send chunks, while the controller takes them."""
@@ -72,35 +93,11 @@ class Handler(RequestHandler):
             except Exception as error:  # noqa: BLE001 (the controller hears of it, whatever it is)
                 self.context.refuse(frame, error_text(error))
 
-    def close(self) -> None:
-        """Drop pending requests."""
-        self._pending.clear()
-
-    def _inventory(self, frame: Frame) -> Steps:
-        folder, request_id = self._run_folder(frame), frame.data["id"]
-        if not os.path.isdir(folder.root):
-            raise ValueError(f"there is no run {frame.data['run_id']} ({folder.root})")
-        inventory = Inventory(folder, frame.data.get("kinds", FILE_KINDS))
-        for _ in inventory.steps():
-            if len(inventory.files) >= FILES_PER_PAGE:
-                self._send_page(request_id, inventory)
-            yield
-        self._send_page(request_id, inventory)
-        counts = {"omitted_count": inventory.omitted_count, "skip_count": inventory.skip_count}
-        skipped = [list(entry) for entry in inventory.skipped]
-        self.context.reply("inventory_end", {"id": request_id, **counts, "skipped": skipped})
-
-    def _send_page(self, request_id: Any, inventory: Inventory) -> None:
-        rows = json.dumps([file.to_row() for file in inventory.files], separators=(",", ":"))
-        inventory.files.clear()
-        packed = zlib.compress(rows.encode("ascii"), 1)
-        self.context.reply("inventory_page", {"id": request_id}, packed)
-
     def _send_chunk(self, frame: Frame) -> None:
-        request = frame.data
+        request, folder = frame.data, self.context.run_folder(frame)
         kind, path, offset = request["file_kind"], request["path"], int(request["offset"])
         validate(kind, path)
-        base = self._output_folder(frame) if kind == OUTPUT else self._run_folder(frame).root
+        base = self._output_folder(folder) if kind == OUTPUT else folder.root
         descriptor = open_below(base, path)
         try:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -109,28 +106,25 @@ class Handler(RequestHandler):
             status = os.fstat(descriptor)
         finally:
             os.close(descriptor)
-        compressed = bool(request.get("compressed")) and _is_compressible(data)
-        reply = {
-            "id": request["id"],
-            "offset": offset,
-            "eof": offset + len(data) >= status.st_size,
-            "size": status.st_size,
-            "mtime_ns": status.st_mtime_ns,
-            "compressed": compressed,
-        }
-        self.context.reply("fetched", reply, zlib.compress(data, 1) if compressed else data)
+        compressed = bool(request.get("compressed")) and _shrinks(data[:COMPRESSION_SAMPLE])
+        self.context.answer(
+            frame,
+            "fetched",
+            zlib.compress(data, 1) if compressed else data,
+            offset=offset,
+            eof=offset + len(data) >= status.st_size,
+            size=status.st_size,
+            mtime_ns=status.st_mtime_ns,
+            compressed=compressed,
+        )
 
-    def _run_folder(self, frame: Frame) -> RunPaths:
-        return validated_paths(self.context.workdir, frame.data["run_id"], frame.data["node"])
-
-    def _output_folder(self, frame: Frame) -> str:
-        key = frame.data["run_id"], frame.data["node"]
-        if key not in self._output_folders:
-            base, _ = working_folder(self._run_folder(frame))
+    def _output_folder(self, folder: RunPaths) -> str:
+        if folder.root not in self._output_folders:
+            base, _ = working_folder(folder)
             if not base:
                 raise ValueError("its working folder is not on record")
-            self._output_folders[key] = base
-        return self._output_folders[key]
+            self._output_folders[folder.root] = base
+        return self._output_folders[folder.root]
 
 
 class Inventory:
@@ -139,8 +133,7 @@ class Inventory:
     Attributes:
         files: Those found and not sent yet.
         omitted_count: The number of files beyond the limits of an inventory.
-        skip_count: The number of entries that were skipped.
-        skipped: The first of them, as (path, reason).
+        skipped: The first `MAX_SKIPS_REPORTED` of `skip_count` entries, as (path, reason).
     """
 
     def __init__(self, folder: RunPaths, kinds: Collection[str]) -> None:
@@ -197,9 +190,11 @@ class Inventory:
                 with os.scandir(descriptor) as entries:
                     ordered = sorted(entries, key=lambda entry: entry.name)
                 for count, entry in enumerate(ordered):
-                    sub_matching = globs.step(matching, entry.name)
-                    if sub_matching:
-                        self._visit_entry(descriptor, path, entry, sub_matching, subfolders)
+                    child, below = os.path.join(path, entry.name), globs.step(matching, entry.name)
+                    if below and entry.is_dir(follow_symlinks=False):
+                        subfolders.append((child, below))
+                    elif below:
+                        self._add_entry(descriptor, child, entry, below)
                     if count % ENTRIES_PER_STEP == ENTRIES_PER_STEP - 1:
                         yield
             except OSError as error:
@@ -208,19 +203,7 @@ class Inventory:
                 os.close(descriptor)
             pending += reversed(subfolders)
 
-    def _visit_entry(
-        self,
-        dir_fd: int,
-        parent: str,
-        entry: Any,
-        matching: globs.GlobState,
-        subfolders: List[Tuple[str, globs.GlobState]],
-    ) -> None:
-        """Add a file or link, or note a subfolder."""
-        path = f"{parent}/{entry.name}" if parent else entry.name
-        if entry.is_dir(follow_symlinks=False):
-            subfolders.append((path, matching))
-            return
+    def _add_entry(self, dir_fd: int, path: str, entry: Any, matching: globs.GlobState) -> None:
         try:
             status = entry.stat(follow_symlinks=False)
             is_link = stat.S_ISLNK(status.st_mode)
@@ -282,6 +265,5 @@ def open_below(base: str, path: str, flags: int = FILE_FLAGS) -> int:
         os.close(dir_fd)
 
 
-def _is_compressible(data: bytes) -> bool:
-    sample = data[:COMPRESSION_SAMPLE]
-    return len(zlib.compress(sample, 1)) < MAX_COMPRESSED_RATIO * len(sample)
+def _shrinks(data: bytes) -> bool:
+    return len(zlib.compress(data, 1)) < MAX_COMPRESSED_RATIO * len(data)

@@ -1,22 +1,34 @@
-"""Follow requests: read a run's files, and pass commands to its supervisor."""
+"""Follow requests: read a run's files, pass commands to its supervisor, and notice its end."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
-from typing import Optional
+import signal
+import time
+from typing import Any, List, Optional
 
 from runner.core.codec import decode
 from runner.core.model.order import Order
+from runner.core.protocol.events import StopCause
 from runner.core.protocol.frames import Frame
 from runner.core.protocol.paths import RunPaths
-from runner.host.agent.followed_run import FollowedRun
-from runner.host.agent.handler import AgentContext, HandlerTable, RequestHandler
+from runner.core.protocol.timing import UNRESPONSIVE_S
+from runner.host.agent.log_reader import LogReader
+from runner.host.agent.server import AgentContext, RequestHandler
+from runner.host.process import procfs
 from runner.host.storage import run_owner
-from runner.host.storage.run_folder import reserve_attempt
+from runner.host.storage.journal import has_ended, is_relaunch_pending
+from runner.host.storage.run_folder import read_order, reserve_attempt
+from runner.host.storage.run_owner import RunLock
+from runner.host.supervisor.recovery import recover_orphaned
 
 COMMAND_FIELDS = ("cause", "reason", "peer", "nodes")
 """The fields that a command may have."""
+
+RECONNECT_S, RECONNECT_PENDING_S = 2.0, 0.2
+"""How often a connection to the supervisor is tried; with commands pending, more often."""
 
 
 class Handler(RequestHandler):
@@ -26,13 +38,34 @@ class Handler(RequestHandler):
         super().__init__(context)
         self._run: Optional[FollowedRun] = None
 
-    def handlers(self) -> HandlerTable:
-        """Return the function for each kind of request."""
-        return {
-            "follow": self._follow_existing,
-            "read": lambda frame: self._require_run().log_reader.submit(frame.data),
-            "command": self._send_command,
-        }
+    def on_follow(self, frame: Frame) -> None:
+        """Follow a run that another agent started, or was to start."""
+        order = decode(Order, frame.data["order"])
+        folder = RunPaths(order.workdir, order.run_id, order.node)
+        if frame.data.get("claim") and reserve_attempt(folder, order.attempt):
+            self.context.refuse(frame, "its order had not arrived")
+        elif not os.path.isdir(folder.root):
+            self.context.refuse(frame, f"there is no run {order.run_id} in {order.workdir}")
+        elif not os.path.isdir(folder.attempt_folder(order.attempt)):
+            self.context.refuse(frame, f"attempt {order.attempt} of it has not begun here")
+        else:
+            run_owner.require_local(folder)
+            self.follow(folder, order, read_only=bool(frame.data.get("read_only")))
+            self.context.answer(frame, "following")
+
+    def on_read(self, frame: Frame) -> None:
+        """Read a file of the run; the answer may come much later."""
+        self._require_run().log_reader.submit(frame.data)
+
+    def on_command(self, frame: Frame) -> None:
+        """Pass a command to the supervisor; a stop before the start cancels that."""
+        command = frame.data["command"]
+        if self.context.jobs and self._run is None and command != "detach":
+            self.context.jobs.cancel_all("a stop was requested before its start")
+            return
+        fields = {name: frame.data[name] for name in COMMAND_FIELDS if name in frame.data}
+        self._require_run().send_command(command, **fields)
+        self.context.answer(frame, "command_sent")
 
     @property
     def busy(self) -> bool:
@@ -56,40 +89,134 @@ class Handler(RequestHandler):
     def follow(self, folder: RunPaths, order: Order, *, read_only: bool = False) -> FollowedRun:
         """Follow a run from now on, or only read it."""
         self._run = FollowedRun(folder, order, read_only=read_only)
-        self.context.followed_workdir = order.workdir
+        context = self.context
+        context.followed_workdir = order.workdir
         if order.disconnect_s:  # by then the supervisor has given up the controller, too
-            self.context.controller_timeout_s = min(
-                self.context.controller_timeout_s, order.disconnect_s
-            )
+            context.controller_timeout_s = min(context.controller_timeout_s, order.disconnect_s)
         return self._run
-
-    def _follow_existing(self, frame: Frame) -> None:
-        """Follow a run that another agent started, or was to start."""
-        order = decode(Order, frame.data["order"])
-        folder = RunPaths(order.workdir, order.run_id, order.node)
-        if frame.data.get("claim") and reserve_attempt(folder, order.attempt):
-            self.context.refuse(frame, "its order had not arrived")
-            return
-        if not os.path.isdir(folder.root):
-            self.context.refuse(frame, f"there is no run {order.run_id} in {order.workdir}")
-            return
-        if not os.path.isdir(folder.attempt_folder(order.attempt)):
-            self.context.refuse(frame, f"attempt {order.attempt} of it has not begun here")
-            return
-        run_owner.require_local(folder)
-        self.follow(folder, order, read_only=bool(frame.data.get("read_only")))
-        self.context.reply("following", {"id": frame.data["id"]})
 
     def _require_run(self) -> FollowedRun:
         if self._run is None:
             raise RuntimeError("this agent follows no run yet")
         return self._run
 
-    def _send_command(self, frame: Frame) -> None:
-        command = frame.data["command"]
-        if self.context.jobs and self._run is None and command != "detach":
-            self.context.jobs.cancel_all("a stop was requested before its start")
+
+class FollowedRun:
+    """A run on this host and the connection to its supervisor.
+
+    Attributes:
+        log_reader: Answers reads of its files.
+        ended: Whether supervisor and guardian are gone, or another attempt has taken over.
+        read_only: Whether it is only read: then the lease is not renewed, and a record without an
+            end stays as it is.
+    """
+
+    def __init__(self, folder: RunPaths, order: Order, *, read_only: bool = False) -> None:
+        self.log_reader = LogReader(folder)
+        self.read_only = read_only
+        self._folder = folder
+        self._order = order
+        self._run_lock = RunLock(folder)
+        self._socket = self._run_lock.connect()
+        self._next_connect = 0.0
+        self._unresponsive_at: Optional[float] = None
+        self._user_stop = False
+        self._pending: List[bytes] = []
+        self.ended = self._superseded  # a stop reaches the later attempt all the same
+
+    def send_command(self, command: str, **fields: Any) -> None:
+        """Send a command to the supervisor, now or when it can be reached.
+
+        The renewal of the lease is sent now or not at all.
+        """
+        now = time.monotonic()
+        self._user_stop = self._user_stop or fields.get("cause") == StopCause.USER.value
+        if command == "stop" and self._unresponsive_at is None:
+            self._unresponsive_at = now + self._order.grace_s + UNRESPONSIVE_S
+        elif command == "kill":
+            deadline = now + UNRESPONSIVE_S
+            self._unresponsive_at = min(self._unresponsive_at or deadline, deadline)
+        message = json.dumps({"command": command, "attempt": self._order.attempt, **fields})
+        line = message.encode() + b"\n"
+        if command != "renew_lease":
+            self._pending.append(line)
+            self._next_connect = 0.0
+        elif not self._pending:
+            self._send(line)
+        self._flush()
+
+    def _flush(self) -> None:
+        while self._pending and self._send(self._pending[0]):
+            del self._pending[0]
+
+    def _send(self, line: bytes) -> bool:
+        if self._socket is None:
+            return False
+        try:
+            return self._socket.send(line) == len(line)
+        except BlockingIOError:
+            return False  # its buffer is full: it is stopped, or stuck
+        except OSError:
+            self._socket = None
+            return False
+
+    def close(self) -> None:
+        """Close the connection."""
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+    def check_ended(self) -> None:
+        """Notice the end of the supervisor; if there is no end on record, record it."""
+        if self.ended:
             return
-        fields = {name: frame.data[name] for name in COMMAND_FIELDS if name in frame.data}
-        self._require_run().send_command(command, **fields)
-        self.context.reply("command_sent", {"id": frame.data["id"]})
+        if self._socket is not None and not self._run_lock.peer_closed(self._socket):
+            self._flush()
+            self._kill_unresponsive()
+            return
+        self._socket = None
+        lock_fd = run_owner.take_over(self._folder)
+        if lock_fd is not None:
+            if not self.read_only and not has_ended(self._folder, self._order):
+                recover_orphaned(self._folder, self._order)
+            self._run_lock.remove_files()
+            os.close(lock_fd)
+            self.ended = True
+        elif self._superseded and not self._pending:
+            self.ended = True
+        else:  # its guardian is still at work, its backlog is full, or /tmp was emptied
+            self._kill_unresponsive()
+            self.try_connect()
+
+    @property
+    def _superseded(self) -> bool:
+        """Whether this attempt is over, and a later one has begun here."""
+        if not self._order.relaunches_left:
+            return False
+        current = read_order(self._folder)
+        return current is not None and current.attempt > self._order.attempt
+
+    def try_connect(self, *, force: bool = False) -> None:
+        """Connect to the supervisor if it is time to, or with `force`."""
+        now = time.monotonic()
+        if force or now >= self._next_connect:
+            self._next_connect = now + (RECONNECT_PENDING_S if self._pending else RECONNECT_S)
+            self._socket = self._run_lock.connect()
+            self._flush()
+
+    def _kill_unresponsive(self) -> None:
+        """Kill a supervisor that does not react to a stop, and let its guardian record the end.
+
+        A process that was stopped (SIGSTOP) or hangs in the kernel reads no command; the kernel
+        drops its lock when it dies.
+        """
+        if self._unresponsive_at is None or time.monotonic() < self._unresponsive_at:
+            return
+        self._unresponsive_at = time.monotonic() + UNRESPONSIVE_S
+        if not self._user_stop and is_relaunch_pending(self._folder, self._order):
+            return  # its attempt has ended; it waits for other hosts
+        pids = self._run_lock.holder_pids() or run_owner.live_owner_pids(self._folder)
+        processes = procfs.table()
+        guardians = {processes[pid].ppid for pid in pids if pid in processes}
+        procfs.signal_all([pid for pid in pids if pid not in guardians], signal.SIGKILL)
+        procfs.signal_all(pids, signal.SIGCONT)

@@ -20,7 +20,7 @@ from runner.core.protocol.frames import Frame
 from runner.core.protocol.paths import RunPaths
 from runner.core.relaunch.handover import RelaunchContext
 from runner.host.agent import follow
-from runner.host.agent.handler import AgentContext, HandlerTable, RequestHandler
+from runner.host.agent.server import AgentContext, RequestHandler
 from runner.host.facts import ports
 from runner.host.peers.election import ElectionContext
 from runner.host.process.job_queue import Steps
@@ -44,28 +44,21 @@ class Handler(RequestHandler):
         super().__init__(context)
         self._run_record: Dict[str, Any] = {}
 
-    def handlers(self) -> HandlerTable:
-        """Return the function for each kind of request."""
-        return {
-            "reserve_ports": self._reserve_ports,
-            "record": self._set_run_record,
-            "start": lambda frame: self.context.jobs.add(frame, self._start_run(frame)),
-        }
-
-    def _reserve_ports(self, frame: Frame) -> None:
+    def on_reserve_ports(self, frame: Frame) -> None:
         """Reserve other ports than those that were taken."""
         facts = self.context.require_facts()
         first, last = frame.data["first"], frame.data["last"]
         reserved, error = ports.reserve_ports(first, last, store=True, hub=frame.data["hub"])
         self.context.facts = replace(facts, reserved=reserved)
-        reply = {"port": reserved.store_port, "hub_port": reserved.hub_port, "error": error}
-        self.context.reply("ports_reserved", {"id": frame.data["id"], **reply})
+        port, hub_port = reserved.store_port, reserved.hub_port
+        self.context.answer(frame, "ports_reserved", port=port, hub_port=hub_port, error=error)
 
-    def _set_run_record(self, frame: Frame) -> None:
+    def on_record(self, frame: Frame) -> None:
         """Take the record of the whole run that every host keeps: its plan and configuration."""
         self._run_record = json.loads(zlib.decompress(frame.payload))
 
-    def _start_run(self, frame: Frame) -> Steps:
+    def on_start(self, frame: Frame) -> Steps:
+        """Start the run, once the supervisor of an earlier attempt has ended."""
         facts = self.context.require_facts()
         order = _with_numeric_hub(decode(Order, frame.data["order"]))
         if frame.data.get("tasks"):
@@ -137,7 +130,7 @@ class Handler(RequestHandler):
             reason = report.decode(errors="replace") or "its guardian ended without a report"
             self.context.refuse(frame, reason)
             return
-        self.context.reply("following", {"id": frame.data["id"]})
+        self.context.answer(frame, "following")
 
 
 def _with_numeric_hub(order: Order) -> Order:

@@ -1,4 +1,4 @@
-"""Push receiver: takes a release from the controller, verifies it and stores it."""
+"""Push requests: take a release from the controller, verify it and store it."""
 
 from __future__ import annotations
 
@@ -6,46 +6,20 @@ import contextlib
 import errno
 import os
 import zlib
-from typing import Any, Callable, Dict, Iterator, Optional
+from typing import Iterator, Optional
 
 from runner.core.protocol.frames import Frame
-from runner.host.agent.handler import AgentContext, HandlerTable, RequestHandler
+from runner.host.agent.server import AgentContext, RequestHandler
 from runner.host.process.job_queue import Steps
 from runner.host.storage import release_store
 from runner.host.storage.release_writer import ReleaseWriter
 
-Reply = Callable[[str, Dict[str, Any]], None]
-
 
 class Handler(RequestHandler):
-    """Requests of a push, and the pin on the release that a run is about to use."""
+    """The releases that one controller pushes, and a pin on the one that a run is about to use."""
 
     def __init__(self, context: AgentContext) -> None:
         super().__init__(context)
-        self._receiver = PushReceiver(context.workdir, context.reply)
-        self.pin = self._receiver.pin
-
-    def handlers(self) -> HandlerTable:
-        """Return the function for each kind of request."""
-        jobs, receiver = self.context.jobs, self._receiver
-        return {
-            "manifest": lambda frame: jobs.add(frame, receiver.on_manifest(frame)),
-            "chunk": lambda frame: jobs.add(frame, receiver.on_chunk(frame)),
-            "finish": lambda frame: jobs.add(frame, receiver.on_finish(frame)),
-            "abort_push": lambda _: receiver.abort(),
-        }
-
-    def close(self) -> None:
-        """Leave nothing of an unfinished release."""
-        self._receiver.abort()
-
-
-class PushReceiver:
-    """The releases that one controller pushes over one connection."""
-
-    def __init__(self, workdir: str, reply: Reply) -> None:
-        self._workdir = workdir
-        self._reply = reply
         self._writer: Optional[ReleaseWriter] = None
         self._pin_fd: Optional[int] = None
 
@@ -55,26 +29,24 @@ class PushReceiver:
         `missing` are indices into the manifest's files; `store_id` is the same on all hosts that
         share the disk.
         """
-        self.abort()
-        manifest_bytes = zlib.decompress(frame.payload)
-        writer = ReleaseWriter(self._workdir, manifest_bytes)
-        is_stored = yield from release_store.verify_content(self._workdir, writer.name)
+        self.close()
+        workdir = self.context.workdir
+        writer = ReleaseWriter(workdir, zlib.decompress(frame.payload))
+        is_stored = yield from release_store.verify_content(workdir, writer.name)
         if is_stored and self.pin(writer.name):
-            self._reply("stored", {"id": frame.data["id"], "new": False})
+            self.context.answer(frame, "stored", new=False)
             return
         self._writer = writer
         with self._abort_on_error():
             yield from writer.begin()
             if writer.space_error:  # remove what `keep` allows now rather than at the end
-                yield from release_store.prune(self._workdir, int(frame.data["keep"]), writer.name)
+                yield from release_store.prune(workdir, int(frame.data["keep"]), writer.name)
             if writer.space_error:
-                raise OSError(errno.ENOSPC, writer.space_error, self._workdir)
+                raise OSError(errno.ENOSPC, writer.space_error, workdir)
             indices = {file.path: index for index, file in enumerate(writer.manifest.files)}
             missing = [indices[file.path] for file in writer.missing]
-            store_id = release_store.store_id(self._workdir)
-            self._reply(
-                "missing", {"id": frame.data["id"], "store_id": store_id, "missing": missing}
-            )
+            store_id = release_store.store_id(workdir)
+            self.context.answer(frame, "missing", store_id=store_id, missing=missing)
 
     def on_chunk(self, frame: Frame) -> Steps:
         """Take the next bytes of the stream of missing files."""
@@ -86,26 +58,30 @@ class PushReceiver:
 
     def on_finish(self, frame: Frame) -> Steps:
         """Store the release, which is complete, and remove old ones but `keep`."""
-        if self._writer is None:
+        writer = self._writer
+        if writer is None:
             raise RuntimeError("no release is being pushed")
         with self._abort_on_error():
-            yield from self._writer.finish()
-            yield from release_store.prune(
-                self._workdir, int(frame.data["keep"]), self._writer.name
-            )
-            if not self.pin(self._writer.name):
+            yield from writer.finish()
+            keep = int(frame.data["keep"])
+            yield from release_store.prune(self.context.workdir, keep, writer.name)
+            if not self.pin(writer.name):
                 raise ValueError("another deploy removed it at once; raise deploy.keep")
-            self._reply("stored", {"id": frame.data["id"], "new": True})
+            self.context.answer(frame, "stored", new=True)
         self._writer = None
+
+    def on_abort_push(self, _: Frame) -> None:
+        """Leave nothing of an unfinished release."""
+        self.close()
 
     def pin(self, name: str) -> bool:
         """Keep a release from being removed while this agent lives; return False if it is gone."""
         if self._pin_fd is not None:
             os.close(self._pin_fd)
-        self._pin_fd = release_store.pin(self._workdir, name)
+        self._pin_fd = release_store.pin(self.context.workdir, name)
         return self._pin_fd is not None
 
-    def abort(self) -> None:
+    def close(self) -> None:
         """Leave nothing of an unfinished release."""
         if self._writer is not None:
             self._writer.abort()
@@ -117,5 +93,5 @@ class PushReceiver:
         try:
             yield
         except BaseException:
-            self.abort()
+            self.close()
             raise

@@ -12,10 +12,17 @@ import select
 import signal
 import sys
 import time
-from typing import Any, Dict, List, Mapping, NoReturn
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, NoReturn, Optional, Sequence
 
+from runner.core.model.facts import FactsRequest
 from runner.core.protocol.frames import MAGIC, PROTOCOL, Frame, FrameDecoder
-from runner.host.agent.handler import AgentContext, HandlerTable, RequestHandler, error_text
+from runner.core.protocol.paths import RunPaths, validated_paths
+from runner.core.protocol.timing import CONTROLLER_TIMEOUT_S
+from runner.host.process.job_queue import JobQueue
+
+if TYPE_CHECKING:
+    from runner.host.facts.collect import FactsResult
 
 MAX_UNSENT = 4 << 20
 """Bytes waiting for the controller beyond which no more output of a command is read."""
@@ -28,17 +35,107 @@ REQUEST_MODULES = {
     **dict.fromkeys(("exec", "kill"), "exec"),
     **dict.fromkeys(("inventory", "fetch"), "fetch"),
     **dict.fromkeys(("runs", "run", "mark_relaunch_pending"), "runs"),
-    "kill_leftovers": "leftovers",
-    "clean": "clean",
+    **dict.fromkeys(("kill_leftovers", "clean"), "clean"),
     "dump_stacks": "stacks",
     **dict.fromkeys(("listen", "probe"), "netcheck"),
 }
-"""The module beside this one whose `Handler` answers each kind of request.
+"""The module beside this one whose `Handler` answers each kind of request, by `on_KIND`.
 
 It is loaded with the first such request: a host may have to compile it for each connection.
 """
 
 BUSY_POLL_S, IDLE_POLL_S = 0.02, 0.05
+
+
+@dataclass
+class AgentContext:
+    """One conversation with one controller, as the request handlers see it.
+
+    Attributes:
+        reply: Queues an answer: its kind, its data, and perhaps raw bytes.
+        can_send: Whether the controller takes what is sent.
+        get_handler: Returns the handler of a kind of request, loading it if need be.
+        in_fd: The descriptor that the controller's requests come from.
+        programs: The texts of those of our files that become files on this host.
+        controller_timeout_s: Silence of the controller after which the agent exits.
+        facts: What this host reported, once it was asked.
+        facts_request: What it was asked for last.
+        followed_workdir: The workdir of the run that is followed; "" for none.
+        jobs: The queue of long requests.
+    """
+
+    reply: Callable[..., None]
+    can_send: Callable[[], bool]
+    get_handler: Callable[[str], Any]
+    in_fd: int = -1
+    programs: Mapping[str, str] = field(default_factory=dict)
+    controller_timeout_s: float = CONTROLLER_TIMEOUT_S
+    facts: Optional[FactsResult] = None
+    facts_request: FactsRequest = field(default_factory=lambda: FactsRequest(""))
+    followed_workdir: str = ""
+
+    def __post_init__(self) -> None:
+        self.jobs = JobQueue(self.reply, lambda frame, error: self.refuse(frame, error_text(error)))
+
+    def answer(self, frame: Frame, kind: str, payload: bytes = b"", /, **data: Any) -> None:
+        """Queue the answer to a request."""
+        self.reply(kind, {"id": frame.data["id"], **data}, payload)
+
+    def refuse(self, frame: Frame, reason: str) -> None:
+        """Answer that something could not be done."""
+        self.reply("refused", {"id": frame.data.get("id"), "reason": reason})
+
+    def require_facts(self) -> FactsResult:
+        """Return what this host reported.
+
+        Raises:
+            RuntimeError: It was not asked yet.
+        """
+        if self.facts is None:
+            raise RuntimeError("this agent has not reported its facts yet")
+        return self.facts
+
+    @property
+    def workdir(self) -> str:
+        """Where runs are kept on this host.
+
+        Raises:
+            RuntimeError: It was not asked for facts yet, and follows no run.
+        """
+        return self.followed_workdir or self.require_facts().facts.workdir
+
+    def run_folder(self, frame: Frame) -> RunPaths:
+        """Return the folder of the run that a request names."""
+        return validated_paths(self.workdir, frame.data["run_id"], frame.data["node"])
+
+
+class RequestHandler:
+    """The requests that one module answers, each by its method `on_KIND`.
+
+    Such a method takes the request's frame; it may return steps of work, which become a job.
+    """
+
+    def __init__(self, context: AgentContext) -> None:
+        self.context = context
+
+    @property
+    def busy(self) -> bool:
+        """Whether files should be looked at more often."""
+        return False
+
+    @property
+    def pipes(self) -> Sequence[int]:
+        """Descriptors to wake up for."""
+        return ()
+
+    def advance(self) -> None:
+        """Continue what was begun; called at every turn of the loop."""
+
+    def renew_lease(self) -> None:
+        """Pass on that the controller was heard."""
+
+    def close(self) -> None:
+        """Clean up: the controller left."""
 
 
 class AgentServer:
@@ -52,50 +149,48 @@ class AgentServer:
         self._context = AgentContext(
             self._reply, lambda: len(self._unsent) < MAX_UNSENT, self._load, in_fd, programs
         )
-        self._modules: Dict[str, RequestHandler] = {}
-        self._handlers: HandlerTable = {"ping": self._ping}
+        self._loaded: Dict[str, RequestHandler] = {}
+
+    @property
+    def _handlers(self) -> List[RequestHandler]:
+        return list(self._loaded.values())
 
     def _load(self, kind: str) -> RequestHandler:
         """Return the handler that answers a kind of request."""
         name = REQUEST_MODULES[kind]
-        if name not in self._modules:
+        if name not in self._loaded:
             module: Any = importlib.import_module(f"runner.host.agent.{name}")
-            self._modules[name] = module.Handler(self._context)
-            self._handlers.update(self._modules[name].handlers())
-        return self._modules[name]
-
-    @property
-    def _loaded(self) -> List[RequestHandler]:
-        return list(self._modules.values())
+            self._loaded[name] = module.Handler(self._context)
+        return self._loaded[name]
 
     def serve(self) -> None:
         """Answer until the controller goes away."""
         for descriptor in (self._in_fd, self._out_fd):
             os.set_blocking(descriptor, False)
         self._unsent += MAGIC
-        self._reply("hello", {"protocol": PROTOCOL, "pid": os.getpid(), **_clocks()})
+        self._reply("hello", {"protocol": PROTOCOL, "pid": os.getpid(), **clocks()})
         try:
             while (
                 time.monotonic() - self._last_received < self._context.controller_timeout_s
                 and self._poll_once()
             ):
                 self._context.jobs.advance()
-                for handler in self._loaded:
+                for handler in self._handlers:
                     handler.advance()
         finally:
             self._context.jobs.cancel_all("the controller left")
-            for handler in self._loaded:
+            for handler in self._handlers:
                 handler.close()
 
     def _poll_once(self) -> bool:
         """Sleep until there is something to do; return False when the controller has left."""
         jobs = self._context.jobs
-        is_busy = any(handler.busy for handler in self._loaded)
+        is_busy = any(handler.busy for handler in self._handlers)
         timeout_s = 0.0 if jobs else BUSY_POLL_S if is_busy else IDLE_POLL_S
         writable = [self._out_fd] if self._unsent else []
         readable = [] if jobs.full else [self._in_fd]
         if self._context.can_send():
-            readable += [pipe for handler in self._loaded for pipe in handler.pipes]
+            readable += [pipe for handler in self._handlers for pipe in handler.pipes]
         ready = select.select(readable, writable, [], timeout_s)
         try:
             if ready[1]:
@@ -118,26 +213,33 @@ class AgentServer:
 
     def _dispatch(self, frame: Frame) -> None:
         try:
-            if frame.kind in REQUEST_MODULES:
-                self._load(frame.kind)
-            if frame.kind not in self._handlers:
-                self._context.refuse(frame, f"this agent knows no request {frame.kind!r}")
+            if frame.kind == "ping":
+                for handler in self._handlers:
+                    handler.renew_lease()
+                self._context.answer(frame, "pong", **clocks())
+            elif frame.kind in REQUEST_MODULES:
+                steps = getattr(self._load(frame.kind), f"on_{frame.kind}")(frame)
+                if steps is not None:
+                    self._context.jobs.add(frame, steps)
             else:
-                self._handlers[frame.kind](frame)
+                self._context.refuse(frame, f"this agent knows no request {frame.kind!r}")
         except Exception as error:  # noqa: BLE001 (the controller hears of it, whatever it is)
             self._context.refuse(frame, error_text(error))
-
-    def _ping(self, frame: Frame) -> None:
-        for handler in self._loaded:
-            handler.renew_lease()
-        self._reply("pong", {"id": frame.data["id"], **_clocks()})
 
     def _reply(self, kind: str, data: Dict[str, Any], payload: bytes = b"") -> None:
         self._unsent += Frame(kind, data, payload).pack()
 
 
-def _clocks() -> Dict[str, float]:
+def clocks() -> Dict[str, float]:
+    """Return both clocks of this host."""
     return {"mono": time.monotonic(), "wall": time.time()}
+
+
+def error_text(error: Exception) -> str:
+    """Return an error as a message for the user."""
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.strerror}{f' ({error.filename})' if error.filename else ''}"
+    return str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
 
 
 def main(programs: Mapping[str, str]) -> NoReturn:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import List, Tuple
 
 from runner.core.protocol.frames import Frame
-from runner.core.protocol.paths import validated_paths
-from runner.host.agent.handler import AgentContext, HandlerTable, RequestHandler
-from runner.host.process import bounded_child
+from runner.host.agent.server import AgentContext, RequestHandler
+from runner.host.process.bounded_child import BoundedChild
 from runner.host.ranks import stacks
 from runner.host.storage.run_folder import read_order
 
@@ -17,11 +16,16 @@ class Handler(RequestHandler):
 
     def __init__(self, context: AgentContext) -> None:
         super().__init__(context)
-        self._running: List[Tuple[Frame, bounded_child.BoundedChild]] = []
+        self._running: List[Tuple[Frame, BoundedChild]] = []
 
-    def handlers(self) -> HandlerTable:
-        """Return the function for each kind of request."""
-        return {"dump_stacks": self._dump_stacks}
+    def on_dump_stacks(self, frame: Frame) -> None:
+        """Start a dump; its text is the answer."""
+        folder = self.context.run_folder(frame)
+        order = read_order(folder)
+        if order is None:
+            raise ValueError(f"there is no run {frame.data['run_id']} in {self.context.workdir}")
+        child = stacks.start_dump(folder, order, str(frame.data["reason"]), include_text=True)
+        self._running.append((frame, child))
 
     @property
     def pipes(self) -> Tuple[int, ...]:
@@ -38,20 +42,10 @@ class Handler(RequestHandler):
             if problem:
                 self.context.refuse(frame, problem)
             else:
-                text = result["text"].encode()
-                self.context.reply("stacks_dumped", {"id": frame.data["id"]}, text)
+                self.context.answer(frame, "stacks_dumped", result["text"].encode())
         self._running = [entry for entry in self._running if entry[1].code is None]
 
     def close(self) -> None:
         """End the children."""
         for _, child in self._running:
             child.kill()
-
-    def _dump_stacks(self, frame: Frame) -> None:
-        request = frame.data
-        folder = validated_paths(self.context.workdir, request["run_id"], request["node"])
-        order = read_order(folder)
-        if order is None:
-            raise ValueError(f"there is no run {request['run_id']} in {self.context.workdir}")
-        child = stacks.start_dump(folder, order, str(request["reason"]), include_text=True)
-        self._running.append((frame, child))

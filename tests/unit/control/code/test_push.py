@@ -24,10 +24,9 @@ from runner.core.errors import Interrupted, NotReady
 from runner.core.model.release import File
 from runner.core.model.spec import Deploy, Node
 from runner.core.protocol.frames import Frame, FrameDecoder
-from runner.host.agent.push import PushReceiver
 from runner.host.storage.release_store import is_intact
 from tests.golden.builders import spec
-from tests.unit.release_builders import Made, done, left_in, release, store
+from tests.unit.release_builders import Made, done, left_in, push_handler, release, store
 
 
 class Host(HostSession):
@@ -56,7 +55,7 @@ class Host(HostSession):
         self._inbox = inbox
         self._coming: deque[tuple[Frame, int]] = deque()
         self._ended = False
-        self._end = PushReceiver(str(workdir), self._reply)
+        self._end = push_handler(workdir, self._reply)
 
     @property
     def closed(self) -> bool:
@@ -113,13 +112,13 @@ class Host(HostSession):
         elif frame.kind == "chunk":
             done(self._end.on_chunk(frame))
         elif frame.kind == "abort_push":
-            self._end.abort()
+            self._end.close()
 
     def has(self, made: Made) -> bool:
         """Whether the release is in its store, whole."""
         return is_intact(str(self.workdir), made.name)
 
-    def _reply(self, kind: str, data: dict[str, Any]) -> None:
+    def _reply(self, kind: str, data: dict[str, Any], _: bytes) -> None:
         self._inbox.put((self, Frame(kind, {**data, **self.alters.get(kind, {})})))
 
 

@@ -14,7 +14,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from runner.core.protocol.frames import Frame
-from runner.host.agent.push import PushReceiver
 from runner.host.storage import release_store
 from runner.host.storage.release_store import STORE_ID, is_intact
 from runner.host.storage.release_writer import ReleaseWriter
@@ -23,6 +22,7 @@ from tests.unit.release_builders import (
     begun,
     done,
     left_in,
+    push_handler,
     release,
     store,
     stream,
@@ -286,10 +286,10 @@ class Talk:
 
     def __init__(self, workdir: Path) -> None:
         self.told: list[tuple[str, dict[str, Any]]] = []
-        self.end = PushReceiver(str(workdir), self._reply)
+        self.end = push_handler(workdir, self._reply)
         self._number = 0
 
-    def _reply(self, kind: str, data: dict[str, Any]) -> None:
+    def _reply(self, kind: str, data: dict[str, Any], _: bytes) -> None:
         self.told.append((kind, data))
 
     def ask(self, what: Callable[[Frame], Any], payload: bytes = b"", **data: Any) -> None:
@@ -325,7 +325,7 @@ def test_receiving_stores_what_was_lacking(tmp_path: Path) -> None:
 
     assert talk.told[-1] == ("stored", {"id": 2 + len(lacks), "new": True})
     assert left_in(tmp_path) == [STORE_ID, TREE.name]
-    talk.end.abort()
+    talk.end.close()
     assert is_intact(str(tmp_path), TREE.name)
 
 
@@ -367,7 +367,7 @@ def test_receiving_begins_anew_when_asked(tmp_path: Path) -> None:
     assert talk.offer(second) == ["other"]
     assert len(left_in(tmp_path)) == 2  # with the name of the store
 
-    talk.end.abort()
+    talk.end.close()
     assert left_in(tmp_path) == [STORE_ID]
 
 

@@ -16,8 +16,8 @@ from runner.core.protocol.events import Ended, ProgramStarted
 from runner.core.protocol.frames import Frame
 from runner.core.protocol.paths import RunPaths
 from runner.core.protocol.states import State
-from runner.host.agent.handler import AgentContext
-from runner.host.agent.leftovers import Handler
+from runner.host.agent.clean import Handler
+from runner.host.agent.server import AgentContext
 from runner.host.storage import run_folder, run_owner
 from runner.host.storage.journal import EventLog
 from runner.host.storage.run_list import read_run
@@ -56,7 +56,7 @@ class Host:
 
     def prove(self) -> dict[str, object]:
         """Look for what is left of it."""
-        self.keeping.handlers()["kill_leftovers"](
+        self.keeping.on_kill_leftovers(
             Frame("kill_leftovers", {"id": 1, "run_id": "r1", "node": "n1"})
         )
         return self.told.pop()
@@ -141,7 +141,7 @@ def test_names_of_runs_lead_nowhere_else(host: Host) -> None:
     for name in ("../r1", "/etc", "", "r1/../r1"):
         frame = Frame("kill_leftovers", {"id": 1, "run_id": name, "node": "n1"})
         with pytest.raises(ValueError, match="is no run"):
-            host.keeping.handlers()["kill_leftovers"](frame)
+            host.keeping.on_kill_leftovers(frame)
 
 
 RUN = RunPaths("/w", "run", "a")
