@@ -47,7 +47,7 @@ from runner.core.codec import decode, encode
 from runner.core.model.facts import FactsRequest
 from runner.host.facts.collect import collect
 told = collect(decode(FactsRequest, json.loads(sys.argv[2])))
-held = told.reserved.store_port
+held = told.reserved.numbers[0]
 print(json.dumps({"facts": encode(told.facts), "environ": told.environ, "held": held}))
 """
 

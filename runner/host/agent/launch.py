@@ -50,7 +50,7 @@ class Handler(RequestHandler):
         first, last = frame.data["first"], frame.data["last"]
         reserved, error = ports.reserve_ports(first, last, store=True, hub=frame.data["hub"])
         self.context.facts = replace(facts, reserved=reserved)
-        port, hub_port = reserved.store_port, reserved.hub_port
+        port, hub_port, _ = reserved.numbers
         self.context.answer(frame, "ports_reserved", port=port, hub_port=hub_port, error=error)
 
     def on_record(self, frame: Frame) -> None:

@@ -34,7 +34,7 @@ class Handler(RequestHandler):
         """Listen for the other hosts until this agent ends; the answer is the port."""
         node, token = frame.data["node"], str(frame.data["token"]).encode()
         address, agent_pid = frame.data["addresses"][node], os.getpid()
-        reserved_port = self.context.require_facts().reserved.store_port
+        reserved_port, _, _ = self.context.require_facts().reserved.numbers
         serve_hosts = functools.partial(
             serve, node, token, address, reserved_port, agent_pid, report_facts
         )

@@ -144,10 +144,10 @@ def _reserve_ports(
         reserved, fields["port_error"] = ports.reserve_ports(
             first, last, store=request.reserve_port, hub=request.reserve_hub_port
         )
-        fields.update(reserved_port=reserved.store_port, hub_port=reserved.hub_port)
         if request.reserve_vote_port:
             reserved = reserved._replace(voter=ports.reserve_extra(first, last))
-            fields["vote_port"] = reserved.voter_port
+        port, hub_port, vote_port = reserved.numbers
+        fields.update(reserved_port=port, hub_port=hub_port, vote_port=vote_port)
     return reserved
 
 

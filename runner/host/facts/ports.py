@@ -10,7 +10,6 @@ import errno
 import os
 import socket
 import time
-from contextlib import contextmanager
 from typing import Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 from runner.host.process import procfs
@@ -32,50 +31,34 @@ class ReservedPorts(NamedTuple):
     voter: Optional[socket.socket] = None
 
     @property
-    def store_port(self) -> int:
-        """The store's port, 0 for none."""
-        return _port_of(self.store)
-
-    @property
-    def hub_port(self) -> int:
-        """The hub's port, 0 for none."""
-        return _port_of(self.hub)
-
-    @property
-    def voter_port(self) -> int:
-        """The voter's port, 0 for none."""
-        return _port_of(self.voter)
+    def numbers(self) -> Tuple[int, int, int]:
+        """The three port numbers, 0 for none."""
+        store, hub, voter = (sock.getsockname()[1] if sock else 0 for sock in self)
+        return store, hub, voter
 
     @property
     def descriptors(self) -> Set[int]:
         """The descriptors that a process must keep open to inherit them."""
-        return {reserved.fileno() for reserved in self if reserved is not None}
+        return {sock.fileno() for sock in self if sock}
 
     def close(self) -> None:
         """Close them in this process."""
-        for reserved in self:
-            if reserved is not None:
-                reserved.close()
+        for sock in filter(None, self):
+            sock.close()
 
 
 NO_PORTS = ReservedPorts()
 
 
-def _port_of(reserved: Optional[socket.socket]) -> int:
-    return int(reserved.getsockname()[1]) if reserved is not None else 0
-
-
 def reserve_ports(first: int, last: int, *, store: bool, hub: bool) -> Tuple[ReservedPorts, str]:
     """Reserve a port for the rendezvous, and one for the hub, preferably in the same range.
 
-    Returns:
-        The ports, and why there is none for the rendezvous, "" if there is. Without a hub only the
-        controller watches the hosts.
+    Returns also why there is none for the rendezvous, "" if there is. Without a hub only the
+    controller watches the hosts.
     """
     store_socket, error = reserve(first, last) if store else (None, "")
-    if error or not hub:
-        return ReservedPorts(store_socket), error
-    return ReservedPorts(store_socket, reserve_extra(first, last)), ""
+    hub_socket = reserve_extra(first, last) if hub and not error else None
+    return ReservedPorts(store_socket, hub_socket), error
 
 
 def reserve_extra(first: int, last: int) -> Optional[socket.socket]:
@@ -86,25 +69,20 @@ def reserve_extra(first: int, last: int) -> Optional[socket.socket]:
 def reserve(first: int, last: int) -> Tuple[Optional[socket.socket], str]:
     """Bind a socket to one of the ports `first` to `last`, in random order; 0 is any free port.
 
-    Returns:
-        The socket and "", or None and the reason.
+    Returns the socket and "", or None and the reason.
     """
     candidates = range(first, max(first, last) + 1) if first else range(1)
     errors: Dict[int, OSError] = {}
     for port in sorted(candidates, key=lambda _: os.urandom(4)):
         try:
-            return (_reserve_one(port) if port else _reserve_any()), ""
+            return _reserve(port), ""
         except OSError as error:
             errors[port] = error
     return None, _explain(candidates, errors)
 
 
 def bind_shared(port: int) -> socket.socket:
-    """Return a socket bound to a port that we reserved, as torch's store binds it.
-
-    Raises:
-        OSError: Another process took it.
-    """
+    """Return a socket bound to a port that we reserved, as torch's store binds it."""
     return _bind_wildcard(port, shared=True)
 
 
@@ -122,12 +100,8 @@ def connection_addresses(port: int, root: str = "/") -> List[Tuple[str, str]]:
 def _socket_rows(port: int, state: str, root: str) -> Iterator[List[str]]:
     """Yield the rows of /proc/net/tcp* with that local port and state."""
     for name in ("tcp", "tcp6"):
-        try:
-            with open(os.path.join(root, "proc/net", name), encoding="ascii") as file:
-                rows = [line.split() for line in file][1:]
-        except OSError:
-            continue
-        for row in rows:
+        text = procfs.read_text(os.path.join(root, "proc/net", name))
+        for row in [line.split() for line in text.splitlines()[1:]]:
             if row[3] == state and int(row[1].rpartition(":")[2], 16) == port:
                 yield row
 
@@ -138,31 +112,13 @@ def socket_owners(inodes: Iterable[int], pids: Iterable[int], root: str = "/") -
     return {pid for pid in pids if wanted and wanted & {t for _, t in procfs.fd_links(pid, root)}}
 
 
-class ListenerDetector:
-    """Detects the listener of a port."""
-
-    def __init__(self, port: int, root: str = "/") -> None:
-        self._port, self._root = port, root
-        self._unowned: Set[int] = set()
-
-    def listener_pids(self, pids: Iterable[int]) -> Optional[Set[int]]:
-        """Return which of the processes listen, none for a hidden one; None if none listens yet.
-
-        A process that is ending may show its socket but not its descriptors any more: a listener
-        counts as hidden when it has no visible owner at two checks.
-        """
-        inodes = listening_inodes(self._port, self._root)
-        pids_found = socket_owners(inodes, pids, self._root)
-        previous, self._unowned = self._unowned, inodes
-        return pids_found if pids_found or previous & inodes else None
-
-
 class PortReservation:
     """A port that is reserved for a program until some process listens there."""
 
-    def __init__(self, reserved: Optional[socket.socket], port: int) -> None:
-        self._socket, self._detector = reserved, ListenerDetector(port)
+    def __init__(self, reserved: Optional[socket.socket], port: int, root: str = "/") -> None:
+        self._socket, self._port, self._root = reserved, port, root
         self._next_check = time.monotonic() + CHECK_INTERVAL_S
+        self._unowned: Set[int] = set()
 
     @property
     def check_due(self) -> bool:
@@ -175,12 +131,21 @@ class PortReservation:
         None as long as none listens, and after the release.
         """
         self._next_check = time.monotonic() + CHECK_INTERVAL_S
-        if self._socket is None:
-            return None
-        listeners = self._detector.listener_pids(list(procfs.table()))
+        listeners = self.listener_pids(list(procfs.table())) if self._socket is not None else None
         if listeners is not None:
             self.release()
         return listeners
+
+    def listener_pids(self, pids: Iterable[int]) -> Optional[Set[int]]:
+        """Return which of the processes listen, none for a hidden one; None if none listens yet.
+
+        A process that is ending may show its socket but not its descriptors any more: a listener
+        counts as hidden when it has no visible owner at two checks.
+        """
+        inodes = listening_inodes(self._port, self._root)
+        pids_found = socket_owners(inodes, pids, self._root)
+        previous, self._unowned = self._unowned, inodes
+        return pids_found if pids_found or previous & inodes else None
 
     def release(self) -> None:
         """Release it."""
@@ -189,26 +154,17 @@ class PortReservation:
             self._socket = None
 
 
-def _reserve_any() -> socket.socket:
-    # First without SO_REUSEADDR: with it, old kernels choose ports that other processes reserved.
-    reserved = _bind_wildcard(0, shared=False)
-    reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    return reserved
-
-
-def _reserve_one(port: int) -> socket.socket:
-    with _guard(port):
-        return _bind_wildcard(port, shared=True)
-
-
-@contextmanager
-def _guard(port: int) -> Iterator[None]:
-    """Make sure that no other run has reserved the port.
+def _reserve(port: int) -> socket.socket:
+    """Bind a port that no other run has reserved; 0 is any free one.
 
     With SO_REUSEADDR two runs could reserve the same port; without it, connections in TIME_WAIT
     would block it for a minute. A bind without it at an address that no connection ever had fails
     for the first reason only.
     """
+    if not port:  # with SO_REUSEADDR, old kernels choose ports that other processes reserved
+        reserved = _bind_wildcard(0, shared=False)
+        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        return reserved
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as guard:
         try:
             guard.bind((_GUARD_ADDRESS, port))
@@ -216,7 +172,7 @@ def _guard(port: int) -> Iterator[None]:
             if error.errno != errno.EADDRNOTAVAIL:
                 raise
         guard.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        yield
+        return _bind_wildcard(port, shared=True)
 
 
 def _bind_wildcard(port: int, *, shared: bool) -> socket.socket:

@@ -46,27 +46,21 @@ def test_all(
     token: bytes,
     on_result: Callable[[int, ProbeResult], None],
 ) -> None:
-    """Test the connection to every target but our own.
+    """Test the connection to every target but `node`, our own; they know the same `token`.
 
-    Args:
-        node: Our own node. The targets after it come first, or all hosts would begin with the same.
-        targets: Where the nodes listen, the same on every host.
-        token: The secret that all of them know.
-        on_result: Takes the index of a target in `targets`, and its result.
+    `on_result` takes the index of a target, and its result. The targets after our own come first,
+    or all hosts would begin with the same.
     """
     start = next((index for index, target in enumerate(targets) if target.node == node), 0)
-    order = [(start + step) % len(targets) for step in range(len(targets))]
+    order = [*range(start, len(targets)), *range(start)]
     pending = deque(index for index in order if targets[index].node != node)
     active: Dict[int, ConnectionTest] = {}
     while pending or active:
         while pending and len(active) < MAX_CONCURRENT:
             index = pending.popleft()
             active[index] = ConnectionTest(targets[index], node, token)
-        poll, by_fd = select.poll(), {}
-        for test in active.values():
-            if test.result is None:
-                by_fd[test.fileno()] = test
-                poll.register(test.fileno(), test.events)
+        poll = select.poll()
+        by_fd = {test.register(poll): test for test in active.values() if test.result is None}
         for fd, _ in poll.poll(_POLL_MS if by_fd else 0):
             by_fd[fd].advance()
         for index, test in list(active.items()):
@@ -77,14 +71,10 @@ def test_all(
 
 
 class ConnectionTest:
-    """One connection: made, authenticated, and filled with large packets.
-
-    Attributes:
-        result: How it ended; None while it runs.
-    """
+    """One connection: made, authenticated, and filled with large packets."""
 
     def __init__(self, target: Target, node: str, token: bytes) -> None:
-        self.result: Optional[ProbeResult] = None
+        self.result: Optional[ProbeResult] = None  # as long as it runs
         self._target, self._identity = target, Identity(node, SUBJECT, token)
         self._last_progress = time.monotonic()
         self._connection: Optional[PeerConnection] = None
@@ -93,35 +83,33 @@ class ConnectionTest:
         self._socket: Optional[socket.socket] = None
         self._dial()
 
-    def fileno(self) -> int:
-        """Return the descriptor to watch."""
-        return (self._connection or self._dialler).fileno()
-
-    @property
-    def events(self) -> int:
-        """What to wait for: to read, to write, or both."""
-        if self._connection is None:
-            return select.POLLOUT
-        wants_write = self._connection.name and (self._pads_left or not self._connection.flushed)
-        return select.POLLIN | (select.POLLOUT if wants_write else 0)
+    def register(self, poll: select.poll) -> int:
+        """Have our descriptor watched for what we wait for; return it."""
+        peer = self._connection
+        descriptor, events = (peer or self._dialler).fileno(), select.POLLOUT
+        if peer is not None:
+            wants_write = peer.name and (self._pads_left or not peer.flushed)
+            events = select.POLLIN | (select.POLLOUT if wants_write else 0)
+        poll.register(descriptor, events)
+        return descriptor
 
     def advance(self) -> None:
         """Continue: the connection can be read, or written to."""
         if self._connection is None:
             self._dial()
             return
-        self._connection.flush()
+        peer = self._connection
+        peer.flush()
         try:
-            self._receive(self._connection)
+            self._receive(peer)
         except PeerDisconnected as disconnect:
             cause = disconnect.__cause__
             if isinstance(cause, OSError):
                 self._fail(cause.errno or 0)
             else:
-                self._finish(Outcome.RESET if self._connection.name else Outcome.WRONG_PEER)
-            return
+                self._finish(Outcome.RESET if peer.name else Outcome.WRONG_PEER)
         if self.result is None:
-            self._send_padding(self._connection)
+            self._send_padding(peer)
 
     def _dial(self) -> None:
         self._socket = self._dialler.poll()
@@ -175,10 +163,8 @@ class ConnectionTest:
     def _finish(self, outcome: Outcome, detail: str = "") -> None:
         rtt_s = 0.0
         if self._connection is not None:
-            rtt_us = self._tcp_info_field("=I", 148)  # the least there was
-            if not 0 < rtt_us < 0xFFFFFFFF:
-                rtt_us = self._tcp_info_field("=I", 68)
-            rtt_s = rtt_us / 1e6
+            least_us, last_us = (self._tcp_info_field("=I", offset) for offset in (148, 68))
+            rtt_s = (least_us if 0 < least_us < 0xFFFFFFFF else last_us) / 1e6
             self._connection.close()
         self.result = ProbeResult(self._target, outcome, rtt_s, detail)
 

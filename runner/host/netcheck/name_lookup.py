@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import threading
 import time
@@ -19,11 +20,8 @@ def look_up(lookups: NameLookups, report: Report) -> None:
     """Do all lookups in parallel, and report each answer as it arrives; for use in a child."""
     calls: List[Tuple[Callable[..., None], Tuple[Any, ...]]] = [(_resolve_own_name, (report,))]
     if lookups.master_name:
-        calls.append((_resolve_master, (lookups.master_name, report)))
-    calls += [
-        (_time_reverse_lookup, (node, address, report))
-        for node, address in lookups.addresses.items()
-    ]
+        calls.append((_resolve_master, (report, lookups.master_name)))
+    calls += [(_time_reverse_lookup, (report, *item)) for item in lookups.addresses.items()]
     threading.stack_size(THREAD_STACK_BYTES)
     threads = []
     for target, args in calls:
@@ -34,7 +32,7 @@ def look_up(lookups: NameLookups, report: Report) -> None:
             break
         threads.append(thread)
         if target is _time_reverse_lookup:
-            report(**{f"asked {args[0]}": True})
+            report(**{f"asked {args[1]}": True})
     deadline = time.monotonic() + lookups.timeout_s
     for thread in threads:
         thread.join(max(0.0, deadline - time.monotonic()))
@@ -56,15 +54,12 @@ def parse_results(report: Any) -> NameResults:
     )
 
 
-def _time_reverse_lookup(node: str, address: str, report: Report) -> None:
+def _time_reverse_lookup(report: Report, node: str, address: str) -> None:
     """Time a reverse lookup: torch's store waits for its answer, whatever that is."""
     began = time.monotonic()
-    try:
+    with contextlib.suppress(OSError):
         socket.getnameinfo((address, 0), 0)
-    except OSError:
-        pass
-    finally:
-        report(**{f"seconds {node}": round(time.monotonic() - began, 3)})
+    report(**{f"seconds {node}": round(time.monotonic() - began, 3)})
 
 
 def _resolve_own_name(report: Report) -> None:
@@ -74,7 +69,7 @@ def _resolve_own_name(report: Report) -> None:
         report(own=[])
 
 
-def _resolve_master(name: str, report: Report) -> None:
+def _resolve_master(report: Report, name: str) -> None:
     try:
         report(master=_resolve(name))
     except OSError as error:

@@ -56,19 +56,16 @@ class FactsChild:
         reply, self._child = self._child.report(), None
         if "facts" not in reply:
             return None
-        return replace(
-            decode(Facts, reply["facts"]),
-            reserved_port=self.reserved_ports.store_port,
-            hub_port=self.reserved_ports.hub_port,
-            vote_port=self.reserved_ports.voter_port,
-            port_error=self._port_error,
-        )
+        port, hub_port, vote_port = self.reserved_ports.numbers
+        facts = decode(Facts, reply["facts"])
+        facts = replace(facts, reserved_port=port, hub_port=hub_port, vote_port=vote_port)
+        return replace(facts, port_error=self._port_error)
 
     def keep_ports(self, order: Optional[Order]) -> None:
         """Release the ports that the next attempt does not need here; all of them without one."""
         reserved = self.reserved_ports
         is_hub = order is not None and order.hub is not None and order.hub.node == order.node
-        has_store = order is not None and order.reserve_port == reserved.store_port != 0
+        has_store = order is not None and order.reserve_port == reserved.numbers[0] != 0
         is_voter = order is not None and order.voter_count > 0
         self.reserved_ports = ports.ReservedPorts(
             reserved.store if has_store else None,

@@ -67,16 +67,16 @@ def test_owners_are_told_among_the_processes_asked_about(tmp_path: Path) -> None
 def test_a_listener_without_an_owner_counts_when_it_stays(tmp_path: Path) -> None:
     """It may belong to a process that is just ending: its descriptors go before its sockets."""
     root = proc(tmp_path)
-    lookout = ports.ListenerDetector(29500, root)
+    lookout = ports.PortReservation(None, 29500, root)
     assert lookout.listener_pids([11]) is None
     assert lookout.listener_pids([11]) == set()
-    assert ports.ListenerDetector(29500, root).listener_pids([10, 11]) == {10}
+    assert ports.PortReservation(None, 29500, root).listener_pids([10, 11]) == {10}
 
 
 def test_a_listener_that_passes_by_is_nobody(tmp_path: Path) -> None:
     """What is gone at the second look took nothing."""
     root = proc(tmp_path)
-    lookout = ports.ListenerDetector(29500, root)
+    lookout = ports.PortReservation(None, 29500, root)
     assert lookout.listener_pids([11]) is None
     for name in ("tcp", "tcp6"):
         (tmp_path / "proc" / "net" / name).write_text(HEAD)
