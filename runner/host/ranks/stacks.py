@@ -139,43 +139,32 @@ def _by_faulthandler(targets: Sequence[StackTarget]) -> Dict[int, str]:
     return texts
 
 
-class MemoryFile:
-    """The memory file of one process, and how much was in it before."""
-
-    def __init__(self, path: str) -> None:
-        self._file = os.open(path, os.O_RDONLY)
-        self._start_size = self._size = os.fstat(self._file).st_size
-        self._grew_at = time.monotonic()
-
-    def is_complete(self) -> bool:
-        """Return whether it has grown, and not any more for a moment."""
-        size, now = os.fstat(self._file).st_size, time.monotonic()
-        if size != self._size:
-            self._size, self._grew_at = size, now
-        return size > self._start_size and now - self._grew_at > QUIET_PERIOD_S
-
-    def read_and_close(self) -> str:
-        """Return what was written to it."""
-        try:
-            data = os.pread(self._file, self._size - self._start_size, self._start_size)
-        finally:
-            os.close(self._file)
-        return data.decode(errors="replace")
-
-
 def _signal_and_read(targets: Sequence[StackTarget]) -> Dict[int, str]:
-    files: Dict[int, MemoryFile] = {}
+    """Signal processes; return what each writes until its file does not grow for a moment."""
+    files: Dict[int, int] = {}
+    old_sizes: Dict[int, int] = {}
     for target in targets:
         with contextlib.suppress(OSError):
-            files[target.pid] = MemoryFile(target.memory_file)
+            files[target.pid] = os.open(target.memory_file, os.O_RDONLY)
+            old_sizes[target.pid] = os.fstat(files[target.pid]).st_size
             if _find_memory_file(target.pid):  # the program may have replaced the handler since
                 os.kill(target.pid, DUMP_SIGNAL)
-    deadline = time.monotonic() + REPLY_TIMEOUT_S
-    waiting = list(files.values())
+    sizes, grew_at = dict(old_sizes), dict.fromkeys(files, time.monotonic())
+    deadline, waiting = time.monotonic() + REPLY_TIMEOUT_S, {*files}
     while waiting and time.monotonic() < deadline:
         time.sleep(POLL_INTERVAL_S)
-        waiting = [file for file in waiting if not file.is_complete()]
-    return {pid: file.read_and_close() for pid, file in files.items()}
+        for pid in [*waiting]:
+            size, now = os.fstat(files[pid]).st_size, time.monotonic()
+            if size != sizes[pid]:
+                sizes[pid], grew_at[pid] = size, now
+            elif size > old_sizes[pid] and now - grew_at[pid] > QUIET_PERIOD_S:
+                waiting.remove(pid)
+    texts = {}
+    for pid, file in files.items():
+        written = os.pread(file, sizes[pid] - old_sizes[pid], old_sizes[pid])
+        texts[pid] = written.decode(errors="replace")
+        os.close(file)
+    return texts
 
 
 def _by_py_spy(py_spy: str, targets: Sequence[StackTarget]) -> Dict[int, str]:

@@ -48,12 +48,8 @@ class RankProcess(NamedTuple):
 class RankTracker:
     """Every start of every rank of an attempt on this host, recorded as it is found.
 
-    Args:
-        folder: The run folder.
-        order: The order of the attempt.
-        journal: Takes the events.
-        on_failure: Called with a description and the monotonic time of a rank's failure; not where
-            torchrun may restart the rank, since it ends by itself if it does not.
+    `on_failure` is called with a description and the monotonic time of a rank's failure; not where
+    torchrun may restart the rank, since it ends by itself if it does not.
     """
 
     def __init__(

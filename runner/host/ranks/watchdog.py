@@ -47,11 +47,10 @@ class Usage(NamedTuple):
 
 
 class Progress:
-    """When a process of the run on this host last made progress.
+    """When a process of the run on this host last made progress, by monotonic time.
 
     Attributes:
-        last_activity: The monotonic time of the last progress.
-        last_io: That of the last progress other than CPU use.
+        last_io: The time of the last progress other than CPU use.
     """
 
     def __init__(self, interval_s: float) -> None:
@@ -65,36 +64,30 @@ class Progress:
         """Note progress now."""
         self.last_activity = self.last_io = time.monotonic()
 
-    def sample_metrics(self, sizes: Mapping[str, int]) -> None:
-        """Compare the sizes of metrics files; see `sample`."""
-        now = time.monotonic()
-        if now - self._last_sample > 2 * self._interval_s + 1 or sizes != self._sizes:
-            self.mark_progress()
-        self._last_sample, self._sizes = now, dict(sizes)
-
-    def sample(self, sizes: Mapping[str, int], root_pid: int) -> None:
+    def sample(self, sizes: Mapping[str, int], root_pid: int = 0) -> None:
         """Compare with the last sample; a much longer interval means that this host was suspended.
 
-        Args:
-            sizes: The size of each log.
-            root_pid: The launcher process; its descendants count as well.
+        `sizes` are those of files that show progress. What the launcher process `root_pid` and its
+        descendants use counts as well, if given.
         """
-        now, table = time.monotonic(), procfs.table()
+        now, table = time.monotonic(), procfs.table() if root_pid else {}
         pids = [pid for pid in (root_pid, *procfs.descendants(root_pid, table)) if pid in table]
         usage = {
             pid: Usage(table[pid].cpu_ticks, table[pid].page_faults * _PAGE_BYTES + _io_bytes(pid))
             for pid in pids
         }
         usage_pairs = [(usage[pid], self._usage.get(pid, Usage())) for pid in pids]
-        min_ticks = MIN_CPU_SHARE * (now - self._last_sample) * _TICKS_PER_S
-        frozen = now - self._last_sample > 2 * self._interval_s + 1
+        since_s = now - self._last_sample
         if (
-            frozen
+            since_s > 2 * self._interval_s + 1
             or sizes != self._sizes
             or any(a.io_bytes - b.io_bytes >= MIN_IO_BYTES for a, b in usage_pairs)
         ):
             self.mark_progress()
-        elif any(a.cpu_ticks - b.cpu_ticks >= min_ticks for a, b in usage_pairs):
+        elif any(
+            a.cpu_ticks - b.cpu_ticks >= MIN_CPU_SHARE * since_s * _TICKS_PER_S
+            for a, b in usage_pairs
+        ):
             self.last_activity = now
         self._last_sample, self._sizes, self._usage = now, dict(sizes), usage
 
@@ -122,36 +115,33 @@ class Watchdog:
         self._folder, self._order, self._journal = folder, order, journal
         self.interval_s = order.stall_s / 4 if order.stall_s else float("inf")
         self._progress = Progress(min(self.interval_s, 10.0))
-        self._stalled = False
-        self._dump_child: Optional[bounded_child.BoundedChild] = None
+        self._stalled = self._gpus_waiting = False
         self._stop_at: Optional[float] = None
-        self._gpu_child: Optional[bounded_child.BoundedChild] = None
-        self._gpus_waiting = False
+        self._children: Dict[str, bounded_child.BoundedChild] = {}
 
     @property
     def is_dumping(self) -> bool:
         """Whether a stack dump is in progress."""
-        return self._dump_child is not None
+        return "dump" in self._children
 
     @property
     def child_pids(self) -> FrozenSet[int]:
         """Its own children, which do not belong to the run."""
-        return frozenset(
-            child.pid for child in (self._dump_child, self._gpu_child) if child is not None
-        )
+        return frozenset(child.pid for child in self._children.values())
 
     def sample(self, sizes: Mapping[str, int], root_pid: int) -> None:
         """Sample the progress of the program `root_pid` and its descendants."""
-        if self._order.stall_s and self._order.metrics:
-            self._progress.sample_metrics(_metric_sizes(self._order))
-        elif self._order.stall_s:
+        order, progress = self._order, self._progress
+        if order.stall_s and order.metrics:
+            progress.sample(_metric_sizes(order))
+        elif order.stall_s:
             rank_sizes = {name: size for name, size in sizes.items() if name != f"{STACKS_LOG}.out"}
-            self._progress.sample(rank_sizes, root_pid)
-            no_io_s = time.monotonic() - self._progress.last_io
-            if no_io_s < self._order.stall_s / 2:
+            progress.sample(rank_sizes, root_pid)
+            if time.monotonic() - progress.last_io < order.stall_s / 2:
                 self._gpus_waiting = False
-            elif self._gpu_child is None:
-                self._gpu_child = activity.start(self._order.env.get("CUDA_VISIBLE_DEVICES"))
+            elif "gpus" not in self._children:
+                child = activity.start(order.env.get("CUDA_VISIBLE_DEVICES"))
+                self._children.update({"gpus": child} if child else {})
 
     @property
     def stalled_s(self) -> float:
@@ -165,26 +155,6 @@ class Watchdog:
             self._progress.last_io if gpus_only_wait else self._progress.last_activity
         )
 
-    def check(self, stalled_s: Optional[float]) -> bool:
-        """Record a stall of the whole run, or its end; `stalled_s` is None where not known.
-
-        Returns:
-            Whether the run is to be stopped, unless `reason` is "".
-        """
-        self._poll_children(stalled_s or 0.0)
-        if stalled_s is None or self._dump_child is not None:
-            return False
-        if self._stalled and stalled_s < self._order.stall_s:
-            self._stalled, self._stop_at = False, None
-            self._journal.append(ProgressResumed())
-        elif not self._stalled and 0 < self._order.stall_s <= stalled_s:
-            self._stalled = True
-            reason = f"no progress on any rank for {stalled_s:.0f} s"
-            self._dump_child = stacks.start_dump(
-                self._folder, self._order, reason, include_text=False
-            )
-        return self._stop_at is not None and time.monotonic() >= self._stop_at
-
     @property
     def reason(self) -> str:
         """Why the run is to be stopped, "" if there is progress here after all."""
@@ -192,35 +162,45 @@ class Watchdog:
             return ""
         return f"{STALL_REASON} {self.stalled_s:.0f} s (watch.stall_s is {self._order.stall_s:g})"
 
+    def check(self, stalled_s: Optional[float]) -> bool:
+        """Record a stall of the whole run, or its end; `stalled_s` is None where not known.
+
+        Returns whether the run is to be stopped, unless `reason` is "".
+        """
+        self._poll_children(stalled_s or 0.0)
+        if stalled_s is None or self.is_dumping:
+            return False
+        if self._stalled and stalled_s < self._order.stall_s:
+            self._stalled, self._stop_at = False, None
+            self._journal.append(ProgressResumed())
+        elif not self._stalled and 0 < self._order.stall_s <= stalled_s:
+            self._stalled = True
+            reason = f"no progress on any rank for {stalled_s:.0f} s"
+            child = stacks.start_dump(self._folder, self._order, reason, include_text=False)
+            self._children["dump"] = child
+        return self._stop_at is not None and time.monotonic() >= self._stop_at
+
     def _poll_children(self, stalled_s: float) -> None:
         """Take the results of our children: the activity of the GPUs, and the stack dump."""
-        if self._gpu_child is not None:
-            self._gpu_child.advance()
-            if self._gpu_child.code is not None:
-                gpu_activity, self._gpu_child = activity.result(self._gpu_child), None
+        for name, child in [*self._children.items()]:
+            child.advance()
+            if child.code is None:
+                continue
+            del self._children[name]
+            if name == "gpus":
+                gpu_activity = activity.result(child)
                 self._gpus_waiting = gpu_activity is activity.GpuActivity.WAITING
                 if gpu_activity is activity.GpuActivity.WORKING:
                     self._progress.mark_progress()
-        if self._dump_child is not None:
-            self._dump_child.advance()
-            if self._dump_child.code is not None:
-                report, problem = stacks.result(self._dump_child)
-                self._dump_child = None
-                stop = self._order.stop_on_stall
+            else:
+                (report, problem), stop = stacks.result(child), self._order.stop_on_stall
                 self._journal.append(Stalled(stalled_s, stop, problem, report.get("when", "")))
                 if stop:
                     self._stop_at = time.monotonic() + STOP_DELAY_S
 
     def close(self) -> None:
-        """End the children."""
-        self._dump_child, self._gpu_child = map(_kill_child, (self._dump_child, self._gpu_child))
-
-
-def _kill_child(
-    child: Optional[bounded_child.BoundedChild],
-) -> Optional[bounded_child.BoundedChild]:
-    """Kill a child; return it if it still runs because it hangs in the kernel."""
-    if child is None:
-        return None
-    child.kill()
-    return child if procfs.is_running(child.pid) else None
+        """End the children; one that hangs in the kernel stays on our list."""
+        for name, child in [*self._children.items()]:
+            child.kill()
+            if not procfs.is_running(child.pid):
+                del self._children[name]
