@@ -105,10 +105,8 @@ class FollowedRun:
     """A run on this host and the connection to its supervisor.
 
     Attributes:
-        log_reader: Answers reads of its files.
         ended: Whether supervisor and guardian are gone, or another attempt has taken over.
-        read_only: Whether it is only read: then the lease is not renewed, and a record without an
-            end stays as it is.
+        read_only: Whether it is only read: then a record without an end stays as it is.
     """
 
     def __init__(self, folder: RunPaths, order: Order, *, read_only: bool = False) -> None:
@@ -160,12 +158,6 @@ class FollowedRun:
             self._socket = None
             return False
 
-    def close(self) -> None:
-        """Close the connection."""
-        if self._socket is not None:
-            self._socket.close()
-            self._socket = None
-
     def check_ended(self) -> None:
         """Notice the end of the supervisor; if there is no end on record, record it."""
         if self.ended:
@@ -181,8 +173,7 @@ class FollowedRun:
                 recover_orphaned(self._folder, self._order)
             self._run_lock.remove_files()
             os.close(lock_fd)
-            self.ended = True
-        elif self._superseded and not self._pending:
+        if lock_fd is not None or (self._superseded and not self._pending):
             self.ended = True
         else:  # its guardian is still at work, its backlog is full, or /tmp was emptied
             self._kill_unresponsive()

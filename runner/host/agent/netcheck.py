@@ -35,11 +35,9 @@ class Handler(RequestHandler):
         node, token = frame.data["node"], str(frame.data["token"]).encode()
         address, agent_pid = frame.data["addresses"][node], os.getpid()
         reserved_port, _, _ = self.context.require_facts().reserved.numbers
-        serve_hosts = functools.partial(
-            serve, node, token, address, reserved_port, agent_pid, report_facts
-        )
+        arguments = (node, token, address, reserved_port, agent_pid, report_facts)
         self._listen_request = frame
-        self._start("listener", serve_hosts, LISTEN_TIMEOUT_S)
+        self._start("listener", lambda: serve(*arguments), LISTEN_TIMEOUT_S)
 
     def on_probe(self, frame: Frame) -> None:
         """Dial the other hosts, and look up their names; the answer is a HostProbe."""

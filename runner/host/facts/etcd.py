@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import functools
+import contextlib
 import json
 import re
 import subprocess
@@ -24,8 +24,7 @@ _NOT_FOUND = 404
 
 def start(request: FactsRequest, environ: Dict[str, str]) -> bounded_child.BoundedChild:
     """Look for etcd, or ask the endpoint, in a child."""
-    query = functools.partial(_query, request, environ)
-    return bounded_child.BoundedChild(query, request.tool_timeout_s)
+    return bounded_child.BoundedChild(lambda: _query(request, environ), request.tool_timeout_s)
 
 
 def result(child: bounded_child.BoundedChild) -> EtcdFacts:
@@ -71,7 +70,9 @@ def query_endpoint(endpoint: str, limit_s: float = REQUEST_TIMEOUT_S) -> Endpoin
     connection = HTTPConnection(host.strip("[]"), int(port), timeout=limit_s)
     try:
         status, text = _http_get(connection, "/version")
-        version = _server_version(text)
+        version = ""
+        with contextlib.suppress(ValueError, TypeError, KeyError):
+            version = str(json.loads(text)["etcdserver"])
         if not version:
             return EndpointReply(f"what answers there is not etcd (GET /version: {status})")
         status, _ = _http_get(connection, "/v2/keys/")
@@ -90,11 +91,3 @@ def _http_get(connection: HTTPConnection, path: str) -> Tuple[int, str]:
     connection.request("GET", path, headers={"Connection": "keep-alive"})
     response = connection.getresponse()
     return response.status, response.read(_MAX_RESPONSE).decode(errors="replace")
-
-
-def _server_version(text: str) -> str:
-    try:
-        data = json.loads(text)
-    except ValueError:
-        return ""
-    return str(data.get("etcdserver", "")) if isinstance(data, dict) else ""

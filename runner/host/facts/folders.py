@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 from typing import Any, Dict, Optional
 
@@ -25,8 +24,7 @@ def absolute(path: str, home: str) -> str:
 
 def start_survey(request: FactsRequest, home: str) -> bounded_child.BoundedChild:
     """Look at the folders of a run in a child: any of them may be on a dead network disk."""
-    survey = functools.partial(_survey, request, home)
-    return bounded_child.BoundedChild(survey, request.tool_timeout_s)
+    return bounded_child.BoundedChild(lambda: _survey(request, home), request.tool_timeout_s)
 
 
 def survey_result(child: bounded_child.BoundedChild, request: FactsRequest) -> Dict[str, Any]:

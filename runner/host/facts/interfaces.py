@@ -68,10 +68,14 @@ def parse_interfaces(links: bytes, addresses: bytes) -> Tuple[Interface, ...]:
             name = _decode_text(found.get(_IFA_LABEL, b"")) or names.get(index, "")
             address = f"{socket.inet_ntop(family, raw)}/{length}"
             by_interface.setdefault((index, name), []).append(address)
-    return tuple(
-        Interface(name, tuple(found), *_up_and_loopback(flags.get(index, 0)), mtus.get(index, 0))
-        for (index, name), found in by_interface.items()
-    )
+    interfaces = []
+    for (index, name), listed in by_interface.items():
+        flag = flags.get(index, 0)
+        has_carrier = bool(flag & _IFF_UP and flag & _IFF_RUNNING)
+        is_loopback = bool(flag & _IFF_LOOPBACK)
+        mtu = mtus.get(index, 0)
+        interfaces.append(Interface(name, tuple(listed), has_carrier, is_loopback, mtu))
+    return tuple(interfaces)
 
 
 def list_routes(root: str = "/") -> Tuple[Route, ...]:
@@ -95,39 +99,28 @@ def _netlink_dump(request: int) -> bytes:
 
 
 def _messages(dump: bytes) -> Iterator[Tuple[int, bytes]]:
-    offset = 0
-    while offset + _HEADER.size <= len(dump):
-        length, kind, _, _, _ = _HEADER.unpack_from(dump, offset)
-        yield kind, dump[offset + _HEADER.size : offset + length]
-        offset += max(_HEADER.size, _aligned(length))
+    return _parts(dump, 0, _HEADER)
 
 
 def _attributes(body: bytes, offset: int) -> Dict[int, bytes]:
-    attributes = {}
-    while offset + _ATTRIBUTE.size <= len(body):
-        length, kind = _ATTRIBUTE.unpack_from(body, offset)
-        attributes[kind] = body[offset + _ATTRIBUTE.size : offset + length]
-        offset += max(_ATTRIBUTE.size, _aligned(length))
-    return attributes
+    return dict(_parts(body, offset, _ATTRIBUTE))
 
 
-def _aligned(length: int) -> int:
-    return (length + 3) & ~3
+def _parts(data: bytes, offset: int, header: struct.Struct) -> Iterator[Tuple[int, bytes]]:
+    """Yield kind and body of each part; headers begin with length and kind, and are aligned."""
+    while offset + header.size <= len(data):
+        length, kind = header.unpack_from(data, offset)[:2]
+        yield kind, data[offset + header.size : offset + length]
+        offset += max(header.size, (length + 3) & ~3)
 
 
 def _decode_text(raw: bytes) -> str:
     return raw.rstrip(b"\0").decode(errors="replace")
 
 
-def _up_and_loopback(flags: int) -> Tuple[bool, bool]:
-    """Return whether an interface is up with a carrier, and whether it is a loopback."""
-    up = flags & _IFF_UP and flags & _IFF_RUNNING
-    return bool(up), bool(flags & _IFF_LOOPBACK)
-
-
 def _routes_v4(path: str) -> Iterator[Route]:
-    for fields in _read_table(path):
-        if len(fields) < 8 or fields[0] == "Iface":
+    for fields in _read_table(path, 8):
+        if fields[0] == "Iface":
             continue
         flags = int(fields[3], 16)
         if flags & _RTF_UP and not flags & _RTF_REJECT:
@@ -138,16 +131,14 @@ def _routes_v4(path: str) -> Iterator[Route]:
 
 def _routes_v6(path: str) -> Iterator[Route]:
     unwanted = _RTF_REJECT | _RTF_ANYCAST | _RTF_CACHE | _RTF_LOCAL
-    for fields in _read_table(path):
-        if len(fields) < 10:
-            continue
+    for fields in _read_table(path, 10):
         dest, flags = bytes.fromhex(fields[0]), int(fields[8], 16)
-        multicast = dest[0] == 0xFF
-        if flags & _RTF_UP and not flags & unwanted and not multicast:
-            length = int(fields[1], 16)
-            address = socket.inet_ntop(socket.AF_INET6, dest)
-            yield Route(f"{address}/{length}", fields[9], int(fields[5], 16))
+        is_multicast = dest[0] == 0xFF
+        if flags & _RTF_UP and not flags & unwanted and not is_multicast:
+            address = f"{socket.inet_ntop(socket.AF_INET6, dest)}/{int(fields[1], 16)}"
+            yield Route(address, fields[9], int(fields[5], 16))
 
 
-def _read_table(path: str) -> Iterator[List[str]]:
-    return (line.split() for line in procfs.read_text(path).splitlines())
+def _read_table(path: str, width: int) -> Iterator[List[str]]:
+    rows = (line.split() for line in procfs.read_text(path).splitlines())
+    return (fields for fields in rows if len(fields) >= width)

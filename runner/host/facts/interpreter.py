@@ -6,7 +6,6 @@ and reads no profile, so the two may differ.
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import pwd
@@ -15,6 +14,7 @@ from typing import Any, Dict, List, Sequence, Tuple
 
 from runner.core.model.facts import Interpreter
 from runner.host.process import bounded_child
+from runner.host.process.bounded_child import BoundedChild
 
 MIN_VERSION = (3, 8)
 LOGIN_SHELL_TIMEOUT_S = 5.0
@@ -86,16 +86,15 @@ os.write(1, ("MARK" + json.dumps(answer) + "MARK").encode())
 
 def start(
     python: str, environ: Dict[str, str], folder: str, limit_s: float, packages: Sequence[str] = ()
-) -> bounded_child.BoundedChild:
+) -> BoundedChild:
     """Probe `python` in `environ` and in `folder`, if that exists.
 
     `packages` are the distributions to look for, by normalised name.
     """
-    probe = functools.partial(_exec_probe, python, environ, folder, packages)
-    return bounded_child.BoundedChild(probe, limit_s)
+    return BoundedChild(lambda: _exec_probe(python, environ, folder, packages), limit_s)
 
 
-def result(child: bounded_child.BoundedChild, python: str) -> Interpreter:
+def result(child: BoundedChild, python: str) -> Interpreter:
     """Return the result of the probe of `python`."""
     report = child.report()
     if "error" in report:
@@ -105,7 +104,10 @@ def result(child: bounded_child.BoundedChild, python: str) -> Interpreter:
         return Interpreter(error=f"{step}: no answer within {child.limit_s:g} s")
     answer = child.output.decode(errors="replace").split(_MARK)
     if len(answer) < 3:
-        return Interpreter(error=_no_answer_reason(report.get("path", python), child))
+        code = child.code or 0
+        exit_text = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+        reason = f"{report.get('path', python)} {exit_text} without an answer"
+        return Interpreter(error=": ".join([reason, *child.text.splitlines()[-1:]]))
     return parse_answer(json.loads(answer[-2]))
 
 
@@ -117,11 +119,9 @@ def parse_answer(answer: Dict[str, Any]) -> Interpreter:
         oldest = ".".join(map(str, MIN_VERSION))
         return Interpreter(error=f"{executable} is Python {version}, older than {oldest}")
     text = answer["torch"]
+    torch, cuda = _assigned_string("__version__", text), _assigned_string("cuda", text)
     return Interpreter(
-        executable,
-        version,
-        _assigned_string("__version__", text),
-        _assigned_string("cuda", text),
+        *(executable, version, torch, cuda),
         prefix=answer.get("prefix", ""),
         implementation=answer.get("implementation", "cpython"),
         packages=answer.get("packages"),
@@ -135,47 +135,39 @@ def _assigned_string(name: str, text: str) -> str:
     return match.group(1) if match else ""
 
 
-def _no_answer_reason(path: str, child: bounded_child.BoundedChild) -> str:
-    code = child.code or 0
-    exit_text = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
-    last_line = child.text.splitlines()[-1:]
-    return ": ".join([f"{path} {exit_text} without an answer", *last_line])
-
-
 def _exec_probe(python: str, environ: Dict[str, str], folder: str, packages: Sequence[str]) -> None:
+    report = bounded_child.report_facts
     if folder:
-        bounded_child.report_facts(doing=f"entering {folder}")
+        report(doing=f"entering {folder}")
         bounded_child.chdir_if_exists(folder)
-    bounded_child.report_facts(doing=f"looking for {python}")
-    path, error = locate(python, environ)
+    report(doing=f"looking for {python}")
+    path, error = _locate(python, environ)
     if error:
-        bounded_child.report_facts(error=error)
+        report(error=error)
         return
-    bounded_child.report_facts(doing=f"starting {path}", path=path)
+    report(doing=f"starting {path}", path=path)
     try:
         os.execve(path, [path, "-B", "-c", _PROBE_PROGRAM, *packages], environ)
     except OSError as failure:
         is_gone = isinstance(failure, FileNotFoundError)
         reason = "the interpreter it names is not there" if is_gone else failure.strerror
-        bounded_child.report_facts(error=f"{path} cannot be started: {reason}")
+        report(error=f"{path} cannot be started: {reason}")
 
 
-def locate(python: str, environ: Dict[str, str]) -> Tuple[str, str]:
+def _locate(python: str, environ: Dict[str, str]) -> Tuple[str, str]:
     """Return the path of `python` and "", or "" and why it cannot be started."""
     if "/" not in python:
         path = bounded_child.find_program(python, environ)
         return path, "" if path else f"no {python} on PATH ({environ.get('PATH', '')})"
-    if os.path.isdir(python):
-        return "", f"{python} is a folder, not an interpreter"
     if not os.path.exists(python):
         return "", f"{python} is not there"
-    if not os.access(python, os.X_OK):
-        return "", f"{python} is not executable"
-    return python, ""
+    if os.path.isdir(python):
+        return "", f"{python} is a folder, not an interpreter"
+    return (python, "") if os.access(python, os.X_OK) else ("", f"{python} is not executable")
 
 
 def in_login_shell(
-    name: str, environ: Dict[str, str], also_read: Sequence[bounded_child.BoundedChild]
+    name: str, environ: Dict[str, str], also_read: Sequence[BoundedChild]
 ) -> Interpreter:
     """Return the interpreter of that name in a login shell.
 
@@ -185,8 +177,7 @@ def in_login_shell(
     found, own = (bounded_child.find_program(name, each) for each in (environ, own_environ))
     if found != own or not re.fullmatch(r"[A-Za-z0-9_.+-]+", name):
         return Interpreter()
-    run_shell = functools.partial(_exec_login_shell, name, own_environ)
-    child = bounded_child.BoundedChild(run_shell, LOGIN_SHELL_TIMEOUT_S)
+    child = BoundedChild(lambda: _exec_login_shell(name, own_environ), LOGIN_SHELL_TIMEOUT_S)
     bounded_child.wait_all([child], also_read=also_read)
     child.kill_group()  # start-up files may start an agent
     path = parse_path(child.text)

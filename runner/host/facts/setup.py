@@ -6,7 +6,6 @@ failures inside a sourced script or a function (conda's `activate`, `module`) do
 
 from __future__ import annotations
 
-import functools
 import os
 from typing import Dict, Sequence, Tuple
 
@@ -43,8 +42,7 @@ def start(
     lines: Sequence[str], environ: Dict[str, str], folder: str, limit_s: float
 ) -> bounded_child.BoundedChild:
     """Run `lines` in `folder`, if that exists."""
-    run = functools.partial(_exec_bash, lines, environ, folder)
-    return bounded_child.BoundedChild(run, limit_s)
+    return bounded_child.BoundedChild(lambda: _exec_bash(lines, environ, folder), limit_s)
 
 
 def result(

@@ -7,7 +7,6 @@ rank's threads, but accesses no memory. That is how NVML can tell it from work.
 from __future__ import annotations
 
 import enum
-import functools
 import time
 from typing import List, Optional, Sequence, Tuple
 
@@ -45,7 +44,7 @@ def start(visible: Optional[str]) -> Optional[bounded_child.BoundedChild]:
     indices = [int(word) for word in words if word.strip().isdigit()] if words else None
     if visible == "" or (words and not indices):  # no GPU, or only names we cannot map
         return None
-    return bounded_child.BoundedChild(functools.partial(_take_samples, indices), TIMEOUT_S)
+    return bounded_child.BoundedChild(lambda: _take_samples(indices), TIMEOUT_S)
 
 
 def result(child: bounded_child.BoundedChild) -> GpuActivity:

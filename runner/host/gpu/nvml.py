@@ -25,11 +25,7 @@ _NOT_AVAILABLE = (1 << 64) - 1
 
 
 class NvmlError(Exception):
-    """The library is not there, or a call failed.
-
-    Attributes:
-        broken: Whether the error means that the GPU cannot be used.
-    """
+    """The library is not there, or a call failed; if `broken`, the GPU cannot be used."""
 
     def __init__(self, text: str, code: int = 0) -> None:
         super().__init__(text)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 from dataclasses import replace
 from typing import Any, Dict, List, Optional
@@ -23,7 +22,7 @@ def has_driver() -> bool:
 
 def start(limit_s: float, *, health: bool = False) -> bounded_child.BoundedChild:
     """Query the driver in a child."""
-    return bounded_child.BoundedChild(functools.partial(_query, health), limit_s)
+    return bounded_child.BoundedChild(lambda: _query(health), limit_s)
 
 
 def result(child: Optional[bounded_child.BoundedChild]) -> Dict[str, Any]:

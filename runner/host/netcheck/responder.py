@@ -31,13 +31,8 @@ def serve(
 ) -> None:
     """Listen at a port of `address`, and at the reserved one; answer until the parent ends.
 
-    Args:
-        node: Our own node.
-        token: The secret that all hosts of this check know.
-        address: The address that the other nodes use.
-        reserved_port: The master's port, which the parent process has reserved; 0 for none.
-        parent_pid: The parent process, an agent.
-        report: Takes `port`, or `error` if there is none; then `ready`.
+    The reserved port is the master's, 0 for none. `report` takes `port`, or `error` if there is
+    none; then `ready`.
     """
     sockets: List[socket.socket] = []
     try:
