@@ -85,9 +85,8 @@ class DownloadFolder:
                 if create:
                     with contextlib.suppress(FileExistsError):
                         os.mkdir(name, 0o700, dir_fd=folder_fd)
-                child_fd = os.open(name, FOLDER_FLAGS, dir_fd=folder_fd)
-                os.close(folder_fd)
-                folder_fd = child_fd
+                parent_fd, folder_fd = folder_fd, os.open(name, FOLDER_FLAGS, dir_fd=folder_fd)
+                os.close(parent_fd)
         except OSError as error:
             os.close(folder_fd)
             if error.errno in (errno.ENOTDIR, errno.ELOOP):
@@ -131,21 +130,16 @@ class DownloadFolder:
         self._partials.get(partial[:-1], set()).discard(partial[-1])
 
     def partial_size(self, dest: PathParts, prefix: str, name: str) -> int:
-        """Return the size of the partial file `name`; remove partial files of other versions.
+        """Return the size of the partial file `name` of `dest`.
 
-        Args:
-            dest: The path of the complete file.
-            prefix: The common prefix of all partial files of `dest`.
-            name: The partial file of this version.
+        Partial files of other versions, which have the same prefix, are removed.
         """
-        parent = dest[:-1]
-        size = 0
+        parent, size = dest[:-1], 0
         with contextlib.suppress(FileNotFoundError):
             folder_fd = self.parent_fd(dest, create=False)
             if parent not in self._partials:
-                self._partials[parent] = {
-                    entry for entry in _listdir(folder_fd) if entry.startswith(PARTIAL_PREFIX)
-                }
+                entries: list[str] = os.listdir(folder_fd)  # noqa: PTH208 (a descriptor)
+                self._partials[parent] = {e for e in entries if e.startswith(PARTIAL_PREFIX)}
             for other in [entry for entry in self._partials[parent] if entry.startswith(prefix)]:
                 with contextlib.suppress(FileNotFoundError):  # it is complete by now
                     status = os.stat(other, dir_fd=folder_fd, follow_symlinks=False)
@@ -158,18 +152,11 @@ class DownloadFolder:
 
 
 class FileDownload:
-    """The download of one file.
-
-    Attributes:
-        dest: Its path below the run's folder.
-        source: The file on its host.
-        total: Its size in bytes.
-        tries: How often it was begun.
-    """
+    """The download of one file to `dest`, its path below the run's folder."""
 
     def __init__(self, folder: DownloadFolder, dest: PathParts, source: RemoteFile) -> None:
         self.dest, self.source = dest, source
-        self.total = source.size
+        self.total = source.size  # bytes
         self.tries = 0
         self._folder = folder
 
@@ -238,15 +225,13 @@ class AtomicDownload(FileDownload):
         status = self._folder.lstat(self.dest)
         if status is not None and stat.S_ISDIR(status.st_mode):
             raise PathConflict("a folder is in the way")
-        is_complete = status is not None and (
-            stat.S_ISREG(status.st_mode)
-            and status.st_size == self.total
-            and status.st_mtime_ns == self.source.mtime_ns
-        )
-        partial_size = self._folder.partial_size(
-            self.dest, self._partial_prefix, "" if is_complete else self._partial[-1]
-        )
-        return None if is_complete else partial_size if partial_size <= self.total else 0
+        version = (self.total, self.source.mtime_ns)
+        is_file = status is not None and stat.S_ISREG(status.st_mode)
+        if status and is_file and (status.st_size, status.st_mtime_ns) == version:
+            self._folder.partial_size(self.dest, self._partial_prefix, "")
+            return None
+        size = self._folder.partial_size(self.dest, self._partial_prefix, self._partial[-1])
+        return size if size <= self.total else 0
 
     def has_changed(self, size: int, mtime_ns: int) -> bool:
         """Return whether it was written to."""
@@ -263,9 +248,8 @@ class AtomicDownload(FileDownload):
     def for_new_version(self, size: int, mtime_ns: int) -> FileDownload | None:
         """Return a download of the new version, and remove the partial file."""
         self._folder.partial_size(self.dest, self._partial_prefix, "")
-        download = AtomicDownload(
-            self._folder, self.dest, replace(self.source, size=size, mtime_ns=mtime_ns)
-        )
+        source = replace(self.source, size=size, mtime_ns=mtime_ns)
+        download = AtomicDownload(self._folder, self.dest, source)
         download.tries = self.tries
         return download
 
@@ -297,10 +281,6 @@ class SymlinkDownload(FileDownload):
             raise PathConflict("a folder is in the way") from error
 
 
-def _listdir(folder: int) -> list[str]:
-    return os.listdir(folder)
-
-
 def plan_downloads(
     folder: DownloadFolder, node: str, remote_files: Sequence[RemoteFile]
 ) -> Iterator[FileDownload]:
@@ -315,7 +295,5 @@ def plan_downloads(
             yield download_type(folder, ("hosts", node, remote.path), remote)
     for remote in remote_files:
         if remote.kind == OUTPUT:
-            dest = ("outputs", node, *remote.path.split("/"))
-            yield (AtomicDownload if remote.link_target is None else SymlinkDownload)(
-                folder, dest, remote
-            )
+            output_type = AtomicDownload if remote.link_target is None else SymlinkDownload
+            yield output_type(folder, ("outputs", node, *remote.path.split("/")), remote)

@@ -6,6 +6,7 @@ are sent ahead, enough to fill a connection and bounded in bytes.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import time
@@ -51,51 +52,35 @@ def pull(
     show: Callable[[str, str], None],
     kinds: Collection[str] = FILE_KINDS,
 ) -> dict[str, PullResult]:
-    """Download what the hosts have of a run; a problem of one host does not affect the others.
+    """Download what the hosts have of a run; return the result of each node, with its problems.
 
-    Args:
-        sessions: The hosts, by node; each has reported its facts.
-        inbox: Where all sessions put what they receive.
-        run_id: The run.
-        folder: Its record on this machine; created if it does not exist.
-        lost_s: How long a host may be silent.
-        show: Takes (node, state in a few words) whenever that changes.
-        kinds: What to download, of "record", "log" and "output".
-
-    Returns:
-        The result of each node, with its problems.
+    A problem of one host does not affect the others. `folder`, the record on this machine, is
+    created if it does not exist; `kinds` are of "record", "log" and "output".
 
     Raises:
         NotReady: The folder cannot be written to, or another process does so.
         Interrupted: By a signal; the next pull continues from there.
     """
-    destination = DownloadFolder(folder)
-    try:
-        window = min(WINDOW, max(MIN_CHUNKS * CHUNK, ALL_WINDOWS // max(1, len(sessions))))
-        downloads = {
-            name: _HostDownload(name, session, destination, show, window)
-            for name, session in sessions.items()
-        }
-        for download in downloads.values():
-            download.start(run_id, kinds)
-        PullLoop(downloads, sessions, inbox, lost_s).wait()
-        return {name: download.result for name, download in downloads.items()}
-    finally:
-        destination.close()
+    with contextlib.closing(DownloadFolder(folder)) as destination:
+        return PullLoop(sessions, inbox, lost_s, show).run(destination, run_id, kinds)
 
 
 class PullLoop(WaitLoop):
     """The wait for every host's files."""
 
-    def __init__(
-        self,
-        downloads: Mapping[str, _HostDownload],
-        sessions: Mapping[str, HostSession],
-        inbox: Inbox,
-        lost_s: float,
-    ) -> None:
-        super().__init__(sessions, inbox, lost_s)
-        self._downloads = downloads
+    def run(
+        self, destination: DownloadFolder, run_id: str, kinds: Collection[str]
+    ) -> dict[str, PullResult]:
+        """Return the result of each node."""
+        window = min(WINDOW, max(MIN_CHUNKS * CHUNK, ALL_WINDOWS // max(1, len(self.sessions))))
+        self._downloads = {
+            name: _HostDownload(name, session, destination, self._show, window)
+            for name, session in self.sessions.items()
+        }
+        for download in self._downloads.values():
+            download.start(run_id, kinds)
+        self.wait()
+        return {name: download.result for name, download in self._downloads.items()}
 
     def _pending(self) -> list[str]:
         return [name for name, download in self._downloads.items() if not download.is_done]
@@ -141,13 +126,8 @@ class _HostDownload:
     ) -> None:
         self.result = PullResult()
         self.is_done = False
-        self._name, self._session, self._destination, self._window = (
-            name,
-            session,
-            destination,
-            window,
-        )
-        self._show = show
+        self._name, self._session = name, session
+        self._destination, self._show, self._window = destination, show, window
         self._list_request_id = 0
         self._remote_files: list[RemoteFile] = []
         self._downloads: deque[FileDownload] = deque()
@@ -161,9 +141,8 @@ class _HostDownload:
         """Request the inventory."""
         self._run_ref = {"run_id": run_id, "node": self._name}
         self._show(self._name, "listing")
-        self._list_request_id = self._session.request(
-            "inventory", {**self._run_ref, "kinds": list(kinds)}
-        )
+        request = {**self._run_ref, "kinds": list(kinds)}
+        self._list_request_id = self._session.request("inventory", request)
 
     def receive(self, frame: Frame) -> None:
         """Take a frame."""
@@ -212,12 +191,7 @@ class _HostDownload:
         self._request_more()
 
     def _store_chunk(self, chunk: _Chunk, frame: Frame) -> None:
-        """Write one chunk.
-
-        Raises:
-            ValueError: It is not what was requested.
-            OSError: It cannot be written.
-        """
+        """Write one chunk; raise ValueError if it is not what was requested, or OSError."""
         transfer, reply = chunk.transfer, frame.data
         size, mtime_ns = int(reply["size"]), int(reply["mtime_ns"])
         if transfer.download.has_changed(size, mtime_ns):
@@ -257,26 +231,25 @@ class _HostDownload:
             and len(self._requests) < MAX_REQUESTS
             and self._bytes_requested < self._window
         ):
-            chunk = next(self._chunks, None)
-            if chunk is None:
-                if not self._downloads:
-                    break
+            if chunk := next(self._chunks, None):
+                source = chunk.transfer.download.source
+                compressed = self._session.node.transport != "local"
+                file_ref = {"file_kind": source.kind, "path": source.path}
+                part = {"offset": chunk.offset, "n": chunk.size, "compressed": compressed}
+                request_id = self._session.request("fetch", {**self._run_ref, **file_ref, **part})
+                self._requests[request_id] = chunk
+                self._bytes_requested += chunk.size
+            elif self._downloads:
                 self._chunks = self._start_download(self._downloads.popleft())
-                continue
-            source = chunk.transfer.download.source
-            file_ref = {"file_kind": source.kind, "path": source.path}
-            byte_range = {
-                "offset": chunk.offset,
-                "n": chunk.size,
-                "compressed": self._session.node.transport != "local",
-            }
-            request_id = self._session.request("fetch", {**self._run_ref, **file_ref, **byte_range})
-            self._requests[request_id] = chunk
-            self._bytes_requested += chunk.size
+            else:
+                break
+        now = time.monotonic()
         if not self.is_done and not self._requests:
             self.is_done = self.result.is_finished = True
             self._show(self._name, "done" if self.result.is_complete else "in part")
-        self._report()
+        elif not self.is_done and now >= self._next_report:
+            self._next_report = now + REPORT_S
+            self._show(self._name, f"{round(100 * self._bytes_done / (self._bytes_total or 1))} %")
 
     def _start_download(self, download: FileDownload) -> Iterator[_Chunk]:
         """Begin a file; return the chunks to request."""
@@ -323,12 +296,6 @@ class _HostDownload:
         if len(self.result.problems) < MAX_PROBLEMS or self.is_done:
             self.result.problems.append(Problem(self._name, message, RETRY_HINT))
 
-    def _report(self) -> None:
-        now = time.monotonic()
-        if not self.is_done and now >= self._next_report:
-            self._next_report = now + REPORT_S
-            self._show(self._name, f"{round(100 * self._bytes_done / (self._bytes_total or 1))} %")
-
 
 def _chunks_of(transfer: _Transfer) -> Iterator[_Chunk]:
     """Yield the chunks of a file, until it is given up."""
@@ -344,11 +311,7 @@ def _display_path(download: FileDownload) -> str:
 
 
 def _decompress(data: bytes, max_size: int) -> bytes:
-    """Decompress a chunk.
-
-    Raises:
-        ValueError: It is larger than `max_size`, or incomplete.
-    """
+    """Decompress a chunk; raise ValueError if it is larger than `max_size`, or incomplete."""
     decompressor = zlib.decompressobj()
     content = decompressor.decompress(data, max_size + 1)
     if len(content) > max_size or not decompressor.eof:

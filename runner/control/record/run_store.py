@@ -52,7 +52,7 @@ class RunStore:
         self._created: list[Path] = []
         self._sizes: dict[Path, int] = {}
         self._known_events: set[tuple[Any, ...]] | None = None
-        self._lock_fd = -1
+        self._lock_fd: int | None = None
         self._has_torn_line = False
 
     @property
@@ -67,30 +67,24 @@ class RunStore:
         Raises:
             ConfigError: It holds another run, or cannot be created; names `run_dir`.
         """
+        message = f"{self.folder} exists already; a run never overwrites another"
         try:
             missing = [path for path in (self.folder, *self.folder.parents) if not path.exists()]
             for path in reversed(missing):
                 path.mkdir(mode=0o700, exist_ok=path != self.folder)  # others may make the parents
                 self._created.append(path)
-            message = ""
-            if any(self.folder.iterdir()):
-                message = f"{self.folder} exists already; a run never overwrites another"
-            else:
-                if self.folder.parent in self._created:
-                    self._ignore_contents(self.folder.parent)
-                self._ignore_contents(self.folder)
+            if not any(self.folder.iterdir()):
+                parents = [self.folder.parent] if self.folder.parent in self._created else []
+                for folder in (*parents, self.folder):
+                    # Keep it out of git and of snapshots: records are not code.
+                    (folder / ".gitignore").write_text("*\n", encoding="ascii")
+                    self._created.append(folder / ".gitignore")
+                return
         except OSError as error:
             self.discard()
             message = f"cannot create {self.folder}: {error.strerror}"
-        if message:
-            hint = "set run_dir to a new folder, or another run_id"
-            raise ConfigError([Problem("run_dir", message, hint)])
-
-    def _ignore_contents(self, folder: Path) -> None:
-        """Keep a folder out of git and of snapshots: records are not code."""
-        ignore_file = folder / ".gitignore"
-        ignore_file.write_text("*\n", encoding="ascii")
-        self._created.append(ignore_file)
+        hint = "set run_dir to a new folder, or another run_id"
+        raise ConfigError([Problem("run_dir", message, hint)])
 
     def discard(self) -> None:
         """Remove the folder: nothing was started."""
@@ -99,11 +93,7 @@ class RunStore:
                 path.rmdir() if path.is_dir() else path.unlink()
 
     def create(self, config_yaml: str) -> None:
-        """Begin the record with the configuration, and point the link `latest` to it.
-
-        Raises:
-            OSError: It cannot be written.
-        """
+        """Begin the record with the configuration, and point `latest` to it; raise OSError."""
         self.logs.mkdir(mode=0o700)
         self._try_lock()
         self._write("config.yaml", config_yaml)
@@ -114,13 +104,10 @@ class RunStore:
             temp_path.replace(latest)
 
     def reopen(self, config_yaml: str, plan: Plan) -> bool:
-        """Continue the record of a run, or begin one.
+        """Continue the record of a run, or begin one; add what an interrupted record lacks.
 
-        What an interrupted record lacks is added.
-
-        Returns:
-            Whether this process writes it: not if another one does, or if it cannot be written
-            (see `write_error`).
+        Return whether this process writes it: not if another one does, or if it cannot be written
+        (see `write_error`).
         """
         try:
             if not self.folder.exists():
@@ -155,23 +142,19 @@ class RunStore:
 
     def _try_lock(self) -> bool:
         """Lock the folder until `unlock` or the end of this process."""
-        lock_fd = try_lock_folder(self.folder)
-        self._lock_fd = -1 if lock_fd is None else lock_fd
-        return lock_fd is not None
+        self._lock_fd = try_lock_folder(self.folder)
+        return self._lock_fd is not None
 
     def unlock(self) -> None:
         """Let other processes write here."""
-        if self._lock_fd >= 0:
+        if self._lock_fd is not None:
             os.close(self._lock_fd)
-            self._lock_fd = -1
+            self._lock_fd = None
 
     def write_plan(self, plan: Plan) -> None:
-        """Record the plan of an attempt, before it starts.
+        """Record the plan of an attempt, before it starts; raise OSError.
 
         The plan of an earlier attempt N is kept as `plan.N.json`.
-
-        Raises:
-            OSError: It cannot be written.
         """
         with contextlib.suppress(FileNotFoundError, ValueError):
             previous = (self.folder / "plan.json").read_text(encoding="utf-8")
@@ -194,9 +177,8 @@ class RunStore:
         try:
             self._write_json("result.json", {"run_id": plan.run_id, **times, **outcome})
         except OSError as error:
-            self.write_error = (
-                self.write_error or f"cannot write in {self.folder}: {error.strerror}"
-            )
+            message = f"cannot write in {self.folder}: {error.strerror}"
+            self.write_error = self.write_error or message
 
     def read_result(self) -> tuple[Plan, Verdict]:
         """Return the last plan and the verdict.
@@ -205,16 +187,13 @@ class RunStore:
             NotReady: They are not on record here, or cannot be read.
         """
         try:
-            plan, verdict = (
-                json.loads((self.folder / name).read_text(encoding="utf-8"))
-                for name in ("plan.json", "result.json")
-            )
+            files = (self.folder / name for name in ("plan.json", "result.json"))
+            plan, verdict = (json.loads(file.read_text(encoding="utf-8")) for file in files)
             return decode(Plan, plan), decode(Verdict, verdict)
         except (OSError, ValueError) as error:
             message = f"the record of a run in {self.folder} cannot be read: {error}"
-            raise NotReady(
-                [Problem("", message, "python -m runner pull downloads it again")]
-            ) from error
+            hint = "python -m runner pull downloads it again"
+            raise NotReady([Problem("", message, hint)]) from error
 
     def append(self, event: Event) -> None:
         """Record an event; in a reopened record, unless it is there already."""
@@ -222,10 +201,8 @@ class RunStore:
             if _event_key(event) in self._known_events:
                 return
             self._known_events.add(_event_key(event))
-        line = event.to_line().encode()
-        self._has_torn_line = not self._append(
-            self.folder / "events.jsonl", b"\n" + line if self._has_torn_line else line
-        )
+        line = b"\n" * self._has_torn_line + event.to_line().encode()
+        self._has_torn_line = not self._append(self.folder / "events.jsonl", line)
 
     def write_log(self, node: str, name: str, offset: int, data: bytes) -> None:
         """Append a chunk of one stream of one node, so that the copy is always a prefix of it.
@@ -251,9 +228,8 @@ class RunStore:
         except OSError:
             return []
         rows = text.rstrip().split("\n")[-lines:]
-        return [
-            row.rstrip("\r").rpartition("\r")[2] for row in rows
-        ]  # the last state of a progress bar
+        # Of a progress bar, its last state.
+        return [row.rstrip("\r").rpartition("\r")[2] for row in rows]
 
     def stacks_reader(self, attempt: int) -> Callable[[str], str]:
         """Return a function that returns a node's log of Python stacks, as far as it is here."""
