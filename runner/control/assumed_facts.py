@@ -13,10 +13,7 @@ ASSUMED_PORT = 29500
 def assumed_facts(spec: Spec) -> tuple[Spec, dict[str, Facts], list[str]]:
     """Return the spec and facts for a plan made without contacting hosts, and the assumptions."""
     addressed = spec.nodes if spec.rendezvous.torch_assigns_ranks else spec.nodes[:1]
-    nodes = tuple(
-        replace(node, addr=node.addr or node.host) if node in addressed else node
-        for node in spec.nodes
-    )
+    nodes = tuple(replace(n, addr=n.addr or n.host) if n in addressed else n for n in spec.nodes)
     assumed = [
         f"{spec.python} and {spec.workdir} are as written here, and torch is there",
         "every rank has one core (OMP_NUM_THREADS)",

@@ -19,12 +19,7 @@ LISTEN_TIMEOUT_S, PROBE_TIMEOUT_S = 10.0, 30.0
 
 
 class NetworkProber:
-    """Probes the network between hosts whose facts are known.
-
-    Args:
-        spec: The cluster.
-        broadcast: Returns a broadcast to some of its nodes.
-    """
+    """Probes the network between hosts whose facts are known."""
 
     def __init__(self, spec: Spec, broadcast: Callable[[Collection[str]], Broadcast]) -> None:
         self._spec, self._broadcast = spec, broadcast
@@ -32,16 +27,10 @@ class NetworkProber:
     def run(
         self, nodes: tuple[Node, ...], facts: Mapping[str, Facts], *, pairs: bool, names: bool
     ) -> NetworkProbe | None:
-        """Return what these nodes found; None if there is nothing to probe between them.
+        """Return what the ready nodes found; None if there is nothing to probe between them.
 
-        Args:
-            nodes: The ready nodes, the master first if it is among them.
-            facts: Their facts.
-            pairs: Whether to try every connection between two of them.
-            names: Whether they look up each other's names.
-
-        Raises:
-            Interrupted: By a signal.
+        The master is first if it is ready. They try every connection between two of them (`pairs`),
+        and look up each other's `names`.
         """
         endpoints = peer_endpoints(self._spec, nodes, facts) if len(nodes) > 1 else {}
         if not endpoints or not (pairs or names):
@@ -52,71 +41,44 @@ class NetworkProber:
             probe = self._listen(probe, facts, token)
         if names:
             addr = nodes[0].addr or ""
-            known_addrs = {
-                name: endpoint.address for name, endpoint in endpoints.items() if endpoint.address
-            }
             master = "" if is_numeric(addr) else addr
-            probe = replace(probe, lookups=NameLookups(known_addrs, master))
-        request = {"token": token, "targets": encode(probe.targets)}
-        request["lookups"] = encode(probe.lookups)
+            probe = replace(probe, lookups=NameLookups(_listen_addrs(probe), master))
+        targets, lookups = encode(probe.targets), encode(probe.lookups)
+        request = {"token": token, "targets": targets, "lookups": lookups}
         reachable = endpoints.keys() - probe.missing_reasons.keys()
         replies, unanswered = self._request(reachable, "probe", request, "probed", PROBE_TIMEOUT_S)
         answering = [node.name for node in nodes if node.name in replies]
         host_probes = {name: decode(HostProbe, replies[name]["result"]) for name in answering}
-        return replace(
-            probe, by_node=host_probes, missing_reasons={**probe.missing_reasons, **unanswered}
-        )
+        missing_reasons = {**probe.missing_reasons, **unanswered}
+        return replace(probe, by_node=host_probes, missing_reasons=missing_reasons)
 
     def _listen(self, probe: NetworkProbe, facts: Mapping[str, Facts], token: str) -> NetworkProbe:
         """Have every node listen; return the probe with their addresses."""
-        listen_addrs = {
-            name: entry.address for name, entry in probe.endpoints.items() if entry.address
-        }
-        request = {"token": token, "addresses": listen_addrs}
-        replies, unanswered = self._request(
-            listen_addrs.keys(), "listen", request, "listening", LISTEN_TIMEOUT_S
-        )
-        not_listening = {
-            name: f"cannot listen at {listen_addrs[name]}: {entry['error']}"
-            for name, entry in replies.items()
-            if entry["error"]
-        }
-        targets = [
-            Target(name, listen_addrs[name], replies[name]["port"])
-            for name in listen_addrs
-            if name in replies
-        ]
-        targets = [entry for entry in targets if entry.port]
-        store_target = (
-            self._store_target(listen_addrs, facts)
-            if self._spec.master.name in replies.keys() - not_listening.keys()
-            else None
-        )
-        targets += [store_target] if store_target else []
-        return replace(
-            probe,
-            targets=tuple(targets),
-            store_target=store_target,
-            missing_reasons={**unanswered, **not_listening},
-        )
-
-    def _store_target(
-        self, listen_addrs: Mapping[str, str], facts: Mapping[str, Facts]
-    ) -> Target | None:
-        """Return the address at which torch's store would listen."""
+        addrs = _listen_addrs(probe)
+        request = {"token": token, "addresses": addrs}
+        replies, reasons = self._request(addrs, "listen", request, "listening", LISTEN_TIMEOUT_S)
+        ports = {name: replies[name]["port"] for name in addrs if name in replies}
+        targets = [Target(name, addrs[name], port) for name, port in ports.items() if port]
+        for name, reply in replies.items():
+            if reply["error"]:
+                reasons[name] = f"cannot listen at {addrs[name]}: {reply['error']}"
         master = self._spec.master
-        port = facts[master.name].reserved_port
-        numeric = bool(master.addr) and is_numeric(master.addr or "")
-        address = (master.addr or "") if numeric else listen_addrs[master.name]
-        return Target(master.name, address, port) if port else None
+        store_target: Target | None = None  # where torch's store would listen
+        if master.name in replies.keys() - reasons.keys() and facts[master.name].reserved_port:
+            addr = master.addr or ""
+            address = addr if addr and is_numeric(addr) else addrs[master.name]
+            store_target = Target(master.name, address, facts[master.name].reserved_port)
+            targets.append(store_target)
+        return replace(
+            probe, targets=tuple(targets), store_target=store_target, missing_reasons=reasons
+        )
 
     def _request(
-        self,
-        names: Collection[str],
-        kind: str,
-        data: Mapping[str, Any],
-        reply_kind: str,
-        timeout_s: float,
+        self, names: Collection[str], kind: str, data: Mapping[str, Any], reply: str, limit_s: float
     ) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
-        replies, problems = self._broadcast(names).collect(kind, data, reply_kind, timeout_s)
+        replies, problems = self._broadcast(names).collect(kind, data, reply, limit_s)
         return replies, {name: problem.message for name, problem in problems.items()}
+
+
+def _listen_addrs(probe: NetworkProbe) -> dict[str, str]:
+    return {name: entry.address for name, entry in probe.endpoints.items() if entry.address}

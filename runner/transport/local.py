@@ -33,10 +33,8 @@ class LocalTransport:
         try:
             channel = LocalChannel(command)
         except OSError as error:
-            problem = Problem(
-                node.name, f"no process can be started on this machine ({error.strerror})"
-            )
-            raise NotReady([problem]) from None
+            message = f"no process can be started on this machine ({error.strerror})"
+            raise NotReady([Problem(node.name, message)]) from None
         with self._lock:
             self._channels.append(channel)
         return channel
@@ -69,8 +67,7 @@ class LocalChannel:
         )
         assert self._process.stdin  # noqa: S101 - for mypy
         assert self._process.stdout  # noqa: S101 - for mypy
-        self._stdin = self._process.stdin
-        self._stdout = self._process.stdout
+        self._stdin, self._stdout = self._process.stdin, self._process.stdout
         os.set_blocking(self._stdin.fileno(), False)
         self._wake_read, self._wake_write = os.pipe()
         self._closing = threading.Event()

@@ -147,10 +147,8 @@ class NodeFailureDetector:
         backoff = node.connection.backoff
         if backoff is None or silence_s <= self._return_limit_s(node):
             return None
-        others_remain = any(
-            not other.was_lost and other.state is not NodeState.UNVERIFIED
-            for other in self._others(node)
-        )
+        present = (o for o in self._others(node) if o.state is not NodeState.UNVERIFIED)
+        others_remain = not all(other.was_lost for other in present)
         is_excluded = self.relaunch_follows and node.is_lost and others_remain
         if not (is_excluded or awaits_rejoin or backoff.tries > 0):
             return None

@@ -24,19 +24,8 @@ from runner.control.rpc.session import Connector, HostSession, Inbox
 from runner.core.model.facts import Facts
 from runner.core.model.plan import Plan
 from runner.core.model.spec import Spec
-from runner.core.protocol.events import (
-    Ended,
-    Event,
-    PeerLost,
-    PortTaken,
-    ProgramExited,
-    RankExited,
-    RankStarted,
-    RelaunchPending,
-    StopCause,
-    Stopping,
-    TimedEvent,
-)
+from runner.core.protocol import events
+from runner.core.protocol.events import Event, StopCause, TimedEvent
 from runner.core.protocol.frames import Frame
 from runner.core.protocol.states import ATTEMPT_TRANSITIONS, AttemptState
 from runner.core.text import describe_exit
@@ -215,15 +204,17 @@ class AttemptMonitor:
         """
         nodes = self._nodes.values()
         is_clean = all(node.has_ended and not node.connection.was_reopened for node in nodes)
-        port_taken = any(isinstance(timed.event.body, PortTaken) for timed in self.timed_events)
+        port_taken = any(
+            isinstance(timed.event.body, events.PortTaken) for timed in self.timed_events
+        )
         return port_taken and is_clean and not self.order_refused and not self.interrupted
 
     def duration(self, began_at: float) -> float:
         """Return how long the run took or takes; `began_at` is in seconds since 1970."""
         ended_at = time.time()
         if all(node.has_ended for node in self._nodes.values()):
-            events = (timed.event for timed in self.timed_events)
-            ends = [event.wall for event in events if isinstance(event.body, Ended)]
+            happened = (timed.event for timed in self.timed_events)
+            ends = [event.wall for event in happened if isinstance(event.body, events.Ended)]
             ended_at = max(ends, default=ended_at)
         return max(0.0, ended_at - began_at)
 
@@ -281,25 +272,25 @@ class AttemptMonitor:
         if self._node_monitor.on_membership_event(node, event.body, at):
             return
         name, body = node.name, event.body
-        if isinstance(body, RankStarted):
+        if isinstance(body, events.RankStarted):
             node.on_rank_started(body.rank, body.master)
             self._observer.node_status(name, node.progress)
             self._check_all_started()
-        elif isinstance(body, RankExited) and not body.succeeded:
+        elif isinstance(body, events.RankExited) and not body.succeeded:
             failure = body.error or describe_exit(body.code, body.signal)
             self._node_monitor.stop_all(f"rank {body.rank} on {name} {failure}")
-        elif isinstance(body, ProgramExited) and (body.error or body.code != 0):
+        elif isinstance(body, events.ProgramExited) and (body.error or body.code != 0):
             failure = body.error or f"{self.plan.launcher} {describe_exit(body.code, body.signal)}"
             self._node_monitor.stop_all(f"{name}: {failure}")
-        elif isinstance(body, PortTaken):
+        elif isinstance(body, events.PortTaken):
             self._node_monitor.stop_all(f"port {body.port} on {name} was taken")
-        elif isinstance(body, Stopping):
+        elif isinstance(body, events.Stopping):
             self._node_monitor.stop_all(body.reason, cause=body.cause)
-        elif isinstance(body, Ended):
+        elif isinstance(body, events.Ended):
             self._node_monitor.on_ended(node, body)
-        elif isinstance(body, PeerLost):
+        elif isinstance(body, events.PeerLost):
             self._node_monitor.on_peer_lost(body)
-        elif isinstance(body, RelaunchPending):
+        elif isinstance(body, events.RelaunchPending):
             self._stop.extend_deadline()
             self._observer.phase("waiting for the hosts to decide about a relaunch")
         else:

@@ -24,16 +24,8 @@ from runner.core.errors import NotReady
 from runner.core.model.facts import Facts
 from runner.core.model.plan import NodePlan, Plan
 from runner.core.model.spec import Node, Spec
-from runner.core.protocol.events import (
-    Ended,
-    EndUnverified,
-    Event,
-    EventBody,
-    HostLost,
-    PeerDeparted,
-    PeerLost,
-    StopCause,
-)
+from runner.core.protocol import events
+from runner.core.protocol.events import Event, EventBody, StopCause
 from runner.core.protocol.frames import Frame
 from runner.core.protocol.states import NodeState, State
 from runner.core.text import counted
@@ -118,7 +110,7 @@ class NodeMonitor:
         if judgement.show:
             self._observer.message(f"{node.name}: {judgement.reason}")
         if judgement.record:
-            self._event_log.record_own(node.name, EndUnverified(judgement.reason))
+            self._event_log.record_own(node.name, events.EndUnverified(judgement.reason))
         node.move_to(judgement.state)
 
     def _awaits_rejoin(self, node: AttemptNode) -> bool:
@@ -148,7 +140,7 @@ class NodeMonitor:
         is_launch, last_heard = self.role is Role.LAUNCH, node.connection.last_heard
         may_depart = is_launch and not self._is_stopping
         if may_depart and (remaining := self.elastic.remaining_without(node)):
-            body = PeerDeparted(node.name, reason, remaining)
+            body = events.PeerDeparted(node.name, reason, remaining)
             self._event_log.record_own("", body, last_heard)
             self._depart(Departure(node.name, reason, last_heard, remaining))
             for other in self.nodes.values():
@@ -158,7 +150,7 @@ class NodeMonitor:
             return
         node.move_to(NodeState.LOST)
         self._observer.node_status(node.name, "lost")
-        self._event_log.record_own(node.name, HostLost(reason), last_heard)
+        self._event_log.record_own(node.name, events.HostLost(reason), last_heard)
         node.connection.disconnect(reason)
         if is_launch:  # an attached controller may itself be the one that is cut off
             self.stop_all(f"lost {node.name}: {reason}")
@@ -240,7 +232,7 @@ class NodeMonitor:
                 node.finish()
                 self.show(f"{node.name}: the rest of its logs stays there, in cluster.workdir")
 
-    def on_ended(self, node: AttemptNode, body: Ended) -> None:
+    def on_ended(self, node: AttemptNode, body: events.Ended) -> None:
         """Take the end of a node; a failure ends the others too."""
         node.move_to(NodeState.COMPLETE if node.is_finished else NodeState.ENDED)
         self._observer.node_status(node.name, "ended")
@@ -265,12 +257,14 @@ class NodeMonitor:
             send_stop(node.live_session, reason)
         if self.role is not Role.LAUNCH:
             self._observer.message(f"{node.name}: {reason}")
-            self._event_log.record_own(node.name, EndUnverified(reason))
+            self._event_log.record_own(node.name, events.EndUnverified(reason))
         elif self._is_stopping:
-            self._event_log.record_own(node.name, Ended(State.STOPPED, reason))
+            self._event_log.record_own(node.name, events.Ended(State.STOPPED, reason))
         else:
             self.order_refused = True
-            self._event_log.record_own(node.name, Ended(State.FAILED, f"could not start: {reason}"))
+            self._event_log.record_own(
+                node.name, events.Ended(State.FAILED, f"could not start: {reason}")
+            )
             self.stop_all(f"{node.name} could not start: {reason}")
 
     def _retry_later(self, node: AttemptNode, reason: str) -> bool:
@@ -330,7 +324,7 @@ class NodeMonitor:
         self.show(reaction.message)
         return reaction.handled
 
-    def on_peer_lost(self, body: PeerLost) -> None:
+    def on_peer_lost(self, body: events.PeerLost) -> None:
         """Take the loss of a node as another supervisor reports it."""
         peer = self.nodes.get(body.peer)
         if peer is not None and not peer.has_ended:

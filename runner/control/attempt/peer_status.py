@@ -7,14 +7,8 @@ from collections.abc import Mapping
 
 from runner.control.attempt.node import AttemptNode
 from runner.core.model.plan import Plan
-from runner.core.protocol.events import (
-    Detached,
-    EventBody,
-    HubJoined,
-    HubUnreachable,
-    NotRelaunched,
-    Relaunching,
-)
+from runner.core.protocol import events
+from runner.core.protocol.events import EventBody
 from runner.core.protocol.frames import Frame
 
 STANDBY_REPLIES = ("following", "refused", "closed")
@@ -53,19 +47,19 @@ class PeerStatus:
 
     def on_event(self, name: str, body: EventBody) -> str:
         """Take what the supervisor of a node reported; return a message, "" for none."""
-        if isinstance(body, HubJoined):
+        if isinstance(body, events.HubJoined):
             self._ever_joined.add(name)
             self._hub_status[name] = self._hub_status[self._hub] = HubStatus.JOINED
-        elif isinstance(body, HubUnreachable):
+        elif isinstance(body, events.HubUnreachable):
             return self._on_hub_unreachable(name, body)
-        elif isinstance(body, Detached):
+        elif isinstance(body, events.Detached):
             self._detached.add(name)
             self._detached_by_voter = self._detached_by_voter or name in self._ever_joined
-        elif isinstance(body, (Relaunching, NotRelaunched)):
+        elif isinstance(body, (events.Relaunching, events.NotRelaunched)):
             return self._on_relaunch_decision(name, body)
         return ""
 
-    def _on_hub_unreachable(self, name: str, body: HubUnreachable) -> str:
+    def _on_hub_unreachable(self, name: str, body: events.HubUnreachable) -> str:
         hint = ""
         if not self.is_joined(name):
             self._hub_status[name] = HubStatus.UNREACHABLE
@@ -75,10 +69,12 @@ class PeerStatus:
             f"others{hint}"
         )
 
-    def _on_relaunch_decision(self, name: str, body: Relaunching | NotRelaunched) -> str:
+    def _on_relaunch_decision(
+        self, name: str, body: events.Relaunching | events.NotRelaunched
+    ) -> str:
         """Return the decision as a message, once."""
         was_decided, self._relaunch_decided = self._relaunch_decided, True
-        if isinstance(body, Relaunching):
+        if isinstance(body, events.Relaunching):
             self.next_attempt_number = body.number
             nodes = ", ".join(body.nodes)
             message = f"the hosts relaunch the run: attempt {body.number + 1}, on {nodes}"

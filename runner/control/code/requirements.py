@@ -141,12 +141,10 @@ def _direct_requirements(project: Toml) -> list[PackageRequirement]:
     lines = lines if isinstance(lines, list) else []
     sources = project.get("tool", {}).get("uv", {}).get("sources", {})
     with_sources = {canonicalize_name(name) for name in sources}
+    parsed = filter(None, (parse_requirement(line) for line in lines if isinstance(line, str)))
     return [
-        replace(requirement, certainty=Certainty.INDIRECT)
-        if requirement.name in with_sources
-        else requirement
-        for line in lines
-        if isinstance(line, str) and (requirement := parse_requirement(line))
+        replace(each, certainty=Certainty.INDIRECT) if each.name in with_sources else each
+        for each in parsed
     ]
 
 

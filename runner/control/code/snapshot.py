@@ -72,12 +72,8 @@ class Snapshot:
         """The reference to it in a plan."""
         self._wait()
         subdirectory = _relative_to_root(self._cwd, self._source_tree.root)
-        return CodeRef(
-            release=release_hash(self._encoded),
-            subdirectory="" if subdirectory == "." else subdirectory,
-            script=self._script,
-            commit=self._commit,
-        )
+        subdirectory = "" if subdirectory == "." else subdirectory
+        return CodeRef("", release_hash(self._encoded), subdirectory, self._script, self._commit)
 
     def snapshot_if_needed(self, facts: Mapping[str, Facts]) -> Snapshot:
         """Return this snapshot, for the hosts that lack it."""

@@ -205,7 +205,7 @@ class _HostDownload:
         self._bytes_done += len(data)
         self.result.fetched_bytes += len(data)
         if transfer.position == transfer.download.total:
-            self._finish(transfer)
+            self._finish(transfer.download)
 
     def _restart(self, chunk: _Chunk, size: int, mtime_ns: int) -> None:
         """Begin a file again that has changed, unless it changes all the time."""
@@ -220,8 +220,8 @@ class _HostDownload:
         self._bytes_total += retry.total - transfer.download.total
         self._downloads.appendleft(retry)
 
-    def _finish(self, transfer: _Transfer) -> None:
-        transfer.download.finish()
+    def _finish(self, download: FileDownload) -> None:
+        download.finish()
         self.result.new_count += 1
 
     def _request_more(self) -> None:
@@ -264,7 +264,7 @@ class _HostDownload:
                 self.result.existing_count += 1
                 self._bytes_done += download.total
             elif start == download.total:
-                self._finish(transfer)
+                self._finish(download)
 
         self._guarded(transfer, begin)
         if start is None or start == download.total or transfer.abandoned:

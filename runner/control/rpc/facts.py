@@ -83,10 +83,8 @@ class FactsCollector(WaitLoop):
         """
         facts, problems = self.collect()
         found = {
-            node.name: [problems[node.name]]
-            if node.name in problems
-            else validate(node, facts[node.name])
-            for node in self._spec.nodes
+            n.name: [problems[n.name]] if n.name in problems else validate(n, facts[n.name])
+            for n in self._spec.nodes
         }
         spare_names = {node.name for node in spares}
         required = {self._spec.master.name, self._spec.rendezvous.serve} - {""}

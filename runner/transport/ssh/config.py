@@ -85,10 +85,8 @@ def parse_jump(text: str) -> tuple[Hop, ...]:
     for part in text.split(","):
         match = _HOP.fullmatch(part.strip())
         if not match:
-            raise LoginFailure(
-                f"{part.strip()!r} is not a jump host; the form is [user@]host[:port]",
-                "set cluster.ssh.jump, or ProxyJump in your ssh config",
-            )
+            message = f"{part.strip()!r} is not a jump host; the form is [user@]host[:port]"
+            raise LoginFailure(message, "set cluster.ssh.jump, or ProxyJump in your ssh config")
         host = match["bracketed"] or match["plain"] or match["v6"]
         hops.append(Hop(host, match["user"], int(match["port"]) if match["port"] else None))
     return tuple(hops)
@@ -115,10 +113,8 @@ class Resolver:
 
     def _route(self, target: Hop, jump: tuple[Hop, ...] | None, depth: int) -> tuple[Endpoint, ...]:
         if depth > MAX_HOPS:
-            raise LoginFailure(
-                f"the jump hosts on the way to {target} form a circle",
-                "see ProxyJump in your ssh config, or set cluster.ssh.jump",
-            )
+            message = f"the jump hosts on the way to {target} form a circle"
+            raise LoginFailure(message, "see ProxyJump in your ssh config, or set cluster.ssh.jump")
         settings = self._settings(target)
         from_config = jump is None
         if jump is None:
@@ -244,23 +240,17 @@ def _local_user() -> str:
 
 def _run_query(argv: Sequence[str]) -> str:
     """Return a command's output; kill its whole process group at the deadline."""
-    process = subprocess.Popen(
-        argv,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        start_new_session=True,
-    )
+    pipe, null = subprocess.PIPE, subprocess.DEVNULL
+    process = subprocess.Popen(argv, stdin=null, stdout=pipe, stderr=pipe, start_new_session=True)
     with process:
         try:
             out, err = process.communicate(timeout=QUERY_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
-            raise LoginFailure(
-                f"`{shell.line(argv)}` did not answer within {QUERY_TIMEOUT_S:g} s",
-                "is there a slow `Match exec` or CanonicalizeHostname in your ssh config?",
-            ) from None
+            message = f"`{shell.line(argv)}` did not answer within {QUERY_TIMEOUT_S:g} s"
+            hint = "is there a slow `Match exec` or CanonicalizeHostname in your ssh config?"
+            raise LoginFailure(message, hint) from None
     if process.returncode:
         lines = err.decode(errors="replace").splitlines()
         messages = [line for line in lines if "Pseudo-" not in line]

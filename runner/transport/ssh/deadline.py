@@ -14,17 +14,11 @@ T = TypeVar("T")
 
 
 class LoginFailure(Exception):
-    """A step of a login failed.
-
-    Attributes:
-        message: One sentence for the user.
-        hint: The command to type or the key to set; may have several lines.
-    """
+    """A step of a login failed; the hint is a command to type or a key to set, line by line."""
 
     def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(message, hint)
-        self.message = message
-        self.hint = hint
+        self.message, self.hint = message, hint
 
 
 class ConnectionLost(LoginFailure):
@@ -51,23 +45,18 @@ class DeadlineTask(Generic[T]):
         threading.Thread(target=self._run, args=(work, discard), daemon=True).start()
 
     def begin_step(
-        self,
-        seconds: float,
-        timeout_failure: LoginFailure,
-        cancel: Callable[[], None] | None = None,
+        self, seconds: float, too_late: LoginFailure, cancel: Callable[[], None] | None = None
     ) -> None:
         """Begin the next step; called by the work itself.
 
-        Args:
-            seconds: The time limit of the step.
-            timeout_failure: The failure to report when it is exceeded.
-            cancel: Called then to release the thread; may block.
+        After that many seconds, it fails with `too_late`, and `cancel`, which may block, is called
+        to release the thread.
         """
         with self._changed:
             if self._error is not None:
                 raise self._error
             self._deadline = time.monotonic() + seconds
-            self._timeout_failure, self._cancel = timeout_failure, cancel
+            self._timeout_failure, self._cancel = too_late, cancel
             self._changed.notify_all()
 
     def result(self) -> T:

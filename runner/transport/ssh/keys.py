@@ -72,10 +72,8 @@ class KeyRing:
             loaded = self.load(path)
             file_keys = [] if isinstance(loaded, UnusableKey) else loaded
             if in_agent is not None:
-                file_keys = [
-                    *(offer for offer in file_keys if offer.key.public_blob),
-                    _agent_offer(in_agent),
-                ]
+                certificates = (offer for offer in file_keys if offer.key.public_blob)
+                file_keys = [*certificates, _agent_offer(in_agent)]
             elif isinstance(loaded, UnusableKey):
                 offers.unusable.append(loaded)
             if path == endpoint.chosen_key:
@@ -118,19 +116,12 @@ def _load_key(path: str) -> list[KeyOffer] | UnusableKey:
     except OSError as error:
         return UnusableKey(path, f"it cannot be read ({error.strerror})")
     except (TypeError, paramiko.PasswordRequiredException):  # cryptography says TypeError
-        return UnusableKey(
-            path,
-            "it is encrypted and the ssh agent does not hold it",
-            f"ssh-add {path}",
-            encrypted=True,
-        )
+        reason = "it is encrypted and the ssh agent does not hold it"
+        return UnusableKey(path, reason, f"ssh-add {path}", encrypted=True)
     except Exception as error:  # noqa: BLE001 - whatever the file holds, it is no key for us
         return UnusableKey(path, f"it holds no supported private key ({type(error).__name__})")
-    return (
-        [KeyOffer(f"{path} (certificate)", key), KeyOffer(path, without_certificate)]
-        if key.public_blob
-        else [KeyOffer(path, without_certificate)]
-    )
+    certificates = [KeyOffer(f"{path} (certificate)", key)] if key.public_blob else []
+    return [*certificates, KeyOffer(path, without_certificate)]
 
 
 def _public_key_blob(path: str) -> bytes:

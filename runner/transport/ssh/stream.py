@@ -14,7 +14,7 @@ from typing import IO, Any
 TERM_TIMEOUT_S = 0.5
 KILL_TIMEOUT_S = 5.0
 """Time for a ProxyCommand to end after SIGTERM, and after SIGKILL."""
-TCP_USER_TIMEOUT_S = 120
+TCP_USER_TIMEOUT_MS = 120_000
 
 
 def resolve(host: str, port: int) -> list[Any]:
@@ -36,27 +36,18 @@ def connect(addresses: list[Any], timeout: float) -> socket.socket:
             timeout_s = (deadline - time.monotonic()) / (len(addresses) - position)
             sock.settimeout(max(timeout_s, 0.01))
             sock.connect(address)
-            _set_options(sock)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            # Without it, Linux needs 15 minutes to give up an unacknowledged connection.
+            if hasattr(socket, "TCP_USER_TIMEOUT"):
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, TCP_USER_TIMEOUT_MS)
         except OSError as error:
             sock.close()
             errors.append(error)
         else:
             return sock
-    raise min(errors, key=_error_priority)
-
-
-def _set_options(sock: socket.socket) -> None:
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    # Without it, Linux needs 15 minutes to give up an unacknowledged connection.
-    if hasattr(socket, "TCP_USER_TIMEOUT"):
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(TCP_USER_TIMEOUT_S * 1000))
-
-
-def _error_priority(error: OSError) -> int:
-    if isinstance(error, ConnectionRefusedError):
-        return 0
-    return 1 if isinstance(error, TimeoutError) else 2
+    preferred = (ConnectionRefusedError, TimeoutError)
+    raise min(errors, key=lambda error: [not isinstance(error, kind) for kind in preferred])
 
 
 class ProxyCommand:
@@ -90,10 +81,8 @@ class ProxyCommand:
             return
         self._closed = True
         self.socket.close()
-        for signum, timeout_s in (
-            (signal.SIGTERM, TERM_TIMEOUT_S),
-            (signal.SIGKILL, KILL_TIMEOUT_S),
-        ):
+        ladder = ((signal.SIGTERM, TERM_TIMEOUT_S), (signal.SIGKILL, KILL_TIMEOUT_S))
+        for signum, timeout_s in ladder:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.pid, signum)
             with contextlib.suppress(subprocess.TimeoutExpired):

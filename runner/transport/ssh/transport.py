@@ -76,9 +76,8 @@ class SshTransport:
                 hops = route[:count]
                 jump = self._jump_logins.get(hops) or SharedLogin(self._context, hops[-1], via)
                 via = self._jump_logins[hops] = jump
-            return self._node_logins.setdefault(
-                node.name, SharedLogin(self._context, route[-1], via, node=node.name)
-            )
+            login = SharedLogin(self._context, route[-1], via, node=node.name)
+            return self._node_logins.setdefault(node.name, login)
 
 
 @dataclass
@@ -98,9 +97,8 @@ class SshConnection:
 
     def close_if_unresponsive(self, timeout: float) -> None:
         """Send a keep-alive request, and close the connection if there is no answer."""
-        ping = threading.Thread(
-            target=self.transport.global_request, args=("keepalive@openssh.com",), daemon=True
-        )
+        work = functools.partial(self.transport.global_request, "keepalive@openssh.com")
+        ping = threading.Thread(target=work, daemon=True)
         ping.start()
         ping.join(timeout)
         if ping.is_alive():
@@ -246,11 +244,9 @@ class SharedLogin:
         # Either end may be unresponsive; a jump host that is would fail all later nodes, too.
         cancel = functools.partial(jump.close_if_unresponsive, timeout)
         task.begin_step(timeout, messages.timed_out(Timeout.JUMP), cancel)
-        addresses = (self.endpoint.host, self.endpoint.port), ("", 0)
+        addresses, limit_s = ((self.endpoint.host, self.endpoint.port), ("", 0)), timeout + SLACK_S
         try:
-            return jump.transport.open_channel(
-                "direct-tcpip", *addresses, timeout=timeout + SLACK_S
-            )
+            return jump.transport.open_channel("direct-tcpip", *addresses, timeout=limit_s)
         except (paramiko.SSHException, EOFError, OSError) as error:
             if not jump.alive:
                 raise via._messages.connection_lost(error) from None
