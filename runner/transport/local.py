@@ -65,9 +65,9 @@ class LocalChannel:
             start_new_session=True,
             bufsize=0,
         )
-        assert self._process.stdin  # noqa: S101 - for mypy
-        assert self._process.stdout  # noqa: S101 - for mypy
-        self._stdin, self._stdout = self._process.stdin, self._process.stdout
+        stdin, stdout = self._process.stdin, self._process.stdout
+        assert stdin and stdout  # noqa: S101, PT018 - for mypy
+        self._stdin, self._stdout = stdin, stdout
         os.set_blocking(self._stdin.fileno(), False)
         self._wake_read, self._wake_write = os.pipe()
         self._closing = threading.Event()

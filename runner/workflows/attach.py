@@ -56,7 +56,7 @@ def attach(run: FoundRun, tail: int | None) -> int:
         verdict,
         launched_at=run.record.info.launched_at if writes_result else None,
         download=kinds,
-        disconnect_s=0 if monitor.peer_status.any_detached else run.spec.disconnect_s,
+        disconnect_s=0 if monitor.peer_status.detached else run.spec.disconnect_s,
     )
     return verdict.exit_code
 

@@ -175,7 +175,7 @@ class LaunchSession:
             verdict,
             launched_at=self._launched_at,
             download=(OUTPUT,) if pulls_outputs else (),
-            disconnect_s=0 if monitor.peer_status.any_detached else self.spec.disconnect_s,
+            disconnect_s=0 if monitor.peer_status.detached else self.spec.disconnect_s,
         )
         inbox = self._pool.inbox
         stop_waiting = (

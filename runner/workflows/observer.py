@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 from runner.control.attempt.observer import RunObserver
@@ -55,7 +56,8 @@ def attempt_observer(
     """
     stalls: StallReporter | None = None
     if store and report_stalls:
-        stalls = StallReporter(plan, console.message, store.stacks_reader(plan.attempt))
+        read_stacks = functools.partial(store.stacks, plan.attempt)
+        stalls = StallReporter(plan, console.message, read_stacks)
 
     def record(event: Event) -> None:
         if store:

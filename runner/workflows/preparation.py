@@ -8,9 +8,8 @@ from pathlib import Path
 
 from runner.checks.base import CheckContext, evaluate_checks
 from runner.control.attempt.admission import AdmissionHooks
-from runner.control.code.recorded import RerunCode
 from runner.control.code.snapshot import Snapshot
-from runner.control.code.source import CodeOnHosts, CodeSource
+from runner.control.code.source import CodeOnHosts, CodeSource, RerunCode
 from runner.core.errors import NotReady, Problem
 from runner.core.model.facts import Facts, FactsRequest
 from runner.core.model.launch_request import LaunchRequest

@@ -86,7 +86,7 @@ class NodeFailureDetector:
 
         With `awaits_rejoin`, the node is lost and may be taken in again.
         """
-        silence_s = node.connection.silence_s
+        silence_s = now - node.connection.last_heard
         if node.has_ended:
             timeout_s = self._spec.lost_s if node.connection.backoff else DRAIN_TIMEOUT_S
             is_late = now - node.last_data > timeout_s
@@ -124,7 +124,7 @@ class NodeFailureDetector:
         if others and all(other.is_finished for other in others):
             return max(self._spec.lost_s, LAST_HOST_TIMEOUT_S)
         lease_s = self._spec.disconnect_s
-        if not lease_s or self._peer_status.is_detached(node.name):
+        if not lease_s or node.name in self._peer_status.detached:
             return FOREVER
         return lease_s + self._spec.grace_s + STOP_TIMEOUT_S
 

@@ -75,11 +75,6 @@ class NodeConnection:
             self._last_heard = max(self._last_heard, self.session.last_heard)
         return self._last_heard
 
-    @property
-    def silence_s(self) -> float:
-        """Seconds since anything was received from the node."""
-        return time.monotonic() - self.last_heard
-
     def replace(self, session: HostSession) -> None:
         """Start over with a session that was opened for a node that rejoins."""
         self.session, self.backoff = session, None

@@ -213,14 +213,10 @@ class NodeMonitor:
 
     def on_data(self, node: AttemptNode, session: HostSession, frame: Frame) -> Iterator[Event]:
         """Take a piece of the events or logs of a node; yield the events in it."""
-        data = frame.data
-        if "error" in data:
-            self.show(f"{node.name}: the end of a log cannot be read: {data['error']}")
-        yield from node.tailer.on_data(
-            *(session, data["id"], data["offset"], frame.payload),
-            eof=data["eof"],
-            hold_back=self._observer.console_full(),
-        )
+        if "error" in frame.data:
+            self.show(f"{node.name}: the end of a log cannot be read: {frame.data['error']}")
+        hold_back = self._observer.console_full()
+        yield from node.tailer.on_data(session, frame, hold_back=hold_back)
         node.last_data = time.monotonic()
         if node.tailer.is_complete:
             node.finish()

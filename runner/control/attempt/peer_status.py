@@ -33,7 +33,7 @@ class PeerStatus:
         self._lease_disabled = all(not share.order.disconnect_s for share in plan.nodes)
         self._hub_status: dict[str, HubStatus] = {}
         self._ever_joined = {self._hub}
-        self._detached: set[str] = set()
+        self.detached: set[str] = set()  # the nodes that go on without a controller
         self._detached_by_voter = self._relaunch_decided = False
 
     def on_standby_reply(self, name: str, frame: Frame) -> str:
@@ -53,7 +53,7 @@ class PeerStatus:
         elif isinstance(body, events.HubUnreachable):
             return self._on_hub_unreachable(name, body)
         elif isinstance(body, events.Detached):
-            self._detached.add(name)
+            self.detached.add(name)
             self._detached_by_voter = self._detached_by_voter or name in self._ever_joined
         elif isinstance(body, (events.Relaunching, events.NotRelaunched)):
             return self._on_relaunch_decision(name, body)
@@ -89,15 +89,11 @@ class PeerStatus:
     def on_rejoin(self, name: str) -> None:
         """Forget what the supervisor of a node reported: a new one starts there."""
         self._hub_status.pop(name, None)
-        self._detached.discard(name)
+        self.detached.discard(name)
 
     def is_joined(self, name: str) -> bool:
         """Return whether the supervisor of a node is in touch with the others."""
         return self._hub_status.get(name) is HubStatus.JOINED
-
-    def is_detached(self, name: str) -> bool:
-        """Return whether a node reported that it goes on without a controller."""
-        return name in self._detached
 
     @property
     def all_reported(self) -> bool:
@@ -119,14 +115,8 @@ class PeerStatus:
         return HubStatus.UNREACHABLE in self._hub_status.values()
 
     @property
-    def any_detached(self) -> bool:
-        """Whether a host goes on without a controller; the hosts tell each other."""
-        return bool(self._detached)
-
-    @property
     def all_detached(self) -> bool:
         """Whether every supervisor has confirmed the detach, so the controller may exit."""
-        needing = (n for n, node in self._nodes.items() if not node.has_ended and not node.is_lost)
-        return self._lease_disabled or (
-            self.any_detached and all(self.is_detached(name) for name in needing)
-        )
+        others = (node for name, node in self._nodes.items() if name not in self.detached)
+        need_none = bool(self.detached) and all(o.has_ended or o.is_lost for o in others)
+        return self._lease_disabled or need_none

@@ -134,7 +134,7 @@ class DetachSequence:
         """Tell every host but `exclude`, to which the hub will forward it."""
         self._deadline = time.monotonic() + DETACH_TIMEOUT_S
         for name, node in self._nodes.items():
-            is_excluded = self._peer_status.is_detached(name) or name in exclude
+            is_excluded = name in self._peer_status.detached or name in exclude
             if node.live_session and not is_excluded:
                 node.live_session.request("command", {"command": "detach"})
         for session in self._standby_sessions(self._peer_status.pending_standbys):

@@ -142,9 +142,8 @@ class LogDump(WaitLoop):
         elif frame.kind == "data" and (log := self._requests.pop((name, frame.data["id"]), None)):
             log.buffered, log.is_requested = frame.payload, False
             log.file.on_chunk(frame.data["offset"], len(frame.payload), eof=bool(frame.data["eof"]))
-            if "error" in frame.data:
-                message = f"the end of a log cannot be read: {frame.data['error']}"
-                self.problems[name] = Problem(name, message)
+            if error := frame.data.get("error"):
+                self.problems[name] = Problem(name, f"the end of a log cannot be read: {error}")
 
     def _on_lost(self, name: str, reason: str) -> None:
         self.problems[name] = Problem(name, reason)

@@ -6,7 +6,7 @@ import contextlib
 import fcntl
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -117,7 +117,7 @@ class RunStore:
             self.logs.mkdir(mode=0o700, exist_ok=True)
             if not (self.folder / "config.yaml").exists():
                 self._write("config.yaml", config_yaml)
-            if plan.attempt > self._last_planned_attempt():
+            if plan.attempt > self._recorded_plan()[0]:
                 self.write_plan(plan)
         except (OSError, ConfigError) as error:
             reason = error.strerror if isinstance(error, OSError) else error
@@ -126,13 +126,13 @@ class RunStore:
         self._known_events = {_event_key(event) for event in self._read_events()}
         return True
 
-    def _last_planned_attempt(self) -> int:
-        """Return the number of the last recorded attempt, -1 for none."""
+    def _recorded_plan(self) -> tuple[int, str]:
+        """Return the number and the plan of the last recorded attempt; -1 for none."""
         try:
-            data = json.loads((self.folder / "plan.json").read_text(encoding="utf-8"))
-            return int(data["attempt"])
+            text = (self.folder / "plan.json").read_text(encoding="utf-8")
+            return int(json.loads(text)["attempt"]), text
         except (OSError, ValueError, KeyError, TypeError):
-            return -1
+            return -1, ""
 
     def _read_events(self) -> Iterator[Event]:
         with contextlib.suppress(OSError):
@@ -156,11 +156,9 @@ class RunStore:
 
         The plan of an earlier attempt N is kept as `plan.N.json`.
         """
-        with contextlib.suppress(FileNotFoundError, ValueError):
-            previous = (self.folder / "plan.json").read_text(encoding="utf-8")
-            number = int(json.loads(previous)["attempt"])
-            if number < plan.attempt:
-                self._write(f"plan.{number}.json", previous)
+        number, previous = self._recorded_plan()
+        if 0 <= number < plan.attempt:
+            self._write(f"plan.{number}.json", previous)
         self._write_json("plan.json", encode(plan))
 
     @property
@@ -231,17 +229,13 @@ class RunStore:
         # Of a progress bar, its last state.
         return [row.rstrip("\r").rpartition("\r")[2] for row in rows]
 
-    def stacks_reader(self, attempt: int) -> Callable[[str], str]:
-        """Return a function that returns a node's log of Python stacks, as far as it is here."""
-
-        def read(node: str) -> str:
-            path = self.logs / node / local_log_name(attempt, STACKS_LOG, "out")
-            try:
-                return path.read_text(encoding="utf-8", errors="replace")
-            except OSError:
-                return ""
-
-        return read
+    def stacks(self, attempt: int, node: str) -> str:
+        """Return a node's log of Python stacks, as far as it is here."""
+        path = self.logs / node / local_log_name(attempt, STACKS_LOG, "out")
+        try:
+            return path.read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            return ""
 
     def _append(self, path: Path, data: bytes) -> bool:
         """Append, or note the reason in `write_error`; return whether all of it was written.

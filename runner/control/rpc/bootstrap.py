@@ -112,17 +112,13 @@ def boot_problem(spec: Spec, node: str, banner: bytes, reason: str) -> Problem:
     """Explain why the agent did not start on a node, from what it printed in place of frames."""
     text = banner.decode(errors="replace").strip()
     if "runner-boot: no-python" in text:
-        return Problem(
-            node,
-            f"there is no {spec.host_python}{'' if '/' in spec.host_python else ' on its PATH'}",
-            "set cluster.host_python (and cluster.python) to a Python 3.8 or newer there",
-        )
+        where = "" if "/" in spec.host_python else " on its PATH"
+        hint = "set cluster.host_python (and cluster.python) to a Python 3.8 or newer there"
+        return Problem(node, f"there is no {spec.host_python}{where}", hint)
     if "runner-boot: python-too-old" in text or "unknown option -I" in text.lower():
         version = text.rpartition("too-old ")[2].split()[0] if "too-old " in text else "2"
-        return Problem(
-            node,
-            f"{spec.host_python} there is Python {version}; the agent needs 3.8 or newer",
-            "set cluster.host_python to a newer one (cluster.python may stay)",
-        )
+        message = f"{spec.host_python} there is Python {version}; the agent needs 3.8 or newer"
+        hint = "set cluster.host_python to a newer one (cluster.python may stay)"
+        return Problem(node, message, hint)
     message = f"the agent did not start there: {reason}"
     return Problem(node, message, text[-500:] or f"try by hand: {spec.host_python} -V")

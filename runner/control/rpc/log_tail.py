@@ -15,6 +15,7 @@ from types import MappingProxyType
 from runner.control.rpc.session import HostSession
 from runner.core.model.plan import NodePlan
 from runner.core.protocol.events import Event, RankStarted, parse
+from runner.core.protocol.frames import Frame
 from runner.core.protocol.paths import PROGRAM_LOG, STACKS_LOG, STREAMS, rank_source
 from runner.core.protocol.remote_files import CHUNK
 
@@ -96,21 +97,13 @@ class LogTailer:
             if not file.is_complete:
                 self._request(session, file)
 
-    def on_data(
-        self,
-        session: HostSession,
-        request_id: int,
-        offset: int,
-        chunk: bytes,
-        *,
-        eof: bool,
-        hold_back: bool,
-    ) -> Iterator[Event]:
-        """Take the reply to a read, a chunk at `offset`; yield the events in it.
+    def on_data(self, session: HostSession, frame: Frame, *, hold_back: bool) -> Iterator[Event]:
+        """Take the reply to a read; yield the events in it.
 
-        The next one is requested over `session`; with `hold_back` only at `resume_held_back`.
+        The next chunk is requested over `session`; with `hold_back` only at `resume_held_back`.
         """
-        file = self._pending_reads.pop(request_id, None)
+        offset, eof, chunk = int(frame.data["offset"]), bool(frame.data["eof"]), frame.payload
+        file = self._pending_reads.pop(frame.data["id"], None)
         if file is None:
             return
         file.on_chunk(offset, len(chunk), eof=eof)

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from runner.control.rpc.log_tail import LogTailer
 from runner.control.rpc.session import HostSession
 from runner.core.protocol.events import Event, ProgramStarted, RankStarted
+from runner.core.protocol.frames import Frame
 from runner.core.protocol.remote_files import CHUNK
 from tests.golden.builders import RUN_ID, plan
 
@@ -41,6 +42,11 @@ class Asked(HostSession):
         return self._last
 
 
+def reply(request_id: int, offset: int, chunk: bytes, *, eof: bool = False) -> Frame:
+    """Return the answer of a host to a read."""
+    return Frame("data", {"id": request_id, "offset": offset, "eof": eof}, chunk)
+
+
 class Followed:
     """A follower on a node with one rank, and what came of it."""
 
@@ -62,10 +68,8 @@ class Followed:
     ) -> None:
         """Answer the pending read of a file."""
         read = self.session.reads.pop(key)
-        taken = self.tailer.on_data(
-            self.session, read["id"], read["offset"], chunk, eof=eof, hold_back=hold_back
-        )
-        self.events += taken
+        frame = reply(read["id"], read["offset"], chunk, eof=eof)
+        self.events += self.tailer.on_data(self.session, frame, hold_back=hold_back)
 
     def new_session(self) -> None:
         """Replace a session that broke."""
@@ -120,7 +124,8 @@ def test_a_tail_is_asked_for_once() -> None:
     number = followed.session.reads.pop(RANK_0)["id"]
     followed.logs[RANK_0] = b"x" * 500  # so far unread
 
-    list(followed.tailer.on_data(followed.session, number, 500, b"end", eof=False, hold_back=False))
+    end = reply(number, 500, b"end")
+    list(followed.tailer.on_data(followed.session, end, hold_back=False))
 
     assert followed.session.reads[RANK_0] == {"id": 7, "attempt": 0, "offset": 503, "n": CHUNK}
 
@@ -211,9 +216,8 @@ def test_answer_to_an_old_question_is_ignored() -> None:
         followed.answer(key, b"")
     before = dict(followed.session.reads)
 
-    assert not list(
-        followed.tailer.on_data(followed.session, old, 0, b"again", eof=False, hold_back=False)
-    )
+    again = reply(old, 0, b"again")
+    assert not list(followed.tailer.on_data(followed.session, again, hold_back=False))
     assert followed.logs[RANK_0] == b""
     assert followed.session.reads == before
 

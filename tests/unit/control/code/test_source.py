@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from runner.control.code.recorded import RerunCode
 from runner.control.code.snapshot import Snapshot
-from runner.control.code.source import shipped_tasks
+from runner.control.code.source import RerunCode, shipped_tasks
 from runner.core.errors import ConfigError, NotReady
 from runner.core.model.facts import Facts
 from runner.core.model.launch_request import RecordedCode
