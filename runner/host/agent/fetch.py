@@ -151,21 +151,16 @@ class Inventory:
                 self._add_if_file(RECORD, root, name)
         if LOG in self._kinds:
             for attempt in sorted(os.listdir(root)):
-                if attempt.startswith("attempt_"):
-                    yield from self._scan_logs(root, attempt)
+                folder = os.path.join(root, attempt)
+                is_attempt = attempt.startswith("attempt_") and os.path.isdir(folder)
+                for name in sorted(os.listdir(folder)) if is_attempt else ():
+                    if LOG_PATH.fullmatch(f"{attempt}/{name}"):
+                        self._add_if_file(LOG, root, f"{attempt}/{name}")
+                        yield
         if OUTPUT in self._kinds:
             base, patterns = working_folder(self._folder)
             if base and patterns:
                 yield from self._walk(base, globs.compile_globs(patterns))
-
-    def _scan_logs(self, root: str, attempt: str) -> Steps:
-        names: List[str] = []
-        with contextlib.suppress(NotADirectoryError):
-            names = sorted(os.listdir(os.path.join(root, attempt)))
-        for name in names:
-            if LOG_PATH.fullmatch(f"{attempt}/{name}"):
-                self._add_if_file(LOG, root, f"{attempt}/{name}")
-                yield
 
     def _add_if_file(self, kind: str, root: str, path: str) -> None:
         with contextlib.suppress(FileNotFoundError):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
-from typing import Callable, Dict, Optional, Tuple
+from typing import Callable, Optional
 
 from runner.core.codec import decode, encode
 from runner.core.model.network_probe import HostProbe, NameLookups, ProbeResult, Target
@@ -26,7 +26,6 @@ class Handler(RequestHandler):
 
     def __init__(self, context: AgentContext) -> None:
         super().__init__(context)
-        self._children: Dict[str, BoundedChild] = {}
         self._listen_request: Optional[Frame] = None
         self._probe_request: Optional[Frame] = None
 
@@ -56,34 +55,24 @@ class Handler(RequestHandler):
 
     def _start(self, name: str, body: Optional[Callable[[], None]], limit_s: float) -> None:
         """Start a child in place of an earlier one of that name."""
-        if name in self._children:
-            self._children.pop(name).kill()
+        if name in self.children:
+            self.children.pop(name).kill()
         if body is not None:
-            self._children[name] = BoundedChild(body, limit_s)
+            self.children[name] = BoundedChild(body, limit_s)
 
     @property
     def busy(self) -> bool:
         """Whether an answer is pending."""
         return self._listen_request is not None or self._probe_request is not None
 
-    @property
-    def pipes(self) -> Tuple[int, ...]:
-        """The pipes of the children."""
-        return tuple(pipe for child in self._children.values() for pipe in child.pipes)
-
     def advance(self) -> None:
         """Answer with the results that are complete."""
-        for child in self._children.values():
+        for child in self.children.values():
             child.advance()
         if self._listen_request is not None:
-            self._reply_listening(self._listen_request, self._children["listener"])
+            self._reply_listening(self._listen_request, self.children["listener"])
         if self._probe_request is not None:
             self._reply_results(self._probe_request)
-
-    def close(self) -> None:
-        """End the children."""
-        for child in self._children.values():
-            child.kill()
 
     def _reply_listening(self, frame: Frame, listener: BoundedChild) -> None:
         report = listener.report()
@@ -95,7 +84,7 @@ class Handler(RequestHandler):
         self.context.answer(frame, "listening", port=report.get("port", 0), error=error)
 
     def _reply_results(self, frame: Frame) -> None:
-        dialer, lookup = self._children.get("dialer"), self._children.get("lookup")
+        dialer, lookup = self.children.get("dialer"), self.children.get("lookup")
         if any(child is not None and child.code is None for child in (dialer, lookup)):
             return
         self._probe_request = None

@@ -13,7 +13,7 @@ import signal
 import sys
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, NoReturn, Optional, Sequence
+from typing import TYPE_CHECKING, Any, Callable, Dict, Mapping, NoReturn, Optional, Sequence
 
 from runner.core.model.facts import FactsRequest
 from runner.core.protocol.frames import MAGIC, PROTOCOL, Frame, FrameDecoder
@@ -23,6 +23,7 @@ from runner.host.process.job_queue import JobQueue
 
 if TYPE_CHECKING:
     from runner.host.facts.collect import FactsResult
+    from runner.host.process.bounded_child import BoundedChild
 
 MAX_UNSENT = 4 << 20
 """Bytes waiting for the controller beyond which no more output of a command is read."""
@@ -58,10 +59,7 @@ class AgentContext:
         in_fd: The descriptor that the controller's requests come from.
         programs: The texts of those of our files that become files on this host.
         controller_timeout_s: Silence of the controller after which the agent exits.
-        facts: What this host reported, once it was asked.
-        facts_request: What it was asked for last.
         followed_workdir: The workdir of the run that is followed; "" for none.
-        jobs: The queue of long requests.
     """
 
     reply: Callable[..., None]
@@ -113,10 +111,14 @@ class RequestHandler:
     """The requests that one module answers, each by its method `on_KIND`.
 
     Such a method takes the request's frame; it may return steps of work, which become a job.
+
+    Attributes:
+        children: Its children, by any key; they end with this agent.
     """
 
     def __init__(self, context: AgentContext) -> None:
         self.context = context
+        self.children: Dict[Any, BoundedChild] = {}
 
     @property
     def busy(self) -> bool:
@@ -126,7 +128,7 @@ class RequestHandler:
     @property
     def pipes(self) -> Sequence[int]:
         """Descriptors to wake up for."""
-        return ()
+        return [pipe for child in self.children.values() for pipe in child.pipes]
 
     def advance(self) -> None:
         """Continue what was begun; called at every turn of the loop."""
@@ -136,6 +138,8 @@ class RequestHandler:
 
     def close(self) -> None:
         """Clean up: the controller left."""
+        for child in self.children.values():
+            child.kill()
 
 
 class AgentServer:
@@ -150,10 +154,6 @@ class AgentServer:
             self._reply, lambda: len(self._unsent) < MAX_UNSENT, self._load, in_fd, programs
         )
         self._loaded: Dict[str, RequestHandler] = {}
-
-    @property
-    def _handlers(self) -> List[RequestHandler]:
-        return list(self._loaded.values())
 
     def _load(self, kind: str) -> RequestHandler:
         """Return the handler that answers a kind of request."""
@@ -175,22 +175,22 @@ class AgentServer:
                 and self._poll_once()
             ):
                 self._context.jobs.advance()
-                for handler in self._handlers:
+                for handler in [*self._loaded.values()]:  # it may have others loaded
                     handler.advance()
         finally:
             self._context.jobs.cancel_all("the controller left")
-            for handler in self._handlers:
+            for handler in self._loaded.values():
                 handler.close()
 
     def _poll_once(self) -> bool:
         """Sleep until there is something to do; return False when the controller has left."""
         jobs = self._context.jobs
-        is_busy = any(handler.busy for handler in self._handlers)
+        is_busy = any(handler.busy for handler in self._loaded.values())
         timeout_s = 0.0 if jobs else BUSY_POLL_S if is_busy else IDLE_POLL_S
         writable = [self._out_fd] if self._unsent else []
         readable = [] if jobs.full else [self._in_fd]
         if self._context.can_send():
-            readable += [pipe for handler in self._handlers for pipe in handler.pipes]
+            readable += [pipe for handler in self._loaded.values() for pipe in handler.pipes]
         ready = select.select(readable, writable, [], timeout_s)
         try:
             if ready[1]:
@@ -214,7 +214,7 @@ class AgentServer:
     def _dispatch(self, frame: Frame) -> None:
         try:
             if frame.kind == "ping":
-                for handler in self._handlers:
+                for handler in self._loaded.values():
                     handler.renew_lease()
                 self._context.answer(frame, "pong", **clocks())
             elif frame.kind in REQUEST_MODULES:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import List, Tuple
+from typing import Dict
 
 from runner.core.protocol.frames import Frame
 from runner.host.agent.server import AgentContext, RequestHandler
-from runner.host.process.bounded_child import BoundedChild
 from runner.host.ranks import stacks
 from runner.host.storage.run_folder import read_order
 
@@ -16,7 +15,7 @@ class Handler(RequestHandler):
 
     def __init__(self, context: AgentContext) -> None:
         super().__init__(context)
-        self._running: List[Tuple[Frame, BoundedChild]] = []
+        self._requests: Dict[int, Frame] = {}
 
     def on_dump_stacks(self, frame: Frame) -> None:
         """Start a dump; its text is the answer."""
@@ -25,27 +24,17 @@ class Handler(RequestHandler):
         if order is None:
             raise ValueError(f"there is no run {frame.data['run_id']} in {self.context.workdir}")
         child = stacks.start_dump(folder, order, str(frame.data["reason"]), include_text=True)
-        self._running.append((frame, child))
-
-    @property
-    def pipes(self) -> Tuple[int, ...]:
-        """The pipes of the children."""
-        return tuple(pipe for _, child in self._running for pipe in child.pipes)
+        self.children[frame.data["id"]], self._requests[frame.data["id"]] = child, frame
 
     def advance(self) -> None:
         """Answer with the dumps that are complete."""
-        for frame, child in self._running:
+        for request_id, frame in [*self._requests.items()]:
+            child = self.children[request_id]
             child.advance()
-            if child.code is None:
-                continue
-            result, problem = stacks.result(child)
-            if problem:
-                self.context.refuse(frame, problem)
-            else:
-                self.context.answer(frame, "stacks_dumped", result["text"].encode())
-        self._running = [entry for entry in self._running if entry[1].code is None]
-
-    def close(self) -> None:
-        """End the children."""
-        for _, child in self._running:
-            child.kill()
+            if child.code is not None:
+                del self.children[request_id], self._requests[request_id]
+                result, problem = stacks.result(child)
+                if problem:
+                    self.context.refuse(frame, problem)
+                else:
+                    self.context.answer(frame, "stacks_dumped", result["text"].encode())

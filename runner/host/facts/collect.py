@@ -6,10 +6,10 @@ import os
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, Dict, Iterator, Tuple
+from typing import Any, Dict, Iterator, Mapping, Tuple
 
 from runner.core.model.facts import Facts, FactsRequest
-from runner.host.facts import folders, interfaces, ports, setup
+from runner.host.facts import folders, ports, setup
 from runner.host.gpu import query
 from runner.host.process import procfs
 from runner.host.process.bounded_child import BoundedChild, wait_all
@@ -81,11 +81,17 @@ def _static_facts(request: FactsRequest) -> Facts:
         hostname=os.uname().nodename,
         user=procfs.login_name(),
         home=home,
-        ssh_address=interfaces.ssh_server_address(os.environ),
+        ssh_address=ssh_server_address(os.environ),
         workdir=folders.absolute(request.workdir, home),
         project=folders.absolute(request.project, home) if request.project else "",
         machine=os.uname().machine,
     )
+
+
+def ssh_server_address(environ: Mapping[str, str]) -> str:
+    """Return the address of this host that the SSH client connected to, "" without one."""
+    fields = environ.get("SSH_CONNECTION", "").split()
+    return fields[2].partition("%")[0] if len(fields) == 4 else ""
 
 
 def _launch_facts(
@@ -106,8 +112,7 @@ def _launch_facts(
     )
     if request.find_etcd or request.etcd_endpoint:
         children["etcd"] = etcd.start(request, environ)
-    fields = _kernel_facts(seconds)
-    reserved = _reserve_ports(request, fields, seconds)
+    fields, reserved = _kernel_facts(request, seconds)
     if request.thorough:
         others = [*children.values()]
         fields["login_python"] = interpreter.in_login_shell(request.python, environ, others)
@@ -118,11 +123,14 @@ def _launch_facts(
     return fields, reserved
 
 
-def _kernel_facts(seconds: Dict[str, float]) -> Dict[str, Any]:
-    """Return the facts that the kernel has at once."""
-    from runner.host.facts import machine  # noqa: PLC0415 (verbs do without)
+def _kernel_facts(
+    request: FactsRequest, seconds: Dict[str, float]
+) -> Tuple[Dict[str, Any], ports.ReservedPorts]:
+    """Return the facts that the kernel has at once, and the reserved ports."""
+    from runner.host.facts import interfaces, machine  # noqa: PLC0415 (verbs do without)
 
     fields: Dict[str, Any] = {}
+    reserved, first, last = ports.NO_PORTS, request.port_first, request.port_last
     with _timed("network", seconds):
         fields["interfaces"] = interfaces.list_interfaces()
         fields["routes"] = interfaces.list_routes()
@@ -133,13 +141,6 @@ def _kernel_facts(seconds: Dict[str, float]) -> Dict[str, Any]:
         fields["system"] = machine.read_system()
     with _timed("logind", seconds):
         fields["logind_kill_setting"] = machine.logind_kill_setting(procfs.login_name())
-    return fields
-
-
-def _reserve_ports(
-    request: FactsRequest, fields: Dict[str, Any], seconds: Dict[str, float]
-) -> ports.ReservedPorts:
-    reserved, first, last = ports.NO_PORTS, request.port_first, request.port_last
     with _timed("port", seconds):
         reserved, fields["port_error"] = ports.reserve_ports(
             first, last, store=request.reserve_port, hub=request.reserve_hub_port
@@ -148,7 +149,7 @@ def _reserve_ports(
             reserved = reserved._replace(voter=ports.reserve_extra(first, last))
         port, hub_port, vote_port = reserved.numbers
         fields.update(reserved_port=port, hub_port=hub_port, vote_port=vote_port)
-    return reserved
+    return fields, reserved
 
 
 @contextmanager

@@ -9,7 +9,7 @@ import os
 import socket
 import struct
 import sys
-from typing import Dict, Iterator, List, Mapping, Tuple
+from typing import Dict, Iterator, List, Tuple
 
 from runner.core.model.facts import Interface, Route
 from runner.host.process import procfs
@@ -35,12 +35,6 @@ _RTF_ANYCAST, _RTF_CACHE, _RTF_LOCAL = 0x100000, 0x1000000, 0x80000000
 def list_interfaces() -> Tuple[Interface, ...]:
     """Return every interface with its addresses, in the kernel's order."""
     return parse_interfaces(_netlink_dump(_RTM_GETLINK), _netlink_dump(_RTM_GETADDR))
-
-
-def ssh_server_address(environ: Mapping[str, str]) -> str:
-    """Return the address of this host that the SSH client connected to, "" without one."""
-    fields = environ.get("SSH_CONNECTION", "").split()
-    return fields[2].partition("%")[0] if len(fields) == 4 else ""
 
 
 def parse_interfaces(links: bytes, addresses: bytes) -> Tuple[Interface, ...]:

@@ -80,7 +80,9 @@ def top_process(root: str = "/") -> Optional[TopProcess]:
 
 def read_system(root: str = "/") -> System:
     """Return memory, load, cores and devices; only files of the kernel are read."""
-    meminfo = _read_meminfo(root)
+    text = procfs.read_text(os.path.join(root, "proc/meminfo"))
+    rows = re.findall(r"^(\w+):\s+(\d+) kB$", text, re.MULTILINE)
+    meminfo = {name: int(number) << 10 for name, number in rows}
     load = procfs.read_text(os.path.join(root, "proc/loadavg")).split()
     online = procfs.read_text(os.path.join(root, "sys/devices/system/cpu/online"))
     swap_total, swap_free = meminfo.get("SwapTotal"), meminfo.get("SwapFree")
@@ -104,12 +106,6 @@ def memory_limit(root: str = "/") -> Optional[int]:
             word = procfs.read_text(os.path.join(folder, name)).strip()
             limits += [int(word)] if word.isdigit() and int(word) < UNLIMITED else []
     return min(limits, default=None)
-
-
-def _read_meminfo(root: str) -> Dict[str, int]:
-    text = procfs.read_text(os.path.join(root, "proc/meminfo"))
-    rows = re.findall(r"^(\w+):\s+(\d+) kB$", text, re.MULTILINE)
-    return {name: int(number) << 10 for name, number in rows}
 
 
 def _numa_nodes(own_cpus: FrozenSet[int], root: str) -> Tuple[int, ...]:

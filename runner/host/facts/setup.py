@@ -53,7 +53,10 @@ def result(
     if child.timed_out:
         code, note = TIMED_OUT, f"the setup did not end within {child.limit_s:g} s"
     elif kind == b"failed":
-        code, note = _describe_failure(details, lines)
+        code, index = (int(word) for word in details.split(b"\0")[:2])
+        text, note = "\n".join(lines).split("\n"), "bash cannot read the setup lines"
+        if 0 <= index < len(text):
+            note = f"setup line {index + 1} ({text[index].strip()}) ended with exit code {code}"
     elif kind == b"done" and child.code == 0:
         return SetupResult(0, child.text), parse_environment(details, environ_before)
     elif child.code == 0:
@@ -86,11 +89,3 @@ def _exec_bash(lines: Sequence[str], environ: Dict[str, str], folder: str) -> No
         bounded_child.chdir_if_exists(folder)
     argv = [bash, "--norc", "--noprofile", "-c", script]
     os.execve(bash, argv, {**environ, _LINES_VARIABLE: "\n".join(lines)})
-
-
-def _describe_failure(report: bytes, lines: Sequence[str]) -> Tuple[int, str]:
-    code, index = (int(word) for word in report.split(b"\0")[:2])
-    text = "\n".join(lines).split("\n")
-    if not 0 <= index < len(text):
-        return code, "bash cannot read the setup lines"
-    return code, f"setup line {index + 1} ({text[index].strip()}) ended with exit code {code}"

@@ -83,15 +83,10 @@ def free_record_base(base: str) -> str:
 
 def membership(environ: Mapping[str, str]) -> Dict[str, Any]:
     """Return what torch set in the environment about the other ranks and nodes."""
-    int_variables = {
-        "world_size": "WORLD_SIZE",
-        "nodes": "GROUP_WORLD_SIZE",
-    }
-    info: Dict[str, Any] = {
-        key: int(environ[name])
-        for key, name in int_variables.items()
-        if environ.get(name, "").isdigit()
-    }
+    info: Dict[str, Any] = {}
+    for key, name in (("world_size", "WORLD_SIZE"), ("nodes", "GROUP_WORLD_SIZE")):
+        if environ.get(name, "").isdigit():
+            info[key] = int(environ[name])
     if "MASTER_PORT" in environ:
         info["master"] = f"{environ.get('MASTER_ADDR', '')}:{environ['MASTER_PORT']}"
     return info
@@ -142,9 +137,8 @@ def traceback_of(path: str) -> str:
     """
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
-            return str(json.loads(file.read(1 << 20))["message"]["extraInfo"]["py_callstack"])[
-                -MAX_TRACEBACK:
-            ]
+            message = json.loads(file.read(1 << 20))["message"]
+        return str(message["extraInfo"]["py_callstack"])[-MAX_TRACEBACK:]
     except (OSError, ValueError, KeyError, TypeError):
         return ""
 

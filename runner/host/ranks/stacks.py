@@ -196,16 +196,11 @@ def as_faulthandler(threads: Sequence[Mapping[str, Any]]) -> str:
         quoted_name = f' "{thread["thread_name"]}"' if thread["thread_name"] else ""
         title = "Current thread" if thread["os_thread_id"] == thread["pid"] else "Thread"
         lines.append(f"{title} {thread['os_thread_id']}{quoted_name} (most recent call first):")
-        lines += [
-            f'  File "{frame["filename"]}", line {frame["line"]} in {_bare_name(frame["name"])}'
-            for frame in thread["frames"]
-        ]
+        for frame in thread["frames"]:
+            name = frame["name"]  # faulthandler has it without the class
+            name = name if name.startswith("<") else name.rpartition(".")[2]
+            lines.append(f'  File "{frame["filename"]}", line {frame["line"]} in {name}')
     return "\n".join(lines)
-
-
-def _bare_name(name: str) -> str:
-    """Return a function's name without its class, as faulthandler has it."""
-    return name if name.startswith("<") else name.rpartition(".")[2]
 
 
 def start_dump(

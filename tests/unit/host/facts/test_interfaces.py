@@ -11,6 +11,7 @@ import pytest
 
 from runner.core.model.facts import Interface, Route
 from runner.host.facts import interfaces
+from runner.host.facts.collect import ssh_server_address
 
 UP, LOOPBACK, RUNNING = 0x1, 0x8, 0x40
 DONE = struct.pack("=IHHIIi", 20, 3, 2, 1, 0, 0)
@@ -147,4 +148,4 @@ def test_a_kernel_without_a_protocol_has_no_routes_of_it(tmp_path: Path) -> None
 )
 def test_the_address_we_came_to_is_the_third_word(connection: str, expected: str) -> None:
     """Sshd says which of its addresses was called."""
-    assert expected == interfaces.ssh_server_address({"SSH_CONNECTION": connection})
+    assert expected == ssh_server_address({"SSH_CONNECTION": connection})
