@@ -20,19 +20,12 @@ class Level(enum.Enum):
 
 @dataclass(frozen=True)
 class Finding:
-    """One observation about a node, or about the whole cluster.
-
-    Attributes:
-        level: How bad it is.
-        node: The node; "" for the whole cluster.
-        message: What was found and, if not obvious, why it matters.
-        hint: The next command to type, or the key to set; "" for what is fine.
-    """
+    """One observation about a node, or about the whole cluster."""
 
     level: Level
-    node: str
-    message: str
-    hint: str = ""
+    node: str  # "" for the whole cluster
+    message: str  # what was found and, if not obvious, why it matters
+    hint: str = ""  # the next command to type, or the key to set; "" for what is fine
 
     @property
     def as_problem(self) -> Problem:

@@ -16,81 +16,46 @@ class Driver:
 
 @dataclass(frozen=True)
 class GpuHealth:
-    """The health of one GPU.
+    """The health of one GPU."""
 
-    Attributes:
-        bus: Its PCI address, like "0000:3b:00".
-        volatile: Uncorrected memory errors since the driver was loaded.
-        aggregate: Uncorrected memory errors of its whole life.
-        repair_pending: Whether bad memory is replaced at the next reset (row or page).
-        repair_failed: Whether bad memory could not be replaced.
-        throttle_reasons: The reasons for lower clocks: the bits of nvml.h.
-        persistent: Whether the driver stays loaded while no process uses the GPU.
-        mig: Whether it is divided into instances (MIG).
-        instances: The number of instances that a program can use; 0 without MIG.
-        pcie_width: Lanes of its PCIe link.
-        pcie_width_max: Lanes of card and slot.
-        numa_node: The NUMA node it is attached to.
-        error: The driver's reason why it cannot be used, though it has a name.
-    """
-
-    bus: str = ""
-    volatile: Optional[int] = None
-    aggregate: Optional[int] = None
-    repair_pending: Optional[bool] = None
-    repair_failed: Optional[bool] = None
-    throttle_reasons: Optional[int] = None
-    persistent: Optional[bool] = None
-    mig: Optional[bool] = None
-    instances: Optional[int] = None
-    pcie_width: Optional[int] = None
-    pcie_width_max: Optional[int] = None
-    numa_node: Optional[int] = None
-    error: str = ""
+    bus: str = ""  # its PCI address, like "0000:3b:00"
+    volatile: Optional[int] = None  # uncorrected memory errors since the driver was loaded
+    aggregate: Optional[int] = None  # the same of its whole life
+    repair_pending: Optional[bool] = None  # bad memory is replaced at the next reset (row or page)
+    repair_failed: Optional[bool] = None  # bad memory could not be replaced
+    throttle_reasons: Optional[int] = None  # for lower clocks: the bits of nvml.h
+    persistent: Optional[bool] = None  # the driver stays loaded without a program
+    mig: Optional[bool] = None  # divided into instances (MIG)
+    instances: Optional[int] = None  # those that a program can use; 0 without MIG
+    pcie_width: Optional[int] = None  # lanes of its PCIe link
+    pcie_width_max: Optional[int] = None  # lanes of card and slot
+    numa_node: Optional[int] = None  # that it is attached to
+    error: str = ""  # why the driver cannot use it, though it has a name
 
 
 @dataclass(frozen=True)
 class Xid:
-    """One kind of error in the kernel's log since the boot, reported by the driver.
+    """One kind of error in the kernel's log since the boot, reported by the driver."""
 
-    Attributes:
-        bus: The PCI address of the GPU, like "0000:3b:00".
-        code: Its number in NVIDIA's catalogue.
-        text: The text of the last one.
-        count: The number of times.
-        ago_s: The seconds since the last one.
-    """
-
-    bus: str
-    code: int
-    text: str = ""
-    count: int = 1
-    ago_s: float = 0.0
+    bus: str  # the PCI address of the GPU, like "0000:3b:00"
+    code: int  # its number in NVIDIA's catalogue
+    text: str = ""  # of the last one
+    count: int = 1  # of all of them
+    ago_s: float = 0.0  # since the last one
 
 
 @dataclass(frozen=True)
 class System:
-    """The machine and its load; memory in bytes.
+    """The machine and its load; memory in bytes."""
 
-    Attributes:
-        cpus: All cores of the machine.
-        load: The load average of the last minute.
-        memory: All memory.
-        memory_free: Memory that programs can still get without swapping.
-        memory_limit: The memory limit of our cgroups; None for all memory.
-        swapped: Memory in swap.
-        numa_nodes: The NUMA nodes whose cores we may use.
-        infiniband: The InfiniBand (or RoCE) devices.
-    """
-
-    cpus: int = 0
-    load: Optional[float] = None
+    cpus: int = 0  # all cores of the machine
+    load: Optional[float] = None  # the average of the last minute
     memory: Optional[int] = None
-    memory_free: Optional[int] = None
-    memory_limit: Optional[int] = None
-    swapped: Optional[int] = None
-    numa_nodes: Tuple[int, ...] = ()
-    infiniband: Tuple[str, ...] = ()
+    memory_free: Optional[int] = None  # that programs can still get without swapping
+    memory_limit: Optional[int] = None  # of our cgroups; None for all memory
+    swapped: Optional[int] = None  # memory in swap
+    numa_nodes: Tuple[int, ...] = ()  # those whose cores we may use
+    infiniband: Tuple[str, ...] = ()  # InfiniBand (or RoCE) devices
 
 
 @dataclass(frozen=True)

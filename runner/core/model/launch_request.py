@@ -29,12 +29,7 @@ class DryRun(str, enum.Enum):
 
 @dataclass(frozen=True)
 class RecordedCode:
-    """The code of a past run that is to run again.
-
-    Attributes:
-        run_id: The past run.
-        code: The code that was sent with it.
-    """
+    """The code of a past run that is to run again."""
 
     run_id: str
     code: CodeRef
@@ -42,35 +37,20 @@ class RecordedCode:
 
 @dataclass(frozen=True)
 class LaunchRequest:
-    """One run, as the command line and the YAML ask for it.
-
-    Attributes:
-        spec: What to run, and where.
-        dry_run: What to do in place of a launch.
-        plan_as_json: Whether a dry run prints the plan as JSON.
-        run_dir: The run's folder on this machine, absolute.
-        ui: "auto" or "plain".
-        console_ranks: The ranks whose output is shown; None for all.
-        config_yaml: The whole configuration, with interpolations unresolved.
-        sources: The YAML files that were chosen, as "GROUP/OPTION: PATH".
-        notes: Notes for the user: files that shadow others, a task that is replaced.
-        overrides: The overrides of the command line.
-        config_dirs: The folders of YAML that it named.
-        recorded_code: The code to run with, if this is a past run again.
-    """
+    """One run, as the command line and the YAML ask for it."""
 
     spec: Spec
     dry_run: DryRun
-    run_dir: Path
-    ui: str
-    console_ranks: Optional[FrozenSet[int]]
-    config_yaml: str
-    sources: Tuple[str, ...] = ()
-    notes: Tuple[str, ...] = ()
-    overrides: Tuple[str, ...] = ()
-    config_dirs: Tuple[str, ...] = ()
-    recorded_code: Optional[RecordedCode] = None
-    plan_as_json: bool = False
+    run_dir: Path  # the run's folder on this machine, absolute
+    ui: str  # "auto" or "plain"
+    console_ranks: Optional[FrozenSet[int]]  # whose output is shown; None for all
+    config_yaml: str  # all of it, with interpolations unresolved
+    sources: Tuple[str, ...] = ()  # the YAML files that were chosen, as "GROUP/OPTION: PATH"
+    notes: Tuple[str, ...] = ()  # files that shadow others, a task that is replaced
+    overrides: Tuple[str, ...] = ()  # of the command line
+    config_dirs: Tuple[str, ...] = ()  # the folders of YAML that it named
+    recorded_code: Optional[RecordedCode] = None  # to run with, if this is a past run again
+    plan_as_json: bool = False  # whether a dry run prints the plan as JSON
 
     @property
     def cluster_selector(self) -> str:

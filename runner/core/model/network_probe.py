@@ -48,38 +48,23 @@ class ProbeResult:
 
 @dataclass(frozen=True)
 class NameLookups:
-    """Names and addresses that a host looks up.
+    """Names and addresses that a host looks up."""
 
-    Attributes:
-        addresses: The training address of every node, by node.
-        master_name: The name at which the ranks meet; "" if it is an address.
-        timeout_s: The time limit of each look-up.
-    """
-
-    addresses: Dict[str, str] = field(default_factory=dict)
-    master_name: str = ""
-    timeout_s: float = 5.0
+    addresses: Dict[str, str] = field(default_factory=dict)  # the training address, by node
+    master_name: str = ""  # at which the ranks meet; "" if it is an address
+    timeout_s: float = 5.0  # of each look-up
 
 
 @dataclass(frozen=True)
 class NameResults:
-    """The results of a host's look-ups.
+    """The results of a host's look-ups."""
 
-    Attributes:
-        queried: The nodes whose address was looked up.
-        seconds: How long each answer took, by node.
-        own_addresses: The addresses of its own name.
-        own_name_answered: Whether the look-up of its own name was answered.
-        master_addresses: The addresses of the master's name.
-        master_error: Why there are none.
-    """
-
-    queried: Tuple[str, ...] = ()
-    seconds: Dict[str, float] = field(default_factory=dict)
-    own_addresses: Tuple[str, ...] = ()
-    own_name_answered: bool = False
-    master_addresses: Tuple[str, ...] = ()
-    master_error: str = ""
+    queried: Tuple[str, ...] = ()  # nodes whose address was looked up
+    seconds: Dict[str, float] = field(default_factory=dict)  # how long each answer took, by node
+    own_addresses: Tuple[str, ...] = ()  # of its own name
+    own_name_answered: bool = False  # whether that look-up was answered
+    master_addresses: Tuple[str, ...] = ()  # of the master's name
+    master_error: str = ""  # why there are none
 
 
 @dataclass(frozen=True)
@@ -92,20 +77,11 @@ class HostProbe:
 
 @dataclass(frozen=True)
 class NetworkProbe:
-    """The results of all hosts.
+    """The results of all hosts."""
 
-    Attributes:
-        endpoints: The endpoint of each node.
-        targets: The targets of each host, except its own: a port of each node, and `store_target`.
-        store_target: The master's port for the rendezvous; None if not tried.
-        by_node: The results of each host.
-        missing_reasons: Why other hosts, whose facts are known, took no part.
-        lookups: The look-ups of each host.
-    """
-
-    endpoints: Dict[str, Endpoint]
-    targets: Tuple[Target, ...] = ()
-    store_target: Optional[Target] = None
+    endpoints: Dict[str, Endpoint]  # by node
+    targets: Tuple[Target, ...] = ()  # ports of all nodes and `store_target`; a host skips its own
+    store_target: Optional[Target] = None  # the master's port for the rendezvous, if tried
     by_node: Dict[str, HostProbe] = field(default_factory=dict)
-    missing_reasons: Dict[str, str] = field(default_factory=dict)
+    missing_reasons: Dict[str, str] = field(default_factory=dict)  # of hosts that took no part
     lookups: NameLookups = NameLookups()

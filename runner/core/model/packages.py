@@ -20,21 +20,13 @@ class Certainty(enum.Enum):
 
 @dataclass(frozen=True)
 class PackageRequirement:
-    """One distribution, as a file of the project names it.
+    """One distribution, as a file of the project names it."""
 
-    Attributes:
-        name: Normalised (PEP 503).
-        specifier: The versions that are accepted (PEP 440); "" for any.
-        marker: Where it is required (PEP 508); "" for everywhere.
-        locked: Its versions in the lock file, of which a host gets one.
-        certainty: The certainty that it is needed.
-    """
-
-    name: str
-    specifier: str = ""
-    marker: str = ""
-    locked: Tuple[str, ...] = ()
-    certainty: Certainty = Certainty.RUNTIME
+    name: str  # normalised (PEP 503)
+    specifier: str = ""  # the versions that are accepted (PEP 440); "" for any
+    marker: str = ""  # where it is required (PEP 508); "" for everywhere
+    locked: Tuple[str, ...] = ()  # its versions in the lock file, of which a host gets one
+    certainty: Certainty = Certainty.RUNTIME  # that it is needed
 
 
 @dataclass(frozen=True)

@@ -10,79 +10,45 @@ from runner.core.model.order import Order
 
 @dataclass(frozen=True)
 class NodePlan:
-    """One node's part of the plan.
-
-    Attributes:
-        node: The node's name in the YAML.
-        host: Its SSH name or address.
-        command: The plain command, as a person would type it on the host.
-        env: The environment of that command, as far as it differs from the host's.
-        cwd: Its working directory.
-        ranks: The global ranks on this node, by local rank; () if torch assigns them.
-        gpus: The devices used, () for none.
-        interface: The interface of the training traffic, "" when unknown.
-        order: The order for its supervisor.
-        nproc: The number of ranks it starts.
-    """
+    """One node's part of the plan."""
 
     node: str
-    host: str
-    command: Tuple[str, ...]
-    env: Dict[str, str]
+    host: str  # its SSH name or address
+    command: Tuple[str, ...]  # plain, as a person would type it on the host
+    env: Dict[str, str]  # of that command, as far as it differs from the host's
     cwd: str
-    ranks: Tuple[int, ...]
-    gpus: Tuple[int, ...]
-    interface: str
-    order: Order
+    ranks: Tuple[int, ...]  # global ones, by local rank; () if torch assigns them
+    gpus: Tuple[int, ...]  # the devices used
+    interface: str  # of the training traffic, "" when unknown
+    order: Order  # for its supervisor
     nproc: int
 
 
 @dataclass(frozen=True)
 class Plan:
-    """One attempt of a run on all its nodes, large on purpose: it is the record of the attempt.
-
-    Attributes:
-        run_id: The run.
-        cluster: The cluster's name.
-        task: The task's name.
-        attempt: The run's n-th start, from 0.
-        nodes: The part of each node, in rank order.
-        world_size: The number of ranks.
-        backend: "nccl" or "gloo".
-        master_addr: The address at which the ranks meet.
-        master_port: The port there; 0 if none was reserved.
-        rendezvous_reason: The reason for that address, or for `etcd_endpoint`.
-        etcd_endpoint: HOST:PORT of etcd, "" for none.
-        setup: Shell lines that run on every node first.
-        secrets: Names of secret variables, never their values.
-        release: The code that runs, "" if it is the hosts' own; see `CodeRef` for the next four.
-        outputs: Paths or patterns of what the task leaves to be downloaded.
-        notes: Decisions that the user should read.
-        min_nodes: The fewest nodes of an elastic run, 0 for any other.
-        max_nodes: The most nodes of an elastic run.
-    """
+    """One attempt of a run on all its nodes, large on purpose: it is the record of the attempt."""
 
     run_id: str
     cluster: str
     task: str
-    attempt: int
-    nodes: Tuple[NodePlan, ...]
+    attempt: int  # the run's n-th start, from 0
+    nodes: Tuple[NodePlan, ...]  # in rank order
     world_size: int
-    backend: str
-    master_addr: str
-    master_port: int
-    rendezvous_reason: str = ""
-    etcd_endpoint: str = ""
-    setup: Tuple[str, ...] = ()
-    secrets: Tuple[str, ...] = ()
-    release: str = ""
+    backend: str  # "nccl" or "gloo"
+    master_addr: str  # where the ranks meet
+    master_port: int  # 0 if none was reserved
+    rendezvous_reason: str = ""  # for that address, or for `etcd_endpoint`
+    etcd_endpoint: str = ""  # HOST:PORT, "" for none
+    setup: Tuple[str, ...] = ()  # shell lines that run on every node first
+    secrets: Tuple[str, ...] = ()  # names of secret variables, never their values
+    release: str = ""  # "" if the code is the hosts' own; see `CodeRef` for the next four
     commit: str = ""
     subdirectory: str = ""
     script: str = ""
     tasks_hash: str = ""
-    outputs: Tuple[str, ...] = ()
-    notes: Tuple[str, ...] = ()
-    min_nodes: int = 0
+    outputs: Tuple[str, ...] = ()  # paths or patterns of what the task leaves to be downloaded
+    notes: Tuple[str, ...] = ()  # decisions that the user should read
+    min_nodes: int = 0  # of an elastic run, 0 for any other
     max_nodes: int = 0
 
     @property

@@ -13,21 +13,13 @@ HASH_LENGTH = 16
 
 @dataclass(frozen=True)
 class CodeRef:
-    """The code that is sent with a run.
+    """The code that is sent with a run."""
 
-    Attributes:
-        tasks_hash: The content hash of the shipped tasks; "" for a task of the user's.
-        release: The hash of the release that ranks run in; "" if they run in `project`.
-        subdirectory: The user's working directory within the release, "" for its top.
-        script: `task.script` relative to that; "" if it is used as it is.
-        commit: The git commit of the release, with "+" if files differ from it.
-    """
-
-    tasks_hash: str = ""
-    release: str = ""
-    subdirectory: str = ""
-    script: str = ""
-    commit: str = ""
+    tasks_hash: str = ""  # of the shipped tasks; "" for a task of the user's
+    release: str = ""  # that ranks run in; "" if they run in `project`
+    subdirectory: str = ""  # the user's working directory within the release
+    script: str = ""  # `task.script` relative to that; "" if it is used as it is
+    commit: str = ""  # of git, with "+" if files differ from it
 
 
 @dataclass(frozen=True)

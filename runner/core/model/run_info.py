@@ -10,56 +10,32 @@ from runner.core.protocol.states import State
 
 @dataclass(frozen=True)
 class PastAttempt:
-    """One attempt that failed.
+    """One attempt that failed."""
 
-    Attributes:
-        attempt: The run's n-th start, from 0.
-        nodes: Its nodes, in rank order.
-        reason: Why it ended.
-        seconds: How long it took.
-        unverified: Nodes that did not prove that nothing of it is left there.
-    """
-
-    attempt: int
-    nodes: Tuple[str, ...]
+    attempt: int  # the run's n-th start, from 0
+    nodes: Tuple[str, ...]  # in rank order
     reason: str
     seconds: float = 0.0
-    unverified: Tuple[str, ...] = ()
+    unverified: Tuple[str, ...] = ()  # nodes that did not prove that nothing of it is left
 
 
 @dataclass(frozen=True)
 class RunInfo:
-    """The whole run, as every host has it on record in `run.json`.
-
-    Attributes:
-        run_id: The run.
-        cluster: The cluster's name.
-        task: The task's name.
-        launched_by: The user who launched it, as user@machine.
-        launched_at: The time in seconds since 1970 on the launching machine.
-        nnodes: The number of nodes.
-        world_size: The number of ranks.
-        gpus: The number of GPUs on each node that uses any.
-        attempt: The run's n-th start, from 0.
-        min_nodes: The fewest nodes with which it goes on, 0 for all of them.
-        past_attempts: The attempts before it.
-        standby_nodes: Spares that stand by; their hosts have a record of it, too.
-        relaunches_left: The number of relaunches left after this attempt.
-    """
+    """The whole run, as every host has it on record in `run.json`."""
 
     run_id: str
     cluster: str = ""
     task: str = ""
-    launched_by: str = ""
-    launched_at: float = 0.0
+    launched_by: str = ""  # user@machine
+    launched_at: float = 0.0  # in seconds since 1970, on the launching machine
     nnodes: int = 1
     world_size: int = 1
-    gpus: Optional[Dict[str, int]] = None
-    attempt: int = 0
-    min_nodes: int = 0
+    gpus: Optional[Dict[str, int]] = None  # their number on each node that uses any
+    attempt: int = 0  # the run's n-th start, from 0
+    min_nodes: int = 0  # with which it goes on, 0 for all of them
     past_attempts: Tuple[PastAttempt, ...] = ()
-    standby_nodes: Tuple[str, ...] = ()
-    relaunches_left: int = 0
+    standby_nodes: Tuple[str, ...] = ()  # spares; their hosts have a record of it, too
+    relaunches_left: int = 0  # after this attempt
 
     @property
     def past_nodes(self) -> Tuple[str, ...]:
@@ -71,23 +47,14 @@ class RunInfo:
 
 @dataclass(frozen=True)
 class HostRunStatus:
-    """One run as one host reports it.
-
-    Attributes:
-        info: The record of the whole run.
-        owner: The user it belongs to on that host.
-        state: Its state there; None if the record cannot be read.
-        alive: Whether its supervisor or guardian is alive.
-        changed_at: The time of its last change of state, in seconds since 1970 on that host.
-        relaunch_pending: Whether its controller is about to relaunch it.
-    """
+    """One run as one host reports it."""
 
     info: RunInfo
-    owner: str
-    state: Optional[State]
-    alive: bool
-    changed_at: float
-    relaunch_pending: bool = False
+    owner: str  # the user it belongs to on that host
+    state: Optional[State]  # None if the record cannot be read
+    alive: bool  # whether its supervisor or guardian is
+    changed_at: float  # its last change of state, in seconds since 1970 on that host
+    relaunch_pending: bool = False  # whether its controller is about to relaunch it
 
     @property
     def is_active(self) -> bool:

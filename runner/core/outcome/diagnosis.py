@@ -43,21 +43,13 @@ CONTEXT_LINES = 2
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """An explanation of the first failure.
+    """An explanation of the first failure."""
 
-    Attributes:
-        excerpt: The last traceback of its log, or the last lines.
-        context: The lines before that.
-        cause: The name of a known failure, "" for any other.
-        meaning: What happened, "" if unknown.
-        remedy: What to do about it, "" if unknown.
-    """
-
-    excerpt: Tuple[str, ...] = ()
-    context: Tuple[str, ...] = ()
-    cause: str = ""
-    meaning: str = ""
-    remedy: str = ""
+    excerpt: Tuple[str, ...] = ()  # the last traceback of its log, or the last lines
+    context: Tuple[str, ...] = ()  # the lines before that
+    cause: str = ""  # the name of a known failure, "" for any other
+    meaning: str = ""  # what happened, "" if unknown
+    remedy: str = ""  # what to do about it, "" if unknown
 
 
 def diagnose(plan: Plan, verdict: Verdict, tail: Tail) -> Optional[Diagnosis]:
@@ -73,17 +65,17 @@ def diagnose(plan: Plan, verdict: Verdict, tail: Tail) -> Optional[Diagnosis]:
         lines += result.traceback.splitlines()
     context, excerpt = last_traceback(lines)
     signum = result.signal if result and not result.exception else None  # else we sent it
-    explanation = explain((failure.reason, *context[-CONTEXT_LINES:], *excerpt), signum)
-    meaning, remedy = (explanation.meaning, explanation.remedy) if explanation else ("", "")
-    if explanation and failure.rank is not None:
+    texts = (failure.reason, *context[-CONTEXT_LINES:], *excerpt)
+    cause, meaning, remedy = explain(texts, signum) or ("", "", "")
+    if cause and failure.rank is not None:
         meaning += _same_error_elsewhere(plan, verdict, failure, excerpt, tail)
         finished_ranks = [int(rank) for rank, end in verdict.ranks.items() if end.code == 0]
-        if explanation.name in PEER_GONE_CAUSES and finished_ranks:
+        if cause in PEER_GONE_CAUSES and finished_ranks:
             meaning, remedy = _explain_early_exit(verdict, finished_ranks)
     return Diagnosis(
         excerpt=truncate_middle(excerpt),
         context=tuple(context[-CONTEXT_LINES:]),
-        cause=explanation.name if explanation else "",
+        cause=cause,
         meaning=meaning,
         remedy=remedy,
     )
@@ -96,13 +88,12 @@ PEER_GONE_CAUSES = ("peer_left", "nccl_watchdog")
 def _explain_early_exit(verdict: Verdict, ranks: List[int]) -> Tuple[str, str]:
     """Return the meaning and remedy if some ranks had succeeded while others went on."""
     who = with_nodes(sorted(ranks), {rank: verdict.ranks[str(rank)].node for rank in ranks})
-    verb = "had exited with 0 before" if len(ranks) == 1 else "had all exited with 0 before"
-    whom = "it" if len(ranks) == 1 else "them"
+    verb, whom = ("had", "it") if len(ranks) == 1 else ("had all", "them")
     remedy = (
         "every rank has to take part in every collective: give each the same number of batches, or "
         "use torch.distributed.algorithms.join for uneven inputs"
     )
-    return f"{who} {verb}, and the others still waited for {whom}", remedy
+    return f"{who} {verb} exited with 0 before, and the others still waited for {whom}", remedy
 
 
 def _diagnose_stall(plan: Plan, tail: Tail) -> Diagnosis:
@@ -160,22 +151,15 @@ def _same_error_elsewhere(
     plan: Plan, verdict: Verdict, failure: Failure, excerpt: Sequence[str], tail: Tail
 ) -> str:
     """Return on how many other nodes a rank ended with the same line, as text; "" for none."""
-    others = [node_plan for node_plan in plan.nodes if node_plan.node != failure.node]
-    affected = [
-        node_plan
-        for node_plan in others
-        if excerpt
-        and any(
-            excerpt[-1] in _last_log_lines(plan, Failure(node_plan.node, rank, ""), tail)
-            for rank in verdict.ranks_on(node_plan.node)
-        )
-    ]
-    if not affected:
+
+    def ends_alike(node: str) -> bool:
+        ends = (Failure(node, rank, "") for rank in verdict.ranks_on(node))
+        return any(excerpt[-1] in _last_log_lines(plan, end, tail) for end in ends)
+
+    others = [node_plan.node for node_plan in plan.nodes if node_plan.node != failure.node]
+    names = [node for node in others if excerpt and ends_alike(node)]
+    if not names:
         return ""
-    if len(affected) == len(others):
+    if len(names) == len(others):
         return ", on every node"
-    return (
-        f", also on {affected[0].node}"
-        if len(affected) == 1
-        else f", also on {len(affected)} other nodes"
-    )
+    return f", also on {names[0] if len(names) == 1 else f'{len(names)} other nodes'}"

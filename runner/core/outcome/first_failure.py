@@ -47,14 +47,10 @@ class TimedFailure:
 def find_failures(
     plan: Plan, history: Sequence[TimedEvent], last: Optional[Membership]
 ) -> List[TimedFailure]:
-    """Return the failures of an attempt in order of time.
+    """Return the failures of an attempt, like its events in order of time.
 
-    Failures of a node that was already stopping count only where there are no others.
-
-    Args:
-        plan: The attempt's plan.
-        history: Its events in order of time.
-        last: The last membership, where torch assigns the ranks.
+    Failures of a node that was already stopping count only where there are no others. `last` is
+    the last membership, where torch assigns the ranks.
     """
     stop_times = _stop_times(history)
     hub = _live_hub(plan, stop_times)
@@ -174,13 +170,7 @@ def _is_after_stop(event: Event, stop_times: StopTimes) -> bool:
 
 
 def _failure(timed: TimedEvent, hub: str, launcher: str) -> Optional[TimedFailure]:
-    """Return the failure that an event reports, if any.
-
-    Args:
-        timed: The event.
-        hub: The hub's node, if the hub was still alive to be stopped.
-        launcher: What starts the ranks, as messages name it.
-    """
+    """Return the failure that an event reports, if any; `hub` as in `_live_hub`."""
     event, body = timed.event, timed.event.body
     if isinstance(body, (HostLost, PeerLost)):
         node, reason = body.peer if isinstance(body, PeerLost) else event.node, body.reason

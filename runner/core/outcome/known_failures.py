@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import signal
 from dataclasses import dataclass
-from typing import Dict, Mapping, Optional, Sequence, Tuple
+from typing import Dict, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 MAX_LINE_CHARS = 2000
 """The patterns take quadratic time on some lines; of longer ones the middle is left out."""
@@ -26,8 +26,7 @@ class FailurePattern:
     remedy: str  # the key, or the command
 
 
-@dataclass(frozen=True)
-class Explanation:
+class Explanation(NamedTuple):
     """The meaning and remedy of a known failure."""
 
     name: str

@@ -55,21 +55,13 @@ class Frame:
 
 @dataclass(frozen=True)
 class Stack:
-    """The stack of one process of a rank.
-
-    Attributes:
-        rank: The rank it belongs to.
-        pid: Its pid on the host.
-        program: Its name.
-        method: What read the stack, or why there is none.
-        frames: The frames of its main thread, innermost first; () for none.
-    """
+    """The stack of one process of a rank."""
 
     rank: int
     pid: int
     program: str
-    method: str
-    frames: Tuple[Frame, ...] = ()
+    method: str  # what read the stack, or why there is none
+    frames: Tuple[Frame, ...] = ()  # of its main thread, innermost first
 
 
 @dataclass(frozen=True)
@@ -149,9 +141,8 @@ def blocking_collective(frames: Sequence[Frame]) -> str:
     operation = ""
     for frame in frames:
         if any(_is_in(frame, file) for file in COLLECTIVE_FILES):
-            operation = (
-                operation if operation and frame.function in WRAPPER_FUNCTIONS else frame.function
-            )
+            is_wrapper = operation and frame.function in WRAPPER_FUNCTIONS
+            operation = operation if is_wrapper else frame.function
         elif frame.function == BACKWARD_FUNCTION:
             return operation or "backward"
         elif not any(_is_in(frame, file) for file in INTERMEDIATE_FILES) and (
@@ -168,18 +159,11 @@ def _is_stdlib(frame: Frame) -> bool:
 
 @dataclass(frozen=True)
 class StackReport:
-    """The stacks of a whole run at one moment.
+    """The stacks of a whole run at one moment."""
 
-    Attributes:
-        groups: Ranks with the same stack, the rarest first.
-        ended: Ranks that have no process any more.
-        unknown: Ranks of hosts that sent no stacks.
-        node_of_rank: The node of each rank.
-    """
-
-    groups: Tuple[StackGroup, ...]
-    ended: Tuple[int, ...]
-    unknown: Tuple[int, ...]
+    groups: Tuple[StackGroup, ...]  # the rarest first
+    ended: Tuple[int, ...]  # ranks that have no process any more
+    unknown: Tuple[int, ...]  # ranks of hosts that sent no stacks
     node_of_rank: Mapping[int, str]
 
 
@@ -188,23 +172,16 @@ def group_by_stack(
     node_of_rank: Mapping[int, str],
     folders: Sequence[str],
 ) -> StackReport:
-    """Return the stacks of all hosts as one report.
+    """Return the stacks of all hosts that answered as one report.
 
-    Args:
-        stacks_by_node: The stacks of each host that answered.
-        node_of_rank: The node of each rank.
-        folders: The working folders of ranks, on any host.
+    Paths below the working folders of ranks, on any host, are shortened.
     """
     groups = group_equal(
         shorten_paths(stack, folders) for stacks in stacks_by_node.values() for stack in stacks
     )
     grouped_ranks = {rank for group in groups for rank in group.ranks}
-    ended = tuple(
-        rank
-        for rank, node in node_of_rank.items()
-        if node in stacks_by_node and rank not in grouped_ranks
-    )
     unknown = tuple(rank for rank, node in node_of_rank.items() if node not in stacks_by_node)
+    ended = tuple(rank for rank in node_of_rank if rank not in {*grouped_ranks, *unknown})
     return StackReport(tuple(groups), ended, unknown, node_of_rank)
 
 
@@ -214,11 +191,8 @@ def summary(report: StackReport) -> str:
     for group in report.groups:
         if group.collective:
             waiting.setdefault(group.collective, []).extend(group.ranks)
-    others = [
-        _describe_group(group, report.node_of_rank)
-        for group in report.groups
-        if not group.collective
-    ]
+    busy = [group for group in report.groups if not group.collective]
+    others = [_describe_group(group, report.node_of_rank) for group in busy]
     others += _describe_missing(report)
     if not waiting:
         return ", and ".join(others[:3])

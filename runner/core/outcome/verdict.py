@@ -33,39 +33,24 @@ FAILED_CODE, LOST_CODE, STUCK_CODE = 1, 4, 5
 
 @dataclass(frozen=True)
 class Verdict:
-    """The end of a run.
+    """The end of a run."""
 
-    Attributes:
-        state: "succeeded", "failed", "stopped", "lost" or "stuck".
-        exit_code: The exit code of the launch.
-        seconds: How long the last attempt took.
-        first_failure: What the others follow from; None if nothing failed.
-        consequences: How many ranks failed after it.
-        unverified: Nodes that did not prove that nothing of the run is left there.
-        stalled_s: How long no rank had made progress at the end.
-        membership_count: How many memberships torch formed, where it assigns the ranks.
-        nodes: How each node ended.
-        ranks: How each rank ended; where torch assigns them, those of the last membership.
-        past_attempts: The attempts before the last one, which all else describes.
-    """
-
-    state: str
-    exit_code: int
-    seconds: float
-    first_failure: Optional[Failure] = None
-    consequences: int = 0
-    unverified: Tuple[str, ...] = ()
-    stalled_s: float = 0.0
-    membership_count: int = 0
+    state: str  # "succeeded", "failed", "stopped", "lost" or "stuck"
+    exit_code: int  # of the launch
+    seconds: float  # that the last attempt took
+    first_failure: Optional[Failure] = None  # what the others follow from
+    consequences: int = 0  # how many ranks failed after it
+    unverified: Tuple[str, ...] = ()  # nodes that did not prove that nothing of the run is left
+    stalled_s: float = 0.0  # how long no rank had made progress at the end
+    membership_count: int = 0  # that torch formed, where it assigns the ranks
     nodes: Dict[str, NodeResult] = field(default_factory=dict)
-    ranks: Dict[str, RankResult] = field(default_factory=dict)
-    past_attempts: Tuple[PastAttempt, ...] = ()
+    ranks: Dict[str, RankResult] = field(default_factory=dict)  # of the last membership
+    past_attempts: Tuple[PastAttempt, ...] = ()  # before the last one, which all else describes
 
     def ranks_on(self, node: str) -> Tuple[int, ...]:
         """Return the ranks of a node; where torch assigns them, those it had in the end."""
-        return tuple(
-            sorted(int(rank) for rank, result in self.ranks.items() if result.node == node)
-        )
+        ranks = (int(rank) for rank, result in self.ranks.items() if result.node == node)
+        return tuple(sorted(ranks))
 
 
 def fold_events(
@@ -79,8 +64,7 @@ def fold_events(
     A run that was relaunched ends as its last attempt does.
     """
     history = sorted(timed_events, key=lambda timed: timed.at)
-    memberships = _memberships(history) if plan.torch_assigns_ranks else Memberships()
-    last = memberships.last
+    last, membership_count = _memberships(history) if plan.torch_assigns_ranks else (None, 0)
     nodes = _node_results(plan, history)
     ranks = _rank_results(plan, history, last)
     succeeded = _is_success(plan, ranks, last)
@@ -103,19 +87,20 @@ def fold_events(
         consequences=_consequences(ranks, first.failure) if first else 0,
         unverified=unverified,
         stalled_s=_stalled_s(history),
-        membership_count=memberships.count,
+        membership_count=membership_count,
         nodes=nodes,
         ranks={str(rank): result for rank, result in sorted(ranks.items())},
         past_attempts=past_attempts,
     )
 
 
-def _memberships(history: Iterable[TimedEvent]) -> Memberships:
+def _memberships(history: Iterable[TimedEvent]) -> Tuple[Optional[Membership], int]:
+    """Return the last membership, and how many there were."""
     memberships = Memberships()
     for timed in history:
         if isinstance(timed.event.body, RankStarted):
             memberships.add_start(timed.event.node, timed.event.body, timed.at)
-    return memberships
+    return memberships.last, memberships.count
 
 
 def _node_results(plan: Plan, history: Iterable[TimedEvent]) -> Dict[str, NodeResult]:
@@ -127,13 +112,8 @@ def _node_results(plan: Plan, history: Iterable[TimedEvent]) -> Dict[str, NodeRe
         elif isinstance(body, ProgramExited):
             nodes[name] = replace(nodes[name], code=body.code, signal=body.signal)
         elif isinstance(body, Ended):
-            nodes[name] = replace(
-                nodes[name],
-                end_verified=body.verified,
-                killed=body.killed,
-                survivors=body.survivors,
-                end_reason=body.reason,
-            )
+            end = (body.verified, body.killed, body.survivors, body.reason)
+            nodes[name] = NodeResult(nodes[name].code, nodes[name].signal, *end)
     return nodes
 
 
@@ -161,8 +141,7 @@ def _rank_results(
                 exception=body.exception,
             )
         else:
-            previous = ranks.get(body.rank, RankResult(name))
-            ranks[body.rank] = replace(previous, started=True)
+            ranks[body.rank] = replace(ranks.get(body.rank, RankResult(name)), started=True)
     return ranks
 
 
@@ -175,13 +154,9 @@ def _is_success(plan: Plan, ranks: Mapping[int, RankResult], last: Optional[Memb
 
 def _stalled_s(history: Iterable[TimedEvent]) -> float:
     """Return for how long the last watchdog event says that nothing has moved."""
-    stalled_s = 0.0
-    for timed in history:
-        if isinstance(timed.event.body, Stalled):
-            stalled_s = timed.event.body.seconds
-        elif isinstance(timed.event.body, ProgressResumed):
-            stalled_s = 0.0
-    return stalled_s
+    bodies = [timed.event.body for timed in history]
+    reports = [body for body in bodies if isinstance(body, (Stalled, ProgressResumed))]
+    return reports[-1].seconds if reports and isinstance(reports[-1], Stalled) else 0.0
 
 
 def _outcome(
@@ -195,8 +170,5 @@ def _outcome(
 
 
 def _consequences(ranks: Mapping[int, RankResult], first: Failure) -> int:
-    return sum(
-        1
-        for rank, result in ranks.items()
-        if rank != first.rank and (result.code not in (0, None) or result.signal)
-    )
+    others = [result for rank, result in ranks.items() if rank != first.rank]
+    return sum(bool(result.code or result.signal) for result in others)

@@ -34,23 +34,14 @@ LOG_PATH = re.compile(
 
 @dataclass(frozen=True)
 class RemoteFile:
-    """A file or a symbolic link on a host.
+    """A file or a symbolic link on a host."""
 
-    Attributes:
-        kind: "record", "log" or "output".
-        path: Its path below the run's folder; of an output, below the working folder of the ranks.
-        size: Its size in bytes.
-        mtime_ns: The time of its last change.
-        mode: Its permissions.
-        link_target: The target of a symbolic link, None for a file.
-    """
-
-    kind: str
-    path: str
-    size: int
+    kind: str  # "record", "log" or "output"
+    path: str  # below the run folder; of an output, below the working folder of the ranks
+    size: int  # in bytes
     mtime_ns: int
-    mode: int
-    link_target: Optional[str] = None
+    mode: int  # its permissions
+    link_target: Optional[str] = None  # None for a file
 
     def to_row(self) -> List[Any]:
         """Return the file as a row of JSON."""
