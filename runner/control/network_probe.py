@@ -29,8 +29,8 @@ class NetworkProber:
     ) -> NetworkProbe | None:
         """Return what the ready nodes found; None if there is nothing to probe between them.
 
-        The master is first if it is ready. They try every connection between two of them (`pairs`),
-        and look up each other's `names`.
+        They try every connection between two of them (`pairs`), and look up each other's `names`.
+        The master is first if it is ready.
         """
         endpoints = peer_endpoints(self._spec, nodes, facts) if len(nodes) > 1 else {}
         if not endpoints or not (pairs or names):

@@ -18,15 +18,12 @@ class Channel(Protocol):
 
     def recv(self) -> bytes:
         """Return the next bytes."""
-        ...
 
     def send(self, data: bytes) -> None:
         """Pass on all of `data`."""
-        ...
 
     def close(self) -> None:
         """End the program's streams."""
-        ...
 
 
 class Transport(Protocol):
@@ -40,8 +37,6 @@ class Transport(Protocol):
 
     def open(self, node: Node, command: str) -> Channel:
         """Run a shell command line on a node."""
-        ...
 
     def close(self) -> None:
         """End every connection."""
-        ...

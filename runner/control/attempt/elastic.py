@@ -110,16 +110,13 @@ class ElasticMembership:
         last = self._memberships.last
         if last is None or not all(self.participation(name).succeeded for name in last.nodes):
             return ()
-        surplus = tuple(
-            name
-            for name, node in self._nodes.items()
-            if name not in last.nodes
-            and node.state in (NodeState.STARTING, NodeState.RUNNING)
-            and node.live_session
-        )
-        for name in surplus:
-            self.participation(name).surplus = True
-        return surplus
+        surplus = []
+        for name, node in self._nodes.items():
+            is_present = node.state in (NodeState.STARTING, NodeState.RUNNING)
+            if is_present and node.live_session and name not in last.nodes:
+                surplus.append(name)
+                self.participation(name).surplus = True
+        return tuple(surplus)
 
     # Memberships
 

@@ -124,7 +124,6 @@ class AttemptMonitor:
             self._detach.stop_standbys()
 
     def _advance(self, *, detach: bool) -> None:
-        """Move the attempt on after a stop, and through a detach."""
         if self.is_stopping and (detach or self.state is not AttemptState.DETACHING):
             self._move_to(AttemptState.STOPPING)  # a launch stays to see the end
         if self.state is AttemptState.DETACHING:
@@ -267,7 +266,7 @@ class AttemptMonitor:
     # Events
 
     def _on_event(self, node: AttemptNode, session: HostSession, event: Event) -> None:
-        at = session.to_controller_clock(event.mono, event.wall)
+        at = session.clock.to_local(event.mono, event.wall)
         self._event_log.append(at, event)
         if self._node_monitor.on_membership_event(node, event.body, at):
             return

@@ -103,7 +103,6 @@ class NodeMonitor:
             self._reconnector.reconnect_if_due(node.node, node.connection.backoff, now)
 
     def _apply(self, node: AttemptNode, judgement: Judgement) -> None:
-        """Move a node to the state that the failure detector found."""
         if judgement.state is NodeState.LOST:
             self._on_lost(node, judgement.reason)
             return
@@ -156,7 +155,6 @@ class NodeMonitor:
             self.stop_all(f"lost {node.name}: {reason}")
 
     def _depart(self, departure: Departure) -> None:
-        """Go on without a node that left the membership."""
         name, reason, _, remaining = departure
         node = self.nodes[name]
         node.move_to(NodeState.LOST)

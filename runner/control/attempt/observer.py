@@ -6,7 +6,6 @@ import enum
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 from runner.core.protocol.events import Event, EventBody, TimedEvent
 
@@ -27,13 +26,6 @@ class Role(enum.Enum):
         return self is not Role.READ_ONLY
 
 
-class Phase(Protocol):
-    """Shows what the attempt is doing now."""
-
-    def __call__(self, text: str, elapsed_s: float = 0.0) -> None:
-        """Show the phase `text`, which began `elapsed_s` ago."""
-
-
 @dataclass(frozen=True)
 class RunObserver:
     """What the record and the console take from the monitor of an attempt."""
@@ -41,7 +33,7 @@ class RunObserver:
     record: Callable[[Event], None]
     log: Callable[[str, str, str, int, bytes], None]
     message: Callable[[str], None]
-    phase: Phase
+    phase: Callable[..., None]  # takes what the attempt is doing now, and `elapsed_s` so far
     node_status: Callable[[str, str], None]
     console_full: Callable[[], bool]
     mute: Callable[[], None]

@@ -16,6 +16,9 @@ from runner.core.protocol.timing import DECISION_TIMEOUT_S, HUB_REPORT_TIMEOUT_S
 SKIP_LOGS_AFTER = 2
 """After more signals than this, the rest of the logs is skipped too."""
 
+DETACH_TIMEOUT_S = 2.0
+"""How long hosts may take to confirm the detach."""
+
 
 class StopSequence:
     """The stop of one attempt."""
@@ -98,10 +101,6 @@ def send_stop(
     session.request("command", {"command": command, "reason": reason, "cause": cause.value})
 
 
-DETACH_TIMEOUT_S = 2.0
-"""How long hosts may take to confirm the detach."""
-
-
 class DetachSequence:
     """The detach of one attempt, and the spares that stand by for it."""
 
@@ -121,10 +120,7 @@ class DetachSequence:
         self._peer_status.pending_standbys = {*self._standbys}
 
     def is_possible(self, all_started_at: float | None) -> bool:
-        """Return whether every host has joined the hub, reported that it cannot, or timed out.
-
-        `all_started_at` is when the last rank of the attempt started.
-        """
+        """Return whether every host has joined the hub, reported that it cannot, or timed out."""
         if all_started_at is None:
             return False
         is_late = time.monotonic() - all_started_at > HUB_REPORT_TIMEOUT_S

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -97,22 +97,13 @@ class CodePush(WaitLoop):
         self._next_report = 0.0
 
     def run(self) -> None:
-        """Return when every host has the release.
-
-        Raises:
-            NotReady: With the problem of every host that has not.
-            Interrupted: By a signal.
-        """
-        for target in self._all_targets:
+        """Return when every host has the release; raise NotReady, or Interrupted by a signal."""
+        for target in self.targets.values():
             target.session.send(*self._manifest)
         self.wait()
         problems = [failed.problem for failed in self.targets.values() if failed.problem]
         if problems:
             raise NotReady(problems)
-
-    @property
-    def _all_targets(self) -> Iterable[PushTarget]:
-        return self.targets.values()
 
     def _pending(self) -> list[str]:
         return [name for name, target in self.targets.items() if not target.is_done]
@@ -157,7 +148,7 @@ class CodePush(WaitLoop):
 
     def _reoffer(self, store_id: str, *, stored: bool) -> None:
         """Offer the release again to the hosts that share a disk with one that is done."""
-        for target in self._all_targets:
+        for target in self.targets.values():
             if store_id and target.store_id == store_id and target.state == "shared":
                 target.state, target.reoffered = "offered", stored
                 target.session.send(*self._manifest)
@@ -165,7 +156,7 @@ class CodePush(WaitLoop):
     def _start_stream(self) -> None:
         """Begin the stream, to one host of each shared disk, once all have replied."""
         busy_states = ("offered", "receiving", "storing")
-        if any(target.state in busy_states for target in self._all_targets):
+        if any(target.state in busy_states for target in self.targets.values()):
             return
         leaders: dict[str, PushTarget] = {}
         for name, target in self.targets.items():
@@ -184,7 +175,8 @@ class CodePush(WaitLoop):
         """Queue a slice of the stream; return whether more can be queued at once."""
         deadline = time.monotonic() + SLICE_S
         while self._stream is not None and time.monotonic() < deadline:
-            if any(t.state == "receiving" and t.session.unsent > WINDOW for t in self._all_targets):
+            receiving = (t for t in self.targets.values() if t.state == "receiving")
+            if any(target.session.unsent > WINDOW for target in receiving):
                 return False
             if next(self._stream, None) is None:
                 self._stream = None
@@ -192,15 +184,13 @@ class CodePush(WaitLoop):
 
     def _stream_to(self, leaders: list[PushTarget]) -> Iterator[int]:
         """Read each content that a host lacks once, and queue it; yield at each chunk."""
-        groups = [
-            StreamGroup(lacks, [t for t in leaders if t.missing_digests == lacks])
-            for lacks in {t.missing_digests for t in leaders if t.missing_digests is not None}
-        ]
+        groups = []
+        for lacks in {t.missing_digests for t in leaders if t.missing_digests is not None}:
+            group = StreamGroup(lacks, [t for t in leaders if t.missing_digests == lacks])
+            group.total = sum(file.size for file in self._contents if file.digest in lacks)
+            groups.append(group)
         for target in leaders:
             target.queued = 0
-        for group in groups:
-            sizes = (f.size for f in self._contents if f.digest in group.missing_digests)
-            group.total = sum(sizes)
         for file in self._contents:
             interested = [group for group in groups if file.digest in group.missing_digests]
             for chunk in self._snapshot.read(file) if interested else ():

@@ -39,8 +39,7 @@ class Snapshot:
     def take(spec: Spec, cwd: Path, exclude: Path | None = None) -> Snapshot:
         """Begin a snapshot of the project `cwd` belongs to, without `exclude`, the run's record.
 
-        Raises:
-            ConfigError: It is too large, or the task's script is not part of it.
+        Raise ConfigError if it is too large, or the task's script is not part of it.
         """
         source_tree = worktree.scan(cwd, exclude)
         if source_tree.size > spec.deploy.max_mb * MB:
@@ -129,7 +128,6 @@ class Snapshot:
 
 
 def _file_error(path: str, problem: str = "") -> NotReady:
-    """Return the error for a file that has a problem, or changed."""
     message = f"{path} {problem or 'changed while it was read'}"
     remedy = "fix that" if problem else "start again"
     hint = f"{remedy}, or leave it out: add /{path} to {worktree.IGNORE_FILE}"
@@ -159,8 +157,7 @@ def _too_large_problem(source_tree: worktree.WorkTree, max_mb: int) -> Problem:
 def _resolve_script(source_tree: worktree.WorkTree, cwd: Path, spec: Spec) -> str:
     """Return the script relative to the ranks' current folder; "" for one that is on the hosts.
 
-    Raises:
-        ConfigError: It is in the project, but not in what is pushed.
+    Raise ConfigError if it is in the project, but not in what is pushed.
     """
     given = spec.task.target
     path = Path(given if given.startswith("/") else cwd / given)

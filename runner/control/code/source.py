@@ -20,6 +20,8 @@ from runner.core.text import join_some
 
 _PACKAGE = Path(runner.__file__).parent
 
+CURRENT_CODE_HINT = "or start it without rerun, with the code there is now"
+
 
 @dataclass(frozen=True)
 class ShippedTasks:
@@ -77,9 +79,6 @@ class CodeOnHosts:
         """Return None: there is nothing to push."""
 
 
-CURRENT_CODE_HINT = "or start it without rerun, with the code there is now"
-
-
 class RerunCode:
     """The code of a past run: a release the hosts may still have, or the shipped tasks.
 
@@ -89,8 +88,7 @@ class RerunCode:
     def __init__(self, recorded: RecordedCode, spec: Spec, cwd: Path, exclude: Path) -> None:
         """Begin a snapshot of the project, without `exclude`, the record of the new run.
 
-        Raises:
-            ConfigError: It ran shipped tasks of another version.
+        Raise ConfigError if the past run ran shipped tasks of another version.
         """
         self.notes: tuple[str, ...] = ()
         self._recorded = recorded
@@ -112,8 +110,7 @@ class RerunCode:
     def snapshot_if_needed(self, facts: Mapping[str, Facts]) -> Snapshot | None:
         """Return the snapshot if hosts lack the release; None if all have it.
 
-        Raises:
-            NotReady: Some lack it, and the project here is not that release.
+        Raise NotReady if some lack it, and the project here is not that release.
         """
         lacking = sorted(name for name, node_facts in facts.items() if not node_facts.has_release)
         if not self.code.release or not lacking:

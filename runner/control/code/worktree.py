@@ -57,13 +57,10 @@ class WorkTree:
 
 
 def scan(cwd: Path, exclude: Path | None = None) -> WorkTree:
-    """Return the tree that `cwd` belongs to.
+    """Return the tree that `cwd` belongs to; raise ConfigError if it cannot be listed.
 
     The record of the run is left out (`exclude`), as is the link `latest` beside it; other records
     ignore themselves.
-
-    Raises:
-        ConfigError: It cannot be listed.
     """
     repo_root = _git_top(cwd)
     if (repo_root or cwd) in (Path.home(), Path("/")):
@@ -182,11 +179,7 @@ def _git_top(cwd: Path) -> Path | None:
 def _run_git(
     folder: Path, *args: str, stdin: str | None = None, ok_codes: tuple[int, ...] = (0,)
 ) -> str:
-    """Return the output of a git command, names as `os.fsdecode` returns them.
-
-    Raises:
-        ConfigError: There is no git, or it fails.
-    """
+    """Return the output of a git command, as `os.fsdecode` returns it; raise ConfigError."""
     hint = "cluster.project=PATH runs code that is on the hosts already"
     env = {name: value for name, value in os.environ.items() if name not in GIT_HOOK_VARIABLES}
     try:

@@ -38,11 +38,7 @@ class DownloadFolder:
     """The folder of one run, below which everything is written."""
 
     def __init__(self, folder: Path) -> None:
-        """Open and lock the folder.
-
-        Raises:
-            NotReady: It cannot be created, or another process writes there.
-        """
+        """Open and lock it; raise NotReady if that fails, or another process writes there."""
         self._partials: dict[PathParts, set[str]] = {}
         self._open_folders: dict[PathParts, int] = {}
         try:
@@ -65,9 +61,8 @@ class DownloadFolder:
     def parent_fd(self, dest: PathParts, *, create: bool) -> int:
         """Return a descriptor of the folder of `dest`, which the caller must not close.
 
-        Raises:
-            PathConflict: A file or a link is where a folder should be.
-            FileNotFoundError: It does not exist, and `create` is false.
+        Raise PathConflict if a file or a link is where a folder should be, and FileNotFoundError if
+        it does not exist and `create` is false.
         """
         parent = dest[:-1]
         if parent not in self._open_folders:
@@ -157,15 +152,12 @@ class FileDownload:
     def __init__(self, folder: DownloadFolder, dest: PathParts, source: RemoteFile) -> None:
         self.dest, self.source = dest, source
         self.total = source.size  # bytes
-        self.tries = 0
+        self.tries = self.position = 0  # the position in bytes
+        self.abandoned = False
         self._folder = folder
 
     def resume_offset(self) -> int | None:
-        """Return the offset to download from, None if it is complete.
-
-        Raises:
-            ValueError, OSError: It cannot be downloaded.
-        """
+        """Return the offset to download from, None if it is complete; may raise ValueError."""
         raise NotImplementedError
 
     def has_changed(self, size: int, mtime_ns: int) -> bool:

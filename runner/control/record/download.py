@@ -92,29 +92,17 @@ class PullLoop(WaitLoop):
         self._downloads[name].fail(reason)
 
 
-@dataclass
-class _Transfer:
-    """One try of a download: its position, and whether it was given up."""
-
-    download: FileDownload
-    position: int
-    abandoned: bool = False
-
-
 @dataclass(frozen=True)
 class _Chunk:
     """One chunk that was requested."""
 
-    transfer: _Transfer
+    download: FileDownload
     offset: int
     size: int
 
 
 class _HostDownload:
-    """The download from one host, from its inventory to its last file.
-
-    Its attributes are many on purpose: what was requested, what is being written, what was shown.
-    """
+    """The download from one host, from its inventory to its last file."""
 
     def __init__(
         self,
@@ -128,13 +116,11 @@ class _HostDownload:
         self.is_done = False
         self._name, self._session = name, session
         self._destination, self._show, self._window = destination, show, window
-        self._list_request_id = 0
         self._remote_files: list[RemoteFile] = []
         self._downloads: deque[FileDownload] = deque()
         self._chunks: Iterator[_Chunk] = iter(())
         self._requests: dict[int, _Chunk] = {}
-        self._bytes_requested = 0
-        self._bytes_total = self._bytes_done = 0
+        self._bytes_requested = self._bytes_total = self._bytes_done = 0
         self._next_report = 0.0
 
     def start(self, run_id: str, kinds: Collection[str]) -> None:
@@ -160,15 +146,17 @@ class _HostDownload:
 
     def _on_frame(self, frame: Frame) -> None:
         request_id = frame.data.get("id")
-        if request_id == self._list_request_id and frame.kind == "refused":
+        if request_id in self._requests and frame.kind in ("fetched", "refused"):
+            self._on_reply(self._requests.pop(request_id), frame)
+        elif request_id != self._list_request_id:
+            return
+        elif frame.kind == "refused":
             self.fail(f"could not say what it has: {frame.data['reason']}")
-        elif request_id == self._list_request_id and frame.kind == "inventory_page":
+        elif frame.kind == "inventory_page":
             rows = json.loads(_decompress(frame.payload, MAX_LIST))
             self._remote_files += [RemoteFile.from_row(row) for row in rows]
-        elif request_id == self._list_request_id and frame.kind == "inventory_end":
+        elif frame.kind == "inventory_end":
             self._on_listed(frame)
-        elif request_id in self._requests and frame.kind in ("fetched", "refused"):
-            self._on_reply(self._requests.pop(request_id), frame)
 
     def _on_listed(self, frame: Frame) -> None:
         """Plan the downloads."""
@@ -183,41 +171,40 @@ class _HostDownload:
 
     def _on_reply(self, chunk: _Chunk, frame: Frame) -> None:
         self._bytes_requested -= chunk.size
-        if not chunk.transfer.abandoned:
+        if not chunk.download.abandoned:
             if frame.kind == "refused":
-                self._give_up(chunk.transfer, str(frame.data["reason"]))
+                self._give_up(chunk.download, str(frame.data["reason"]))
             else:
-                self._guarded(chunk.transfer, lambda: self._store_chunk(chunk, frame))
+                self._guarded(chunk.download, lambda: self._store_chunk(chunk, frame))
         self._request_more()
 
     def _store_chunk(self, chunk: _Chunk, frame: Frame) -> None:
         """Write one chunk; raise ValueError if it is not what was requested, or OSError."""
-        transfer, reply = chunk.transfer, frame.data
+        download, reply = chunk.download, frame.data
         size, mtime_ns = int(reply["size"]), int(reply["mtime_ns"])
-        if transfer.download.has_changed(size, mtime_ns):
-            self._restart(chunk, size, mtime_ns)
+        if download.has_changed(size, mtime_ns):
+            self._restart(download, size, mtime_ns)
             return
         data = _decompress(frame.payload, chunk.size) if reply.get("compressed") else frame.payload
-        if len(data) != chunk.size or chunk.offset != transfer.position:
+        if len(data) != chunk.size or chunk.offset != download.position:
             raise ValueError("was received incomplete")
-        transfer.download.write(chunk.offset, data)
-        transfer.position += len(data)
+        download.write(chunk.offset, data)
+        download.position += len(data)
         self._bytes_done += len(data)
         self.result.fetched_bytes += len(data)
-        if transfer.position == transfer.download.total:
-            self._finish(transfer.download)
+        if download.position == download.total:
+            self._finish(download)
 
-    def _restart(self, chunk: _Chunk, size: int, mtime_ns: int) -> None:
+    def _restart(self, download: FileDownload, size: int, mtime_ns: int) -> None:
         """Begin a file again that has changed, unless it changes all the time."""
-        transfer = chunk.transfer
-        transfer.abandoned = True
-        retry = transfer.download.for_new_version(size, mtime_ns)
+        download.abandoned = True
+        retry = download.for_new_version(size, mtime_ns)
         if retry is None:
             raise ValueError("became shorter on the host")
         if retry.tries >= MAX_TRIES:
             raise ValueError("keeps changing during the download")
-        self._bytes_done -= transfer.position
-        self._bytes_total += retry.total - transfer.download.total
+        self._bytes_done -= download.position
+        self._bytes_total += retry.total - download.total
         self._downloads.appendleft(retry)
 
     def _finish(self, download: FileDownload) -> None:
@@ -232,7 +219,7 @@ class _HostDownload:
             and self._bytes_requested < self._window
         ):
             if chunk := next(self._chunks, None):
-                source = chunk.transfer.download.source
+                source = chunk.download.source
                 compressed = self._session.node.transport != "local"
                 file_ref = {"file_kind": source.kind, "path": source.path}
                 part = {"offset": chunk.offset, "n": chunk.size, "compressed": compressed}
@@ -254,56 +241,48 @@ class _HostDownload:
     def _start_download(self, download: FileDownload) -> Iterator[_Chunk]:
         """Begin a file; return the chunks to request."""
         download.tries += 1
-        transfer = _Transfer(download, 0)
-        start: int | None = None
 
         def begin() -> None:
-            nonlocal start
             start = download.resume_offset()
             if start is None:
                 self.result.existing_count += 1
-                self._bytes_done += download.total
             elif start == download.total:
                 self._finish(download)
+            download.position = download.total if start is None else start
 
-        self._guarded(transfer, begin)
-        if start is None or start == download.total or transfer.abandoned:
-            return iter(())
-        transfer.position = start
-        self._bytes_done += start
-        return _chunks_of(transfer)
+        self._guarded(download, begin)
+        self._bytes_done += download.position
+        return _chunks_of(download)
 
-    def _guarded(self, transfer: _Transfer, action: Callable[[], None]) -> None:
+    def _guarded(self, download: FileDownload, action: Callable[[], None]) -> None:
         """Run `action`; on an error give up the file, or all of them if the disk is full."""
         try:
             action()
         except OSError as error:
             reason = error.strerror or str(error)
             if error.errno in FATAL_ERRNOS:
-                self.fail(f"cannot write {_display_path(transfer.download)} here: {reason}")
+                self.fail(f"cannot write {_display_path(download)} here: {reason}")
             else:
-                self._give_up(transfer, f"cannot be written here: {reason}")
+                self._give_up(download, f"cannot be written here: {reason}")
         except ValueError as error:
-            self._give_up(transfer, str(error))
+            self._give_up(download, str(error))
 
-    def _give_up(self, transfer: _Transfer, reason: str) -> None:
-        """Give up one file."""
-        transfer.abandoned = True
+    def _give_up(self, download: FileDownload, reason: str) -> None:
+        download.abandoned = True
         self.result.failed_count += 1
-        self._add_problem(f"{_display_path(transfer.download)}: {reason}")
+        self._add_problem(f"{_display_path(download)}: {reason}")
 
     def _add_problem(self, message: str) -> None:
         if len(self.result.problems) < MAX_PROBLEMS or self.is_done:
             self.result.problems.append(Problem(self._name, message, RETRY_HINT))
 
 
-def _chunks_of(transfer: _Transfer) -> Iterator[_Chunk]:
+def _chunks_of(download: FileDownload) -> Iterator[_Chunk]:
     """Yield the chunks of a file, until it is given up."""
-    total = transfer.download.total
-    for offset in range(transfer.position, total, CHUNK):
-        if transfer.abandoned:
+    for offset in range(download.position, download.total, CHUNK):
+        if download.abandoned:
             return
-        yield _Chunk(transfer, offset, min(CHUNK, total - offset))
+        yield _Chunk(download, offset, min(CHUNK, download.total - offset))
 
 
 def _display_path(download: FileDownload) -> str:

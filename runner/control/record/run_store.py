@@ -18,14 +18,14 @@ from runner.core.outcome.verdict import Verdict
 from runner.core.protocol.events import Event, parse
 from runner.core.protocol.paths import STACKS_LOG, local_log_name
 
+MAX_AVG_LINE_BYTES = 200
+"""Upper bound of the average line length, for reading the last lines of a log."""
+
 
 def try_lock_folder(folder: Path) -> int | None:
-    """Lock a folder; return a descriptor that holds the lock until it is closed.
+    """Lock a folder; return a descriptor that holds the lock until it is closed; raise OSError.
 
     Return None if another process holds it. Without locks (some network disks), it is granted.
-
-    Raises:
-        OSError: It cannot be opened.
     """
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -36,10 +36,6 @@ def try_lock_folder(folder: Path) -> int | None:
     except OSError:  # no locks there
         pass
     return descriptor
-
-
-MAX_AVG_LINE_BYTES = 200
-"""Upper bound of the average line length, for reading the last lines of a log."""
 
 
 class RunStore:
@@ -64,8 +60,7 @@ class RunStore:
     def reserve(self) -> None:
         """Create the folder, before any host is contacted.
 
-        Raises:
-            ConfigError: It holds another run, or cannot be created; names `run_dir`.
+        Raise ConfigError, which names `run_dir`, if it holds another run or cannot be created.
         """
         message = f"{self.folder} exists already; a run never overwrites another"
         try:
@@ -179,11 +174,7 @@ class RunStore:
             self.write_error = self.write_error or message
 
     def read_result(self) -> tuple[Plan, Verdict]:
-        """Return the last plan and the verdict.
-
-        Raises:
-            NotReady: They are not on record here, or cannot be read.
-        """
+        """Return the last plan and the verdict; raise NotReady if they cannot be read here."""
         try:
             files = (self.folder / name for name in ("plan.json", "result.json"))
             plan, verdict = (json.loads(file.read_text(encoding="utf-8")) for file in files)
@@ -268,5 +259,4 @@ def _file_size(path: Path) -> int:
 
 
 def _event_key(event: Event) -> tuple[Any, ...]:
-    """Return what identifies an event in its run."""
     return event.node, event.attempt, event.seq, type(event.body)

@@ -20,8 +20,7 @@ class Broadcast(WaitLoop):
     def all(self, kind: str, data: Mapping[str, Any], reply_kind: str) -> dict[str, dict[str, Any]]:
         """Return the replies of kind `reply_kind` to a request of `kind`, by node.
 
-        Raises:
-            NotReady: With the problem of every host that did not reply; the others did as asked.
+        Raise NotReady with the problem of every host that did not reply; the others did as asked.
         """
         replies, problems = self.collect(kind, data, reply_kind)
         if problems:

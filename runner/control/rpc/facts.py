@@ -74,12 +74,8 @@ class FactsCollector(WaitLoop):
     ) -> CollectedFacts:
         """Return the facts of the nodes that can take part, and the problems of the others.
 
-        `validate` returns the problems that a node's facts show.
-
-        Raises:
-            NotReady: Fewer than `minimum` can, or the master cannot; with every problem of every
-                node that is no spare.
-            Interrupted: By a signal.
+        `validate` returns the problems that a node's facts show. Raise Interrupted, or NotReady if
+        fewer than `minimum` can, or the master cannot, with the problems of all but spares.
         """
         facts, problems = self.collect()
         found = {
@@ -101,11 +97,7 @@ class FactsCollector(WaitLoop):
         )
 
     def collect(self) -> tuple[dict[str, Facts], dict[str, Problem]]:
-        """Return the facts of the nodes that reported them, and the problem of every other node.
-
-        Raises:
-            Interrupted: By a signal.
-        """
+        """Return the facts of the nodes that reported them, and the problem of every other node."""
         self._connect_all()
         self.wait()
         for name in self._facts.keys() - self._problems.keys():

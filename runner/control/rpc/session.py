@@ -52,7 +52,7 @@ class HostSession:
         self._outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._ids = itertools.count(1)
-        self._clock = ClockOffset()
+        self.clock = ClockOffset()
         self._closed = threading.Event()
         for work in (self._read, self._write):
             threading.Thread(target=work, daemon=True, name=f"{work.__name__} {node.name}").start()
@@ -61,7 +61,7 @@ class HostSession:
         """Queue a request; return the id that its reply will carry."""
         request_id = next(self._ids)
         if kind == "ping":
-            self._clock.on_ping(request_id)
+            self.clock.on_ping(request_id)
         self.send(Frame(kind, {"id": request_id, **(data or {})}, payload).pack())
         return request_id
 
@@ -72,14 +72,10 @@ class HostSession:
                 self.unsent += len(data)
             self._outbox.put(data)
 
-    def to_controller_clock(self, mono: float, wall: float) -> float:
-        """Convert a time on the host's two clocks to this machine's monotonic clock."""
-        return self._clock.to_local(mono, wall)
-
     @property
     def clock_offset(self) -> float:
         """How far the host's clock is ahead of this machine's, in seconds."""
-        return self._clock.mono_epoch - self._clock.offset - (time.time() - time.monotonic())
+        return self.clock.mono_epoch - self.clock.offset - (time.time() - time.monotonic())
 
     @property
     def idle_s(self) -> float:
@@ -137,7 +133,7 @@ class HostSession:
     def _on_frame(self, frame: Frame) -> None:
         if "mono" in frame.data:
             clocks = (float(frame.data[clock]) for clock in ("mono", "wall"))
-            self._clock.on_pong(frame.data.get("id"), *clocks)
+            self.clock.on_pong(frame.data.get("id"), *clocks)
         self._inbox.put((self, frame))
 
     def _write(self) -> None:

@@ -68,19 +68,11 @@ class WaitLoop:
         """Handle a pending node that will say nothing more."""
 
     def _on_signal(self, signum: int) -> None:
-        """Handle a signal to the controller.
-
-        Raises:
-            Interrupted: Unless a subclass handles the signal otherwise.
-        """
+        """Handle a signal to the controller: raise Interrupted, or what a subclass does."""
         raise Interrupted(128 + signum, self.interrupted_message)
 
     def wait(self) -> None:
-        """Return when no host is waited for any more.
-
-        Raises:
-            Interrupted: By a signal.
-        """
+        """Return when no host is waited for any more; raise Interrupted by a signal."""
         next_ping = next_check = 0.0
         while True:
             timeout_s = self._tick()

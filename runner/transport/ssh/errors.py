@@ -131,7 +131,6 @@ class FailureMessages:
         return LoginFailure(message, f"{hint}\n{manual_hint}" if hint else manual_hint)
 
     def _setting_hint(self, name: str, value: str) -> str:
-        """Return which YAML key changes a setting of the machine."""
         if self.node:
             return f"set cluster.nodes.{self.node}.{name} to {value}"
         return f"write {value} in cluster.ssh.jump: [user@]host[:port]"

@@ -112,8 +112,7 @@ class KnownHosts:
     def add(self, name: str, key: HostKey, file: str) -> None:
         """Append the key of a machine to `file`, unless another process just did.
 
-        Raises:
-            OSError: The file cannot be written; the key counts as known nevertheless.
+        Raise OSError if the file cannot be written; the key counts as known nevertheless.
         """
         with self._lock:
             entry = Entry(file, "", name, key)

@@ -16,6 +16,10 @@ for _name in ("paramiko", "fabric", "invoke"):
 
 _RSA = ("rsa-sha2-512", "rsa-sha2-256")
 
+READ_SIZE = 1 << 18
+WRITE_SIZE = 1 << 15
+CLOSE_TIMEOUT_S = 1.0
+
 
 class SshProtocol(paramiko.Transport):  # type: ignore[misc]  # paramiko has no types
     """Paramiko's transport, but each refused channel reports its own reason.
@@ -67,11 +71,6 @@ def close_transport(transport: SshProtocol) -> None:
     """Close a connection, and its handshake timer, which would keep this process alive."""
     transport.close()
     transport.packetizer.complete_handshake()
-
-
-READ_SIZE = 1 << 18
-WRITE_SIZE = 1 << 15
-CLOSE_TIMEOUT_S = 1.0
 
 
 class SshChannel:

@@ -25,8 +25,7 @@ def resolve(host: str, port: int) -> list[Any]:
 def connect(addresses: list[Any], timeout: float) -> socket.socket:
     """Connect to the first address that answers, within `timeout` seconds in all.
 
-    Raises:
-        OSError: None answered; a refusal is preferred to a timeout, and that to the rest.
+    Of several errors a refusal is raised rather than a timeout, and that rather than the rest.
     """
     deadline = time.monotonic() + timeout
     errors: list[OSError] = []

@@ -223,7 +223,6 @@ class SharedLogin:
         return connection
 
     def _open_socket(self, connection: SshConnection, task: DeadlineTask[SshConnection]) -> None:
-        """Open the socket to the machine, by TCP or its ProxyCommand."""
         timeout, messages = self._context.timeout, self._messages
         if self.endpoint.proxy_command:
             connection.proxy = stream.ProxyCommand(self.endpoint.proxy_command)
@@ -238,7 +237,6 @@ class SharedLogin:
             raise messages.from_connect_error(error) from None
 
     def _open_tunnel(self, via: SharedLogin, task: DeadlineTask[SshConnection]) -> Any:
-        """Open a tunnel to the machine through the connection of its jump host."""
         timeout, messages = self._context.timeout, self._messages
         jump, _ = via._get_connection()
         # Either end may be unresponsive; a jump host that is would fail all later nodes, too.

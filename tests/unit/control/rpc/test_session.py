@@ -189,9 +189,7 @@ def test_clock_of_the_host_is_translated(wire: Wire) -> None:
     assert [wire.next().kind, wire.next().kind] == ["pong", "facts"]
     now = time.monotonic()
 
-    assert (
-        asked <= wire.session.to_controller_clock(now + ahead, time.time()) <= now + (now - asked)
-    )
+    assert asked <= wire.session.clock.to_local(now + ahead, time.time()) <= now + (now - asked)
 
 
 class Now:
