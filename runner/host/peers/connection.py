@@ -20,13 +20,9 @@ from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Se
 from runner.host.process.event_loop import EventLoop
 
 MAX_LINE = 8 << 10
-MAX_HELLO = 1 << 10
-"""The longest line to accept from a peer that has not authenticated."""
-
+MAX_HELLO = 1 << 10  # the longest line to accept from a peer that has not authenticated
 MAX_UNSENT = 64 << 10
-AUTH_TIMEOUT_S = 5.0
-"""How long a connection may take to prove that it knows the token."""
-
+AUTH_TIMEOUT_S = 5.0  # how long a connection may take to prove that it knows the token
 MAX_UNAUTHENTICATED = 64
 BACKLOG = 256
 FLUSH_PAUSE_S = 0.02

@@ -28,8 +28,7 @@ from runner.host.peers.election_links import MAX_PLAN_BYTES, Followers, LeaderSe
 from runner.host.peers.facts_child import TIMEOUT_MARGIN_S, FactsChild
 from runner.host.process.event_loop import EventLoop
 
-MAX_LOST_NAMES = 16
-"""How many lost nodes a heartbeat names: the first line of a connection must be short."""
+MAX_LOST_NAMES = 16  # of lost nodes in a heartbeat: the first line of a connection must be short
 
 
 class ElectionContext(NamedTuple):

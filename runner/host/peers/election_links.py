@@ -24,11 +24,8 @@ from runner.host.peers.dialler import Dialler
 from runner.host.peers.group import GOODBYE_TIMEOUT_S
 from runner.host.process.event_loop import EventLoop
 
-CONNECT_TIMEOUT_S = 5.0
-"""How long a voter may take to accept a connection."""
-
-MAX_PLAN_BYTES = 64 << 20
-"""The longest message of a voter: it holds a plan."""
+CONNECT_TIMEOUT_S = 5.0  # how long a voter may take to accept a connection
+MAX_PLAN_BYTES = 64 << 20  # the longest message of a voter: it holds a plan
 
 
 class Followers:

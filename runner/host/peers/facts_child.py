@@ -14,8 +14,7 @@ from runner.host.facts import ports
 from runner.host.facts.collect import collect
 from runner.host.process import bounded_child
 
-TIMEOUT_MARGIN_S = 10.0
-"""How much longer the child may take than the tools it runs."""
+TIMEOUT_MARGIN_S = 10.0  # how much longer the child may take than the tools it runs
 
 
 class FactsChild:

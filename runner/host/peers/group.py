@@ -12,8 +12,7 @@ from runner.core.protocol.timing import HEARTBEAT_S
 from runner.host.peers.connection import Identity
 from runner.host.process.event_loop import EventLoop
 
-GOODBYE_TIMEOUT_S = 1.0
-"""A group shuts down within about twice that."""
+GOODBYE_TIMEOUT_S = 1.0  # a group shuts down within about twice that
 
 
 class PeerObserver:

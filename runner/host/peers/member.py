@@ -20,11 +20,8 @@ from runner.host.peers.connection import (
 from runner.host.peers.dialler import RetryingDialler
 from runner.host.peers.group import GOODBYE_TIMEOUT_S, ConnectedGroup, heartbeat, stop_message
 
-RETRY_PAUSE_S, MAX_RETRY_PAUSE_S = 0.1, 2.0
-"""The pause between two attempts to reach the hub, at first and at most."""
-
-RECONNECT_TIMEOUT_S = 1.0
-"""How long a new connection may take when the old one fell silent."""
+RETRY_PAUSE_S, MAX_RETRY_PAUSE_S = 0.1, 2.0  # between two attempts to reach the hub
+RECONNECT_TIMEOUT_S = 1.0  # how long a new connection may take when the old one fell silent
 
 
 class HubClient(ConnectedGroup):

@@ -15,20 +15,14 @@ import time
 from contextlib import suppress
 from typing import Any, Callable, Dict, NoReturn, Optional, Sequence, Tuple
 
-REPORT_FD = 100
-"""The descriptor on which a child reports, apart from what it or others print."""
+from runner.host.process import procfs
 
-MAX_OUTPUT = 8 << 10
-"""Bytes of a child's output that are kept, from its end."""
-
+REPORT_FD = 100  # the descriptor on which a child reports, apart from what it or others print
+MAX_OUTPUT = 8 << 10  # bytes of a child's output that are kept, from its end
 _READ_BYTES = 64 << 10
 _PIPE_BYTES = 1 << 20
 _POLL_INTERVAL_S = 0.02
 _EXIT_FAILED = 126
-_DEFAULT_SIGNALS = (
-    *(signal.SIGALRM, signal.SIGCHLD, signal.SIGHUP),
-    *(signal.SIGINT, signal.SIGPIPE, signal.SIGTERM),
-)
 
 
 class BoundedChild:
@@ -212,8 +206,7 @@ def _run_child(
         for fd in (1, 2, REPORT_FD):  # dup2 did not, if a pipe had this number from the start
             os.set_inheritable(fd, True)
         _close_inherited()
-        for signum in _DEFAULT_SIGNALS:
-            signal.signal(signum, signal.SIG_DFL)
+        procfs.reset_signals()
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         # An alarm survives exec: if the parent is killed, the child still ends in time.
         signal.setitimer(signal.ITIMER_REAL, limit_s + 1)

@@ -15,11 +15,8 @@ from typing import Dict, Iterator, List, Optional, Tuple
 
 from runner.host.process import procfs
 
-UNIFIED = ""
-"""The hierarchy of version 2, which has no name; those of version 1 are named by controller."""
-
-EMPTY_TIMEOUT_S = 1.0
-"""How long the kernel may take to report that a cgroup is empty."""
+UNIFIED = ""  # the hierarchy of version 2; those of version 1 are named by controller
+EMPTY_TIMEOUT_S = 1.0  # how long the kernel may take to report that a cgroup is empty
 
 
 class Cgroup:

@@ -17,9 +17,7 @@ from runner.host.process.kill import kill_until_gone, reap_all
 
 READ_BYTES = 64 << 10
 POLL_INTERVAL_S = 0.05
-LEFTOVER_GRACE_S = 0.5
-"""How long processes that the command left may go on after its end."""
-
+LEFTOVER_GRACE_S = 0.5  # how long processes that the command left may go on after its end
 Reply = Callable[[str, Dict[str, Any], bytes], None]
 
 
@@ -153,7 +151,7 @@ def _run(
         stdout=pipes["out"],
         stderr=pipes["err"],
         start_new_session=True,
-        preexec_fn=_child_setup,  # noqa: PLW1509 (this process has one thread)
+        preexec_fn=procfs.reset_signals,  # noqa: PLW1509 (this process has one thread)
     )
     for name in ("out", "err"):
         os.close(pipes[name])
@@ -179,8 +177,3 @@ def _close_inherited(kept_fds: Set[int]) -> None:
     procfs.close_fds_except(kept_fds | {null})
     for fd in (0, 1, 2):
         os.dup2(null, fd)
-
-
-def _child_setup() -> None:
-    for signum in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM, signal.SIGPIPE):
-        signal.signal(signum, signal.SIG_DFL)

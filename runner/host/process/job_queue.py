@@ -8,17 +8,10 @@ from typing import Any, Callable, Deque, Dict, Generator, Tuple
 
 from runner.core.protocol.frames import Frame
 
-Steps = Generator[None, None, None]
-"""Long work in small steps; other requests are answered in between."""
-
-TIME_SLICE_S = 0.02
-"""How long the steps may keep the connection waiting."""
-
-PROGRESS_INTERVAL_S = 1.0
-"""How often the controller is told that a long request is in progress."""
-
-MAX_QUEUED = 16
-"""How many requests may wait; then no more are read."""
+Steps = Generator[None, None, None]  # long work in small steps, with other requests in between
+TIME_SLICE_S = 0.02  # how long the steps may keep the connection waiting
+PROGRESS_INTERVAL_S = 1.0  # how often the controller is told that a long request is in progress
+MAX_QUEUED = 16  # how many requests may wait; then no more are read
 
 
 class JobQueue:

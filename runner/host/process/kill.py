@@ -11,9 +11,7 @@ from runner.core.protocol.timing import KILL_TIMEOUT_S
 from runner.host.process import procfs
 from runner.host.process.cgroup import Cgroup
 
-SHIM_GRACE_S = 0.5
-"""How long the rank shims may outlive their ranks to record how those ended."""
-
+SHIM_GRACE_S = 0.5  # how long the rank shims may outlive their ranks to record how those ended
 _NO_PIDS: AbstractSet[int] = frozenset()
 _NO_CGROUP = Cgroup()
 

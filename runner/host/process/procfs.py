@@ -11,6 +11,10 @@ import subprocess
 from typing import AbstractSet, Dict, Iterable, Iterator, List, NamedTuple, Optional, Set, Tuple
 
 _MAX_COMMAND = 100
+_DEFAULT_SIGNALS = (
+    *(signal.SIGALRM, signal.SIGCHLD, signal.SIGHUP),
+    *(signal.SIGINT, signal.SIGPIPE, signal.SIGTERM),
+)
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 
@@ -224,6 +228,12 @@ def close_fds_except(kept_fds: AbstractSet[int]) -> None:
         if fd > 2 and fd not in kept_fds:
             with contextlib.suppress(OSError):
                 os.close(fd)
+
+
+def reset_signals() -> None:
+    """Give a new process the default for the signals that its parent may handle or ignore."""
+    for signum in _DEFAULT_SIGNALS:
+        signal.signal(signum, signal.SIG_DFL)
 
 
 def become_subreaper() -> None:

@@ -13,9 +13,7 @@ from runner.host.storage.release_store import BYTES_PER_STEP, MANIFEST, is_seale
 
 CHUNK = 4 << 20
 
-_FICLONE = 0x40049409
-"""The ioctl that makes one file share the blocks of another (linux/fs.h)."""
-
+_FICLONE = 0x40049409  # the ioctl that makes one file share the blocks of another (linux/fs.h)
 _CAN_REFLINK: Dict[Tuple[int, int], bool] = {}
 """Whether files can be cloned from one device to another, by both device numbers."""
 

@@ -16,8 +16,7 @@ from runner.host.storage import release_store, run_owner
 from runner.host.storage.journal import read_events
 from runner.host.storage.run_folder import mtime, read_state
 
-UNFINISHED_GRACE_S = 3600.0
-"""How long a run without an end on record may still be about to start."""
+UNFINISHED_GRACE_S = 3600.0  # how long a run without an end on record may still be about to start
 
 
 def collect_garbage(

@@ -25,20 +25,15 @@ from runner.host.storage.run_folder import mtime, read_state
 
 T = TypeVar("T")
 
-SEAL_MTIME = 1_000_000_000
-"""The modification time of every stored file, in seconds since the epoch."""
-
+SEAL_MTIME = 1_000_000_000  # the modification time of every stored file, in seconds since the epoch
 MANIFEST, STORE_ID = "manifest", ".store"
 STAGING_SUFFIX = ".new"
 
 _STAGING_NAME = re.compile(r"\.[^.]+\.(.+)\.(\d+)(?:\.broken|\.old)?" + re.escape(STAGING_SUFFIX))
 """The folder of an unfinished release: its name, the host and the pid that wrote it."""
 
-FILES_PER_STEP = 1000
-"""Files per step: on a network disk each may take a millisecond."""
-
-BYTES_PER_STEP = 4 << 20
-"""Bytes read or written per step."""
+FILES_PER_STEP = 1000  # files per step: on a network disk each may take a millisecond
+BYTES_PER_STEP = 4 << 20  # bytes read or written per step
 
 
 def is_intact(workdir: str, name: str) -> bool:

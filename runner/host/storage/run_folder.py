@@ -17,8 +17,7 @@ from runner.core.protocol.states import State
 
 SAMPLE_INTERVAL_S = 10.0
 
-BALLAST = 64 << 10
-"""Bytes set aside at the start, so that the end can be recorded on a full disk."""
+BALLAST = 64 << 10  # bytes set aside at the start, so that the end can be recorded on a full disk
 
 
 def write_atomic(path: str, text: str, mode: int = 0o600, *, durable: bool = False) -> None:

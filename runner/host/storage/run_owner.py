@@ -34,11 +34,8 @@ FOLDER_NAMES = ("runner-{}", "runner-{}-a", "runner-{}-b", "runner-{}-c")
 CONNECT_TIMEOUT_S = 1.0
 LOCK_TIMEOUT_S = 0.5
 
-OWNER_TIMEOUT_S = 600.0
-"""How long after its last heartbeat a run on another machine counts as alive."""
-
-CONTAINER_TIMEOUT_S = 30.0
-"""The same for another container of this machine; after that, it counts as restarted."""
+OWNER_TIMEOUT_S = 600.0  # for how long after a heartbeat a run on another machine is alive
+CONTAINER_TIMEOUT_S = 30.0  # the same for another container of this machine; then it was restarted
 
 
 class RunLock:

@@ -18,20 +18,13 @@ from runner.host.peers.dialler import RetryingDialler
 from runner.host.process import cgroup, procfs
 from runner.host.storage.journal import EventLog
 
-ExitStatus = Tuple[Optional[int], Optional[int]]
-"""An exit code, or a signal; neither for a program that never started."""
-
-READY_TIMEOUT_S = 60.0
-"""How long to wait until the sidecar listens: its host may start much later than others."""
-
-CONNECT_TIMEOUT_S, RETRY_PAUSE_S = 3.5, 0.25
-"""How long one attempt to connect may take, and the pause before the next."""
-
+ExitStatus = Tuple[Optional[int], Optional[int]]  # code or signal; neither if it never started
+READY_TIMEOUT_S = 60.0  # for the sidecar to listen: its host may start much later than others
+CONNECT_TIMEOUT_S, RETRY_PAUSE_S = 3.5, 0.25  # for one attempt to connect, and before the next
 INHERITED_ENV = ("PATH", "HOME", "LANG", "LD_LIBRARY_PATH", "TMPDIR", "TZ")
 """What the sidecar inherits of the environment of the task's programs."""
 
-STOP_TIMEOUT_S = 3.0
-"""How long the sidecar may take to end after TERM."""
+STOP_TIMEOUT_S = 3.0  # how long the sidecar may take to end after TERM
 
 
 class LauncherProcess:
@@ -239,5 +232,4 @@ def child_setup(program_cgroup: cgroup.Cgroup, death_signal: signal.Signals) -> 
     """Prepare a new process: in the cgroup, dying with the supervisor, with default signals."""
     program_cgroup.enter()
     procfs.die_with_parent(death_signal)
-    for signum in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM, signal.SIGCHLD):
-        signal.signal(signum, signal.SIG_DFL)
+    procfs.reset_signals()

@@ -19,15 +19,9 @@ from runner.host.process.kill import cgroup_empty, kill_until_gone, reap_all
 from runner.host.storage import run_folder, run_owner
 from runner.host.storage.journal import EventLog, has_ended, read_events
 
-RECENT_PIDS = 8
-"""How many of the newest pids are read again between two full scans, for processes that fork so
-fast that a scan misses them."""
-
-FREEZE_TIMEOUT_S = 2.0
-"""How long to try to stop (SIGSTOP) all of them before they are killed anyway."""
-
-_INERT_STATES = "TtDZX"
-"""Process states that cannot fork: stopped, traced, in the kernel, gone."""
+RECENT_PIDS = 8  # read again between two full scans, for processes that fork faster than those
+FREEZE_TIMEOUT_S = 2.0  # how long to try to stop (SIGSTOP) all of them before they are killed
+_INERT_STATES = "TtDZX"  # process states that cannot fork: stopped, traced, in the kernel, gone
 
 
 def finalise_record(

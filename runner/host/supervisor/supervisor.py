@@ -35,8 +35,7 @@ from runner.host.supervisor.program import LauncherProcess, SidecarProcess, chil
 from runner.host.supervisor.stop_ladder import StopLadder
 
 TICK_S = 0.05
-HUB_STOP_TIMEOUT_S = 2.0
-"""How long to wait for the hub's stop, after this host began to stop."""
+HUB_STOP_TIMEOUT_S = 2.0  # how long to wait for the hub's stop, after this host began to stop
 
 
 class Supervisor:
