@@ -14,7 +14,7 @@ import json
 import socket
 import time
 import zlib
-from typing import Any, Collection, Dict, Mapping, NamedTuple, Optional, Set, Tuple
+from typing import Any, Collection, Dict, Mapping, NamedTuple, Optional, Set
 
 from runner.core.codec import decode, encode
 from runner.core.errors import NotReady, Problem
@@ -216,13 +216,14 @@ class LeaderElection:
             self.cancel(str(message["reason"]))
 
     def _lead(self, now: float, end: AttemptEnd) -> None:
-        if self._poll is not None:
-            answering = self._answering(self._poll)
-            if answering <= self._poll.facts.keys() or now > self._poll.deadline:
-                facts = {name: self._poll.facts[name] for name in answering & {*self._poll.facts}}
-                self._decide(end, facts)
+        poll, followers = self._poll, self._followers.authenticated
+        if poll is not None:
+            present = {name for name, peer in poll.peers.items() if followers.get(name) is peer}
+            answering = {self._order.node, *present}  # were asked, and have not left since
+            if answering <= poll.facts.keys() or now > poll.deadline:
+                self._decide(end, {name: poll.facts[name] for name in answering & {*poll.facts}})
             return
-        present = {self._order.node, *self._followers.authenticated}
+        present = {self._order.node, *followers}
         voters = {voter.node for voter in self._context.handover.voters}
         all_accounted_for = voters <= present | {*end.lost_nodes} | self._lost_by_others
         if not all_accounted_for and now <= self._ended_at + self._gather_timeout_s:
@@ -232,7 +233,7 @@ class LeaderElection:
             self.cancel(missing)
         elif now >= self._ended_at + self._pause_s:
             deadline = now + self._context.facts_request.tool_timeout_s + 2 * TIMEOUT_MARGIN_S
-            self._poll = FactsPoll(dict(self._followers.authenticated), deadline, {})
+            self._poll = FactsPoll(dict(followers), deadline, {})
             self._followers.broadcast(type="facts")
             self.facts_child.start()
 
@@ -244,20 +245,9 @@ class LeaderElection:
         return f"only {in_touch}: it takes more than half of them"
 
     @property
-    def _first_failed(self) -> Tuple[str, ...]:
-        """The node that failed first: what failed elsewhere after that may be a consequence."""
-        return tuple(sorted(self._failed_at, key=lambda name: self._failed_at[name])[:1])
-
-    @property
     def _pause_s(self) -> float:
         spec = self._context.handover.spec
         return spec.relaunch.delay_s(max(1, spec.relaunch.max - self._order.relaunches_left + 1))
-
-    def _answering(self, poll: FactsPoll) -> Set[str]:
-        """Return the nodes that were asked and have not left since, ours included."""
-        followers = self._followers.authenticated
-        asked = {name for name, peer in poll.peers.items() if followers.get(name) is peer}
-        return {self._order.node, *asked}
 
     def _decide(self, end: AttemptEnd, facts: Mapping[str, Facts]) -> None:
         try:
@@ -284,9 +274,9 @@ class LeaderElection:
         unverified = tuple(name for name in nodes if name not in facts)
         seconds = self._ended_at - self._attempt_started_at
         past_attempt = PastAttempt(order.attempt, nodes, end.reason, seconds, unverified)
-        return plan_next_attempt(
-            handover, past_attempt, order.relaunches_left - 1, facts, self._first_failed
-        )
+        # What failed elsewhere after the first failure may be a consequence.
+        first = tuple(sorted(self._failed_at, key=lambda name: self._failed_at[name])[:1])
+        return plan_next_attempt(handover, past_attempt, order.relaunches_left - 1, facts, first)
 
 
 def compress_json(data: Any) -> str:

@@ -85,7 +85,9 @@ def _guard(args: SupervisorArgs, startup_pipe: StartupPipe) -> NoReturn:
         os._exit(1)
     startup_pipe.close()
     args.reserved_ports.close()
-    status = _wait_for(supervisor_pid)
+    pid = status = 0
+    while pid != supervisor_pid:
+        pid, status = os.waitpid(-1, 0)
     order = read_order(folder) or order  # of the last attempt
     if not has_ended(folder, order):
         exit_text = f"signal {status & 0x7F}" if status & 0x7F else f"exit code {status >> 8}"
@@ -94,13 +96,6 @@ def _guard(args: SupervisorArgs, startup_pipe: StartupPipe) -> NoReturn:
         finalise_record(folder, order, reason, list_alive, all_gone=procfs.no_children_left)
     run_lock.remove_files()
     os._exit(0)
-
-
-def _wait_for(child_pid: int) -> int:
-    while True:
-        pid, status = os.waitpid(-1, 0)
-        if pid == child_pid:
-            return status
 
 
 def _code_fds() -> Set[int]:

@@ -188,7 +188,10 @@ class RunProcesses:
         for pid, process in processes.items():
             children.setdefault(process.ppid, []).append(pid)
             sessions.setdefault(process.session, []).append(pid)
-        excluded = _ancestors(os.getpid(), processes)
+        excluded, ancestor = set(), os.getpid()
+        while ancestor in processes and ancestor not in excluded:
+            excluded.add(ancestor)
+            ancestor = processes[ancestor].ppid
         queue = self._seeds(processes)
         members: Set[int] = set()
         while queue:
@@ -219,12 +222,3 @@ class RunProcesses:
         self._sessions |= leaderless
         orphans = {pid for pid, process in processes.items() if process.session in leaderless}
         return list(members | tagged | orphans)
-
-
-def _ancestors(pid: int, processes: Dict[int, procfs.Process]) -> Set[int]:
-    """Return a process and its ancestors."""
-    ancestors: Set[int] = set()
-    while pid in processes and pid not in ancestors:
-        ancestors.add(pid)
-        pid = processes[pid].ppid
-    return ancestors

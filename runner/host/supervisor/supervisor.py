@@ -281,10 +281,16 @@ class Supervisor:
         if election is None or election.is_decided:
             return
         self._wait_for_hub(election)
-        end = self._attempt_end
+        ladder, peers = self._ladder, self._peers
+        end = AttemptEnd(
+            *(ladder.reason, ladder.cause, self._ranks.first_own_failure(ladder.failed_at)),
+            lost_nodes=peers.lost_nodes,
+            joined_hub=peers.joined_hub,
+            detach_agreed=peers.lease.detach_agreed,
+        )
         if not (self._must_end or election.is_decided) and relaunch.is_eligible(self._args, end):
-            self._ladder.move(StopPhase.ELECTING)
-            self._peers.leave()
+            ladder.move(StopPhase.ELECTING)
+            peers.leave()
             self._port_reservation.release()
             relaunch.hold_election(election, end, self._journal, self._wait_during_election)
 
@@ -298,17 +304,6 @@ class Supervisor:
                 return
             self._loop.wait(TICK_S)
             self._peers.tick(float("inf"))
-
-    @property
-    def _attempt_end(self) -> AttemptEnd:
-        return AttemptEnd(
-            self._ladder.reason,
-            self._ladder.cause,
-            self._ranks.first_own_failure(self._ladder.failed_at),
-            lost_nodes=self._peers.lost_nodes,
-            joined_hub=self._peers.joined_hub,
-            detach_agreed=self._peers.lease.detach_agreed,
-        )
 
     @property
     def _orphaned(self) -> bool:
