@@ -16,9 +16,8 @@ class Dialler:
     def __init__(self, addr: str, port: int, timeout_s: float) -> None:
         self.error, self.reason = 0, ""
         self._deadline = time.monotonic() + timeout_s
-        self._socket = socket.socket(
-            socket.AF_INET6 if ":" in addr else socket.AF_INET, socket.SOCK_STREAM
-        )
+        family = socket.AF_INET6 if ":" in addr else socket.AF_INET
+        self._socket = socket.socket(family, socket.SOCK_STREAM)
         self._socket.setblocking(False)
         try:
             # Numeric, since a resolver may take half a minute.

@@ -70,9 +70,8 @@ class LeaderElection:
         self.facts_child = FactsChild(order, context.facts_request, environ)
         self._order, self._context = order, context
         voters = context.handover.voters
-        identity = Identity(
-            order.node, f"{order.run_id}/{order.attempt}/voters", token, MAX_PLAN_BYTES
-        )
+        subject = f"{order.run_id}/{order.attempt}/voters"
+        identity = Identity(order.node, subject, token, MAX_PLAN_BYTES)
         self._followers = Followers(identity, loop, listening_socket, self._on_follower_message)
         rank = [voter.node for voter in voters].index(order.node)
         self._leader_search = LeaderSearch(identity, loop, voters[:rank], self._on_leader_message)
@@ -122,11 +121,8 @@ class LeaderElection:
         if self._withdraw_without_leader():
             return
         previous_leader = self._leader_search.leader
-        self._leader_search.tick(
-            self._follower_heartbeat(self._end) if heartbeat_due else None,
-            self._peer_timeout_s,
-            self._end.lost_nodes,
-        )
+        heartbeat = self._follower_heartbeat(self._end) if heartbeat_due else None
+        self._leader_search.tick(heartbeat, self._peer_timeout_s, self._end.lost_nodes)
         if self._withdraw_without_leader():  # a voter never leads: its leader may have decided
             return
         if previous_leader is not self._leader_search.leader:

@@ -58,9 +58,8 @@ class HubServer(ConnectedGroup):
         due = self._heartbeat_due() or detached != self._heartbeat["detached"]
         may_judge = self._detector.check(now)
         run_stalled_s = self._run_stalled_s(now, stalled_s)
-        self._heartbeat = heartbeat(
-            max(renewed_at, self._peer_renewed_at), detached=detached, stalled_s=run_stalled_s
-        )
+        renewed_at = max(renewed_at, self._peer_renewed_at)
+        self._heartbeat = heartbeat(renewed_at, detached=detached, stalled_s=run_stalled_s)
         for peer in self._members.values():
             if due:
                 peer.send(**self._heartbeat)

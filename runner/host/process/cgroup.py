@@ -74,9 +74,8 @@ class Cgroup:
                 time.sleep(0.005)
 
     def _has_event(self, line: str) -> bool:
-        return (
-            bool(self.path) and line in procfs.read_text(f"{self.path}/cgroup.events").splitlines()
-        )
+        events = procfs.read_text(f"{self.path}/cgroup.events") if self.path else ""
+        return line in events.splitlines()
 
 
 def create(run_id: str, node: str, attempt: int, root: str = "/") -> Cgroup:

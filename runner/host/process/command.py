@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import signal
@@ -127,9 +128,8 @@ def _supervise(
     except BaseException:  # noqa: BLE001 (the controller must hear of it, whatever it is)
         report = {"error": traceback.format_exc()}
     try:
-        _, survivors = kill_until_gone(
-            lambda: procfs.descendants(os.getpid()), reap_all, all_gone=procfs.no_children_left
-        )
+        list_alive = functools.partial(procfs.descendants, os.getpid())
+        _, survivors = kill_until_gone(list_alive, reap_all, all_gone=procfs.no_children_left)
         os.write(pipes["report"], json.dumps({**report, "survivors": list(survivors)}).encode())
     finally:
         os._exit(0)

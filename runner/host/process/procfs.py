@@ -142,10 +142,9 @@ def recent_pids(count: int) -> List[int]:
 
 def with_env(env_tags: AbstractSet[str]) -> List[int]:
     """Return the other living processes whose environment has all `env_tags` (NAME=value)."""
-    processes = {pid: process for pid, process in table().items() if pid != os.getpid()}
-    return [
-        p for p, process in processes.items() if process.alive and has_env(p, env_tags, process)
-    ]
+    living = {pid: process for pid, process in table().items() if process.alive}
+    living.pop(os.getpid(), None)
+    return [pid for pid, process in living.items() if has_env(pid, env_tags, process)]
 
 
 def has_env(pid: int, env_tags: AbstractSet[str], process: Optional[Process] = None) -> bool:

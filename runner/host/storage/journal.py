@@ -44,17 +44,12 @@ class EventLog:
     def append(
         self, body: EventBody, mono: Optional[float] = None, wall: Optional[float] = None
     ) -> None:
-        """Record that something happened, now or at the given times."""
+        """Record that something happened, now or at the given times; `mono` alone is enough."""
         order = self._order
-        event = Event(
-            run_id=order.run_id,
-            node=order.node,
-            attempt=order.attempt,
-            seq=self._seq,
-            wall=time.time() if wall is None else wall,
-            mono=time.monotonic() if mono is None else mono,
-            body=body,
-        )
+        now = time.monotonic()
+        mono = now if mono is None else mono
+        wall = time.time() - (now - mono) if wall is None else wall
+        event = Event(order.run_id, order.node, order.attempt, self._seq, wall, mono, body)
         self._seq += 1
         self._write(event.to_line().encode())
 

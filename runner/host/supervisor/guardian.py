@@ -47,12 +47,8 @@ def _run_detached(
             os._exit(0)
         if lock_fd is None:
             raise RuntimeError("this run has a supervisor here already")
-        _redirect(
-            args.folder.supervisor_log,
-            keep_fds={startup_pipe.descriptor, lock_fd}
-            | args.reserved_ports.descriptors
-            | _code_fds(),
-        )
+        kept_fds = {startup_pipe.descriptor, lock_fd, *args.reserved_ports.descriptors}
+        _redirect(args.folder.supervisor_log, kept_fds | _code_fds())
         _guard(args, startup_pipe)
     except BaseException as error:  # noqa: BLE001 (whatever it is, the agent must report it)
         traceback.print_exc()

@@ -14,14 +14,8 @@ from typing import Callable, Optional, Set, Union
 
 from runner.core.failure_detector import FailureDetector
 from runner.core.model.order import Order
-from runner.core.protocol.events import (
-    Detached,
-    HubJoined,
-    HubUnreachable,
-    PeerDeparted,
-    PeerLost,
-    StopCause,
-)
+from runner.core.protocol import events
+from runner.core.protocol.events import StopCause
 from runner.host.peers.group import PeerObserver
 from runner.host.peers.hub import HubServer
 from runner.host.peers.member import HubClient
@@ -90,7 +84,7 @@ class PeerExchange(PeerObserver):
     def on_peer_lost(self, peer: str, reason: str, last_seen: float) -> None:
         """Stop, since a node is lost."""
         self.lost_nodes.add(peer)
-        self._journal.append(PeerLost(peer, reason), mono=last_seen, wall=_wall_time(last_seen))
+        self._journal.append(events.PeerLost(peer, reason), mono=last_seen)
         self._stop(f"lost {peer}: {reason}", StopCause.PEER)
 
     def on_peer_departed(self, peer: str, reason: str, last_seen: float, node_count: int) -> None:
@@ -98,18 +92,17 @@ class PeerExchange(PeerObserver):
         if self._ladder.is_stopping:
             return
         self.lost_nodes.add(peer)
-        body = PeerDeparted(peer, reason, node_count)
-        self._journal.append(body, mono=last_seen, wall=_wall_time(last_seen))
+        self._journal.append(events.PeerDeparted(peer, reason, node_count), mono=last_seen)
         self._restart_ranks(node_count)
 
     def on_hub_joined(self) -> None:
         """Record that the controller need not watch over this host any more."""
         self.joined_hub = True
-        self._journal.append(HubJoined())
+        self._journal.append(events.HubJoined())
 
     def on_hub_unreachable(self, reason: str) -> None:
         """Record that it must; a spare stops, since it would not hear of the end."""
-        self._journal.append(HubUnreachable(reason))
+        self._journal.append(events.HubUnreachable(reason))
         if self._order.is_standby:
             self._stop(f"cannot reach {reason}", StopCause.LOCAL)
 
@@ -118,10 +111,6 @@ class PeerExchange(PeerObserver):
         self.lease.renew_from_peer(renewed_at)
         if detached:
             self.lease.confirm_detach(stopping=self._ladder.is_stopping)
-
-
-def _wall_time(mono: float) -> float:
-    return time.time() - (time.monotonic() - mono)
 
 
 def join_peers(
@@ -199,4 +188,4 @@ class ControllerLease:
         self.detach_agreed = self.detach_agreed or agreed
         if not self.detached:
             self.detached = True
-            self._journal.append(Detached())
+            self._journal.append(events.Detached())

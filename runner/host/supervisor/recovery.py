@@ -38,26 +38,20 @@ def finalise_record(
     `verified` tells whether an empty `list_alive` proves that nothing of the run is left; an empty
     cgroup, where the program had one, proves it too. For `all_gone` see `kill_until_gone`.
     """
-    stop_time = {"mono": time.monotonic(), "wall": time.time()}
-    program_start = _last_program_start(folder, order)
-    program_cgroup = cgroup.from_record(
-        program_start.cgroup, order.run_id, order.node, order.attempt
-    )
+    stopped_at = time.monotonic()
+    cgroup_path = _last_program_start(folder, order).cgroup
+    program_cgroup = cgroup.from_record(cgroup_path, order.run_id, order.node, order.attempt)
     killed, survivors = kill_until_gone(
         list_alive, reap_all, cgroup=program_cgroup, all_gone=all_gone
     )
     run_folder.LogSampler(folder, order.attempt).sample()
     journal = EventLog(folder, order)
     journal.reopen()
-    journal.append(Stopping(reason), **stop_time)
-    recorded_exits = {
-        (event.body.rank, event.body.start)
-        for event in read_events(folder)
-        if isinstance(event.body, RankExited) and event.attempt == order.attempt
-    }
-    for kind, rank, data in run_folder.read_rank_records(
-        folder.attempt_folder(order.attempt), set()
-    ):
+    journal.append(Stopping(reason), mono=stopped_at)
+    bodies = [event.body for event in read_events(folder) if event.attempt == order.attempt]
+    recorded_exits = {(body.rank, body.start) for body in bodies if isinstance(body, RankExited)}
+    attempt_folder = folder.attempt_folder(order.attempt)
+    for kind, rank, data in run_folder.read_rank_records(attempt_folder, set()):
         if kind == "exit" and (rank, data["start"]) not in recorded_exits:
             journal.append_exit(rank, data)
     state = State.STUCK if survivors else State.FAILED
@@ -111,9 +105,8 @@ def find_leftovers(
     if order is None:
         return RunProcesses(_env_tags(run_id, node), set()).scan, cgroup.Cgroup()
     processes = run_processes(folder, order)
-    last_cgroup = cgroup.from_record(
-        _last_program_start(folder, order).cgroup, run_id, node, order.attempt
-    )
+    cgroup_path = _last_program_start(folder, order).cgroup
+    last_cgroup = cgroup.from_record(cgroup_path, run_id, node, order.attempt)
     owner = run_owner.read(folder)
     stuck = _unkillable(folder) if owner is not None and owner.from_this_boot else []
 
@@ -207,17 +200,11 @@ class RunProcesses:
 
     def _seeds(self, processes: Dict[int, procfs.Process]) -> List[int]:
         """Return known and tagged processes, and members of their sessions whose leader is gone."""
-        members = {
-            pid for pid, process in processes.items() if (pid, process.start_ticks) in self._members
-        }
-        tagged = {
-            pid
-            for pid, process in processes.items()
-            if process.alive and pid not in members and procfs.has_env(pid, self._env_tags, process)
-        }
-        leaderless = self._sessions | (
-            self._session_leaders & {processes[pid].session for pid in tagged}
-        )
+        members = {p for p, each in processes.items() if (p, each.start_ticks) in self._members}
+        others = {p: each for p, each in processes.items() if each.alive and p not in members}
+        tagged = {p for p, each in others.items() if procfs.has_env(p, self._env_tags, each)}
+        tagged_sessions = {processes[pid].session for pid in tagged}
+        leaderless = self._sessions | (self._session_leaders & tagged_sessions)
         leaderless -= {pid for pid in leaderless if pid in processes and processes[pid].alive}
         self._sessions |= leaderless
         orphans = {pid for pid, process in processes.items() if process.session in leaderless}

@@ -58,16 +58,16 @@ class StopLadder:
         """Note a reason to stop for a moment later; the first one counts."""
         self.deferred_reason = self.deferred_reason or reason
 
-    def begin(self, reason: str, cause: StopCause, mono: float, wall: float) -> None:
+    def begin(self, reason: str, cause: StopCause, stopped_at: float) -> None:
         """Stop since the given moment: TERM to the program, KILL after the grace."""
         self.reason, self.cause = reason, cause
         if self.phase in (StopPhase.WATCHING, StopPhase.DRAINING):
             self.move(StopPhase.STOPPING)
-        self._kill_at = mono + self._order.grace_s
+        self._kill_at = stopped_at + self._order.grace_s
         if self._launcher.is_running:
             self._send_term(self._launcher.term_targets())
         self._launcher.cancel()
-        self._journal.append(Stopping(reason, cause), mono=mono, wall=wall)
+        self._journal.append(Stopping(reason, cause), mono=stopped_at)
         self._record_stopping()
 
     def skip_grace(self) -> None:

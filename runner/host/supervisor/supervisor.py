@@ -102,10 +102,10 @@ class Supervisor:
         if cause is StopCause.PEER and self._watchdog.is_dumping:
             ladder.defer(reason)  # the stacks of our ranks are wanted too
             return
-        stopped_at = (time.monotonic(), time.time())  # before anything ends by it
+        stopped_at = time.monotonic()  # before anything ends by it
         if cause is StopCause.USER or not self.order.is_standby:  # a spare's trouble is its own
             self._peers.stop(reason, StopCause.PEER if cause is StopCause.LOCAL else cause)
-        ladder.begin(reason, cause, *stopped_at)
+        ladder.begin(reason, cause, stopped_at)
 
     def _on_command(self, message: Dict[str, Any]) -> None:
         """Do what an agent says; every command renews the controller lease."""

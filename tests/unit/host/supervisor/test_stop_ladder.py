@@ -71,7 +71,7 @@ def ladder(program: Any) -> StopLadder:
 
 def stop(made: StopLadder, cause: StopCause = StopCause.PEER) -> None:
     """Stop it."""
-    made.begin("because", cause, time.monotonic(), time.time())
+    made.begin("because", cause, time.monotonic())
 
 
 def test_a_stop_sends_term_once_and_waits_for_the_grace(terminated: list[int]) -> None:
