@@ -46,24 +46,22 @@ RANGE_OVERRIDE = re.compile(r"^(\+{0,2}(?:cluster\.(?:only|exclude)|task\.nodes)
 
 @dataclasses.dataclass(frozen=True)
 class _HydraInput:
-    """The arguments of Hydra for the overrides of a user.
+    """The arguments of Hydra for the overrides of a user."""
 
-    Attributes:
-        primary: The name of the primary config.
-        overrides: The overrides in Hydra's grammar.
-        parsed: The same, parsed.
-        record: The run to repeat, where `primary` is its record.
-    """
-
-    primary: str
-    overrides: list[str]
+    primary: str  # the name of the primary config
+    overrides: list[str]  # in Hydra's grammar
     parsed: list[Override]
-    record: rerun.RecordedRun | None = None
+    record: rerun.RecordedRun | None = None  # the run to repeat, where `primary` is its record
 
     @property
     def keys(self) -> set[str]:
         """The keys and groups that are overridden."""
         return {override.key_or_group for override in self.parsed}
+
+    @property
+    def replaces_program(self) -> bool:
+        """Whether the command line names another program than a record does."""
+        return not self.keys.isdisjoint({"task", *rerun.TASK_PROGRAM_KEYS})
 
 
 @contextlib.contextmanager
@@ -89,11 +87,7 @@ class Composer:
         return hydra
 
     def compose(self, overrides: Sequence[str]) -> LaunchRequest:
-        """Compose one run.
-
-        Raises:
-            ConfigError: With every problem.
-        """
+        """Compose one run, or raise a ConfigError with every problem."""
         try:
             with self._translate_errors(overrides):
                 hydra_input = self._prepare(overrides)
@@ -117,11 +111,8 @@ class Composer:
         if keys & {rerun.KEY} or any(suggest(key, GROUPS) for key in keys if "." not in key):
             return []
         named = tuple(f"{key}." for key in keys)
-        remaining = [
-            word
-            for word in overrides
-            if not f"{word.lstrip('+').partition('=')[0]}.".startswith(named)
-        ]
+        paths = {word: f"{word.lstrip('+').partition('=')[0]}." for word in overrides}
+        remaining = [word for word in overrides if not paths[word].startswith(named)]
         if len(remaining) < len(overrides):
             try:
                 self.compose(remaining)
@@ -130,11 +121,7 @@ class Composer:
         return []
 
     def sweep(self, overrides: Sequence[str]) -> list[LaunchRequest]:
-        """Compose every run of a `--multirun` before any of them is started.
-
-        Raises:
-            ConfigError: With every problem of every run.
-        """
+        """Compose every run of a `--multirun`, or raise a ConfigError with every problem of all."""
 
         def compose(config: DictConfig) -> LaunchRequest | ConfigError:
             hydra = HydraConfig.get()
@@ -160,13 +147,8 @@ class Composer:
         return results
 
     def origins(self, overrides: Sequence[str], key: str = "") -> list[Origin]:
-        """Return the origin of a value, or of every value below a key; illegal values included.
-
-        Raises:
-            ConfigError: It cannot be composed, or there is no such key.
-        """
-        from runner.config.layers import collect_layers, record_layer  # noqa: PLC0415
-        from runner.config.provenance import ProvenanceTracer  # noqa: PLC0415
+        """Return the origin of a value, or of every value below a key; illegal values included."""
+        from runner.config import provenance  # noqa: PLC0415
 
         with self._translate_errors(overrides):
             hydra_input = self._prepare(overrides)
@@ -174,30 +156,24 @@ class Composer:
             defaults = self._hydra.config_loader.compute_defaults_list(
                 hydra_input.primary, hydra_input.overrides, RunMode.RUN
             )
-            roots = [
-                Path(source.path)
-                for source in config.hydra.runtime.config_sources
-                if source.schema == "file"
-            ]
+            places = config.hydra.runtime.config_sources
+            roots = [Path(place.path) for place in places if place.schema == "file"]
             typed = hydra_input.overrides[-len(overrides) :] if overrides else ()
             as_typed = dict(zip(typed, overrides, strict=True))
-            settings = [
-                (as_typed.get(str(override.input_line), str(override.input_line)), override)
-                for override in defaults.config_overrides
-            ]
+            words = [str(override.input_line) for override in defaults.config_overrides]
+            words = [as_typed.get(word, word) for word in words]
+            settings = list(zip(words, defaults.config_overrides, strict=True))
             record_layers = {}
             if run := hydra_input.record:
                 content = run.content_without(hydra_input.keys)
-                record_layers[hydra_input.primary] = record_layer(run.config_file, content)
-            sources = collect_layers(defaults.defaults, roots, settings, record_layers)
-            return ProvenanceTracer(_drop_hydra_section(config), sources).origins(key)
+                record_layers[hydra_input.primary] = provenance.record_layer(
+                    run.config_file, content
+                )
+            sources = provenance.collect_layers(defaults.defaults, roots, settings, record_layers)
+            return provenance.ProvenanceTracer(_drop_hydra_section(config), sources).origins(key)
 
     def yaml(self, overrides: Sequence[str], key: str = "", *, resolve: bool = False) -> str:
-        """Return the configuration, or what stands below a key, as YAML.
-
-        Raises:
-            ConfigError: It cannot be composed or resolved, or there is no such key.
-        """
+        """Return the configuration, or what stands below a key, as YAML."""
         from runner.config.provenance import as_yaml  # noqa: PLC0415
 
         with self._translate_errors(overrides):
@@ -209,15 +185,7 @@ class Composer:
         overrides: Sequence[str] | None,
         action: Callable[[Hydra, str, argparse.Namespace], None],
     ) -> None:
-        """Have Hydra print something.
-
-        Args:
-            overrides: The overrides of the configuration to print, or None to print about Hydra.
-            action: The method of Hydra to call.
-
-        Raises:
-            ConfigError: The configuration cannot be composed, or has no such part.
-        """
+        """Have a method of Hydra print a configuration, or with None something about Hydra."""
         with self._translate_errors(overrides or ()):
             hydra_input = self._prepare(overrides or ())
             if overrides is not None:
@@ -245,23 +213,19 @@ class Composer:
         """Parse overrides, and load the record that `rerun` names.
 
         A program without `task=` stands alone: nothing of the default task is kept.
-
-        Raises:
-            ConfigError: There is no such record.
         """
         hydra_overrides = [RANGE_OVERRIDE.sub(_quote_ranges, word) for word in overrides]
         hydra_input = _HydraInput(
             PRIMARY, hydra_overrides, OverridesParser.create().parse_overrides(hydra_overrides)
         )
-        name = rerun.requested_run(hydra_input.parsed)
-        if name is not None:
-            recorded_run = rerun.find_record(name, Path.cwd())
-            self._files.explicit_paths[rerun.CONFIG_NAME] = recorded_run.config_file
-            node = recorded_run.primary_config(
-                hydra_input.keys, self._files.shipped / f"{PRIMARY}.yaml"
-            )
+        is_rerun = rerun.KEY in hydra_input.keys
+        if is_rerun and (name := rerun.requested_run(hydra_input.parsed)) is not None:
+            run = rerun.find_record(name, Path.cwd())
+            self._files.explicit_paths[rerun.CONFIG_NAME] = run.config_file
+            shipped_file = self._files.shipped / f"{PRIMARY}.yaml"
+            node = run.primary_config(hydra_input.keys, shipped_file)
             ConfigStore.instance().store(rerun.CONFIG_NAME, node)
-            return dataclasses.replace(hydra_input, primary=rerun.CONFIG_NAME, record=recorded_run)
+            return dataclasses.replace(hydra_input, primary=rerun.CONFIG_NAME, record=run)
         programs = [o for o in hydra_input.parsed if o.key_or_group in rerun.TASK_PROGRAM_KEYS]
         if "task" not in hydra_input.keys and any(o.value() is not None for o in programs):
             return dataclasses.replace(hydra_input, overrides=["task=base", *hydra_overrides])
@@ -278,7 +242,7 @@ class Composer:
         hydra_input: _HydraInput,
     ) -> LaunchRequest:
         """Validate a composed configuration, and turn it into plain data."""
-        recorded_run, is_replaced = hydra_input.record, rerun.replaces_program(hydra_input.parsed)
+        recorded_run = hydra_input.record
         chosen = {
             group: f"{group}/{option}"
             for group, option in hydra.runtime.choices.items()
@@ -289,19 +253,16 @@ class Composer:
             where = str(self._files.find(PRIMARY)[0])
             raise ConfigError([Problem(where, "its defaults list must begin with runner_base")])
         task = chosen.get("task", "").removeprefix("task/")
-        name = (
-            task
-            if task not in ("", "base")
-            else program_name(resolve_to_plain(config.task, "task", []))
-        )
+        if task in ("", "base"):
+            task = program_name(resolve_to_plain(config.task, "task", []))
         cluster = chosen.get("cluster", "cluster").removeprefix("cluster/")
         config = with_defaults(config)
         if recorded_run:
             config.rerun = recorded_run.plan.run_id
             cluster = cluster if "cluster" in chosen else recorded_run.plan.cluster
-            name = name if is_replaced else recorded_run.plan.task
+            task = task if hydra_input.replaces_program else recorded_run.plan.task
         if not OmegaConf.is_interpolation(config, "run_id") and config.run_id is None:
-            config.run_id = self._unique_run_id(name)
+            config.run_id = self._unique_run_id(task)
         with self._locate_problems(configs, overrides):
             unresolved: list[Problem] = []
             values: dict[str, Any] = resolve_to_plain(config, "", unresolved)
@@ -310,13 +271,14 @@ class Composer:
             all_overrides = [*hydra.overrides.hydra, *hydra.overrides.task]
             node_paths, known_entries = self._node_overrides(all_overrides, hydra_input)
             cwd = str(Path.cwd())
-            inputs = SpecInputs(values, cluster, name, cwd, os.environ, node_paths, known_entries)
+            inputs = SpecInputs(values, cluster, task, cwd, os.environ, node_paths, known_entries)
             problems = list(unknown_keys(values))
             if recorded_run is None and values.get(rerun.KEY) is not None:
                 problems.append(rerun.rerun_not_on_command_line(values[rerun.KEY]))
             spec, options = build_spec(inputs, problems)
+        is_same_program = not hydra_input.replaces_program
         recorded_code, notes = (
-            recorded_run.code_to_run(spec, overrides, is_same_program=not is_replaced)
+            recorded_run.code_to_run(spec, overrides, is_same_program=is_same_program)
             if recorded_run
             else (None, ())
         )
@@ -343,12 +305,11 @@ class Composer:
         try:
             yield
         except ConfigError as error:
-            keys = [problem.subject for problem in error.problems]
-            places = [self._files.locate_key(key, configs, overrides) for key in keys]
-            located = zip(error.problems, places, strict=True)
-            raise ConfigError(
-                [dataclasses.replace(problem, subject=place) for problem, place in located]
-            ) from error
+            located = []
+            for problem in error.problems:
+                place = self._files.locate_key(problem.subject, configs, overrides)
+                located.append(dataclasses.replace(problem, subject=place))
+            raise ConfigError(located) from error
 
     def _node_overrides(
         self, overrides: Sequence[str], hydra_input: _HydraInput
@@ -369,9 +330,8 @@ class Composer:
         without_changes = dataclasses.replace(hydra_input, overrides=remaining)
         nodes = self._compose_config(without_changes).cluster.nodes
         keys = [o.key_or_group.removeprefix(NODES_PREFIX) for o in node_overrides]
-        return [tuple(key.split(".")) for key in keys], list(nodes) if isinstance(
-            nodes, DictConfig
-        ) else []
+        known_entries = list(nodes) if isinstance(nodes, DictConfig) else []
+        return [tuple(key.split(".")) for key in keys], known_entries
 
 
 def _drop_hydra_section(config: DictConfig) -> DictConfig:

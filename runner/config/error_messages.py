@@ -38,6 +38,10 @@ REPLACED_KEYS = {
 """Keys and sections of earlier versions: what each is now, and a hint."""
 
 
+KeyPath = tuple[str, ...]
+"""The path to a key: its parts from the top."""
+
+
 class ConfigFiles:
     """The YAML files of several folders; the first folder that has a file wins."""
 
@@ -78,15 +82,17 @@ class ConfigFiles:
             override_key = word.lstrip("+~").partition("=")[0]
             if override_key not in groups and f"{key}.".startswith(f"{override_key}."):
                 return key
-        keys = key.split(".")
+        keys = tuple(key.split("."))
         for config in configs:
             file = next(iter(self.find(config)), None)
-            if config.startswith("rendezvous/") and file and file.is_relative_to(self.shipped):
+            is_shipped = file is not None and file.is_relative_to(self.shipped)
+            if file is None or (is_shipped and config.startswith("rendezvous/")):
                 continue
-            package = config.split("/")[:-1]
-            for path in (keys, keys[len(package) :] if keys[: len(package)] == package else []):
-                if file and path and (line := _line_of(file, path)):
-                    return f"{display_path(file)}:{line}: {key}"
+            lines = key_lines(file)
+            package = tuple(config.split("/")[:-1])
+            inner = keys[len(package) :] if keys[: len(package)] == package else keys
+            if line := lines.get(keys) or lines.get(inner):
+                return f"{display_path(file)}:{line}: {key}"
         return key
 
 
@@ -96,20 +102,28 @@ def display_path(file: Path) -> str:
     return str(file.relative_to(cwd) if file.is_relative_to(cwd) else file)
 
 
-def _line_of(file: Path, path: Sequence[str]) -> int | None:
-    """Return the line of a key in a YAML file."""
+def key_lines(file: Path) -> dict[KeyPath, int]:
+    """Return the line of every key and list item in a YAML file; nothing if it cannot be read."""
+    lines: dict[KeyPath, int] = {}
+
+    def walk(path: KeyPath, node: yaml.Node | None) -> None:
+        pairs: list[tuple[str, yaml.Node, yaml.Node]] = []
+        if isinstance(node, yaml.MappingNode):
+            loader.flatten_mapping(node)
+            pairs = [(str(key.value), key, value) for key, value in node.value]
+        elif isinstance(node, yaml.SequenceNode):
+            pairs = [(str(index), value, value) for index, value in enumerate(node.value)]
+        for name, key, value in pairs:
+            inner = (*path, name)
+            lines[inner] = key.start_mark.line + 1
+            walk(inner, value)
+
     try:
-        node = yaml.compose(file.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
+        loader = yaml.SafeLoader(file.read_text(encoding="utf-8"))
+        walk((), loader.get_single_node())
     except (OSError, ValueError, yaml.YAMLError):
-        return None
-    line = None
-    for key in path:
-        pairs = node.value if isinstance(node, yaml.MappingNode) else []
-        pair = next(((name, value) for name, value in pairs if name.value == key), None)
-        if pair is None:
-            return None
-        line, node = pair[0].start_mark.line + 1, pair[1]
-    return line
+        return {}
+    return lines
 
 
 def unresolved_problem(key: str, error: OmegaConfBaseException) -> Problem:
@@ -120,9 +134,8 @@ def unresolved_problem(key: str, error: OmegaConfBaseException) -> Problem:
     if match := re.search(r"Environment variable '([^']+)' not found", text):
         hint = f"export {match[1]}=… first, or give a default: ${{oc.env:{match[1]},DEFAULT}}"
         return Problem(key, f"{match[1]} is not set in this shell's environment", hint)
-    return Problem(
-        key, _lower_first(text), "${a.b} is the full key of another value, ${.b} a neighbour"
-    )
+    hint = "${a.b} is the full key of another value, ${.b} a neighbour"
+    return Problem(key, lower_first(text), hint)
 
 
 def resolve_to_plain(node: Any, where: str, problems: list[Problem]) -> Any:
@@ -163,7 +176,7 @@ def explain_error(error: Exception, files: ConfigFiles, overrides: Sequence[str]
     detail = cause if isinstance(cause, OmegaConfBaseException) else error
     if file := _unreadable_file(error, files, overrides):
         reason = getattr(detail, "strerror", None) or _first_line(detail)
-        return Problem(display_path(file), f"cannot be read: {_lower_first(reason)}")
+        return Problem(display_path(file), f"cannot be read: {lower_first(reason)}")
     return _other_error(error, files, overrides)
 
 
@@ -171,7 +184,8 @@ def _first_line(error: BaseException) -> str:
     return str(error).strip().partition("\n")[0]
 
 
-def _lower_first(text: str) -> str:
+def lower_first(text: str) -> str:
+    """Return a text that begins with a small letter."""
     return text[:1].lower() + text[1:]
 
 
@@ -188,10 +202,8 @@ def _unreadable_override(error: OverrideParseException) -> Problem:
     try:
         OverridesParser.create().parse_override(f"{key}=1")
     except HydraException:
-        message = (
-            f"{key!r} is no key; keys are joined by dots, and such a part starts with a letter"
-        )
-        return Problem(word, message, "set it in the YAML")
+        rule = "keys are joined by dots, and such a part starts with a letter"
+        return Problem(word, f"{key!r} is no key; {rule}", "set it in the YAML")
     quoted = f"{key}={hydra_value(value)}" if value[:1] not in "[{" else f'{key}=["a (b)", c]'
     hint = f"quote text for Hydra, and the whole for the shell:\n  {shlex.quote(quoted)}"
     return Problem(word, "the value is not in the grammar of Hydra's overrides", hint)
@@ -203,16 +215,12 @@ def _missing_option(
     name = error.missing_cfg_file or ""
     group, _, option = name.rpartition("/")
     parent = re.match(r"In '([^']+)'", str(error))
-    choosing_words = [
-        word
-        for word in overrides
-        if re.match(rf"\+?{re.escape(group)}(@[^=]*)?=.*{re.escape(option)}", word)
-    ]
+    choice = re.compile(rf"\+?{re.escape(group)}(@[^=]*)?=.*{re.escape(option)}")
+    choosing_words = list(filter(choice.match, overrides))
     sources = [display_path(file) for file in files.find(parent[1])] if parent else []
     folders = [folder / group for folder in files.folders if (folder / group).is_dir()]
-    options = error.options or sorted(
-        {"base", *(file.stem for folder in folders for file in folder.glob("*.yaml"))}
-    )
+    stems = {file.stem for folder in folders for file in folder.glob("*.yaml")}
+    options = error.options or sorted({"base", *stems})
     hint = [suggest(option, options, f"{group}=")]
     hint += [f"looked in {' and '.join(map(display_path, folders))}"] if folders else []
     message = f"there is no {group or 'config'} {option!r}; there are {', '.join(options)}"
@@ -238,11 +246,9 @@ def _refused_value(
     legal = cause.object_type
     if isinstance(cause, (ConfigKeyError, AttributeError)) and dataclasses.is_dataclass(legal):
         parent, _, name = key.rpartition(".")
-        problem = unknown_schema_key(
-            parent, name, [option.name for option in dataclasses.fields(legal)]
-        )
-        return dataclasses.replace(problem, subject=where)
-    text = _lower_first(_first_line(cause))
+        names = [option.name for option in dataclasses.fields(legal)]
+        return dataclasses.replace(unknown_schema_key(parent, name, names), subject=where)
+    text = lower_first(_first_line(cause))
     for pattern, replacement in OMEGACONF_MESSAGES.items():
         text = re.sub(pattern, replacement, text, flags=re.IGNORECASE)
     return Problem(where, text, KEY_HINTS.get(key, ""))
@@ -371,5 +377,5 @@ def _other_error(error: Exception, files: ConfigFiles, overrides: Sequence[str])
     if first.startswith("Could not delete") and "cluster.nodes." in first:
         rest = f"leave a node out with cluster.exclude=[{subjects[0].rpartition('.')[2]}]"
     return Problem(
-        next(iter(subjects), "configuration"), _lower_first(first).rstrip("."), rest.strip()
+        next(iter(subjects), "configuration"), lower_first(first).rstrip("."), rest.strip()
     )

@@ -128,8 +128,7 @@ def _read_node(validator: Validator, where: str, body: object) -> dict[str, Any]
     for key in body:
         if key not in NODE_KEYS:
             validator.problems.append(unknown_key(where, key, NODE_KEYS))
-    known = {key: value for key, value in body.items() if key in NODE_KEYS}
-    fields = validator.section(where, known, NodeConfig)
+    fields = validator.section(where, body, NodeConfig)
     if "gpus" in fields:
         fields["gpu_count"], fields["gpu_ids"] = fields.pop("gpus")
     if "nproc_per_node" in fields:

@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
 
 import yaml
+from hydra.core.config_store import ConfigStore
+from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from runner.config.error_messages import resolve_to_plain, unresolved_problem
-from runner.config.layers import KeyPath, Layer, leaf_paths, one_line_yaml, value_at, with_text_keys
+from runner.config.error_messages import (
+    KeyPath,
+    display_path,
+    key_lines,
+    resolve_to_plain,
+    unresolved_problem,
+)
 from runner.config.nodes import NODE_KEYS, expand_range
 from runner.config.validation import suggest, unknown_key
 from runner.core.errors import ConfigError, Problem
@@ -31,16 +40,138 @@ NULL_MEANS_UNSET = ("host", "user", "port", "transport")
 RUN_ID_EXAMPLE = "MMDD-HHMM-TASK-xxxx"
 
 
-def locate(tree: Any, key: str) -> KeyPath:
-    """Return the path of a key; parts of it may contain dots.
+@dataclass(frozen=True)
+class Layer:
+    """One source of values; later layers win over earlier ones."""
 
-    Raises:
-        ConfigError: There is no such key.
+    name: str  # a file, an override, or "default"
+    content: Any  # from the top of the configuration
+    lines: Mapping[KeyPath, int] = field(default_factory=dict)
+    override_path: KeyPath = ()
+    is_deletion: bool = False
+
+    def setting(self, key_path: KeyPath) -> Setting | None:
+        """Return the setting of a key in this layer, if there is one."""
+        key = ".".join(key_path)
+        if self.is_deletion:
+            is_below = key_path[: len(self.override_path)] == self.override_path
+            return Setting(self.name, key, "removed") if is_below else None
+        try:
+            value = _value_at(self.content, key_path)
+        except KeyError:
+            return None
+        lines = (self.lines.get(key_path[:depth]) for depth in range(len(key_path), 0, -1))
+        line = next(filter(None, lines), None)
+        return Setting(f"{self.name}:{line}" if line else self.name, key, _one_line_yaml(value))
+
+
+class DefaultsEntry(Protocol):
+    """An entry of Hydra's list of defaults, as far as we read it."""
+
+    config_path: str | None
+    package: str | None
+
+
+def collect_layers(
+    defaults: Sequence[DefaultsEntry],
+    roots: Sequence[Path],
+    overrides: Sequence[tuple[str, Override]],
+    records: Mapping[str, Layer],
+) -> list[Layer]:
+    """Return every source of values; the last one wins.
+
+    Args:
+        defaults: The configs that were merged, in order.
+        roots: The folders of YAML, the first that has a file wins.
+        overrides: The overrides, each with the word as it was typed.
+        records: Layers for the records of runs, by config name.
     """
+    configs = [entry for entry in defaults if entry.config_path]
+    layers = [records.get(str(e.config_path)) or _config_layer(e, roots) for e in configs]
+    return [*filter(None, layers), *(_override_layer(*pair) for pair in overrides)]
+
+
+def record_layer(file: Path, content: Any) -> Layer:
+    """Return the layer of a recorded configuration, or of the part of it that counts."""
+    return Layer(display_path(file), _with_text_keys(content), key_lines(file))
+
+
+def _config_layer(default: DefaultsEntry, roots: Sequence[Path]) -> Layer | None:
+    path = str(default.config_path).removesuffix(".yaml")
+    package = tuple(filter(None, (default.package or "").split(".")))
+    if package[:1] == ("hydra",) or path.startswith("hydra/"):
+        return None
+    file = next((f for root in roots if (f := root / f"{path}.yaml").is_file()), None)
+    try:
+        node = OmegaConf.load(file) if file else ConfigStore.instance().load(f"{path}.yaml").node
+    except OSError:  # `schema.register` put no such defaults into Hydra's store
+        node = OmegaConf.create()
+    content = _with_text_keys(OmegaConf.to_container(node, resolve=False))
+    if file is None:
+        return Layer("default", _nest(package, content))
+    if isinstance(content, dict):
+        content.pop("defaults", None)
+    lines = {(*package, *key_path): line for key_path, line in key_lines(file).items()}
+    return Layer(display_path(file), _nest(package, content), lines)
+
+
+def _override_layer(word: str, override: Override) -> Layer:
+    key_path = tuple(override.key_or_group.split("."))
+    name = f"command line: {word}"
+    if override.is_delete():
+        return Layer(name, {}, override_path=key_path, is_deletion=True)
+    return Layer(name, _nest(key_path, _with_text_keys(override.value())), override_path=key_path)
+
+
+def _nest(key_path: KeyPath, value: Any) -> Any:
+    for part in reversed(key_path):
+        value = {part: value}
+    return value
+
+
+def _with_text_keys(value: Any) -> Any:
+    """Return plain data with all keys as text."""
+    if isinstance(value, Mapping):
+        return {str(key): _with_text_keys(item) for key, item in value.items()}
+    return [_with_text_keys(item) for item in value] if isinstance(value, list) else value
+
+
+def _value_at(tree: Any, key_path: KeyPath) -> Any:
+    """Return the value at a path, or raise KeyError."""
+    for part in key_path:
+        if isinstance(tree, list):
+            tree = dict(enumerate(tree))[int(part) if part.isdecimal() else -1]
+        elif isinstance(tree, Mapping):
+            tree = tree[part]
+        else:
+            raise KeyError(part)
+    return tree
+
+
+def _one_line_yaml(value: Any) -> str:
+    """Return a value as YAML of one line."""
+    dumped: str = yaml.safe_dump(
+        value, default_flow_style=True, width=10**6, allow_unicode=True, sort_keys=False
+    )
+    return dumped.removesuffix("\n").removesuffix("\n...")
+
+
+def _leaf_paths(tree: Any, key_path: KeyPath) -> Iterator[KeyPath]:
+    """Yield the path of every value below a path."""
+    value = _value_at(tree, key_path)
+    if isinstance(value, Mapping) and value:
+        for key in value:
+            yield from _leaf_paths(tree, (*key_path, key))
+    else:
+        yield key_path
+
+
+def _locate(tree: Any, key: str) -> KeyPath:
+    """Return the path of a key, or raise ConfigError; parts of it may contain dots."""
     key_path: list[str] = []
     parts = key.split(".") if key else []
     while parts:
-        value = value_at(tree, tuple(key_path))
+        value = _value_at(tree, tuple(key_path))
         legal = list(value) if isinstance(value, Mapping) else []
         legal += map(str, range(len(value))) if isinstance(value, list) else []
         sizes = range(1, len(parts) + 1)
@@ -55,19 +186,16 @@ def locate(tree: Any, key: str) -> KeyPath:
 def _unknown_path(tree: Any, key_path: KeyPath, name: str, legal: Sequence[str]) -> Problem:
     where = ".".join(key_path)
     if not legal:
-        return Problem(
-            f"{where}.{name}",
-            f"there is nothing below {where}: {one_line_yaml(value_at(tree, key_path))}",
-        )
+        value = _one_line_yaml(_value_at(tree, key_path))
+        return Problem(f"{where}.{name}", f"there is nothing below {where}: {value}")
     if key_path == NODES_PATH:
         message = f"there is no node {name}; the nodes are {', '.join(legal)}"
         return Problem(f"{where}.{name}", message, suggest(name, legal, f"{where}."))
-    all_keys = [".".join(leaf) for leaf in leaf_paths(tree, ())]
+    all_keys = [".".join(leaf) for leaf in _leaf_paths(tree, ())]
     same_name = [key for key in all_keys if key.rpartition(".")[2] == name]
     problem = unknown_key(where, name, legal)
-    if not same_name or problem.hint:
-        return problem
-    return Problem(problem.subject, problem.message, f"did you mean {same_name[0]}?")
+    hint = f"did you mean {same_name[0]}?" if same_name and not problem.hint else problem.hint
+    return Problem(problem.subject, problem.message, hint)
 
 
 class ProvenanceTracer:
@@ -75,46 +203,33 @@ class ProvenanceTracer:
 
     def __init__(self, config: DictConfig, sources: Sequence[Layer]) -> None:
         """Take a configuration without Hydra's section, and its layers."""
-        self._tree = with_text_keys(OmegaConf.to_container(config, resolve=False))
+        self._tree = _with_text_keys(OmegaConf.to_container(config, resolve=False))
         self._config = config
         self._layers = sources
         if self._tree.get("run_id", "") is None:
             config.run_id = RUN_ID_EXAMPLE
         secret_names = self._written_at((*NODES_PATH[:1], "secrets"))
         names = secret_names if isinstance(secret_names, list) else [secret_names]
-        self._secret_values = [
-            os.environ[n] for n in names if isinstance(n, str) and os.environ.get(n)
-        ]
+        values = [os.environ.get(name) for name in names if isinstance(name, str)]
+        self._secret_values = list(filter(None, values))
         self._entries = self._entries_by_node()
 
     def origins(self, key: str) -> list[Origin]:
-        """Return the origin of a key, or of every key below it.
-
-        Raises:
-            ConfigError: There is no such key.
-        """
+        """Return the origin of a key, or of every key below it."""
         for name in self._entries:
-            node_key = ".".join((*NODES_PATH, name))
+            node_key = f"cluster.nodes.{name}"
             if f"{key}.".startswith(f"{node_key}."):
                 return list(self._node_origins(name, key[len(node_key) + 1 :]))
         try:
-            leaf_key_paths = leaf_paths(self._tree, locate(self._tree, key))
-        except ConfigError as error:
-            raise self._deletion_error(key) or error from None
-        return [
-            self._origin(".".join(key_path), key_path, self._settings(key_path))
-            for key_path in leaf_key_paths
-        ]
-
-    def _deletion_error(self, key: str) -> ConfigError | None:
-        """Return the error of a key that an override removed, if one did."""
-        words = [
-            layer.name.removeprefix("command line: ")
-            for layer in self._layers
-            if layer.is_deletion and f"{key}.".startswith(f"{'.'.join(layer.override_path)}.")
-        ]
-        message = f"{words[-1]} removed it" if words else ""
-        return ConfigError([Problem(key, message)]) if message else None
+            paths = list(_leaf_paths(self._tree, _locate(self._tree, key)))
+        except ConfigError:
+            for layer in reversed(self._layers):
+                removed = ".".join(layer.override_path)
+                if layer.is_deletion and f"{key}.".startswith(f"{removed}."):
+                    word = layer.name.removeprefix("command line: ")
+                    raise ConfigError([Problem(key, f"{word} removed it")]) from None
+            raise
+        return [self._origin(".".join(path), path, self._settings(path)) for path in paths]
 
     def _settings(self, key_path: KeyPath) -> list[Setting]:
         """Return all settings of a key, the one that wins first."""
@@ -123,29 +238,17 @@ class ProvenanceTracer:
 
     def _origin(self, key: str, key_path: KeyPath, settings: Sequence[Setting]) -> Origin:
         """Return the origin of `key`, whose value stands at `key_path`."""
-        written = one_line_yaml(value_at(self._tree, key_path))
-        value, problem = self._resolve(key_path)
-        return Origin(
-            key=key,
-            value=value if not problem else written,
-            written=written if not problem and written != value else "",
-            settings=tuple(settings),
-            problem=problem,
-        )
-
-    def _resolve(self, key_path: KeyPath) -> tuple[str, str]:
-        """Return the value at a path as YAML, or "" and a problem."""
-        value, problems = _resolve(self._config, key_path)
-        return (
-            ("", problems[0].message)
-            if problems
-            else (one_line_yaml(self._mask_secrets(value)), "")
-        )
+        written = _one_line_yaml(_value_at(self._tree, key_path))
+        resolved, problems = _resolve(self._config, key_path)
+        if problems:
+            return Origin(key, written, "", tuple(settings), problems[0].message)
+        value = _one_line_yaml(self._mask_secrets(resolved))
+        return Origin(key, value, written if written != value else "", tuple(settings))
 
     def _written_at(self, key_path: KeyPath) -> Any:
         """Return the unresolved value at a path, or None."""
         try:
-            return value_at(self._tree, key_path)
+            return _value_at(self._tree, key_path)
         except KeyError:
             return None
 
@@ -185,9 +288,7 @@ class ProvenanceTracer:
             names = self._env_names(entries) if node_key == "env" else []
             if variable and variable not in names:
                 raise ConfigError([unknown_key(f"{where}.{node_key}", variable, names or ["none"])])
-            tails: list[KeyPath] = [
-                (node_key, env_name) for env_name in names if variable in ("", env_name)
-            ]
+            tails: list[KeyPath] = [(node_key, n) for n in names if variable in ("", n)]
             for tail in tails or [(node_key,)]:
                 yield self._node_key_origin(name, entries, tail)
 
@@ -203,36 +304,27 @@ class ProvenanceTracer:
         return list(env_names)
 
     def _node_key_origin(self, name: str, entries: Sequence[KeyPath], tail: KeyPath) -> Origin:
-        key_paths = [(*key_path, *tail) for key_path in entries if self._is_set((*key_path, *tail))]
-        full_key = ".".join((*NODES_PATH, name, *tail))
-        # An override of a node wins over every entry, including later ones.
+        key_paths = [(*entry, *tail) for entry in entries if self._is_set((*entry, *tail))]
         own_path = (*NODES_PATH, name, *tail)
-        override_paths = [
-            layer.override_path for layer in self._layers if layer.override_path[:3] == own_path[:3]
-        ]
-        if own_path in key_paths and any(
-            own_path[: len(override_path)] == override_path for override_path in override_paths
-        ):
+        full_key = ".".join(own_path)
+        # An override of a node wins over every entry, including later ones.
+        overridden = [layer.override_path for layer in self._layers]
+        overridden = [path for path in overridden if path[:3] == own_path[:3]]
+        if own_path in key_paths and any(own_path[: len(path)] == path for path in overridden):
             key_paths.remove(own_path)
             key_paths.append(own_path)
-        settings = [
-            setting for key_path in reversed(key_paths) for setting in self._settings(key_path)
-        ]
+        settings = [setting for path in reversed(key_paths) for setting in self._settings(path)]
         cluster_path = CLUSTER_DEFAULTS.get(tail[0])
         cluster_settings = self._settings(cluster_path) if cluster_path else []
-        is_null = (
-            key_paths
-            and tail[0] in NULL_MEANS_UNSET
-            and value_at(self._tree, key_paths[-1]) is None
-        )
-        if key_paths and not is_null:
+        may_be_null = tail[0] not in NULL_MEANS_UNSET
+        if key_paths and (may_be_null or _value_at(self._tree, key_paths[-1]) is not None):
             return self._origin(full_key, key_paths[-1], [*settings, *cluster_settings])
         if cluster_path:
             return self._origin(full_key, cluster_path, [*cluster_settings, *settings])
         defaults: dict[KeyPath, Any] = {("host",): name, ("env",): {}}
         value = defaults.get(tail)
-        default = Setting("default", full_key, one_line_yaml(value))
-        return Origin(full_key, one_line_yaml(value), "", (default, *settings))
+        default = Setting("default", full_key, _one_line_yaml(value))
+        return Origin(full_key, _one_line_yaml(value), "", (default, *settings))
 
     def _is_set(self, key_path: KeyPath) -> bool:
         """Return whether an entry sets this key."""
@@ -267,8 +359,8 @@ def as_yaml(config: DictConfig, key: str, *, resolve: bool) -> str:
     Raises:
         ConfigError: There is no such key, or something cannot be resolved.
     """
-    tree = with_text_keys(OmegaConf.to_container(config, resolve=False))
-    key_path = locate(tree, key)
+    tree = _with_text_keys(OmegaConf.to_container(config, resolve=False))
+    key_path = _locate(tree, key)
     if resolve:
         if tree.get("run_id", "") is None:
             config.run_id = RUN_ID_EXAMPLE
@@ -276,13 +368,11 @@ def as_yaml(config: DictConfig, key: str, *, resolve: bool) -> str:
         if problems:
             raise ConfigError(problems)
     else:
-        value = value_at(tree, key_path)
+        value = _value_at(tree, key_path)
     if not isinstance(value, (dict, list)):
-        return one_line_yaml(value) + "\n"
+        return _one_line_yaml(value) + "\n"
     # OmegaConf's own, because it quotes what only OmegaConf takes for a number, such as 1e3.
-    return _dump(value) if resolve else OmegaConf.to_yaml(OmegaConf.create(value))
-
-
-def _dump(value: Any) -> str:
+    if not resolve:
+        return OmegaConf.to_yaml(OmegaConf.create(value))
     dumped: str = yaml.safe_dump(value, sort_keys=False, allow_unicode=True)
     return dumped

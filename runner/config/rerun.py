@@ -7,14 +7,14 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import yaml
 from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from runner.config.error_messages import display_path
+from runner.config.error_messages import display_path, lower_first
 from runner.config.schema import GROUPS
 from runner.config.task import PROGRAM_KEYS
 from runner.config.validation import suggest
@@ -31,9 +31,6 @@ CONFIG_NAME = "_rerun_"
 PER_RUN_KEYS = (KEY, "run_id", "run_dir", "dry_run")
 TASK_PROGRAM_KEYS = frozenset(f"task.{key}" for key in PROGRAM_KEYS)
 RUNS_FOLDER = "runs"
-REQUIRED_GROUPS = ("cluster", "task")
-"""The groups that every record has."""
-
 MAX_LISTED = 5
 """The number of runs a message lists, the latest ones."""
 
@@ -59,67 +56,37 @@ class RecordedPlan:
 
 @dataclass(frozen=True)
 class RecordedRun:
-    """A run on record.
-
-    Attributes:
-        plan: Its plan.
-        config: Its configuration, unresolved, without the keys that each run sets itself.
-        config_file: The file of the configuration.
-        date: The time of its launch, "" if that is not on record.
-    """
+    """A run on record."""
 
     plan: RecordedPlan
-    config: DictConfig
+    config: DictConfig  # unresolved, without the keys that each run sets itself
     config_file: Path
-    date: str = ""
+    date: str = ""  # of its launch, if that is on record
 
     def content_without(self, replaced_groups: Collection[str]) -> dict[Any, Any]:
         """Return the configuration without the groups for which another file is chosen."""
-        content = _as_dict(self.config)
-        return {
-            key: value
-            for key, value in content.items()
-            if key not in {*replaced_groups} & {*GROUPS}
-        }
+        replaced = {*replaced_groups} & {*GROUPS}
+        content = _as_dict(self.config).items()
+        return {key: value for key, value in content if key not in replaced}
 
     def primary_config(self, replaced_groups: Collection[str], shipped_file: Path) -> DictConfig:
-        """Return the configuration as a primary config for Hydra.
-
-        Args:
-            replaced_groups: The groups for which another file is chosen; other keys are ignored.
-            shipped_file: The shipped primary config, whose settings of Hydra itself hold here too.
-        """
+        """Return the configuration as a primary config, with the shipped settings of Hydra."""
         shipped: Any = OmegaConf.to_container(OmegaConf.load(shipped_file), resolve=False)
-        hydra_entries = [
-            entry
-            for entry in shipped["defaults"]
-            if isinstance(entry, dict) and any(key.startswith("override ") for key in entry)
-        ]
+        mappings = [entry for entry in shipped["defaults"] if isinstance(entry, dict)]
+        hydra_entries = [m for m in mappings if any(key.startswith("override ") for key in m)]
         # After `_self_`: a file that is chosen now wins over the record.
         groups: list[Any] = [{group: None} for group in GROUPS]
         defaults = ["runner_base", "_self_", *groups, *hydra_entries]
-        return OmegaConf.create(
-            {
-                "defaults": defaults,
-                "hydra": shipped["hydra"],
-                **self.content_without(replaced_groups),
-            }
-        )
+        content = self.content_without(replaced_groups)
+        return OmegaConf.create({"defaults": defaults, "hydra": shipped["hydra"], **content})
 
     def code_to_run(
         self, spec: Spec, overrides: Sequence[str], *, is_same_program: bool
     ) -> tuple[RecordedCode | None, tuple[str, ...]]:
-        """Return the code to run, and notes about it.
-
-        Args:
-            spec: The run to launch.
-            overrides: The overrides of the command line.
-            is_same_program: Whether it runs the program on record.
-        """
+        """Return the code to run, and notes about it."""
         plan = self.plan
-        changes = [
-            word for word in overrides if word.lstrip("+~").partition("=")[0] not in PER_RUN_KEYS
-        ]
+        keys = {word: word.lstrip("+~").partition("=")[0] for word in overrides}
+        changes = [word for word in overrides if keys[word] not in PER_RUN_KEYS]
         date = f" on {self.date}" if self.date else ""
         changed_text = f", with {' '.join(changes)}" if changes else ""
         notes = [f"again: run {plan.run_id} as recorded{date}{changed_text}"]
@@ -137,25 +104,16 @@ class RecordedRun:
         return (RecordedCode(plan.run_id, code) if code != CodeRef() else None), tuple(notes)
 
 
-def replaces_program(changes: Sequence[Override]) -> bool:
-    """Whether the command line names another program than the record does."""
-    return any(override.key_or_group in {"task", *TASK_PROGRAM_KEYS} for override in changes)
-
-
 def requested_run(overrides: Sequence[Override]) -> str | None:
     """Return the run that `rerun` names, if it is set.
 
     Raises:
         ConfigError: It does not name one run.
     """
-    rerun_overrides = [
-        override
-        for override in overrides
-        if override.key_or_group == KEY and not override.is_delete()
-    ]
-    if not rerun_overrides:
+    settings = [o for o in overrides if o.key_or_group == KEY and not o.is_delete()]
+    if not settings:
         return None
-    last = rerun_overrides[-1]
+    last = settings[-1]
     if last.is_sweep_override():
         hint = "the other keys may have several values, with --multirun"
         raise ConfigError([Problem(str(last.input_line), "rerun names one run", hint)])
@@ -179,20 +137,20 @@ def find_record(name: str, cwd: Path) -> RecordedRun:
     if not folder.is_dir():
         raise ConfigError([_no_such_run(name, folder, cwd / RUNS_FOLDER)])
     folder = folder.resolve() if folder.is_symlink() else folder  # latest
-    texts: dict[str, str] = {}
-    for name_of_file in ("config.yaml", "plan.json"):
+    config_file, plan_file = folder / "config.yaml", folder / "plan.json"
+    texts = []
+    for file in (config_file, plan_file):
         try:
-            texts[name_of_file] = (folder / name_of_file).read_text(encoding="utf-8")
+            texts.append(file.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or str(error)
-            raise ConfigError(
-                [_damaged(folder / name_of_file, reason[:1].lower() + reason[1:])]
-            ) from error
+            raise ConfigError([_damaged(file, lower_first(reason))]) from error
+    config_yaml, plan_json = texts
     try:
-        plan = json.loads(texts["plan.json"])
+        plan = json.loads(plan_json)
     except ValueError as error:
-        raise ConfigError([_damaged(folder / "plan.json", str(error))]) from error
-    return recorded_run(texts["config.yaml"], plan, folder / "config.yaml", _launch_time(folder))
+        raise ConfigError([_damaged(plan_file, str(error))]) from error
+    return recorded_run(config_yaml, plan, config_file, _launch_time(folder))
 
 
 def recorded_run(
@@ -204,7 +162,7 @@ def recorded_run(
         config_yaml: The composed configuration, its interpolations unresolved.
         plan: The plan as plain data.
         where: The place of the configuration, for messages.
-        launch_time: The time of the launch, in seconds since 1970.
+        launch_time: In seconds since 1970.
 
     Raises:
         ConfigError: The record is damaged.
@@ -218,18 +176,15 @@ def recorded_run(
         raise ConfigError([_damaged(where, " ".join(str(error).split()))]) from error
     if not isinstance(config, DictConfig):
         raise ConfigError([_damaged(where, "it is a list")])
-    missing_groups = [
-        group for group in REQUIRED_GROUPS if not OmegaConf.is_dict(config.get(group))
-    ]
-    if missing_groups:
-        raise ConfigError([_damaged(where, f"it has no {missing_groups[0]}")])
+    for group in ("cluster", "task"):
+        if not OmegaConf.is_dict(config.get(group)):
+            raise ConfigError([_damaged(where, f"it has no {group}")])
     is_per_run = "${" in str(_as_dict(config).get("run_dir", ""))  # not the folder of that one run
     for key in PER_RUN_KEYS:
         if key != "run_dir" or not is_per_run:
             config.pop(key, None)
-    date = (
-        f"{datetime.fromtimestamp(launch_time).astimezone():%Y-%m-%d %H:%M}" if launch_time else ""
-    )
+    time = datetime.fromtimestamp(launch_time).astimezone() if launch_time else None
+    date = f"{time:%Y-%m-%d %H:%M}" if time else ""
     return RecordedRun(recorded_plan, config, where, date)
 
 
@@ -239,8 +194,7 @@ def rerun_not_on_command_line(value: object) -> Problem:
 
 
 def _as_dict(config: DictConfig) -> dict[Any, Any]:
-    content: Any = OmegaConf.to_container(config, resolve=False)
-    return dict(content)
+    return dict(cast("Any", OmegaConf.to_container(config, resolve=False)))
 
 
 def _launch_time(folder: Path) -> float | None:
@@ -254,9 +208,7 @@ def _launch_time(folder: Path) -> float | None:
 def _no_such_run(name: str, folder: Path, runs: Path) -> Problem:
     if "/" in name:
         return Problem(KEY, f"there is no folder {display_path(folder)}", ELSEWHERE_HINT)
-    records = [
-        plan_file for plan_file in runs.glob("*/plan.json") if not plan_file.parent.is_symlink()
-    ]
+    records = [file for file in runs.glob("*/plan.json") if not file.parent.is_symlink()]
     if not records:
         return Problem(KEY, f"there is no run {name}: none is on record in {runs}", ELSEWHERE_HINT)
     records.sort(key=lambda record: record.stat().st_mtime, reverse=True)

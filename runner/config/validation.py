@@ -85,13 +85,14 @@ class Validator:
         self.problems.append(Problem(where, message, hint))
 
     def section(self, where: str, values: Mapping[str, Any], schema: type) -> dict[str, Any]:
-        """Read the values of a section, each as its kind in the schema says."""
-        read_values = dict(values)
+        """Read the values of a section, each as its kind says; leave out what the schema lacks."""
+        known: dict[str, Any] = {}
         for option in dataclasses.fields(schema):
-            if (read := option.metadata["read"]) and option.name in values:
+            if option.name in values:
                 key = f"{where}.{option.name}" if where else option.name
-                read_values[option.name] = read(self, key, values[option.name])
-        return read_values
+                value, read = values[option.name], option.metadata["read"]
+                known[option.name] = read(self, key, value) if read else value
+        return known
 
     def choice(self, where: str, value: object, legal: Sequence[str]) -> str:
         """Read one of a few words."""

@@ -540,10 +540,10 @@ FILES = {
             "    did you mean cluster.ssh.user?",
             "conf/cluster/bad.yaml:2: cluster.nodez: there is no such key",
             "    did you mean cluster.nodes?",
-            "conf/cluster/bad.yaml:6: cluster.nodes.a.gpuz: there is no such key",
-            "    did you mean cluster.nodes.a.gpus?",
             "conf/cluster/bad.yaml:1: cluster.backend: 'ncll' is not legal",
             "    did you mean nccl?",
+            "conf/cluster/bad.yaml:6: cluster.nodes.a.gpuz: there is no such key",
+            "    did you mean cluster.nodes.a.gpus?",
         ],
     ),
     "wrong type": (

@@ -535,3 +535,9 @@ def test_the_keys_are_these() -> None:
         *("pull_outputs", "skip_checks", "console_ranks", *WATCH),
         *("grace_s", "lost_s", "disconnect_s", "detach"),
     ]
+
+
+@pytest.mark.parametrize("section", ["cluster.ssh", "torchrun", "rendezvous", "relaunch", "deploy"])
+def test_a_section_with_an_unknown_key_is_read(section: str) -> None:
+    """The key is reported with the others; the values that are known are read."""
+    assert spec_of({f"{section}.unknown": 1}) == spec_of({})
