@@ -15,10 +15,9 @@ from runner.core.protocol.frames import Frame
 from runner.core.protocol.remote_files import LOG, OUTPUT
 from runner.ui.console.plain import Console
 from runner.ui.reports import report
-from runner.workflows.ending import Ending
 from runner.workflows.found_run import FoundRun
-from runner.workflows.observer import attempt_observer
-from runner.workflows.signals import enqueue_signal
+from runner.workflows.host_pool import enqueue_signal
+from runner.workflows.reporting import Ending, attempt_observer
 
 DETACH_QUESTION = "Ctrl-C: detach, and the run goes on, or stop it? Type d or s, and Enter (d)"
 
@@ -55,7 +54,7 @@ def attach(run: FoundRun, tail: int | None) -> int:
         run.plan,
         verdict,
         launched_at=run.record.info.launched_at if writes_result else None,
-        download=kinds,
+        kinds=kinds,
         disconnect_s=0 if monitor.peer_status.detached else run.spec.disconnect_s,
     )
     return verdict.exit_code

@@ -36,8 +36,6 @@ class RunFinder:
     """The hosts of a cluster that answer.
 
     Attributes:
-        pool: The connections.
-        console: Where the verb shows its progress.
         facts: The facts of these hosts.
         unreachable: Why each of the others cannot be asked.
         unreadable_runs: How many runs of other users each host has that this user cannot read.
@@ -74,11 +72,13 @@ class RunFinder:
             self.clock_offsets[name] = float(reply["now"])
             for entry in reply["runs"]:
                 status = decode(HostRunStatus, entry)
-                if not is_run_id(status.info.run_id):
-                    continue
-                by_run.setdefault(status.info.run_id, {})[name] = status
-        runs = [RemoteRun(_latest_info(status), status) for status in by_run.values()]
-        return sorted(runs, key=lambda run: (run.info.launched_at or _last_change(run), run.run_id))
+                if is_run_id(status.info.run_id):
+                    by_run.setdefault(status.info.run_id, {})[name] = status
+        runs = []
+        for statuses in by_run.values():
+            latest = max((status.info for status in statuses.values()), key=lambda i: i.attempt)
+            runs.append(RemoteRun(latest, statuses))
+        return sorted(runs, key=_launched_at)
 
     def find(self, run_id: str, *, own_only: bool = True) -> RemoteRun:
         """Return a run by its id, or the latest one for "" and "latest".
@@ -115,11 +115,12 @@ class RunFinder:
                     record = _parse_record(raw, run.run_id)
                     if not record.plan.min_nodes:
                         return record
-                    best = max(best or record, record, key=_completeness)
+                    size = record.plan.attempt, len(record.plan.nodes)
+                    if best is None or size > (best.plan.attempt, len(best.plan.nodes)):
+                        best = record
                 except (ValueError, KeyError, TypeError, AttributeError, zlib.error) as error:
-                    all_problems.append(
-                        Problem(name, f"its record of {run.run_id} is damaged: {error}")
-                    )
+                    message = f"its record of {run.run_id} is damaged: {error}"
+                    all_problems.append(Problem(name, message))
         if best is not None:
             return best
         raise NotReady(all_problems or [self._run_not_found(run.run_id)])
@@ -129,14 +130,12 @@ class RunFinder:
         spec = self.pool.spec
         known_nodes = self._nodes
         order = plan.nodes[0].order
+        nodes = (known_nodes.get(each.node) or Node(each.node, each.host) for each in plan.nodes)
         run_spec = replace(
             spec,
             run_id=plan.run_id,
             cluster=plan.cluster,
-            nodes=tuple(
-                known_nodes.get(share.node) or Node(name=share.node, host=share.host)
-                for share in plan.nodes
-            ),
+            nodes=tuple(nodes),
             grace_s=order.grace_s,
             lost_s=order.hub.lost_s if order.hub else spec.lost_s,
             disconnect_s=order.disconnect_s,
@@ -191,27 +190,18 @@ def open_run_finder(
     Raises:
         NotReady: No host answers.
     """
-    names = [node.name for node in composed.spec.nodes]
-    console = (
-        Console(reader_gone_note=b"")
-        if plain
-        else open_console(composed.ui, composed.console_ranks, names)
-    )
+    if plain:
+        console = Console(reader_gone_note=b"")
+    else:
+        names = [node.name for node in composed.spec.nodes]
+        console = open_console(composed.ui, composed.console_ranks, names)
     with open_host_pool(replace(composed.spec, run_id=verb), console) as pool:
         yield RunFinder(pool, console, gpus=gpus)
 
 
-def _completeness(record: RunRecord) -> tuple[int, int]:
-    return record.plan.attempt, len(record.plan.nodes)
-
-
-def _latest_info(statuses: Mapping[str, HostRunStatus]) -> RunInfo:
-    """Return the info of the host that has the latest attempt."""
-    return max((status.info for status in statuses.values()), key=lambda info: info.attempt)
-
-
-def _last_change(run: RemoteRun) -> float:
-    return max(status.changed_at for status in run.by_host.values())
+def _launched_at(run: RemoteRun) -> tuple[float, str]:
+    last_change = max(status.changed_at for status in run.by_host.values())
+    return run.info.launched_at or last_change, run.run_id
 
 
 def _parse_record(reply: Mapping[str, Any], run_id: str) -> RunRecord:

@@ -1,4 +1,4 @@
-"""Host pool: the sessions to all hosts of a run or a verb, their facts, and the push of code."""
+"""Host pool: the sessions to all hosts of a run or a verb, and the signals to this process."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import contextlib
 import getpass
 import os
 import queue
+import signal
 import socket
 import time
 from collections.abc import Callable, Collection, Container, Iterator, Mapping
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Protocol
 
 from runner.control.attempt.monitor import AttemptMonitor
 from runner.control.attempt.observer import RunObserver
@@ -28,7 +28,6 @@ from runner.core.model.spec import Node, Spec
 from runner.core.protocol.frames import Frame
 from runner.core.protocol.timing import PING_S
 from runner.ui.console.plain import Console
-from runner.workflows.signals import forward_signals
 
 FLUSH_TIMEOUT_S = 2.0
 """How long the last messages wait for a console that is busy with output of the ranks."""
@@ -40,53 +39,27 @@ RELAUNCH_PREPARE_S = 120.0
 """How long they expect it while the next attempt is prepared: facts, setups, code."""
 
 
-class Progress(Protocol):
-    """Where a pool reports what it is doing."""
-
-    def message(self, text: str) -> None:
-        """Show a message."""
-
-    def phase(self, text: str) -> None:
-        """Show what the pool is doing now."""
-
-    def node_status(self, node: str, text: str) -> None:
-        """Show the state of a node."""
-
-    def reset_lines(self) -> None:
-        """Finish the last lines of an attempt."""
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class HostPool:
     """The hosts of one spec, with a session to each that could be reached."""
 
-    def __init__(self, spec: Spec, progress: Progress, inbox: Inbox) -> None:
-        self.spec, self.progress, self.inbox = spec, progress, inbox
-        self.connector = Connector(spec, progress.message)
+    def __init__(self, spec: Spec, console: Console, inbox: Inbox) -> None:
+        self.spec, self.console, self.inbox = spec, console, inbox
+        self.connector = Connector(spec, console.message)
         self.sessions: dict[str, HostSession] = {}
 
     def collect_facts(
         self,
         request: Callable[[Node], FactsRequest],
         validate: Callable[[Node, Facts], list[Problem]],
-    ) -> dict[str, Facts]:
-        """Connect to every host, and return the facts of each.
-
-        Raises:
-            NotReady: With every problem of every host.
-            Interrupted: By a signal.
-        """
-        return self.collect_facts_at_least(request, validate, len(self.spec.nodes)).facts
-
-    def collect_facts_at_least(
-        self,
-        request: Callable[[Node], FactsRequest],
-        validate: Callable[[Node, Facts], list[Problem]],
-        minimum: int,
+        minimum: int = 0,
         spares: tuple[Node, ...] = (),
         *,
         keep_spares: bool = False,
     ) -> CollectedFacts:
-        """Connect to every host; return the facts if `minimum` of them can take part.
+        """Connect to every host; return the facts if `minimum` of them, or all, can take part.
 
         Spares are asked too, and disconnected again unless `keep_spares`.
 
@@ -97,9 +70,9 @@ class HostPool:
         full_spec = replace(self.spec, nodes=(*self.spec.nodes, *spares))
         collector = self._collector(full_spec, request)
         self.sessions = collector.sessions
-        collected = collector.at_least(minimum, validate, spares)
+        collected = collector.at_least(minimum or len(self.spec.nodes), validate, spares)
         for node in spares:
-            self.progress.node_status(node.name, "spare")
+            self.console.node_status(node.name, "spare")
         self._disconnect_all_but({*collected.facts, *(collected.spares if keep_spares else ())})
         return collected
 
@@ -126,8 +99,8 @@ class HostPool:
         request: Callable[[Node], FactsRequest],
         open_sessions: Mapping[str, HostSession] = MappingProxyType({}),
     ) -> FactsCollector:
-        self.progress.phase("connecting")
-        show = self.progress.node_status
+        self.console.phase("connecting")
+        show = self.console.node_status
         return FactsCollector(spec, self.connector, self.inbox, request, show, open_sessions)
 
     def retarget(self, spec: Spec) -> None:
@@ -141,8 +114,7 @@ class HostPool:
     def wait_before_relaunch(self, seconds: float, run_id: str) -> str:
         """Wait before another attempt of a run, which the hosts are told to expect.
 
-        Returns:
-            A node where a stop of the run was requested; "" for none.
+        Return a node where a stop of the run was requested, "" for none.
 
         Raises:
             Interrupted: By a signal.
@@ -158,9 +130,8 @@ class HostPool:
     def announce_relaunch(self, run_id: str, seconds: float) -> None:
         """Have the hosts report a pending relaunch of a run for this long."""
         for name, session in self.sessions.items():
-            session.request(
-                "mark_relaunch_pending", {"run_id": run_id, "node": name, "for_s": seconds}
-            )
+            request = {"run_id": run_id, "node": name, "for_s": seconds}
+            session.request("mark_relaunch_pending", request)
 
     def poll_for_stop(self, seconds: float) -> str:
         """Wait; return a node where a stop of the run was requested, "" for none.
@@ -186,9 +157,9 @@ class HostPool:
         lacking = [name for name in facts if verify or not facts[name].has_release]
         if not lacking:
             return {}
-        self.progress.phase("pushing the code")
+        self.console.phase("pushing the code")
         sessions = {name: self.sessions[name] for name in lacking}
-        show = self.progress.node_status
+        show = self.console.node_status
         code_push = CodePush(self.spec, snapshot, sessions, self.inbox, show, self.sessions)
         code_push.run()
         for name in lacking:
@@ -196,13 +167,11 @@ class HostPool:
         return code_push.targets
 
     def broadcast(
-        self,
-        names: Container[str] | None = None,
-        show: Callable[[str, str], None] | None = None,
+        self, names: Container[str] | None = None, show: Callable[[str, str], None] | None = None
     ) -> Broadcast:
         """Return a broadcast to these nodes, or to all that were reached."""
         sessions = {n: each for n, each in self.sessions.items() if names is None or n in names}
-        show = show or self.progress.node_status
+        show = show or self.console.node_status
         return Broadcast(sessions, self.inbox, self.spec.lost_s, show)
 
     def monitor(self, plan: Plan, observer: RunObserver) -> AttemptMonitor:
@@ -243,6 +212,49 @@ class _Pause(WaitLoop):
     def _on_frame(self, name: str, frame: Frame) -> None:
         if frame.data.get("stop_requested"):
             self.stop_requested_on = name
+
+
+def enqueue_signal(inbox: Inbox, signum: int) -> None:
+    """Put a signal into the inbox."""
+    inbox.put((None, Frame("signal", {"signal": signum})))
+
+
+@contextlib.contextmanager
+def forward_signals(inbox: Inbox) -> Iterator[None]:
+    """Have every signal that asks this process to end arrive in the inbox."""
+    handled = [signum for signum in SIGNALS if signal.getsignal(signum) != signal.SIG_IGN]  # nohup
+    previous_handlers = {
+        signum: signal.signal(signum, lambda number, _: enqueue_signal(inbox, number))
+        for signum in handled
+    }
+    try:
+        yield
+    finally:
+        for signum, handler in previous_handlers.items():
+            signal.signal(signum, handler)
+
+
+def signal_pending(inbox: Inbox) -> bool:
+    """Return whether a signal came that nothing has taken; empties the inbox."""
+    with contextlib.suppress(queue.Empty):
+        while True:
+            session, frame = inbox.get_nowait()
+            if session is None and frame.kind == "signal":
+                return True
+    return False
+
+
+def leave_on_signal(monitor: AttemptMonitor) -> list[int]:
+    """Have every signal end the monitor and nothing else; return where they are noted."""
+    signals: list[int] = []
+
+    def leave(signum: int) -> bool:
+        signals.append(signum)
+        monitor.leave()
+        return False
+
+    monitor.on_interrupt = leave
+    return signals
 
 
 def user_at_host() -> str:

@@ -34,12 +34,17 @@ from runner.core.relaunch.next_attempt import assign_voters
 from runner.ui.console.plain import open_console
 from runner.ui.reports import dry_run as dry_run_report
 from runner.ui.reports import report
-from runner.workflows.ending import Ending
-from runner.workflows.host_pool import FLUSH_TIMEOUT_S, HostPool, deadline, user_at_host
-from runner.workflows.observer import attempt_observer
+from runner.workflows.host_pool import (
+    FLUSH_TIMEOUT_S,
+    HostPool,
+    deadline,
+    forward_signals,
+    signal_pending,
+    user_at_host,
+)
 from runner.workflows.preparation import Preparation, open_code_source
 from runner.workflows.relaunch import Relauncher
-from runner.workflows.signals import forward_signals, signal_pending
+from runner.workflows.reporting import Ending, attempt_observer
 
 
 def run(request: LaunchRequest) -> int:
@@ -145,10 +150,7 @@ class LaunchSession:
         started_at, self._launched_at = time.monotonic(), time.time()
         with self._writing_record():
             self._store.create(self._request.config_yaml)
-        prepare = self._preparation
-        relauncher = Relauncher(
-            self._pool, prepare.facts_request, prepare.problems, prepare.push_and_plan
-        )
+        relauncher = Relauncher(self._pool, self._preparation)
         monitor, verdict = self._run_attempt(plan, facts)
         cut_short = False
         try:
@@ -174,14 +176,11 @@ class LaunchSession:
             plan,
             verdict,
             launched_at=self._launched_at,
-            download=(OUTPUT,) if pulls_outputs else (),
+            kinds=(OUTPUT,) if pulls_outputs else (),
             disconnect_s=0 if monitor.peer_status.detached else self.spec.disconnect_s,
         )
-        inbox = self._pool.inbox
-        stop_waiting = (
-            deadline(FLUSH_TIMEOUT_S) if verdict.exit_code else lambda: signal_pending(inbox)
-        )
-        self._console.close(stop_waiting)
+        inbox, too_late = self._pool.inbox, deadline(FLUSH_TIMEOUT_S)
+        self._console.close(too_late if verdict.exit_code else lambda: signal_pending(inbox))
         return verdict.exit_code
 
     @contextlib.contextmanager
@@ -191,9 +190,8 @@ class LaunchSession:
             yield
         except OSError as error:
             message = f"cannot write in {self._store.folder}: {error.strerror}"
-            raise NotReady(
-                [Problem("run_dir", message, "free some space, or set run_dir")]
-            ) from error
+            problem = Problem("run_dir", message, "free some space, or set run_dir")
+            raise NotReady([problem]) from error
 
     def _run_attempt(self, plan: Plan, facts: dict[str, Facts]) -> tuple[AttemptMonitor, Verdict]:
         """Carry out a plan to its end."""
@@ -206,9 +204,8 @@ class LaunchSession:
         with self._writing_record():
             self._store.write_plan(plan)
         started_at = time.monotonic()
-        self._console.message(
-            report.attempt_header(plan) if plan.attempt else report.launch_header(plan)
-        )
+        header = report.attempt_header if plan.attempt else report.launch_header
+        self._console.message(header(plan))
         monitor = self._pool.monitor(plan, attempt_observer(plan, self._console, self._store))
         monitor.start(
             facts,
@@ -228,13 +225,8 @@ class LaunchSession:
         token = secrets.token_hex(16)
         if not attempt.voters:
             return OrderSender(self.spec.secrets, token, tasks)
-        context = relaunch_context(
-            self.spec,
-            self._source.code,
-            self._run_info(plan),
-            self._request.config_yaml,
-            attempt.voters,
-        )
+        info, config_yaml = self._run_info(plan), self._request.config_yaml
+        context = relaunch_context(self.spec, self._source.code, info, config_yaml, attempt.voters)
         return OrderSender(self.spec.secrets, token, tasks, context, attempt.standby)
 
     def _on_admitted(self, plan: Plan) -> bytes:
@@ -243,10 +235,8 @@ class LaunchSession:
         return self._packed_record(plan)
 
     def _run_info(self, plan: Plan) -> RunInfo:
-        relaunches_left = self.spec.relaunch.max - len(self._past_attempts)
-        return run_info(
-            plan, user_at_host(), self._launched_at, self._past_attempts, relaunches_left
-        )
+        past, left = self._past_attempts, self.spec.relaunch.max - len(self._past_attempts)
+        return run_info(plan, user_at_host(), self._launched_at, past, left)
 
     def _packed_record(self, plan: Plan) -> bytes:
         """Return what every host is to have on record of the whole run, packed."""

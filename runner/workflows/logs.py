@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -11,23 +12,19 @@ from runner.core.errors import ConfigError, Interrupted, NotReady
 from runner.core.model.plan import Plan
 from runner.core.protocol.events import EndUnverified
 from runner.core.protocol.paths import source_rank
-from runner.ui.reports.grep import OutputSink
 from runner.workflows.found_run import FoundRun
-from runner.workflows.observer import console_observer
-from runner.workflows.signals import enqueue_signal, leave_on_signal
+from runner.workflows.host_pool import enqueue_signal, leave_on_signal
+from runner.workflows.reporting import console_observer
+
+OutputSink = Callable[[str, int, str, bytes], None]
+"""Takes (node, rank, stream, bytes)."""
 
 RankSelector = Callable[[Plan], Sequence[int]]
 """Returns the wanted ranks of a plan."""
 
 
 class RankLogs:
-    """The logs of some ranks of a run.
-
-    Args:
-        run: The run.
-        show: Takes (node, rank, stream, bytes).
-        select: Returns the wanted ranks of a plan.
-        start_at: Where each log begins, as for `LogTailer`.
+    """The logs of some ranks of a run; each begins at `start_at`, as for `LogTailer`.
 
     Attributes:
         has_output: Whether any of these ranks had written anything.
@@ -43,15 +40,13 @@ class RankLogs:
         """Show what was written until now, rank after rank; return 0, or 3 if some is missing."""
         run, pool, console = self._run, self._run.finder.pool, self._run.console
         if run.plan.attempt:
-            console.message(
-                f"attempt {run.plan.attempt + 1}, the last one; pull brings those before it, too"
-            )
+            last = f"attempt {run.plan.attempt + 1}, the last one"
+            console.message(f"{last}; pull brings those before it, too")
         self._discover_ranks()
         ranks = self._select(run.plan)
+        sessions, inbox, lost_s = pool.sessions, pool.inbox, run.spec.lost_s
         is_full = lambda: console.is_full  # noqa: E731
-        log_dump = LogDump(
-            pool.sessions, pool.inbox, run.spec.lost_s, self._show, self._start_at, is_full
-        )
+        log_dump = LogDump(sessions, inbox, lost_s, self._show, self._start_at, is_full)
         try:
             log_dump.run(run.plan.nodes, ranks)
         except Interrupted as error:  # nothing was begun that would need a message
@@ -68,11 +63,7 @@ class RankLogs:
     def follow(self, on_attempt_end: Callable[[], None] = lambda: None) -> int:
         """Show the logs as they are written, to the end of the run.
 
-        Args:
-            on_attempt_end: Called after each attempt.
-
-        Returns:
-            0, or 3 if some of it is missing; 128 and a signal.
+        Return 0, or 3 if some of it is missing; 128 and a signal.
         """
         run, start_at, first = self._run, self._start_at, self._run.plan.attempt
         while True:
@@ -121,3 +112,33 @@ class RankLogs:
         self._sink(node, rank, stream, data)
         if self._run.console.reader_gone:
             enqueue_signal(self._run.finder.pool.inbox, signal.SIGPIPE)
+
+
+class GrepFilter:
+    """Passes on the whole lines of each rank that match a pattern.
+
+    Attributes:
+        has_match: Whether any line matched.
+    """
+
+    def __init__(self, pattern: re.Pattern[bytes], sink: OutputSink) -> None:
+        self.has_match = False
+        self._pattern, self._sink = pattern, sink
+        self._partial_lines: dict[tuple[str, int, str], bytes] = {}
+
+    def feed(self, node: str, rank: int, stream: str, data: bytes) -> None:
+        """Filter the next piece of output."""
+        *lines, rest = (self._partial_lines.get((node, rank, stream), b"") + data).split(b"\n")
+        self._partial_lines[node, rank, stream] = rest
+        matching = b"".join(line + b"\n" for line in lines if self._pattern.search(line))
+        if matching:
+            self.has_match = True
+            self._sink(node, rank, stream, matching)
+
+    def finish(self) -> None:
+        """Filter unfinished lines."""
+        for key, rest in self._partial_lines.items():
+            if rest and self._pattern.search(rest):
+                self.has_match = True
+                self._sink(*key, rest + b"\n")
+        self._partial_lines.clear()

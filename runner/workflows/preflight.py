@@ -36,12 +36,11 @@ def run_preflight(
         context, facts=facts, unreachable=unreachable, clock_offsets=pool.clock_offsets
     )
     if context.ready:
-        pool.progress.phase("trying the network")
+        pool.console.phase("trying the network")
         prober = NetworkProber(pool.spec, pool.broadcast)
         pairs, names = "pairs" not in skipped, "names" not in skipped
-        probe = prober.run(
-            tuple(node for node, _ in context.ready), facts, pairs=pairs, names=names
-        )
+        nodes = tuple(node for node, _ in context.ready)
+        probe = prober.run(nodes, facts, pairs=pairs, names=names)
         context = replace(context, network_probe=probe)
     return evaluate_checks(context, skipped)
 

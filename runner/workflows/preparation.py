@@ -70,13 +70,13 @@ class Preparation:
             NotReady: The nodes that can take part are too few.
             Interrupted: By a signal.
         """
-        say = self._pool.progress.message
+        say = self._pool.console.message
         for note in (*self._notes, *self._source.notes):
             say(f"note: {note}")
-        facts, missing, standby, spare_problems = self._pool.collect_facts_at_least(
+        facts, missing, standby, spare_problems = self._pool.collect_facts(
             self.facts_request,
             lambda node, node_facts: problems_of(self.spec, node, node_facts),
-            self.spec.min_nodes or len(self.spec.nodes),
+            self.spec.min_nodes or 0,
             self.spares,
             keep_spares=self.spec.detach,
         )
@@ -125,12 +125,9 @@ class Preparation:
 
     def problems(self, facts: dict[str, Facts]) -> list[Problem]:
         """Return what keeps nodes from a later attempt, by the rules of a launch."""
-        answering = [node for node in self.spec.nodes if node.name in facts]
-        problems = [
-            problem
-            for node in answering
-            for problem in problems_of(self.spec, node, facts[node.name])
-        ]
+        spec = self.spec
+        answering = [node for node in spec.nodes if node.name in facts]
+        problems = [p for node in answering for p in problems_of(spec, node, facts[node.name])]
         try:
             self._run_checks(facts)
         except NotReady as error:
@@ -159,10 +156,8 @@ class Preparation:
     ) -> AdmissionHooks | None:
         """Return how nodes join a running attempt; None if its nodes are fixed.
 
-        Args:
-            facts: The facts of its nodes; those of a node that joins are added.
-            attempt: Its number.
-            on_admitted: Takes the plan with a new node; returns the record for that node, packed.
+        The facts of a node that joins are added to `facts`. `on_admitted` takes the plan with a new
+        node, and returns the record for that node, packed.
         """
         if not self.spec.min_nodes:
             return None

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection
 from dataclasses import replace
 from typing import NamedTuple
 
 from runner.control.attempt.monitor import AttemptMonitor
 from runner.core.errors import Interrupted, NotReady, Problem
-from runner.core.model.facts import Facts, FactsRequest
+from runner.core.model.facts import Facts
 from runner.core.model.plan import Plan
 from runner.core.model.run_info import PastAttempt
-from runner.core.model.spec import Node, Spec
+from runner.core.model.spec import Spec
 from runner.core.outcome.verdict import Verdict
 from runner.core.relaunch.losses import Losses, classify_losses, may_relaunch, past_attempt
 from runner.core.relaunch.next_attempt import next_spec
 from runner.ui.reports import report
 from runner.workflows.host_pool import HostPool
+from runner.workflows.preparation import Preparation
 
 RESERVE_TIMEOUT_S = 10.0
 
@@ -33,24 +34,11 @@ class Relauncher:
     """The relaunches of one launch.
 
     A retry with another port, after the master's was taken, does not count as a relaunch.
-
-    Args:
-        pool: The hosts.
-        request: Returns the facts request for a node.
-        validate: Returns the problems that keep nodes from taking part.
-        push_and_plan: Pushes the code where it is needed, and returns the plan of an attempt.
     """
 
-    def __init__(
-        self,
-        pool: HostPool,
-        request: Callable[[Node], FactsRequest],
-        validate: Callable[[dict[str, Facts]], list[Problem]],
-        push_and_plan: Callable[[dict[str, Facts], int], Plan],
-    ) -> None:
+    def __init__(self, pool: HostPool, preparation: Preparation) -> None:
         self.past_attempts: tuple[PastAttempt, ...] = ()
-        self._pool, self._say = pool, pool.progress.message
-        self._request, self._validate, self._push_and_plan = request, validate, push_and_plan
+        self._pool, self._say, self._preparation = pool, pool.console.message, preparation
         self._port_retries = 0
         self._port_just_retried = False
 
@@ -67,14 +55,13 @@ class Relauncher:
             return None
         spec = self._pool.spec
         port_is_free_choice = spec.rendezvous.uses_master_store and not spec.master_port.is_fixed
-        if monitor.port_retry_possible and port_is_free_choice and not self._port_just_retried:
+        may_retry = monitor.port_retry_possible and port_is_free_choice
+        if may_retry and not self._port_just_retried:
             upcoming = self._retry_with_other_port(monitor.plan, facts)
             if upcoming:
                 return upcoming
         self._port_just_retried = False
-        if not spec.relaunch.max or not may_relaunch(spec, verdict):
-            return None
-        if len(self.past_attempts) >= spec.relaunch.max:
+        if len(self.past_attempts) >= spec.relaunch.max or not may_relaunch(spec, verdict):
             return None
         return self._relaunch(spec, monitor, verdict, facts.keys())
 
@@ -92,14 +79,13 @@ class Relauncher:
         pause_s = spec.relaunch.delay_s(len(past_attempts))
         number = plan.attempt + 2
         total = spec.relaunch.max + 1 + self._port_retries
-        self._pool.progress.reset_lines()
-        self._say(
-            report.relaunch_notice(number, total, past_attempts[-1].reason, spec, new_spec, pause_s)
-        )
-        self._pool.progress.phase("waiting for the next attempt")
+        self._pool.console.reset_lines()
+        reason = past_attempts[-1].reason
+        self._say(report.relaunch_notice(number, total, reason, spec, new_spec, pause_s))
+        self._pool.console.phase("waiting for the next attempt")
         upcoming = None
         try:
-            self._raise_if_stop_requested([self._pool.wait_before_relaunch(pause_s, plan.run_id)])
+            self._raise_if_stop_requested(self._pool.wait_before_relaunch(pause_s, plan.run_id))
             former = {name for attempt in past_attempts for name in attempt.nodes}
             former.update(former_nodes)
             upcoming = self._choose_usable_nodes(plan.attempt + 1, former, losses, spec)
@@ -141,14 +127,14 @@ class Relauncher:
         Raises:
             Interrupted: A signal or a stop from elsewhere came in the pause.
         """
-        facts, unusable = self._pool.collect_available_facts(self._request, reuse_sessions=True)
-        self._raise_if_stop_requested(
-            [name for name, node_facts in facts.items() if node_facts.run_stopped]
+        facts, unusable = self._pool.collect_available_facts(
+            self._preparation.facts_request, reuse_sessions=True
         )
+        self._raise_if_stop_requested(*(name for name in facts if facts[name].run_stopped))
         for name in former_nodes & facts.keys():  # they hold an earlier attempt
             facts[name] = replace(facts[name], run_exists=False)
         general = []
-        for problem in self._validate(facts):
+        for problem in self._preparation.problems(facts):
             if problem.subject in facts:
                 unusable.setdefault(problem.subject, problem)
             else:
@@ -158,16 +144,15 @@ class Relauncher:
         try:
             if general:
                 raise NotReady(general)
-            return PlannedAttempt(self._push_and_plan(facts, attempt), facts), {}
+            return PlannedAttempt(self._preparation.push_and_plan(facts, attempt), facts), {}
         except NotReady as error:
-            problem_of_node = {problem.subject: problem for problem in error.problems}
-            unusable = {name: problem_of_node[name] for name in problem_of_node if name in facts}
+            unusable = {each.subject: each for each in error.problems if each.subject in facts}
             if not unusable:
                 self._say(f"not relaunching:\n{error}")
             return None, unusable
 
-    def _raise_if_stop_requested(self, nodes: Sequence[str]) -> None:
-        """Raise `Interrupted` if a stop was requested on one of the nodes."""
+    def _raise_if_stop_requested(self, *nodes: str) -> None:
+        """Raise `Interrupted` if a stop was requested on one of the nodes; "" is none."""
         for name in filter(None, nodes):
             self._say(f"not relaunching: a stop was requested on {name}")
             raise Interrupted(128 + signal.SIGINT)
@@ -198,4 +183,4 @@ class Relauncher:
         # The ports of the voters went with the attempt that held them.
         facts = {name: replace(old, vote_port=0) for name, old in facts.items()}
         facts[master] = replace(facts[master], reserved_port=store_port, hub_port=hub_port)
-        return PlannedAttempt(self._push_and_plan(facts, plan.attempt + 1), facts)
+        return PlannedAttempt(self._preparation.push_and_plan(facts, plan.attempt + 1), facts)

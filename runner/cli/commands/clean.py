@@ -32,7 +32,7 @@ def clean(
     spec = composed.spec
     with open_pool(composed) as pool:
         pool.collect_facts(lambda node: workdir_request(spec, node), workdir_problems)
-        pool.progress.phase("cleaning")
+        pool.console.phase("cleaning")
         broadcast = pool.broadcast()
         try:
             cleaned = broadcast.all("clean", request, reply_kind="cleaned")

@@ -32,10 +32,10 @@ def deploy(selection: Selection, json_: bool = False) -> int:
     snapshot = Snapshot.take(spec, Path.cwd(), composed.run_dir)
     with open_pool(composed) as pool:
         for note in snapshot.notes:
-            pool.progress.message(f"note: {note}")
-        facts = pool.collect_facts(lambda node: workdir_request(spec, node), workdir_problems)
+            pool.console.message(f"note: {note}")
+        found = pool.collect_facts(lambda node: workdir_request(spec, node), workdir_problems)
         started_at = time.monotonic()
-        received = pool.push(snapshot, facts, verify=True)
+        received = pool.push(snapshot, found.facts, verify=True)
         seconds = time.monotonic() - started_at
     deployed = tables.PushResult(
         release=snapshot.code.release,

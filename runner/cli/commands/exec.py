@@ -48,9 +48,9 @@ def exec_(
         pool.collect_facts(
             lambda node: replace(workdir_request(spec, node), setup=spec.setup), setup_problems
         )
-        pool.progress.phase("running")
+        pool.console.phase("running")
         remote_command = RemoteCommand(
-            pool.sessions, pool.inbox, spec.lost_s, pool.progress.node_status
+            pool.sessions, pool.inbox, spec.lost_s, pool.console.node_status
         )
         remote_command.run(argv, timeout_s)
     answers = [remote_command.results[node.name] for node in spec.nodes]

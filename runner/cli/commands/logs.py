@@ -13,7 +13,7 @@ from runner.core.errors import SIGNAL_EXIT_BASE, ConfigError, Problem
 from runner.core.model.plan import Plan
 
 if TYPE_CHECKING:
-    from runner.ui.reports.grep import OutputSink
+    from runner.workflows.logs import OutputSink
 
 
 @verb(
@@ -39,12 +39,10 @@ def logs(
 
     Rank after rank; with --follow as it is written.
     """
-    from runner.ui.reports.grep import GrepFilter
     from runner.workflows.discovery import open_run_finder
     from runner.workflows.found_run import FoundRun
-    from runner.workflows.host_pool import FLUSH_TIMEOUT_S, deadline
-    from runner.workflows.logs import RankLogs
-    from runner.workflows.signals import signal_pending
+    from runner.workflows.host_pool import FLUSH_TIMEOUT_S, deadline, signal_pending
+    from runner.workflows.logs import GrepFilter, RankLogs
 
     start = log_start(tail, since)
     pattern = _compile_pattern(grep)

@@ -1,0 +1,197 @@
+"""Reporting of a run to the console and the record: each attempt as it goes on, and the end."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Collection, Container
+from dataclasses import dataclass
+from pathlib import Path
+
+from runner.control.attempt.monitor import AttemptMonitor
+from runner.control.attempt.observer import RunObserver
+from runner.control.record.download import pull
+from runner.control.record.run_store import RunStore
+from runner.core.errors import Interrupted, NotReady
+from runner.core.model.plan import Plan
+from runner.core.model.results import PullResult
+from runner.core.outcome.diagnosis import diagnose
+from runner.core.outcome.verdict import Verdict
+from runner.core.protocol.events import Event
+from runner.core.protocol.paths import is_rank_source, local_log_name, source_rank
+from runner.core.protocol.remote_files import LOG
+from runner.ui.console.plain import Console
+from runner.ui.problems import render_problems
+from runner.ui.reports import report, tables
+from runner.ui.reports.stacks import StallReporter
+from runner.workflows.host_pool import FLUSH_TIMEOUT_S, HostPool
+
+
+def console_observer(
+    console: Console,
+    record: Callable[[Event], None] = lambda _: None,
+    log: Callable[[str, str, str, int, bytes], None] = lambda *_: None,
+) -> RunObserver:
+    """Return an observer that shows an attempt's state on the console.
+
+    `record` takes each event, `log` takes (node, source, stream, offset, bytes) of each log.
+    """
+    return RunObserver(
+        record=record,
+        log=log,
+        message=console.message,
+        phase=console.phase,
+        node_status=console.node_status,
+        console_full=lambda: console.is_full,
+        mute=console.mute,
+    )
+
+
+def attempt_observer(
+    plan: Plan,
+    console: Console,
+    store: RunStore | None,
+    *,
+    report_stalls: bool = True,
+    on_reader_gone: Callable[[], None] = lambda: None,
+) -> RunObserver:
+    """Return an observer that also shows what the ranks write, and records all of it.
+
+    Args:
+        plan: The attempt.
+        console: The console.
+        store: The record; None if another process writes it.
+        report_stalls: Whether to show the stacks of a run that makes no progress.
+        on_reader_gone: Called when the console's reader has closed it.
+    """
+    stalls: StallReporter | None = None
+    if store and report_stalls:
+        read_stacks = functools.partial(store.stacks, plan.attempt)
+        stalls = StallReporter(plan, console.message, read_stacks)
+
+    def record(event: Event) -> None:
+        if store:
+            store.append(event)
+        if stalls:
+            stalls.on_event(event)
+
+    def log(node: str, source: str, stream: str, offset: int, data: bytes) -> None:
+        if store:
+            store.write_log(node, local_log_name(plan.attempt, source, stream), offset, data)
+        if stalls:
+            stalls.on_log(source)
+        if is_rank_source(source):
+            console.rank_output(node, source_rank(source), stream, data)
+        if console.reader_gone:
+            on_reader_gone()
+
+    return console_observer(console, record, log)
+
+
+@dataclass(frozen=True)
+class Ending:
+    """Where the end of a run is reported; a verb finds its hosts again by `cluster_selector`."""
+
+    console: Console
+    pool: HostPool
+    store: RunStore
+    cluster_selector: str
+
+    def conclude(
+        self,
+        plan: Plan,
+        verdict: Verdict,
+        *,
+        launched_at: float | None,
+        kinds: Collection[str],
+        disconnect_s: float,
+    ) -> None:
+        """Record the result, download files and show the final report.
+
+        Args:
+            plan: The last attempt.
+            verdict: How the run ended.
+            launched_at: When it began, in seconds since 1970; None to record no result.
+            kinds: The kinds of files to download.
+            disconnect_s: How long supervisors that were not reached wait for a controller.
+        """
+        self.console.flush_ranks(FLUSH_TIMEOUT_S)
+        diagnosis = diagnose(plan, verdict, self.store.tail)
+        if launched_at is not None:
+            self.store.write_result(plan, verdict, launched_at, diagnosis)
+        downloaded = ""
+        if kinds:
+            self.store.unlock()
+            downloaded = self._download(plan.run_id, kinds)
+        if LOG in kinds:  # there is more to diagnose by
+            diagnosis = diagnose(plan, verdict, self.store.tail)
+        if self.store.write_error:
+            self.console.message(
+                f"{self.store.write_error}; the hosts have every log, in their workdir"
+            )
+        text = report.final_report(
+            plan,
+            verdict,
+            self.store.display_path,
+            diagnosis,
+            disconnect_s=disconnect_s,
+            cluster_selector=self.cluster_selector,
+        )
+        self.console.verdict("\n".join(filter(None, (downloaded, text))))
+
+    def _download(self, run_id: str, kinds: Collection[str]) -> str:
+        """Download; return a summary, in which problems are named, not raised."""
+        pull_command = f"python -m runner pull --run {run_id} {self.cluster_selector}"
+        try:
+            pulled = download(self.pool, run_id, self.store.folder, kinds)
+        except Interrupted:
+            return f"the rest of the outputs stays on the hosts: {pull_command}"
+        except NotReady as error:
+            return f"{render_problems(error.problems)}\n  {pull_command}"
+        lines = []
+        if any(
+            e.new_count or e.existing_count or e.notes or e.omitted_count or e.failed_count
+            for e in pulled.values()
+        ):
+            lines.append(tables.render_pull(pulled, os.path.relpath(self.store.folder)))
+        missing = [node.name for node in self.pool.spec.nodes if node.name not in pulled]
+        if missing:
+            lines.append(f"nothing fetched from {', '.join(missing)}, out of reach: {pull_command}")
+        if problems := tables.pull_problems(pulled):
+            lines.append(render_problems(problems))
+        return "\n".join(lines)
+
+    def leave(self, plan: Plan, monitor: AttemptMonitor, *, is_stopping: bool = False) -> None:
+        """Show how a run that goes on without this process can be found again."""
+        self.console.flush_ranks(FLUSH_TIMEOUT_S)
+        text = report.detach_notice(
+            plan,
+            self.cluster_selector,
+            is_detached=monitor.peer_status.all_detached,
+            is_stopping=is_stopping,
+            hub_unreachable=monitor.peer_status.hub_unreachable,
+        )
+        self.console.verdict(text)
+
+
+def download(
+    pool: HostPool,
+    run_id: str,
+    folder: Path,
+    kinds: Collection[str],
+    nodes: Container[str] | None = None,
+) -> dict[str, PullResult]:
+    """Download from the nodes that are connected, or those of `nodes` among them.
+
+    Raises:
+        NotReady: The folder cannot be written to, or another process does so.
+        Interrupted: By a signal; the next download continues from there.
+    """
+    pool.console.phase("fetching")
+    sessions = {
+        name: session
+        for name, session in pool.sessions.items()
+        if not session.closed and (nodes is None or name in nodes)
+    }
+    show, lost_s = pool.console.node_status, pool.spec.lost_s
+    return pull(sessions, pool.inbox, run_id, folder, lost_s=lost_s, show=show, kinds=kinds)
