@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from runner.checks.base import CheckContext, check, error, ok, warning
 from runner.core.model.finding import Finding
@@ -37,6 +38,7 @@ WRONG_LISTENER = {Outcome.WRONG_PEER, Outcome.REFUSED}
 """Outcomes where another machine or program has the address."""
 
 Pair = tuple[str, str]
+K = TypeVar("K")
 
 
 @dataclass
@@ -62,7 +64,7 @@ class _Tries:
                     self.store_by_node[name] = result
                 else:
                     self.by_pair[name, result.target.node] = result
-        self.failed = _failed(self.by_pair)
+        self.failed = _not_reached(self.by_pair)
         for name, result in self.store_by_node.items():
             pair = name, result.target.node
             if pair in self.failed and result.outcome is Outcome.WRONG_PEER:
@@ -71,14 +73,9 @@ class _Tries:
     @property
     def duplicates(self) -> set[str]:
         """Nodes with the address of one before them, which `network` reports."""
-        first = {
-            endpoint.address: name for name, endpoint in reversed(self.probe.endpoints.items())
-        }
-        return {
-            name
-            for name, endpoint in self.probe.endpoints.items()
-            if first[endpoint.address] != name
-        }
+        endpoints = self.probe.endpoints.items()
+        first = {endpoint.address: name for name, endpoint in reversed(endpoints)}
+        return {name for name, endpoint in endpoints if first[endpoint.address] != name}
 
     @property
     def nodes(self) -> list[str]:
@@ -94,11 +91,8 @@ def pairs(context: CheckContext) -> Iterator[Finding]:
     if probe is None:
         return
     for name, reason in probe.missing_reasons.items():
-        yield warning(
-            name,
-            f"answered before, but its network tests failed: {reason}",
-            CHECK_AGAIN,
-        )
+        message = f"answered before, but its network tests failed: {reason}"
+        yield warning(name, message, CHECK_AGAIN)
     for name, endpoint in probe.endpoints.items():
         if not endpoint.address:
             message = "not tested: the address by which other nodes reach it is unknown"
@@ -107,12 +101,11 @@ def pairs(context: CheckContext) -> Iterator[Finding]:
     if not tries.by_pair:
         return
     yield from _unfinished_tries(tries)
-    is_complete = not tries.failed and not _failed_store_results(tries)
+    is_complete = not tries.failed and not _not_reached(_store_results(tries))
     yield from _nothing_passes(tries)
     duplicates = tries.duplicates
-    tries.failed = {
-        pair: result for pair, result in tries.failed.items() if duplicates.isdisjoint(pair)
-    }
+    for pair in [pair for pair in tries.failed if not duplicates.isdisjoint(pair)]:
+        del tries.failed[pair]
     yield from _isolated_nodes(tries)
     yield from _broken_pairs(tries)
     yield from _master_port(tries)
@@ -121,10 +114,8 @@ def pairs(context: CheckContext) -> Iterator[Finding]:
         yield ok("", _summary_text(tries))
 
 
-def _failed(results: Mapping[Pair, ProbeResult]) -> dict[Pair, ProbeResult]:
-    return {
-        pair: result for pair, result in results.items() if result.outcome is not Outcome.REACHED
-    }
+def _not_reached(results: Mapping[K, ProbeResult]) -> dict[K, ProbeResult]:
+    return {key: each for key, each in results.items() if each.outcome is not Outcome.REACHED}
 
 
 def _unfinished_tries(tries: _Tries) -> Iterator[Finding]:
@@ -161,20 +152,17 @@ def _isolated_nodes(tries: _Tries) -> Iterator[Finding]:
             bool(direction[name]) and direction[name] <= failed_before.keys()
             for direction in (incoming, outgoing)
         )
-        cut_pairs = sorted(
-            (incoming[name] if is_unreached else set())
-            | (outgoing[name] if reaches_none else set())
-        )
+        unreached = incoming[name] if is_unreached else set()
+        cut_pairs = sorted(unreached | (outgoing[name] if reaches_none else set()))
         if not cut_pairs:
             continue
-        first = failed_before[min(incoming[name] if is_unreached else cut_pairs)]
-        reason = _reason_text(failed_before[pair] for pair in cut_pairs)
-        message = f"it reaches no other node: {reason}"
+        first = failed_before[min(unreached or cut_pairs)]
+        message = "it reaches no other node"
         if is_unreached:
             target, interface = first.target, tries.probe.endpoints[name].interface
-            addition = ", and it reaches none" if reaches_none else ""
-            where = f"{target.address}, port {target.port} ({interface})"
-            message = f"no node reaches it at {where}{addition}: {reason}"
+            message = f"no node reaches it at {target.address}, port {target.port} ({interface})"
+            message += ", and it reaches none" if reaches_none else ""
+        message += f": {_reason_text(failed_before[pair] for pair in cut_pairs)}"
         yield error(name, message, _hint(tries, first))
         for pair in cut_pairs:
             tries.failed.pop(pair, None)
@@ -191,28 +179,21 @@ def _broken_pairs(tries: _Tries) -> Iterator[Finding]:
     """Report the remaining failures, both directions as one."""
     order = {name: position for position, name in enumerate(tries.nodes)}
     remaining = sorted({tuple(sorted(pair, key=order.__getitem__)) for pair in tries.failed})
+    not_reached = _not_reached(tries.by_pair)
     for one, other in remaining[:MAX_LISTED_PAIRS]:
-        forward, backward = (tries.failed.get((one, other)), tries.failed.get((other, one)))
-        result = min(
-            filter(None, (forward, backward)), key=lambda each: each.outcome not in WRONG_LISTENER
-        )
+        forward, backward = tries.failed.get((one, other)), tries.failed.get((other, one))
+        failed = [each for each in (forward, backward) if each]
+        result = min(failed, key=lambda each: each.outcome not in WRONG_LISTENER)
+        reason, target = _reason_text(failed), result.target
         if forward and backward:
-            message = (
-                f"{one} and {other} cannot reach each other: {_reason_text([forward, backward])}"
-            )
+            message = f"{one} and {other} cannot reach each other: {reason}"
             message += f" at {forward.target.address} and {backward.target.address}"
         else:
-            target = result.target
             message = f"{one if forward else other} cannot reach {target.node} "
-            message += f"at {target.address}:{target.port}: {_reason_text([result])}"
-        are_others_reached = all(
-            each.outcome is Outcome.REACHED
-            for pair, each in tries.by_pair.items()
-            if len({one, other} & {*pair}) == 1
-        )
-        message += (
-            "; both reach the others" if are_others_reached and len(tries.nodes) > ONE_PAIR else ""
-        )
+            message += f"at {target.address}:{target.port}: {reason}"
+        others_fail = any(len({one, other} & {*pair}) == 1 for pair in not_reached)
+        if not others_fail and len(tries.nodes) > ONE_PAIR:
+            message += "; both reach the others"
         yield error(one if forward else other, message, _hint(tries, result))
     if unlisted := remaining[MAX_LISTED_PAIRS:]:
         message = f"{len(unlisted)} more pairs cannot, such as {' and '.join(unlisted[0])}"
@@ -221,15 +202,18 @@ def _broken_pairs(tries: _Tries) -> Iterator[Finding]:
 
 def _master_port(tries: _Tries) -> Iterator[Finding]:
     """Report a blocked port of torch's store where another port of the master is open."""
-    open_results, failed = _open_store_results(tries), _failed_store_results(tries)
+    results = _store_results(tries)
+    failed = _not_reached(results)
     if not failed:
         return
     first = next(iter(failed.values()))
     target = first.target
-    who = "no node" if len(failed) == len(open_results) > 1 else f"{_first_and_more(failed)} cannot"
-    reach = "reaches" if who == "no node" else "reach"
+    more = f" and {len(failed) - 1} more" if len(failed) > 1 else ""
+    who = f"{next(iter(failed))}{more} cannot reach"
+    if len(failed) == len(results) > 1:
+        who = "no node reaches"
     reason = _reason_text(failed.values())
-    message = f"{who} {reach} its port {target.port} ({reason}), while other ports are open"
+    message = f"{who} its port {target.port} ({reason}), while other ports are open"
     hint = (
         f"open it to {_subnet(tries, target.node)} there, or name open ports: "
         "cluster.master_port=29500-29600"
@@ -237,22 +221,11 @@ def _master_port(tries: _Tries) -> Iterator[Finding]:
     yield error(target.node, f"cluster.master_port: {message}", hint)
 
 
-def _open_store_results(tries: _Tries) -> dict[str, ProbeResult]:
+def _store_results(tries: _Tries) -> dict[str, ProbeResult]:
     """Return the tests of the store's port by nodes that reach another port of the master."""
-    reached = tries.by_pair.keys() - _failed(tries.by_pair).keys()
-    return {
-        node: result
-        for node, result in tries.store_by_node.items()
-        if (node, result.target.node) in reached
-    }
-
-
-def _failed_store_results(tries: _Tries) -> dict[str, ProbeResult]:
-    return {
-        node: result
-        for node, result in _open_store_results(tries).items()
-        if result.outcome is not Outcome.REACHED
-    }
+    reached = tries.by_pair.keys() - _not_reached(tries.by_pair).keys()
+    by_node = tries.store_by_node.items()
+    return {node: result for node, result in by_node if (node, result.target.node) in reached}
 
 
 def _slow_pairs(tries: _Tries) -> Iterator[Finding]:
@@ -268,10 +241,8 @@ def _slow_pairs(tries: _Tries) -> Iterator[Finding]:
         own_pairs = [pair for pair in rtts if name in pair]
         if len(own_pairs) > 1 and count == len(own_pairs) and slow & {*own_pairs}:
             longest = max(rtts[pair] for pair in own_pairs)
-            message = (
-                f"round trips to it take up to {_format_ms(longest)}, others {_format_ms(usual)}"
-            )
-            yield warning(name, message, hint)
+            message = f"round trips to it take up to {_format_ms(longest)}"
+            yield warning(name, f"{message}, others {_format_ms(usual)}", hint)
             slow -= {*own_pairs}
     for one, other in sorted(slow)[:MAX_LISTED_PAIRS]:
         rtt = _format_ms(rtts[one, other])
@@ -291,12 +262,11 @@ def _rtts(tries: _Tries) -> dict[Pair, float]:
 
 
 def _summary_text(tries: _Tries) -> str:
-    rtts = _rtts(tries).values()
-    count = f"{len(tries.by_pair)} pairs"
+    count, rtts = f"{len(tries.by_pair)} pairs", sorted(_rtts(tries).values())
     if not rtts:
         return count
-    shortest, longest = (_format_ms(rtt) for rtt in (min(rtts), max(rtts)))
-    return f"{count}, round trips {shortest}" + (f" to {longest}" if longest != shortest else "")
+    limits = dict.fromkeys((_format_ms(rtts[0]), _format_ms(rtts[-1])))
+    return f"{count}, round trips {' to '.join(limits)}"
 
 
 def _format_ms(seconds: float) -> str:
@@ -342,8 +312,3 @@ def _reason_text(results: Iterable[ProbeResult]) -> str:
         for result in results
     )
     return ", or ".join(text for text, _ in counts.most_common(3))
-
-
-def _first_and_more(names: Iterable[str]) -> str:
-    first, *rest = names
-    return f"{first} and {len(rest)} more" if rest else first

@@ -23,11 +23,7 @@ DETACH_QUESTION = "Ctrl-C: detach, and the run goes on, or stop it? Type d or s,
 
 
 def attach(run: FoundRun, tail: int | None) -> int:
-    """Show a run to its end, from the last `tail` lines of each rank on; return the exit code.
-
-    Raises:
-        Interrupted: By a signal between two attempts.
-    """
+    """Show a run to its end, from the last `tail` lines of each rank on; return the exit code."""
     ending = Ending(run.console, run.finder.pool, run.store, run.cluster_selector)
     start_at: dict[str, float] = {} if tail is None else {"tail": tail}
     while True:

@@ -58,11 +58,7 @@ class RunFinder:
             raise NotReady(list(self.unreachable.values()))
 
     def runs(self, run_id: str = "") -> list[RemoteRun]:
-        """Return the runs on these hosts, the oldest first: all, or one.
-
-        Raises:
-            Interrupted: By a signal.
-        """
+        """Return the runs on these hosts, the oldest first: all, or one."""
         answers, problems = self.broadcast().collect("runs", {"run_id": run_id}, "runs")
         self.unreachable.update(problems)
         by_run: dict[str, dict[str, HostRunStatus]] = {}
@@ -144,11 +140,7 @@ class RunFinder:
         return run_spec
 
     def reconnect_all(self) -> None:
-        """Try to reach all hosts of the cluster again.
-
-        Raises:
-            Interrupted: By a signal.
-        """
+        """Try to reach all hosts of the cluster again."""
         self.pool.retarget(replace(self.pool.spec, nodes=tuple(self._nodes.values())))
         self.facts, self.unreachable = self.pool.collect_available_facts(
             self._request, reuse_sessions=True

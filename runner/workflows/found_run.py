@@ -11,7 +11,6 @@ from runner.control.record.run_store import RunStore
 from runner.core.errors import SIGNAL_EXIT_BASE, Interrupted, NotReady
 from runner.core.model.launch_request import LaunchRequest
 from runner.core.model.plan import Plan
-from runner.core.model.results import RemoteRun
 from runner.core.model.run_info import current_hosts
 from runner.core.outcome.verdict import Verdict, fold_events
 from runner.workflows.discovery import RunFinder, RunRecord
@@ -34,10 +33,8 @@ class FoundRun:
     The record is written only if no other process does, and only what it lacks.
 
     Attributes:
-        finder: The hosts of the cluster.
-        console: The console.
         cluster_selector: The words by which a verb finds the hosts again.
-        reported: The run as its hosts reported it last.
+        reported: The run as its hosts reported it when it, or its next attempt, was found.
         record: What a host has on record of it.
         plan: Its last attempt.
         spec: The nodes of that attempt, with the run's limits.
@@ -67,7 +64,7 @@ class FoundRun:
 
     @property
     def relaunch_pending(self) -> bool:
-        """Whether its launch was about to relaunch it when it was found."""
+        """Whether its launch was about to relaunch it."""
         statuses = current_hosts(self.reported.by_host)
         return any(status.relaunch_pending for status in statuses.values())
 
@@ -98,109 +95,79 @@ class FoundRun:
         """Turn to the attempt that follows; return False if there is none, or it is not found.
 
         Raises:
-            Interrupted: By a signal.
+            Interrupted: A signal came after another attempt was announced.
         """
-        search = NextAttemptFinder(self.finder, self.reported, self.plan)
-        code = self.verdict(monitor).exit_code
-        already_ended = self.already_ended and not self.relaunch_pending
-        record = search.find(
-            monitor, failed=0 < code < SIGNAL_EXIT_BASE, already_ended=already_ended
-        )
+        as_found = self.reported
+        record = self._find_next_attempt(monitor)
         if record is None:
+            self.reported = as_found
             self.finder.retarget_to_run(self.plan)
-            self.outcome_unknown = search.announced
             return False
-        self.reported, self.record = search.run, record
+        self.record, self.outcome_unknown = record, False
         self._load_attempt()
         return True
 
-
-class NextAttemptFinder:
-    """The search for the attempt after one.
-
-    Attributes:
-        run: The run as its hosts reported it last.
-        announced: Whether another attempt was announced.
-    """
-
-    def __init__(self, finder: RunFinder, run: RemoteRun, plan: Plan) -> None:
-        self.run = run
-        self.announced = False
-        self._finder, self._plan = finder, plan
-        self._console = finder.console
-
-    @property
-    def relaunch_pending(self) -> bool:
-        """Whether the controller that launched the run is about to relaunch it."""
-        return any(status.relaunch_pending for status in current_hosts(self.run.by_host).values())
-
-    def find(
-        self, monitor: AttemptMonitor, *, failed: bool, already_ended: bool
-    ) -> RunRecord | None:
-        """Return the record of the attempt that follows; None if none does.
-
-        `already_ended` is whether the attempt had ended before it was watched.
-
-        Raises:
-            Interrupted: A signal came after another attempt was announced.
-        """
-        self.announced = bool(monitor.peer_status.next_attempt_number)
-        settled = self.announced or monitor.peer_status.hosts_decide or monitor.interrupted
-        if failed and not settled:
+    def _find_next_attempt(self, monitor: AttemptMonitor) -> RunRecord | None:
+        peers = monitor.peer_status
+        is_announced = bool(peers.next_attempt_number)
+        failed = 0 < self.verdict(monitor).exit_code < SIGNAL_EXIT_BASE
+        if failed and not (is_announced or peers.hosts_decide or monitor.interrupted):
+            was_over = self.already_ended and not self.relaunch_pending
             with contextlib.suppress(Interrupted):  # then the verdict is wanted at once
-                self._wait_for_announcement(0.0 if already_ended else ANNOUNCE_TIMEOUT_S)
-        if not self.announced:
+                is_announced = self._wait_for_announcement(0.0 if was_over else ANNOUNCE_TIMEOUT_S)
+        self.outcome_unknown = is_announced
+        if not is_announced:
             return None
         try:
-            with self._finder.without_status():
+            with self.finder.without_status():
                 return self._wait_for_start()
         except Interrupted as error:
-            message = f"left run {self.run.run_id}; its next attempt is about to start"
+            message = f"left run {self.plan.run_id}; its next attempt is about to start"
             raise Interrupted(error.exit_code, message) from None
 
-    def _wait_for_announcement(self, timeout_s: float) -> None:
-        if not self.run.info.relaunches_left:
-            return
+    def _wait_for_announcement(self, timeout_s: float) -> bool:
+        if not self.reported.info.relaunches_left:
+            return False
         deadline = time.monotonic() + timeout_s
-        self._console.phase("waiting for a relaunch")
-        with self._finder.without_status():
-            while not self.relaunch_pending and self.run.info.attempt == self._plan.attempt:
+        self.console.phase("waiting for a relaunch")
+        with self.finder.without_status():
+            while not self.relaunch_pending and self.reported.info.attempt == self.plan.attempt:
                 if time.monotonic() >= deadline:
-                    return
+                    return False
                 self._refresh()
-        self.announced = True
         if self.relaunch_pending:
-            self._console.message(f"{self.run.info.launched_by} is about to relaunch the run")
+            self.console.message(f"{self.reported.info.launched_by} is about to relaunch the run")
+        return True
 
     def _refresh(self) -> None:
-        self._finder.pool.poll_for_stop(POLL_S)
+        self.finder.pool.poll_for_stop(POLL_S)
         with contextlib.suppress(NotReady):
-            self.run = self._finder.find(self.run.run_id)
+            self.reported = self.finder.find(self.plan.run_id)
 
     def _wait_for_start(self) -> RunRecord | None:
         reconnect_at = time.monotonic()  # at once: spares had no connection so far
         deadline = time.monotonic() + START_TIMEOUT_S
         while time.monotonic() < deadline:
             if time.monotonic() >= reconnect_at:
-                self._finder.reconnect_all()
-                self._console.phase("waiting for the next attempt")
+                self.finder.reconnect_all()
+                self.console.phase("waiting for the next attempt")
                 reconnect_at = time.monotonic() + RECONNECT_S
             self._refresh()
-            if self.run.info.attempt > self._plan.attempt:
+            if self.reported.info.attempt > self.plan.attempt:
                 with contextlib.suppress(NotReady):
-                    record = self._finder.load_record(self.run)
+                    record = self.finder.load_record(self.reported)
                     self._wait_for_all_hosts(record.plan, deadline)
                     return record
             elif self.relaunch_pending:
                 deadline = time.monotonic() + START_TIMEOUT_S
-        self._console.message("the next attempt did not start in time")
+        self.console.message("the next attempt did not start in time")
         return None
 
     def _wait_for_all_hosts(self, plan: Plan, deadline: float) -> None:
         """Wait until every host of the attempt has its record."""
         expected = {share.node for share in plan.nodes}
         while time.monotonic() < deadline:
-            hosts = self.run.by_host.items()
+            hosts = self.reported.by_host.items()
             if expected <= {name for name, run in hosts if run.info.attempt >= plan.attempt}:
                 return
             self._refresh()

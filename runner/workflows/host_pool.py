@@ -43,7 +43,10 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class HostPool:
-    """The hosts of one spec, with a session to each that could be reached."""
+    """The hosts of one spec, with a session to each that could be reached.
+
+    Whatever waits for them raises `Interrupted` when a signal comes to this process.
+    """
 
     def __init__(self, spec: Spec, console: Console, inbox: Inbox) -> None:
         self.spec, self.console, self.inbox = spec, console, inbox
@@ -65,7 +68,6 @@ class HostPool:
 
         Raises:
             NotReady: Fewer can, or the master cannot.
-            Interrupted: By a signal.
         """
         full_spec = replace(self.spec, nodes=(*self.spec.nodes, *spares))
         collector = self._collector(full_spec, request)
@@ -82,9 +84,6 @@ class HostPool:
         """Connect to every host; return the facts of those that answer, the problem of the others.
 
         With `reuse_sessions`, open sessions are used again.
-
-        Raises:
-            Interrupted: By a signal.
         """
         open_sessions = self.sessions if reuse_sessions else {}
         collector = self._collector(self.spec, request, open_sessions)
@@ -115,9 +114,6 @@ class HostPool:
         """Wait before another attempt of a run, which the hosts are told to expect.
 
         Return a node where a stop of the run was requested, "" for none.
-
-        Raises:
-            Interrupted: By a signal.
         """
         end = time.monotonic() + seconds
         while (remaining_s := end - time.monotonic()) > 0:
@@ -134,11 +130,7 @@ class HostPool:
             session.request("mark_relaunch_pending", request)
 
     def poll_for_stop(self, seconds: float) -> str:
-        """Wait; return a node where a stop of the run was requested, "" for none.
-
-        Raises:
-            Interrupted: By a signal.
-        """
+        """Wait; return a node where a stop of the run was requested, "" for none."""
         pause = _Pause(self.sessions, self.inbox, time.monotonic() + seconds)
         pause.wait()
         return pause.stop_requested_on
@@ -152,7 +144,6 @@ class HostPool:
 
         Raises:
             NotReady: With every problem of every host.
-            Interrupted: By a signal.
         """
         lacking = [name for name in facts if verify or not facts[name].has_release]
         if not lacking:

@@ -22,11 +22,7 @@ from runner.workflows.host_pool import HostPool
 def run_preflight(
     composed: LaunchRequest, pool: HostPool, skip: Collection[str]
 ) -> dict[str, list[Finding]]:
-    """Return the findings of every check that is not skipped; nothing is started or changed.
-
-    Raises:
-        Interrupted: By a signal.
-    """
+    """Return the findings of every check that is not skipped; nothing is started or changed."""
     skipped = {*composed.spec.skip_checks, *skip}
     context = _local_context(composed, pool, skipped)
     facts, unreachable = pool.collect_available_facts(

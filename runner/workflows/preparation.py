@@ -68,7 +68,6 @@ class Preparation:
 
         Raises:
             NotReady: The nodes that can take part are too few.
-            Interrupted: By a signal.
         """
         say = self._pool.console.message
         for note in (*self._notes, *self._source.notes):
@@ -106,7 +105,6 @@ class Preparation:
 
         Raises:
             NotReady: There is none, or a host cannot have the code.
-            Interrupted: By a signal.
         """
         snapshot = self._source.snapshot_if_needed(facts)
         pushed = {name: replace(each, has_release=True) for name, each in facts.items()}

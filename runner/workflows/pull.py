@@ -17,7 +17,6 @@ def pull_run(run: FoundRun) -> dict[str, PullResult]:
 
     Raises:
         NotReady: The folder cannot be written to, or another process does so.
-        Interrupted: By a signal; the next pull continues from there.
     """
     store, config_yaml, run_id = run.store, run.record.config_yaml, run.plan.run_id
     verdict: Verdict | None = None

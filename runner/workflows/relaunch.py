@@ -45,11 +45,7 @@ class Relauncher:
     def next_attempt(
         self, facts: dict[str, Facts], monitor: AttemptMonitor, verdict: Verdict
     ) -> PlannedAttempt | None:
-        """Return the attempt after one that failed; None if none follows.
-
-        Raises:
-            Interrupted: A signal or a stop from elsewhere came in the pause.
-        """
+        """Return the attempt after one that failed; None if none follows."""
         peers = monitor.peer_status
         if monitor.interrupted or peers.hosts_decide or peers.next_attempt_number:
             return None
@@ -123,9 +119,6 @@ class Relauncher:
         """Return the next attempt on the nodes of the spec, or the problems of those not usable.
 
         Both are empty if the fault is no single node's; it has been reported then.
-
-        Raises:
-            Interrupted: A signal or a stop from elsewhere came in the pause.
         """
         facts, unusable = self._pool.collect_available_facts(
             self._preparation.facts_request, reuse_sessions=True

@@ -185,7 +185,6 @@ def download(
 
     Raises:
         NotReady: The folder cannot be written to, or another process does so.
-        Interrupted: By a signal; the next download continues from there.
     """
     pool.console.phase("fetching")
     sessions = {
