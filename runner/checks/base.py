@@ -30,27 +30,16 @@ error = functools.partial(Finding, Level.ERROR)
 
 @dataclass(frozen=True)
 class CheckContext:
-    """Everything known about a cluster.
-
-    Attributes:
-        spec: The cluster and the task, as configured.
-        facts: The facts of the hosts that answered.
-        unreachable: The reasons why other hosts did not.
-        clock_offsets: Seconds by which each host's clock is ahead of this machine's.
-        requirements: The packages that the project names.
-        code: The code that a launch would push; empty for none, or if it was not examined.
-        push_problems: The reasons why the code here cannot be pushed.
-        network_probe: The hosts' tests of each other; None if there were none.
-    """
+    """Everything known about a cluster."""
 
     spec: Spec
-    facts: Mapping[str, Facts]
-    unreachable: Mapping[str, Problem] = field(default_factory=dict)
-    clock_offsets: Mapping[str, float] = field(default_factory=dict)
-    requirements: Requirements = field(default_factory=Requirements)
-    code: CodeRef = field(default_factory=CodeRef)
-    push_problems: tuple[Problem, ...] = ()
-    network_probe: NetworkProbe | None = None
+    facts: Mapping[str, Facts]  # of the hosts that answered
+    unreachable: Mapping[str, Problem] = field(default_factory=dict)  # the other hosts
+    clock_offsets: Mapping[str, float] = field(default_factory=dict)  # seconds ahead of us
+    requirements: Requirements = field(default_factory=Requirements)  # that the project names
+    code: CodeRef = field(default_factory=CodeRef)  # that a launch would push, if examined
+    push_problems: tuple[Problem, ...] = ()  # why the code here cannot be pushed
+    network_probe: NetworkProbe | None = None  # the hosts' tests of each other
 
     @property
     def answering(self) -> list[tuple[Node, Facts]]:

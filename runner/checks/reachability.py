@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import TypeVar
 
 from runner.checks.base import CheckContext, check, error, ok, warning
@@ -41,30 +40,20 @@ Pair = tuple[str, str]
 K = TypeVar("K")
 
 
-@dataclass
 class _Tries:
-    """The connection tests between nodes; a pair is (from, to).
+    """The connection tests between nodes; a pair is (from, to)."""
 
-    Attributes:
-        probe: The results of all nodes.
-        by_pair: The tests of each node's own port.
-        store_by_node: The tests of the master's port, by the node that tried.
-        failed: The failed tests that are in no finding yet.
-    """
-
-    probe: NetworkProbe
-    by_pair: dict[Pair, ProbeResult] = field(default_factory=dict)
-    store_by_node: dict[str, ProbeResult] = field(default_factory=dict)
-    failed: dict[Pair, ProbeResult] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
+    def __init__(self, probe: NetworkProbe) -> None:
+        self.probe = probe
+        self.by_pair: dict[Pair, ProbeResult] = {}  # the tests of each node's own port
+        self.store_by_node: dict[str, ProbeResult] = {}  # those of the master's, by who tried
         for name, host_probe in self.probe.by_node.items():
             for result in host_probe.results:
                 if result.target == self.probe.store_target:
                     self.store_by_node[name] = result
                 else:
                     self.by_pair[name, result.target.node] = result
-        self.failed = _not_reached(self.by_pair)
+        self.failed = _not_reached(self.by_pair)  # those that are in no finding yet
         for name, result in self.store_by_node.items():
             pair = name, result.target.node
             if pair in self.failed and result.outcome is Outcome.WRONG_PEER:

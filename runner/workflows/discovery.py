@@ -77,11 +77,7 @@ class RunFinder:
         return sorted(runs, key=_launched_at)
 
     def find(self, run_id: str, *, own_only: bool = True) -> RemoteRun:
-        """Return a run by its id, or the latest one for "" and "latest".
-
-        Raises:
-            NotReady: There is none.
-        """
+        """Return a run by its id, or the latest one for "" and "latest"; else raise NotReady."""
         run_name = "" if run_id == "latest" else run_id
         matches = self.runs(run_name)
         if not run_name and own_only:
@@ -92,13 +88,10 @@ class RunFinder:
         raise NotReady([self._run_not_found(run_name)])
 
     def load_record(self, run: RemoteRun) -> RunRecord:
-        """Return the record of a run, from the first host that has it.
+        """Return the record of a run, from a host of its last attempt if one answers.
 
-        Hosts of its last attempt come first. If nodes may join, it is the record with the most
-        nodes.
-
-        Raises:
-            NotReady: No host that answers has a readable record.
+        If nodes may join, it is the record with the most nodes. If none can be read, that is
+        `NotReady`.
         """
         all_problems: list[Problem] = []
         best: RunRecord | None = None
@@ -177,10 +170,7 @@ def open_run_finder(
     """Connect to the hosts of a cluster for one verb; at the end all is closed, the console too.
 
     The verb's name appears in `ps` on the hosts. With `plain` the console shows no states;
-    `gpus` also asks for the processes on the GPUs.
-
-    Raises:
-        NotReady: No host answers.
+    `gpus` also asks for the processes on the GPUs. If no host answers, that is `NotReady`.
     """
     if plain:
         console = Console(reader_gone_note=b"")
@@ -197,11 +187,6 @@ def _launched_at(run: RemoteRun) -> tuple[float, str]:
 
 
 def _parse_record(reply: Mapping[str, Any], run_id: str) -> RunRecord:
-    """Return the record in a reply.
-
-    Raises:
-        ValueError, KeyError: It is incomplete, or of another run.
-    """
     plan, info = (json.loads(reply[name]) for name in ("plan", "info"))
     record = RunRecord(decode(Plan, plan), reply["config"], decode(RunInfo, info))
     if record.plan.run_id != run_id:

@@ -140,21 +140,18 @@ class HostPool:
     ) -> dict[str, PushTarget]:
         """Push the code to every host that lacks it, and mark it as present in `facts`.
 
-        With `verify`, hosts that have it read and compare all of it.
-
-        Raises:
-            NotReady: With every problem of every host.
+        With `verify`, hosts that have it read and compare all of it. Raises `NotReady` with every
+        problem of every host.
         """
-        lacking = [name for name in facts if verify or not facts[name].has_release]
+        sessions = self.sessions
+        lacking = {n: sessions[n] for n in facts if verify or not facts[n].has_release}
         if not lacking:
             return {}
         self.console.phase("pushing the code")
-        sessions = {name: self.sessions[name] for name in lacking}
         show = self.console.node_status
-        code_push = CodePush(self.spec, snapshot, sessions, self.inbox, show, self.sessions)
+        code_push = CodePush(self.spec, snapshot, lacking, self.inbox, show, sessions)
         code_push.run()
-        for name in lacking:
-            facts[name] = replace(facts[name], has_release=True)
+        facts.update({name: replace(facts[name], has_release=True) for name in lacking})
         return code_push.targets
 
     def broadcast(

@@ -69,11 +69,7 @@ def run(request: LaunchRequest) -> int:
 
 
 def dry_run(request: LaunchRequest) -> None:
-    """Print the commands of each host, or the plan as JSON; start nothing.
-
-    Raises:
-        RunnerError: A launch would not come that far.
-    """
+    """Print the commands of each host, or the plan as JSON; start nothing."""
     assumptions: list[str] = []
     if request.dry_run is DryRun.OFFLINE:
         for note in request.notes:
@@ -117,11 +113,7 @@ class LaunchSession:
         return self._pool.spec
 
     def run(self) -> int:
-        """Return the exit code.
-
-        Raises:
-            RunnerError: Nothing was started.
-        """
+        """Return the exit code; a `RunnerError` means that nothing was started."""
         try:
             facts = self._preparation.collect_facts()
             return self._run_attempts(self._preparation.push_and_plan(facts), facts)
@@ -130,11 +122,7 @@ class LaunchSession:
             self._close()
 
     def plan(self) -> Plan:
-        """Return the plan, and start nothing.
-
-        Raises:
-            RunnerError: There is none.
-        """
+        """Return the plan, and start nothing."""
         try:
             facts = self._preparation.collect_facts()
             self._preparation.check_code(facts)

@@ -46,14 +46,10 @@ def required_packages(request: LaunchRequest) -> Requirements:
 
 
 class Preparation:
-    """What a launch does before each attempt.
-
-    Attributes:
-        spares: The nodes that replace others in a later attempt.
-    """
+    """What a launch does before each attempt; where it cannot go on, it raises `NotReady`."""
 
     def __init__(self, request: LaunchRequest, source: CodeSource, pool: HostPool) -> None:
-        self.spares = pool.spec.spares if pool.spec.relaunch.max else ()
+        self._spares = pool.spec.spares if pool.spec.relaunch.max else ()
         self._notes, self._source, self._pool = request.notes, source, pool
         self._requirements = required_packages(request)
         self._candidates = pool.spec
@@ -64,11 +60,7 @@ class Preparation:
         return self._pool.spec
 
     def collect_facts(self) -> dict[str, Facts]:
-        """Ask every host, show what the user should know, and run the checks of a launch.
-
-        Raises:
-            NotReady: The nodes that can take part are too few.
-        """
+        """Ask every host, show what the user should know, and run the checks of a launch."""
         say = self._pool.console.message
         for note in (*self._notes, *self._source.notes):
             say(f"note: {note}")
@@ -76,7 +68,7 @@ class Preparation:
             self.facts_request,
             lambda node, node_facts: problems_of(self.spec, node, node_facts),
             self.spec.min_nodes or 0,
-            self.spares,
+            self._spares,
             keep_spares=self.spec.detach,
         )
         for name, problem in missing.items():
@@ -93,19 +85,11 @@ class Preparation:
         return facts_request(self.spec, node, self._source.code, self._requirements.names)
 
     def plan(self, facts: dict[str, Facts], attempt: int = 0) -> Plan:
-        """Return the plan, as the hosts are now.
-
-        Raises:
-            NotReady: There is none.
-        """
+        """Return the plan, as the hosts are now."""
         return build_plan(self.spec, facts, code=self._source.code, attempt=attempt)
 
     def push_and_plan(self, facts: dict[str, Facts], attempt: int = 0) -> Plan:
-        """Return the plan, once every host has the code.
-
-        Raises:
-            NotReady: There is none, or a host cannot have the code.
-        """
+        """Return the plan, once every host has the code."""
         snapshot = self._source.snapshot_if_needed(facts)
         pushed = {name: replace(each, has_release=True) for name, each in facts.items()}
         plan = self.plan(pushed, attempt)
@@ -114,11 +98,7 @@ class Preparation:
         return plan
 
     def check_code(self, facts: dict[str, Facts]) -> None:
-        """Check that every host has the code, or can have it.
-
-        Raises:
-            NotReady: A host lacks the code of a past run, which is not here either.
-        """
+        """Check that every host has the code, or can have it: that of a past run may be gone."""
         self._source.snapshot_if_needed(facts)
 
     def problems(self, facts: dict[str, Facts]) -> list[Problem]:
@@ -133,11 +113,7 @@ class Preparation:
         return list(dict.fromkeys(problems))
 
     def _run_checks(self, facts: dict[str, Facts]) -> list[str]:
-        """Return the warnings of the checks of a launch.
-
-        Raises:
-            NotReady: With their errors.
-        """
+        """Return the warnings of the checks of a launch; raise their errors."""
         context = CheckContext(self.spec, facts, requirements=self._requirements)
         findings = evaluate_checks(context, self.spec.skip_checks, at_launch=True)
         if problems := [finding.as_problem for finding in find_errors(findings)]:

@@ -57,12 +57,8 @@ def attempt_observer(
 ) -> RunObserver:
     """Return an observer that also shows what the ranks write, and records all of it.
 
-    Args:
-        plan: The attempt.
-        console: The console.
-        store: The record; None if another process writes it.
-        report_stalls: Whether to show the stacks of a run that makes no progress.
-        on_reader_gone: Called when the console's reader has closed it.
+    Without a `store`, another process writes the record. `on_reader_gone` is called when the
+    console's reader has closed it.
     """
     stalls: StallReporter | None = None
     if store and report_stalls:
@@ -106,14 +102,10 @@ class Ending:
         kinds: Collection[str],
         disconnect_s: float,
     ) -> None:
-        """Record the result, download files and show the final report.
+        """Record the result, download files of these kinds, and show the final report.
 
-        Args:
-            plan: The last attempt.
-            verdict: How the run ended.
-            launched_at: When it began, in seconds since 1970; None to record no result.
-            kinds: The kinds of files to download.
-            disconnect_s: How long supervisors that were not reached wait for a controller.
+        No result is recorded without `launched_at`, in seconds since 1970. Supervisors that were
+        not reached wait `disconnect_s` for a controller.
         """
         self.console.flush_ranks(FLUSH_TIMEOUT_S)
         diagnosis = diagnose(plan, verdict, self.store.tail)
@@ -125,10 +117,8 @@ class Ending:
             downloaded = self._download(plan.run_id, kinds)
         if LOG in kinds:  # there is more to diagnose by
             diagnosis = diagnose(plan, verdict, self.store.tail)
-        if self.store.write_error:
-            self.console.message(
-                f"{self.store.write_error}; the hosts have every log, in their workdir"
-            )
+        if failure := self.store.write_error:
+            self.console.message(f"{failure}; the hosts have every log, in their workdir")
         text = report.final_report(
             plan,
             verdict,

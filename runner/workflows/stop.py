@@ -13,11 +13,7 @@ from runner.workflows.host_pool import user_at_host
 def stop(run: FoundRun) -> tuple[Verdict, dict[str, int | str]]:
     """Stop a run and kill what is left of it.
 
-    Returns:
-        The verdict, and for each node how many processes are left, or why that is unknown.
-
-    Raises:
-        Interrupted: The terminal was closed.
+    Return the verdict, and for each node how many processes are left, or why that is unknown.
     """
     run_id = run.plan.run_id
     monitor = run.monitor()
@@ -29,9 +25,8 @@ def stop(run: FoundRun) -> tuple[Verdict, dict[str, int | str]]:
         monitor.stop_by_user(f"stop requested by {user_at_host()}")
     monitor.run()
     try:
-        if monitor.peer_status.next_attempt_number and run.switch_to_next_attempt(
-            monitor
-        ):  # the hosts had decided on a relaunch before
+        is_relaunched = monitor.peer_status.next_attempt_number  # the hosts had decided on it
+        if is_relaunched and run.switch_to_next_attempt(monitor):
             return stop(run)
     except Interrupted as error:
         message = f"interrupted; run {run_id} was asked to stop, its end was not seen"

@@ -19,23 +19,17 @@ from runner.ui.layout import UNLIMITED_WIDTH, align, fold_names, render_table
 
 @dataclass(frozen=True)
 class Row:
-    """One run.
-
-    Attributes:
-        age: Seconds since its launch, or since its end.
-        nodes: The nodes that answered, of its `of` nodes.
-        attempt: The number of its attempt, from 0.
-    """
+    """One run."""
 
     run_id: str
     task: str
     owner: str
     state: str
-    age: float
-    nodes: tuple[str, ...]
+    age: float  # seconds since its launch, or since its end
+    nodes: tuple[str, ...]  # those that answered, of `of`
     of: int
     gpus: int
-    attempt: int
+    attempt: int  # from 0
     ended: bool
 
 

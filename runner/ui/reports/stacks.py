@@ -50,10 +50,9 @@ def as_data(run_id: str, report: StackReport, unreachable: Sequence[Problem]) ->
 
 
 def _group_lines(report: StackReport, group: StackGroup) -> list[str]:
-    nodes = fold_names(
-        report.node_of_rank[rank] for rank in group.ranks if rank in report.node_of_rank
-    )
-    title = f"{format_ranges(group.ranks)} on {nodes}"
+    nodes = report.node_of_rank
+    names = fold_names(nodes[rank] for rank in group.ranks if rank in nodes)
+    title = f"{format_ranges(group.ranks)} on {names}"
     frames = group.stack.frames
     if not frames:
         return [f"  {title}, {printable(group.stack.program)}: {printable(group.stack.method)}"]
@@ -69,13 +68,7 @@ def _location(frame: Frame) -> str:
 
 
 class StallReporter:
-    """Reports a stalled run, once the stacks of all its hosts have arrived.
-
-    Args:
-        plan: The run.
-        message: Shows a message.
-        read_stacks: Returns the content of a node's log `stacks`.
-    """
+    """Reports a stalled run, once the stacks of all its hosts are in their logs `stacks`."""
 
     def __init__(
         self, plan: Plan, message: Callable[[str], None], read_stacks: Callable[[str], str]
@@ -107,11 +100,8 @@ class StallReporter:
         stacks_by_node: dict[str, Sequence[Stack]] = {}
         for node, stall in self._stalled.items():
             if stall.dump_time:
-                dumps = [
-                    dump
-                    for dump in parse_dumps(self._read_stacks(node))
-                    if dump.time == stall.dump_time
-                ]
+                dumps = parse_dumps(self._read_stacks(node))
+                dumps = [dump for dump in dumps if dump.time == stall.dump_time]
                 if not dumps or not dumps[-1].is_complete:
                     return
                 stacks_by_node[node] = dumps[-1].stacks

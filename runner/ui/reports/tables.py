@@ -28,23 +28,14 @@ def _group_names(keys: Iterable[tuple[str, K]]) -> dict[K, list[str]]:
 
 @dataclass(frozen=True)
 class PushResult:
-    """The result of a deploy.
-
-    Attributes:
-        release: The hash of the release.
-        commit: The commit it was made from, with "+" if files differ; "" without git.
-        files: The number of its files.
-        size: Their size in bytes.
-        seconds: The duration of the push to all hosts that lacked it.
-        sent: Bytes sent, by node; None for one that had the release.
-    """
+    """The result of a deploy."""
 
     release: str
-    commit: str
+    commit: str  # the one it was made from, with "+" if files differ; "" without git
     files: int
-    size: int
+    size: int  # bytes
     seconds: float
-    sent: Mapping[str, int | None]
+    sent: Mapping[str, int | None]  # bytes by node; None for one that had the release
 
 
 def render_push(result: PushResult) -> str:
@@ -59,19 +50,12 @@ def render_push(result: PushResult) -> str:
 
 @dataclass(frozen=True)
 class CleanResult:
-    """What was removed from one host, or would be.
-
-    Attributes:
-        runs: The ids of runs.
-        releases: The hashes of releases.
-        kept: Runs that are old enough, but in use.
-        size: Bytes on the host's disk.
-    """
+    """What was removed from one host, or would be."""
 
     runs: tuple[str, ...]
     releases: tuple[str, ...]
-    kept: tuple[str, ...]
-    size: int
+    kept: tuple[str, ...]  # runs that are old enough, but in use
+    size: int  # bytes on the host's disk
 
     @staticmethod
     def from_reply(reply: Mapping[str, Any]) -> CleanResult:
