@@ -84,22 +84,14 @@ class AgentContext:
         self.reply("refused", {"id": frame.data.get("id"), "reason": reason})
 
     def require_facts(self) -> FactsResult:
-        """Return what this host reported.
-
-        Raises:
-            RuntimeError: It was not asked yet.
-        """
+        """Return what this host reported; raise RuntimeError if it was not asked yet."""
         if self.facts is None:
             raise RuntimeError("this agent has not reported its facts yet")
         return self.facts
 
     @property
     def workdir(self) -> str:
-        """Where runs are kept on this host.
-
-        Raises:
-            RuntimeError: It was not asked for facts yet, and follows no run.
-        """
+        """Where runs are kept on this host, by the run that is followed or by the facts."""
         return self.followed_workdir or self.require_facts().facts.workdir
 
     def run_folder(self, frame: Frame) -> RunPaths:

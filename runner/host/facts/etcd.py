@@ -41,19 +41,15 @@ def _query(request: FactsRequest, environ: Dict[str, str]) -> None:
         program = bounded_child.find_program(SIDECAR_NAME, environ)
         bounded_child.report_facts(program=program)
         if program:
-            bounded_child.report_facts(version=_program_version(program, environ))
+            argv, out, null = [program, "--version"], subprocess.PIPE, subprocess.DEVNULL
+            done = subprocess.run(
+                argv, env=environ, stdin=null, stdout=out, stderr=out, check=False
+            )
+            text = (done.stdout + done.stderr).decode(errors="replace")
+            bounded_child.report_facts(version=parse_version(text))
     if request.etcd_endpoint:
         bounded_child.report_facts(asked=request.etcd_endpoint)
         bounded_child.report_facts(answer=encode(query_endpoint(request.etcd_endpoint)))
-
-
-def _program_version(program: str, environ: Dict[str, str]) -> str:
-    output, stdin = subprocess.PIPE, subprocess.DEVNULL
-    argv = [program, "--version"]
-    done = subprocess.run(
-        argv, env=environ, stdin=stdin, stdout=output, stderr=subprocess.STDOUT, check=False
-    )
-    return parse_version(done.stdout.decode(errors="replace"))
 
 
 def parse_version(text: str) -> str:

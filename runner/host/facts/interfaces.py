@@ -47,19 +47,20 @@ def parse_interfaces(links: bytes, addresses: bytes) -> Tuple[Interface, ...]:
     names: Dict[int, str] = {}
     mtus: Dict[int, int] = {}
     by_interface: Dict[Tuple[int, str], List[str]] = {}
-    for kind, body in _messages(links):
+    for kind, body in _parts(links, _HEADER):
         if kind == _RTM_NEWLINK:
             _, _, index, flags[index], _ = _LINK.unpack_from(body)
-            link_attributes = _attributes(body, _LINK.size)
-            names[index] = _decode_text(link_attributes[_IFLA_IFNAME])
+            link_attributes = dict(_parts(body, _ATTRIBUTE, _LINK.size))
+            names[index] = link_attributes[_IFLA_IFNAME].rstrip(b"\0").decode(errors="replace")
             mtus[index] = int.from_bytes(link_attributes.get(_IFLA_MTU, b""), sys.byteorder)
             by_interface[index, names[index]] = []
-    for kind, body in _messages(addresses):
+    for kind, body in _parts(addresses, _HEADER):
         if kind == _RTM_NEWADDR:
             family, length, _, _, index = _ADDRESS.unpack_from(body)
-            found = _attributes(body, _ADDRESS.size)
+            found = dict(_parts(body, _ATTRIBUTE, _ADDRESS.size))
             raw = found.get(_IFA_LOCAL) or found[_IFA_ADDRESS]  # the latter may be the peer's
-            name = _decode_text(found.get(_IFA_LABEL, b"")) or names.get(index, "")
+            label = found.get(_IFA_LABEL, b"").rstrip(b"\0").decode(errors="replace")
+            name = label or names.get(index, "")
             address = f"{socket.inet_ntop(family, raw)}/{length}"
             by_interface.setdefault((index, name), []).append(address)
     interfaces = []
@@ -88,28 +89,16 @@ def _netlink_dump(request: int) -> bytes:
         while True:
             chunk = netlink.recv(1 << 16)
             answer += chunk
-            if any(kind in (_NLMSG_DONE, _NLMSG_ERROR) for kind, _ in _messages(chunk)):
+            if any(kind in (_NLMSG_DONE, _NLMSG_ERROR) for kind, _ in _parts(chunk, _HEADER)):
                 return answer
 
 
-def _messages(dump: bytes) -> Iterator[Tuple[int, bytes]]:
-    return _parts(dump, 0, _HEADER)
-
-
-def _attributes(body: bytes, offset: int) -> Dict[int, bytes]:
-    return dict(_parts(body, offset, _ATTRIBUTE))
-
-
-def _parts(data: bytes, offset: int, header: struct.Struct) -> Iterator[Tuple[int, bytes]]:
+def _parts(data: bytes, header: struct.Struct, offset: int = 0) -> Iterator[Tuple[int, bytes]]:
     """Yield kind and body of each part; headers begin with length and kind, and are aligned."""
     while offset + header.size <= len(data):
         length, kind = header.unpack_from(data, offset)[:2]
         yield kind, data[offset + header.size : offset + length]
         offset += max(header.size, (length + 3) & ~3)
-
-
-def _decode_text(raw: bytes) -> str:
-    return raw.rstrip(b"\0").decode(errors="replace")
 
 
 def _routes_v4(path: str) -> Iterator[Route]:

@@ -67,10 +67,7 @@ def reserve_extra(first: int, last: int) -> Optional[socket.socket]:
 
 
 def reserve(first: int, last: int) -> Tuple[Optional[socket.socket], str]:
-    """Bind a socket to one of the ports `first` to `last`, in random order; 0 is any free port.
-
-    Returns the socket and "", or None and the reason.
-    """
+    """Bind one of the ports `first` to `last`, 0 for any; return why there is none, else ""."""
     candidates = range(first, max(first, last) + 1) if first else range(1)
     errors: Dict[int, OSError] = {}
     for port in sorted(candidates, key=lambda _: os.urandom(4)):
@@ -79,11 +76,6 @@ def reserve(first: int, last: int) -> Tuple[Optional[socket.socket], str]:
         except OSError as error:
             errors[port] = error
     return None, _explain(candidates, errors)
-
-
-def bind_shared(port: int) -> socket.socket:
-    """Return a socket bound to a port that we reserved, as torch's store binds it."""
-    return _bind_wildcard(port, shared=True)
 
 
 def listening_inodes(port: int, root: str = "/") -> Set[int]:
@@ -126,10 +118,7 @@ class PortReservation:
         return self._socket is not None and time.monotonic() >= self._next_check
 
     def release_if_listening(self) -> Optional[Set[int]]:
-        """Release it if a process listens there; return which (see `listener_pids`).
-
-        None as long as none listens, and after the release.
-        """
+        """Release it if a process listens there; return which, None before and after that."""
         self._next_check = time.monotonic() + CHECK_INTERVAL_S
         listeners = self.listener_pids(list(procfs.table())) if self._socket is not None else None
         if listeners is not None:
@@ -162,7 +151,7 @@ def _reserve(port: int) -> socket.socket:
     for the first reason only.
     """
     if not port:  # with SO_REUSEADDR, old kernels choose ports that other processes reserved
-        reserved = _bind_wildcard(0, shared=False)
+        reserved = bind_wildcard(0, shared=False)
         reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         return reserved
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as guard:
@@ -172,11 +161,14 @@ def _reserve(port: int) -> socket.socket:
             if error.errno != errno.EADDRNOTAVAIL:
                 raise
         guard.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        return _bind_wildcard(port, shared=True)
+        return bind_wildcard(port)
 
 
-def _bind_wildcard(port: int, *, shared: bool) -> socket.socket:
-    """Return a socket bound at every address, of IPv6 and IPv4 alike where there is IPv6."""
+def bind_wildcard(port: int, *, shared: bool = True) -> socket.socket:
+    """Return a socket bound at every address, of IPv6 and IPv4 alike where there is IPv6.
+
+    A `shared` one may take a port that we reserved, as torch's store does.
+    """
     try:
         return _bind(socket.AF_INET6, "::", port, shared=shared)
     except OSError as error:

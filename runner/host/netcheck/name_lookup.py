@@ -18,9 +18,9 @@ Report = Callable[..., None]
 
 def look_up(lookups: NameLookups, report: Report) -> None:
     """Do all lookups in parallel, and report each answer as it arrives; for use in a child."""
-    calls: List[Tuple[Callable[..., None], Tuple[Any, ...]]] = [(_resolve_own_name, (report,))]
-    if lookups.master_name:
-        calls.append((_resolve_master, (report, lookups.master_name)))
+    names = {"own": socket.gethostname(), "master": lookups.master_name}
+    calls: List[Tuple[Callable[..., None], Tuple[Any, ...]]]
+    calls = [(_resolve, (report, key, name)) for key, name in names.items() if name]
     calls += [(_time_reverse_lookup, (report, *item)) for item in lookups.addresses.items()]
     threading.stack_size(THREAD_STACK_BYTES)
     threads = []
@@ -48,7 +48,7 @@ def parse_results(report: Any) -> NameResults:
         queried=tuple(with_prefix("asked")),
         seconds=with_prefix("seconds"),
         own_addresses=tuple(report.get("own", ())),
-        own_name_answered="own" in report,
+        own_name_answered="own" in report or "own_error" in report,
         master_addresses=tuple(report.get("master", ())),
         master_error=report.get("master_error", ""),
     )
@@ -62,20 +62,11 @@ def _time_reverse_lookup(report: Report, node: str, address: str) -> None:
     report(**{f"seconds {node}": round(time.monotonic() - began, 3)})
 
 
-def _resolve_own_name(report: Report) -> None:
+def _resolve(report: Report, key: str, name: str) -> None:
+    """Report the addresses of a name, or the error as `KEY_error`."""
     try:
-        report(own=_resolve(socket.gethostname()))
-    except OSError:
-        report(own=[])
-
-
-def _resolve_master(report: Report, name: str) -> None:
-    try:
-        report(master=_resolve(name))
+        infos = socket.getaddrinfo(name, 0, type=socket.SOCK_STREAM)
+        addresses = [str(info[4][0]).partition("%")[0] for info in infos]
+        report(**{key: list(dict.fromkeys(addresses))})
     except OSError as error:
-        report(master_error=error.strerror or str(error))
-
-
-def _resolve(name: str) -> List[str]:
-    infos = socket.getaddrinfo(name, 0, type=socket.SOCK_STREAM)
-    return list(dict.fromkeys(str(info[4][0]).partition("%")[0] for info in infos))
+        report(**{f"{key}_error": error.strerror or str(error)})

@@ -39,7 +39,7 @@ def serve(
         sockets.append(_bind(address))
         report(port=sockets[0].getsockname()[1])
         if reserved_port:
-            reserved = ports.bind_shared(reserved_port)
+            reserved = ports.bind_wildcard(reserved_port)
             reserved.listen(BACKLOG)
             sockets.append(reserved)
     except OSError as error:

@@ -47,18 +47,33 @@ class StackTarget(NamedTuple):
     memory_file: str
 
 
-def dump_stacks(folder: RunPaths, order: Order, reason: str) -> Tuple[str, str]:
-    """Append the stacks of all ranks to the log; return the time and the text.
+def start_dump(
+    folder: RunPaths, order: Order, reason: str, *, include_text: bool
+) -> bounded_child.BoundedChild:
+    """Start a dump to the log in a child; with `include_text`, its report has the text as well.
 
-    Raises:
-        OSError: It cannot be written.
+    The child closes our files: otherwise it would hold the run lock of a dead supervisor.
     """
-    timestamp = datetime.now(timezone.utc).isoformat(timespec="seconds")
-    python = order.rank_prefix[0] if order.rank_prefix else order.argv[0]
-    stack_text = "".join(_format_stacks(_find_targets(folder, order), python))
-    text = (DUMP_HEADER.format(when=timestamp, why=reason) + stack_text + DUMP_END).encode()
-    append(folder.stream_log(order.attempt, STACKS_LOG, "out"), text)
-    return timestamp, text.decode()
+
+    def dump() -> None:
+        procfs.close_fds_except({bounded_child.REPORT_FD})
+        when = datetime.now(timezone.utc).isoformat(timespec="seconds")
+        python = order.rank_prefix[0] if order.rank_prefix else order.argv[0]
+        stack_text = "".join(_format_stacks(_find_targets(folder, order), python))
+        text = DUMP_HEADER.format(when=when, why=reason) + stack_text + DUMP_END
+        append(folder.stream_log(order.attempt, STACKS_LOG, "out"), text.encode())
+        bounded_child.report_facts(when=when, **({"text": text} if include_text else {}))
+
+    return bounded_child.BoundedChild(dump, DUMP_TIMEOUT_S)
+
+
+def result(child: bounded_child.BoundedChild) -> Tuple[Dict[str, str], str]:
+    """Return the report of a dump, `when` and `text`, and why it failed, "" if it did not."""
+    report = child.report()
+    if "when" in report:
+        return report, ""
+    timeout_text = f"no answer within {DUMP_TIMEOUT_S:g} s" if child.timed_out else ""
+    return {}, timeout_text or child.text or "its child ended without a report"
 
 
 def _find_targets(folder: RunPaths, order: Order) -> List[StackTarget]:
@@ -201,28 +216,3 @@ def as_faulthandler(threads: Sequence[Mapping[str, Any]]) -> str:
             name = name if name.startswith("<") else name.rpartition(".")[2]
             lines.append(f'  File "{frame["filename"]}", line {frame["line"]} in {name}')
     return "\n".join(lines)
-
-
-def start_dump(
-    folder: RunPaths, order: Order, reason: str, *, include_text: bool
-) -> bounded_child.BoundedChild:
-    """Start a dump in a bounded child; with `include_text`, its report has the text as well.
-
-    The child closes our files: otherwise it would hold the run lock of a dead supervisor.
-    """
-
-    def dump() -> None:
-        procfs.close_fds_except({bounded_child.REPORT_FD})
-        when, text = dump_stacks(folder, order, reason)
-        bounded_child.report_facts(when=when, **({"text": text} if include_text else {}))
-
-    return bounded_child.BoundedChild(dump, DUMP_TIMEOUT_S)
-
-
-def result(child: bounded_child.BoundedChild) -> Tuple[Dict[str, str], str]:
-    """Return the report of a dump, `when` and `text`, and why it failed, "" if it did not."""
-    report = child.report()
-    if "when" in report:
-        return report, ""
-    timeout_text = f"no answer within {DUMP_TIMEOUT_S:g} s" if child.timed_out else ""
-    return {}, timeout_text or child.text or "its child ended without a report"
