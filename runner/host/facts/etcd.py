@@ -41,10 +41,8 @@ def _query(request: FactsRequest, environ: Dict[str, str]) -> None:
         program = bounded_child.find_program(SIDECAR_NAME, environ)
         bounded_child.report_facts(program=program)
         if program:
-            argv, out, null = [program, "--version"], subprocess.PIPE, subprocess.DEVNULL
-            done = subprocess.run(
-                argv, env=environ, stdin=null, stdout=out, stderr=out, check=False
-            )
+            argv, null = [program, "--version"], subprocess.DEVNULL
+            done = subprocess.run(argv, env=environ, stdin=null, capture_output=True, check=False)
             text = (done.stdout + done.stderr).decode(errors="replace")
             bounded_child.report_facts(version=parse_version(text))
     if request.etcd_endpoint:
