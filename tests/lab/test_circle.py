@@ -14,8 +14,7 @@ from runner.core.model.order import Hub, Order
 from runner.core.protocol.events import StopCause
 from runner.core.protocol.timing import HEARTBEAT_S
 from runner.host.peers import hub, member
-from runner.host.peers.group import PeerObserver
-from runner.host.peers.hub import HubServer
+from runner.host.peers.hub import HubServer, PeerObserver
 from runner.host.peers.member import HubClient
 from runner.host.process.event_loop import EventLoop
 from runner.host.supervisor.peers import PeerGroup, join_peers

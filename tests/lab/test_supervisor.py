@@ -24,7 +24,7 @@ from runner.core.protocol.events import (
     Stopping,
 )
 from runner.core.protocol.states import State
-from runner.host.peers.group import PeerObserver
+from runner.host.peers.hub import PeerObserver
 from runner.host.process.event_loop import EventLoop
 from runner.host.supervisor.peers import join_peers
 from tests.lab.supervising import HOST_PYTHON, ROOT, SPAWN_CODE, RunStarter

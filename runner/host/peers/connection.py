@@ -27,6 +27,7 @@ MAX_UNAUTHENTICATED = 64
 BACKLOG = 256
 FLUSH_PAUSE_S = 0.02
 HELLO = re.compile(rb'\{"node": ("[^"\\\\]{1,255}"), "nonce": "[0-9a-f]{32}"\}')
+GOODBYE_TIMEOUT_S = 1.0  # a group shuts down within about twice that
 CLIENT, SERVER = b"c", b"s"
 
 

@@ -13,6 +13,7 @@ from typing import Any, Collection, Dict, Optional, Tuple
 from runner.core.relaunch.handover import Voter
 from runner.host.peers.connection import (
     CLIENT,
+    GOODBYE_TIMEOUT_S,
     Identity,
     Listener,
     OnMessage,
@@ -21,7 +22,6 @@ from runner.host.peers.connection import (
     close_all,
 )
 from runner.host.peers.dialler import Dialler
-from runner.host.peers.group import GOODBYE_TIMEOUT_S
 from runner.host.process.event_loop import EventLoop
 
 CONNECT_TIMEOUT_S = 5.0  # how long a voter may take to accept a connection

@@ -13,12 +13,13 @@ from runner.core.protocol.timing import HUB_TIMEOUT_S, JOIN_TIMEOUT_S
 from runner.host.peers.connection import (
     AUTH_TIMEOUT_S,
     CLIENT,
+    GOODBYE_TIMEOUT_S,
     PeerConnection,
     PeerDisconnected,
     close_all,
 )
 from runner.host.peers.dialler import RetryingDialler
-from runner.host.peers.group import GOODBYE_TIMEOUT_S, ConnectedGroup, heartbeat, stop_message
+from runner.host.peers.hub import ConnectedGroup, heartbeat, stop_message
 
 RETRY_PAUSE_S, MAX_RETRY_PAUSE_S = 0.1, 2.0  # between two attempts to reach the hub
 RECONNECT_TIMEOUT_S = 1.0  # how long a new connection may take when the old one fell silent

@@ -51,20 +51,16 @@ def table() -> Dict[int, Process]:
 
 def _stat_fields(pid: object) -> List[bytes]:
     """Return the fields of /proc/PID/stat from the state on, none for a process that is gone."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            return file.read().rpartition(b")")[2].split()
-    except OSError:
-        return []
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/stat", "rb") as file:
+        return file.read().rpartition(b")")[2].split()
+    return []
 
 
 def read_text(path: str) -> str:
     """Return the text of a small file, "" where there is none that may be read."""
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read()
-    except OSError:
-        return ""
+    with contextlib.suppress(OSError), open(path, encoding="utf-8", errors="replace") as file:
+        return file.read()
+    return ""
 
 
 def list_names(folder: str) -> List[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
@@ -105,11 +106,9 @@ def reserve_attempt(folder: RunPaths, attempt: int) -> bool:
 
 def read_order(folder: RunPaths) -> Optional[Order]:
     """Return the order of a run, None where there is none that can be read."""
-    try:
-        with open(folder.order, encoding="utf-8") as file:
-            return decode(Order, json.load(file))
-    except (OSError, ValueError):
-        return None
+    with contextlib.suppress(OSError, ValueError), open(folder.order, encoding="utf-8") as file:
+        return decode(Order, json.load(file))
+    return None
 
 
 def read_state(folder: RunPaths) -> Optional[State]:

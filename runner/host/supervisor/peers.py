@@ -16,8 +16,7 @@ from runner.core.failure_detector import FailureDetector
 from runner.core.model.order import Order
 from runner.core.protocol import events
 from runner.core.protocol.events import StopCause
-from runner.host.peers.group import PeerObserver
-from runner.host.peers.hub import HubServer
+from runner.host.peers.hub import HubServer, PeerObserver
 from runner.host.peers.member import HubClient
 from runner.host.process.event_loop import EventLoop
 from runner.host.storage.journal import EventLog
