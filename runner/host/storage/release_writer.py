@@ -124,7 +124,6 @@ class ReleaseWriter:
         release_store.seal(target, file)
 
     def _copy_duplicates(self, file: File) -> Steps:
-        """Copy a file to the other paths with the same content."""
         first = os.path.join(self._code_folder, file.path)
         for other in self._files_by_digest[file.digest]:
             if other is not file:
@@ -172,8 +171,6 @@ class ReleaseWriter:
 
 
 class _OpenFile:
-    """One file that is being received."""
-
     def __init__(self, file: File, path: str) -> None:
         self.file = file
         self.remaining = file.size
@@ -183,7 +180,6 @@ class _OpenFile:
         self._descriptor = os.open(path, flags, 0o600)
 
     def write(self, view: memoryview) -> memoryview:
-        """Write the bytes of this file; return the rest."""
         part = view[: self.remaining]
         self._digest.update(part)
         written = 0
@@ -193,7 +189,6 @@ class _OpenFile:
         return view[len(part) :]
 
     def finish(self) -> None:
-        """Close, verify and seal it."""
         self.close()
         if self._digest.hexdigest() != self.file.digest:
             raise ValueError(f"{self.file.path} arrived with other content")

@@ -70,16 +70,6 @@ class RunLock:
             return stat.S_ISDIR(status.st_mode) and private
         return False
 
-    def listen(self) -> socket.socket:
-        """Open the socket."""
-        if os.path.exists(self.socket_path):
-            os.unlink(self.socket_path)
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        listener.bind(self.socket_path)
-        listener.listen(8)
-        listener.setblocking(False)
-        return listener
-
     def connect(self) -> Optional[socket.socket]:
         """Return a connection to the supervisor, None when none listens."""
         if not self._is_private(self._folder):

@@ -24,7 +24,14 @@ class ControlSocket:
 
     def open(self) -> None:
         """Listen for agents."""
-        self._listener = self._run_lock.listen()
+        path = self._run_lock.socket_path
+        if os.path.exists(path):
+            os.unlink(path)
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        listener.bind(path)
+        listener.listen(8)
+        listener.setblocking(False)
+        self._listener = listener
         self._loop.add_reader(self._listener.fileno(), self._accept)
 
     def reopen_if_removed(self) -> None:

@@ -131,7 +131,6 @@ def _unkillable(folder: RunPaths) -> List[Tuple[int, int]]:
 
 
 def _last_program_start(folder: RunPaths, order: Order) -> ProgramStarted:
-    """Return the record of the program's last start."""
     for event in reversed(read_events(folder)):
         if isinstance(event.body, ProgramStarted) and event.attempt == order.attempt:
             return event.body
