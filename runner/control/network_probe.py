@@ -27,11 +27,7 @@ class NetworkProber:
     def run(
         self, nodes: tuple[Node, ...], facts: Mapping[str, Facts], *, pairs: bool, names: bool
     ) -> NetworkProbe | None:
-        """Return what the ready nodes found; None if there is nothing to probe between them.
-
-        They try every connection between two of them (`pairs`), and look up each other's `names`.
-        The master is first if it is ready.
-        """
+        """Return what the ready nodes found, the master first; None if nothing is to be probed."""
         endpoints = peer_endpoints(self._spec, nodes, facts) if len(nodes) > 1 else {}
         if not endpoints or not (pairs or names):
             return None

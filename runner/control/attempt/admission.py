@@ -27,17 +27,13 @@ from runner.core.protocol.frames import Frame
 
 @dataclass(frozen=True)
 class AdmissionHooks:
-    """What the launch contributes to the admission of a node.
-
-    `admit` takes the facts of a node, and returns the plan with it and the packed record of the
-    run; it raises NotReady where the nodes do not fit together.
-    """
+    """What the launch contributes to the admission of a node."""
 
     spec: Spec  # with every node that may take part
     request: Callable[[Node], FactsRequest]
     validate: Callable[[Node, Facts], list[Problem]]
     snapshot_if_needed: Callable[[dict[str, Facts]], Snapshot | None]  # what a host may lack
-    admit: Callable[[Facts], tuple[Plan, bytes]]
+    admit: Callable[[Facts], tuple[Plan, bytes]]  # the plan with the node, the packed record
 
 
 class NodeAdmission:

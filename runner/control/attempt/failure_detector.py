@@ -43,17 +43,13 @@ class Judgement(NamedTuple):
 
 
 class NodeFailureDetector:
-    """Judges the nodes of one attempt; the monitor acts on the judgements.
-
-    If another attempt follows (`relaunch_follows`), the end of a lost node, which takes no part in
-    it, is not awaited.
-    """
+    """Judges the nodes of one attempt; the monitor acts on the judgements."""
 
     def __init__(
         self, spec: Spec, nodes: Mapping[str, AttemptNode], peer_status: PeerStatus
     ) -> None:
         self.role = Role.LAUNCH
-        self.relaunch_follows = False
+        self.relaunch_follows = False  # then the end of a lost node is not awaited
         self._spec, self._nodes, self._peer_status = spec, nodes, peer_status
         self._detector = FailureDetector(spec.lost_s)
         self._next_ping = 0.0
@@ -82,10 +78,7 @@ class NodeFailureDetector:
     def judge(
         self, node: AttemptNode, now: float, stop_deadline: float, *, awaits_rejoin: bool
     ) -> Judgement | None:
-        """Return how a node that is not finished should move on, None for not at all.
-
-        With `awaits_rejoin`, the node is lost and may be taken in again.
-        """
+        """Return how a node that is not finished should move on, None for not at all."""
         silence_s = now - node.connection.last_heard
         if node.has_ended:
             timeout_s = self._spec.lost_s if node.connection.backoff else DRAIN_TIMEOUT_S

@@ -34,10 +34,7 @@ TICK_S = 0.05
 
 
 class AttemptMonitor:
-    """One attempt of a run, from its orders to its end.
-
-    `on_interrupt` returns whether a signal is to stop the run; None for every signal.
-    """
+    """One attempt of a run, from its orders to its end."""
 
     def __init__(
         self,
@@ -49,7 +46,7 @@ class AttemptMonitor:
         observer: RunObserver,
     ) -> None:
         self.state = AttemptState.STARTING
-        self.on_interrupt: Callable[[int], bool] | None = None
+        self.on_interrupt: Callable[[int], bool] | None = None  # whether a signal stops the run
         self._connector, self._inbox, self._sessions = connector, inbox, sessions
         self._observer = observer
         self._event_log = EventLog(spec.run_id, plan.attempt, observer.record)
@@ -106,10 +103,7 @@ class AttemptMonitor:
         self._node_monitor.follow_all()
 
     def run(self, *, detach: bool = False) -> None:
-        """Return when every node is finished, or the user left.
-
-        With `detach`, leave once every rank runs and the hosts need no controller.
-        """
+        """Return when all nodes are finished or the user left; with `detach`, once they run."""
         next_tick = 0.0
         while not self.detached and not all(node.is_finished for node in self._nodes.values()):
             with contextlib.suppress(queue.Empty):
@@ -147,14 +141,10 @@ class AttemptMonitor:
         self._node_monitor.stop_all(reason, cause=StopCause.USER)
 
     def interrupt(self, signum: int) -> None:
-        """Stop everything for the user, and kill it the second time.
-
-        A closed terminal stops nothing if every rank started: the attempt goes on until its
-        controller lease (`disconnect_s`) expires.
-        """
+        """Stop everything for the user, and kill it the second time."""
         is_launch = self._node_monitor.role is Role.LAUNCH
         if signum == signal.SIGHUP and (self._all_started_at is not None or not is_launch):
-            self._move_to(AttemptState.HUNG_UP)
+            self._move_to(AttemptState.HUNG_UP)  # it goes on until its controller lease expires
         elif self._stop.on_signal(signum):
             self._node_monitor.skip_logs()
 
@@ -197,11 +187,8 @@ class AttemptMonitor:
 
     @property
     def port_retry_possible(self) -> bool:
-        """Whether a taken port is all that kept this attempt from starting.
-
-        Not after a reconnection: the facts of the host were not collected again.
-        """
-        nodes = self._nodes.values()
+        """Whether a taken port is all that kept this attempt from starting."""
+        nodes = self._nodes.values()  # the facts of a host are not collected again when reopened
         is_clean = all(node.has_ended and not node.connection.was_reopened for node in nodes)
         port_taken = any(
             isinstance(timed.event.body, events.PortTaken) for timed in self.timed_events

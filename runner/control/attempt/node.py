@@ -185,11 +185,7 @@ class AttemptNode:
         return "running" if running == total else f"{running} of {total} ranks"
 
     def move_to(self, state: NodeState) -> bool:
-        """Change its state if that is legal; return whether it did.
-
-        Messages of one node arrive late and over several connections: one that does not fit the
-        state any more changes nothing.
-        """
+        """Change its state if that is legal, for messages arrive late; return whether it did."""
         is_legal = state in NODE_TRANSITIONS[self.state]
         if is_legal:
             self.state = state

@@ -103,10 +103,8 @@ class PeerStatus:
 
     @property
     def hosts_decide(self) -> bool:
-        """Whether the hosts, and not this controller, decide about a relaunch.
-
-        A host that had not met the hub when it was detached has no vote.
-        """
+        """Whether the hosts, and not this controller, decide about a relaunch."""
+        # A host that had not met the hub when it was detached has no vote.
         return self._voter_count > 0 and (self._lease_disabled or self._detached_by_voter)
 
     @property

@@ -17,11 +17,7 @@ from runner.core.relaunch.handover import RelaunchContext
 
 
 class OrderSender:
-    """Sends orders, with what every host of the attempt gets besides.
-
-    By the `token` the supervisors authenticate each other; with a `relaunch_context` the hosts may
-    relaunch the run themselves; `standby_orders` are of the spares that stand by for a relaunch.
-    """
+    """Sends orders, with what every host of the attempt gets besides."""
 
     def __init__(
         self,

@@ -64,10 +64,7 @@ class StopSequence:
         self.deadline = time.monotonic() + longest
 
     def on_signal(self, signum: int) -> bool:
-        """Stop for the user: the second signal kills.
-
-        Return whether the rest of the logs is to be skipped, by the third; the stop never is.
-        """
+        """Stop, or kill at the second signal; return whether to skip the rest of the logs."""
         self.signal_count += 1
         if self.signal_count == 1:
             self.begin("interrupted", signum, StopCause.USER)

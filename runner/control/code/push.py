@@ -39,15 +39,11 @@ MAX_COMPRESSED_RATIO = 0.9
 
 @dataclass
 class PushTarget:
-    """One host while the release is pushed to it.
-
-    Its state is offered, waiting, receiving, storing, stored, shared (another host with the same
-    disk receives) or failed.
-    """
+    """One host while the release is pushed to it."""
 
     session: HostSession
     missing_digests: frozenset[str] | None = None  # the contents it asked for; None before that
-    state: str = "offered"
+    state: str = "offered"  # waiting, receiving, storing, stored, shared (its disk), failed
     store_id: str = ""  # hosts that share a disk have the same
     reoffered: bool = False  # again, after a host of its store had it
     queued: int = 0  # bytes of the stream queued for it so far, of `total`
@@ -68,10 +64,7 @@ class PushTarget:
 
 
 class CodePush(WaitLoop):
-    """The push of one release to some hosts.
-
-    The `keepalive` hosts need no push, but must not lose touch with the controller.
-    """
+    """The push of one release to some hosts; the `keepalive` hosts just stay in touch."""
 
     interrupted_message = "interrupted; nothing was started"
 

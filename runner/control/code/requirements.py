@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -46,10 +46,7 @@ class LockedPackage:
     is_main: bool = True  # the project itself needs it, not only an extra or a development group
 
 
-LockParser = Callable[[Mapping[str, Any]], Iterator[LockedPackage]]
-
-
-def _uv(lock: Mapping[str, Any]) -> Iterator[LockedPackage]:
+def _uv(lock: Toml) -> Iterator[LockedPackage]:
     """Yield the packages of a uv.lock (docs.astral.sh/uv/concepts/projects/layout/#the-lockfile).
 
     Markers are on the edges of its graph, so only direct dependencies of the project are main.
@@ -66,22 +63,19 @@ def _uv(lock: Mapping[str, Any]) -> Iterator[LockedPackage]:
         yield LockedPackage(name, version, edges.get(name, ""), name in edges)
 
 
-def _pylock(lock: Mapping[str, Any]) -> Iterator[LockedPackage]:
+def _pylock(lock: Toml) -> Iterator[LockedPackage]:
     """Yield the packages of a pylock.toml (packaging.python.org, specifications/pylock-toml)."""
     for package in lock.get("packages", []):
         name, version = canonicalize_name(package["name"]), str(package.get("version", ""))
         yield LockedPackage(name, version, str(package.get("marker", "")))
 
 
-LOCK_PARSERS: dict[str, LockParser] = {"uv.lock": _uv, "pylock.toml": _pylock}
+LOCK_PARSERS = {"uv.lock": _uv, "pylock.toml": _pylock}
 """The parser of each lock file, by file name; the first file found is used."""
 
 
 def project_requirements(spec: Spec, cwd: Path) -> Requirements:
-    """Return the requirements of the project that the ranks run in.
-
-    It is the current folder if the code is pushed, else `cluster.project` if it exists here.
-    """
+    """Return the requirements of the project that the ranks run in, as far as it is here."""
     if spec.task.kind == "command":  # it may use any environment
         return Requirements()
     return read_requirements(cwd if spec.deploy.enabled else Path(spec.project).expanduser())

@@ -37,10 +37,7 @@ class Snapshot:
 
     @staticmethod
     def take(spec: Spec, cwd: Path, exclude: Path | None = None) -> Snapshot:
-        """Begin a snapshot of the project `cwd` belongs to, without `exclude`, the run's record.
-
-        Raise ConfigError if it is too large, or the task's script is not part of it.
-        """
+        """Begin a snapshot of the project of `cwd`, without `exclude`; may raise ConfigError."""
         source_tree = worktree.scan(cwd, exclude)
         if source_tree.size > spec.deploy.max_mb * MB:
             raise ConfigError([_too_large_problem(source_tree, spec.deploy.max_mb)])

@@ -60,10 +60,7 @@ class CodeSource(Protocol):
         """The reference to it in a plan."""
 
     def snapshot_if_needed(self, facts: Mapping[str, Facts]) -> Snapshot | None:
-        """Return the snapshot to push to the hosts that lack the code; None if there is none.
-
-        Raise NotReady if a host lacks it, and it is not here either.
-        """
+        """Return the snapshot if hosts lack the code; raise NotReady if it is not here either."""
 
 
 class CodeOnHosts:
@@ -80,16 +77,9 @@ class CodeOnHosts:
 
 
 class RerunCode:
-    """The code of a past run: a release the hosts may still have, or the shipped tasks.
-
-    The project is hashed in the background, because it may be the release that a host lacks.
-    """
+    """The code of a past run: a release the hosts may still have, or the shipped tasks."""
 
     def __init__(self, recorded: RecordedCode, spec: Spec, cwd: Path, exclude: Path) -> None:
-        """Begin a snapshot of the project, without `exclude`, the record of the new run.
-
-        Raise ConfigError if the past run ran shipped tasks of another version.
-        """
         self.notes: tuple[str, ...] = ()
         self._recorded = recorded
         self._snapshot: Snapshot | None = None
@@ -108,10 +98,7 @@ class RerunCode:
         return self._recorded.code
 
     def snapshot_if_needed(self, facts: Mapping[str, Facts]) -> Snapshot | None:
-        """Return the snapshot if hosts lack the release; None if all have it.
-
-        Raise NotReady if some lack it, and the project here is not that release.
-        """
+        """Return the snapshot if hosts lack the release; raise NotReady if it is another one."""
         lacking = sorted(name for name, node_facts in facts.items() if not node_facts.has_release)
         if not self.code.release or not lacking:
             return None

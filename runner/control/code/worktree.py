@@ -99,10 +99,7 @@ def ignore_source(tree: WorkTree, path: str) -> str:
 
 
 def head_commit(root: Path, latest_link: str = "") -> str:
-    """Return the commit checked out at `root`, "+" added when files differ; "" without git.
-
-    A new `latest_link` is not a difference.
-    """
+    """Return the commit checked out at `root`, "+" added when files differ; "" without git."""
     paths = [".", f":(exclude,literal){latest_link}"] if latest_link else ["."]
     try:
         head = _run_git(root, "rev-parse", "--verify", "--quiet", "HEAD").strip()
@@ -318,10 +315,7 @@ def _is_ignored(path: str, specs: tuple[tuple[str, GitIgnoreSpec], ...]) -> bool
 
 
 def _ignores_itself(folder: Path) -> bool:
-    """Return whether a folder is a virtual environment, or ignores all of its contents.
-
-    The caches of many tools do, and so do the records of runs.
-    """
+    """Return whether a folder is an environment, or ignores all of it as caches and records do."""
     if (folder / "pyvenv.cfg").is_file():
         return True
     try:

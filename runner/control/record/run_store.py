@@ -6,7 +6,6 @@ import contextlib
 import fcntl
 import json
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +22,7 @@ MAX_AVG_LINE_BYTES = 200
 
 
 def try_lock_folder(folder: Path) -> int | None:
-    """Lock a folder; return a descriptor that holds the lock until it is closed; raise OSError.
-
-    Return None if another process holds it. Without locks (some network disks), it is granted.
-    """
+    """Return a descriptor that holds a lock on a folder, None if another process holds it."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -58,10 +54,7 @@ class RunStore:
         return self.folder if folder.startswith("..") else Path(folder)
 
     def reserve(self) -> None:
-        """Create the folder, before any host is contacted.
-
-        Raise ConfigError, which names `run_dir`, if it holds another run or cannot be created.
-        """
+        """Create the folder; raise ConfigError if it holds another run or cannot be created."""
         message = f"{self.folder} exists already; a run never overwrites another"
         try:
             missing = [path for path in (self.folder, *self.folder.parents) if not path.exists()]
@@ -90,7 +83,7 @@ class RunStore:
     def create(self, config_yaml: str) -> None:
         """Begin the record with the configuration, and point `latest` to it; raise OSError."""
         self.logs.mkdir(mode=0o700)
-        self._try_lock()
+        self._lock_fd = try_lock_folder(self.folder)
         self._write("config.yaml", config_yaml)
         latest = self.folder.parent / "latest"
         if latest.is_symlink() or not latest.exists():
@@ -107,7 +100,8 @@ class RunStore:
         try:
             if not self.folder.exists():
                 self.reserve()
-            if not self._try_lock():
+            self._lock_fd = try_lock_folder(self.folder)
+            if self._lock_fd is None:
                 return False
             self.logs.mkdir(mode=0o700, exist_ok=True)
             if not (self.folder / "config.yaml").exists():
@@ -118,7 +112,11 @@ class RunStore:
             reason = error.strerror if isinstance(error, OSError) else error
             self.write_error = f"cannot write in {self.folder}: {reason}"
             return False
-        self._known_events = {_event_key(event) for event in self._read_events()}
+        self._known_events = set()
+        with contextlib.suppress(OSError):
+            for line in (self.folder / "events.jsonl").read_text(errors="replace").splitlines():
+                with contextlib.suppress(ValueError):
+                    self._known_events.add(_event_key(parse(line)))
         return True
 
     def _recorded_plan(self) -> tuple[int, str]:
@@ -128,17 +126,6 @@ class RunStore:
             return int(json.loads(text)["attempt"]), text
         except (OSError, ValueError, KeyError, TypeError):
             return -1, ""
-
-    def _read_events(self) -> Iterator[Event]:
-        with contextlib.suppress(OSError):
-            for line in (self.folder / "events.jsonl").read_text(errors="replace").splitlines():
-                with contextlib.suppress(ValueError):
-                    yield parse(line)
-
-    def _try_lock(self) -> bool:
-        """Lock the folder until `unlock` or the end of this process."""
-        self._lock_fd = try_lock_folder(self.folder)
-        return self._lock_fd is not None
 
     def unlock(self) -> None:
         """Let other processes write here."""
@@ -154,7 +141,7 @@ class RunStore:
         number, previous = self._recorded_plan()
         if 0 <= number < plan.attempt:
             self._write(f"plan.{number}.json", previous)
-        self._write_json("plan.json", encode(plan))
+        self._write("plan.json", json.dumps(encode(plan), indent=1) + "\n")
 
     @property
     def has_result(self) -> bool:
@@ -168,7 +155,8 @@ class RunStore:
         times = {"began": began_at, "ended": began_at + verdict.seconds}
         outcome = {**encode(verdict), "diagnosis": encode(diagnosis) if diagnosis else None}
         try:
-            self._write_json("result.json", {"run_id": plan.run_id, **times, **outcome})
+            result = {"run_id": plan.run_id, **times, **outcome}
+            self._write("result.json", json.dumps(result, indent=1) + "\n")
         except OSError as error:
             message = f"cannot write in {self.folder}: {error.strerror}"
             self.write_error = self.write_error or message
@@ -194,10 +182,7 @@ class RunStore:
         self._has_torn_line = not self._append(self.folder / "events.jsonl", line)
 
     def write_log(self, node: str, name: str, offset: int, data: bytes) -> None:
-        """Append a chunk of one stream of one node, so that the copy is always a prefix of it.
-
-        Nothing is written twice, and nothing beyond a gap.
-        """
+        """Append a chunk of a stream, nothing twice nor beyond a gap."""
         path = self.logs / node / name
         local_size = self._sizes.get(path)
         if local_size is None:
@@ -229,10 +214,7 @@ class RunStore:
             return ""
 
     def _append(self, path: Path, data: bytes) -> bool:
-        """Append, or note the reason in `write_error`; return whether all of it was written.
-
-        A full disk here must not end a run.
-        """
+        """Append, or note why not (a full disk here must not end a run); return whether it did."""
         try:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             with path.open("ab") as file:
@@ -241,9 +223,6 @@ class RunStore:
             self.write_error = self.write_error or f"cannot write {path}: {error.strerror}"
             return False
         return True
-
-    def _write_json(self, name: str, data: Any) -> None:
-        self._write(name, json.dumps(data, indent=1) + "\n")
 
     def _write(self, name: str, text: str) -> None:
         temp_path = self.folder / f".{name}.new"

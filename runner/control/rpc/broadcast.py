@@ -18,10 +18,7 @@ class Broadcast(WaitLoop):
     """A request to every host, which carries the host's own name as `node`."""
 
     def all(self, kind: str, data: Mapping[str, Any], reply_kind: str) -> dict[str, dict[str, Any]]:
-        """Return the replies of kind `reply_kind` to a request of `kind`, by node.
-
-        Raise NotReady with the problem of every host that did not reply; the others did as asked.
-        """
+        """Return the replies of kind `reply_kind`, by node; raise NotReady if one is missing."""
         replies, problems = self.collect(kind, data, reply_kind)
         if problems:
             raise NotReady(list(problems.values()))

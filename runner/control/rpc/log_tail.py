@@ -98,10 +98,7 @@ class LogTailer:
                 self._request(session, file)
 
     def on_data(self, session: HostSession, frame: Frame, *, hold_back: bool) -> Iterator[Event]:
-        """Take the reply to a read; yield the events in it.
-
-        The next chunk is requested over `session`; with `hold_back` only at `resume_held_back`.
-        """
+        """Take the reply to a read; yield the events in it, and request what follows."""
         offset, eof, chunk = int(frame.data["offset"]), bool(frame.data["eof"]), frame.payload
         file = self._pending_reads.pop(frame.data["id"], None)
         if file is None:

@@ -13,7 +13,7 @@ from runner.core.model.spec import Ssh
 from runner.transport.ssh.config import Endpoint, expand_home
 from runner.transport.ssh.deadline import SLACK_S, DeadlineTask
 from runner.transport.ssh.errors import Failure, FailureMessages, Timeout
-from runner.transport.ssh.keys import KeyOffers, KeyRing, SshAgent
+from runner.transport.ssh.keys import KeyOffer, KeyRing, SshAgent, UnusableKey
 from runner.transport.ssh.known_hosts import HostKey, KeyStatus, KnownHosts
 
 
@@ -38,10 +38,7 @@ class HostKeyPolicy:
     messages: FailureMessages
 
     def missing_host_key(self, _client: object, _name: str, key: Any) -> None:
-        """Accept a key, or raise LoginFailure.
-
-        Paramiko's own lists stay empty, so all keys come here.
-        """
+        """Accept a key, or raise LoginFailure; paramiko's own lists stay empty."""
         endpoint, messages = self.endpoint, self.messages
         shown = HostKey(key.get_name(), key.asbytes())
         names = endpoint.lookup_names
@@ -80,9 +77,9 @@ class PublicKeyAuth:
         self.task.begin_step(timeout, self.messages.agent_timeout())
         agent = self._open_agent(timeout + SLACK_S)
         with contextlib.closing(agent) if agent else contextlib.nullcontext():
-            offers = self.key_ring.collect_offers(self.endpoint, agent)
+            offers, unusable = self.key_ring.collect_offers(self.endpoint, agent)
             self.task.begin_step(timeout, self.messages.timed_out(Timeout.LOGIN), transport.close)
-            further_methods = self._try_keys(transport, offers)
+            further_methods = self._try_keys(transport, offers, unusable)
         if further_methods:
             raise self.messages.failed(Failure.SECOND_FACTOR, " or ".join(further_methods))
         return []
@@ -94,15 +91,17 @@ class PublicKeyAuth:
             return SshAgent(self.endpoint.agent_socket, timeout)
         return None
 
-    def _try_keys(self, transport: Any, offers: KeyOffers) -> Sequence[str]:
+    def _try_keys(
+        self, transport: Any, offers: list[KeyOffer], unusable: list[UnusableKey]
+    ) -> Sequence[str]:
         """Return the methods that the host wants besides the key it accepted; usually none."""
         tried: list[str] = []
-        for offer in offers.usable:
+        for offer in offers:
             tried.append(offer.label)
             try:
                 return cast("list[str]", transport.auth_publickey(self.endpoint.user, offer.key))
             except paramiko.BadAuthenticationType as error:
-                raise self.messages.keys_refused(offers, tried, error.allowed_types) from None
+                raise self.messages.keys_refused(unusable, tried, error.allowed_types) from None
             except paramiko.AuthenticationException:
                 if not transport.is_active():
                     raise self.messages.failed(Failure.TOO_MANY_KEYS, ", ".join(tried)) from None
@@ -110,8 +109,8 @@ class PublicKeyAuth:
                 cause = f"{offer.label} failed ({error})"
                 raise self.messages.failed(Failure.KEY_FAILED, cause) from None
         if tried:
-            raise self.messages.keys_refused(offers, tried, ())
+            raise self.messages.keys_refused(unusable, tried, ())
         try:  # some servers accept known addresses; the others name the methods they accept
             return cast("list[str]", transport.auth_none(self.endpoint.user))
         except paramiko.BadAuthenticationType as error:
-            raise self.messages.keys_refused(offers, tried, error.allowed_types) from None
+            raise self.messages.keys_refused(unusable, tried, error.allowed_types) from None

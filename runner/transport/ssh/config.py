@@ -93,10 +93,7 @@ def parse_jump(text: str) -> tuple[Hop, ...]:
 
 
 class Resolver:
-    """Resolves a node into the machines to log in to, in order; thread-safe.
-
-    OpenSSH's own client reads its configuration (`ssh -G`): no other program knows all its rules.
-    """
+    """Resolves a node into the machines to log in to, in order; thread-safe."""
 
     def __init__(self, ssh: Ssh, *, client: str | None = None) -> None:
         self._ssh = ssh
@@ -120,8 +117,9 @@ class Resolver:
         if jump is None:
             jump = parse_jump(_first_value(settings, "proxyjump"))
         endpoint = self._endpoint(target, settings, () if from_config else jump)
-        while jump and _is_same_host(jump[-1], endpoint):
-            jump = jump[:-1]
+        own_names, own_ports = (endpoint.name, endpoint.host), (None, endpoint.port)
+        while jump and jump[-1].host in own_names and jump[-1].port in own_ports:
+            jump = jump[:-1]  # a host is its own jump host under `Host *` with a ProxyJump
         if jump:
             # As in `ssh -J a,b`: b is reached through a, and a as configured for itself.
             previous_hops = self._route(jump[-1], jump[:-1] or None, depth + 1)
@@ -129,7 +127,7 @@ class Resolver:
         return (endpoint,)
 
     def _settings(self, target: Hop) -> Settings:
-        """Return what `ssh -G` prints, for the user's and the system's file or that of -F."""
+        """Return what `ssh -G` prints: no other program knows all rules of OpenSSH's files."""
         with self._lock:
             if target in self._cache:
                 return self._cache[target]
@@ -257,11 +255,6 @@ def _run_query(argv: Sequence[str]) -> str:
         cause = messages[0].strip() if messages else f"exit code {process.returncode}"
         raise LoginFailure(f"your ssh config cannot be read: {cause}", "\n".join(messages[1:]))
     return out.decode(errors="replace")
-
-
-def _is_same_host(hop: Hop, endpoint: Endpoint) -> bool:
-    """Return whether a host is its own jump host, as under `Host *` with a ProxyJump."""
-    return hop.host in (endpoint.name, endpoint.host) and hop.port in (None, endpoint.port)
 
 
 def _first_value(settings: Settings, keyword: str) -> str:

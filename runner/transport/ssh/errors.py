@@ -13,7 +13,7 @@ import paramiko
 from runner.core import shell
 from runner.transport.ssh.config import Endpoint
 from runner.transport.ssh.deadline import ConnectionLost, LoginFailure
-from runner.transport.ssh.keys import KeyOffers
+from runner.transport.ssh.keys import UnusableKey
 from runner.transport.ssh.known_hosts import Entry, HostKey
 
 _PROHIBITED = 1
@@ -164,10 +164,10 @@ class FailureMessages:
         )
 
     def keys_refused(
-        self, offers: KeyOffers, tried: Sequence[str], accepts: Sequence[str]
+        self, unusable: Sequence[UnusableKey], tried: Sequence[str], accepts: Sequence[str]
     ) -> LoginFailure:
         """No key was accepted, or there was none to offer."""
-        encrypted = [key for key in offers.unusable if key.encrypted]
+        encrypted = [key for key in unusable if key.encrypted]
         user = self.endpoint.user
         if tried:
             message = f"{self.place} refused every key offered for user {user}: {', '.join(tried)}"
@@ -175,10 +175,8 @@ class FailureMessages:
             message = f"the key {encrypted[0].path} cannot be used: {encrypted[0].reason}"
         else:
             message = f"there is no key to log in to {self.place} with as user {user}"
-        hints = [
-            f"not offered: {e.path}: {e.reason}" for e in offers.unusable if e.path not in message
-        ]
-        hints += [key.remedy for key in offers.unusable if key.remedy]
+        hints = [f"not offered: {e.path}: {e.reason}" for e in unusable if e.path not in message]
+        hints += [key.remedy for key in unusable if key.remedy]
         if accepts and "publickey" not in accepts:
             hints.append(f"it accepts {', '.join(accepts)} only; the runner logs in with keys")
         if tried or not encrypted:

@@ -8,7 +8,7 @@ import os
 import socket
 import stat
 import threading
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -36,14 +36,6 @@ class KeyOffer:
     key: Any
 
 
-@dataclass
-class KeyOffers:
-    """The keys for one login, and the files that cannot be used."""
-
-    usable: list[KeyOffer] = field(default_factory=list)
-    unusable: list[UnusableKey] = field(default_factory=list)
-
-
 class KeyRing:
     """Private key files, each read once for all hosts; thread-safe."""
 
@@ -58,15 +50,19 @@ class KeyRing:
                 self._loaded[path] = _load_key(path)
             return self._loaded[path]
 
-    def collect_offers(self, endpoint: Endpoint, agent: SshAgent | None) -> KeyOffers:
-        """Return the keys to offer, as OpenSSH orders them, but the key of the YAML first.
+    def collect_offers(
+        self, endpoint: Endpoint, agent: SshAgent | None
+    ) -> tuple[list[KeyOffer], list[UnusableKey]]:
+        """Return the keys to offer, as OpenSSH orders them, and the files that cannot be used.
 
-        The others: key files that the agent holds, the agent's other keys, other key files.
+        The key of the YAML comes first, then key files that the agent holds, the agent's other
+        keys, and other key files.
         """
-        offers = KeyOffers()
         agent_keys = {key.asbytes(): key for key in agent.get_keys()} if agent else {}
+        chosen: list[KeyOffer] = []
         from_agent: list[KeyOffer] = []
         from_files: list[KeyOffer] = []
+        unusable: list[UnusableKey] = []
         for path in dict.fromkeys(filter(None, (endpoint.chosen_key, *endpoint.key_files))):
             in_agent = agent_keys.pop(_public_key_blob(path), None)
             loaded = self.load(path)
@@ -75,14 +71,13 @@ class KeyRing:
                 certificates = (offer for offer in file_keys if offer.key.public_blob)
                 file_keys = [*certificates, _agent_offer(in_agent)]
             elif isinstance(loaded, UnusableKey):
-                offers.unusable.append(loaded)
+                unusable.append(loaded)
             if path == endpoint.chosen_key:
-                offers.usable += file_keys
+                chosen = file_keys
             else:
                 (from_files if in_agent is None else from_agent).extend(file_keys)
-        other_keys = [] if endpoint.identities_only else list(agent_keys.values())
-        offers.usable += [*from_agent, *map(_agent_offer, other_keys), *from_files]
-        return offers
+        other_keys = [] if endpoint.identities_only else agent_keys.values()
+        return [*chosen, *from_agent, *map(_agent_offer, other_keys), *from_files], unusable
 
 
 class SshAgent(AgentSSH):  # type: ignore[misc]  # paramiko has no types

@@ -110,10 +110,7 @@ class KnownHosts:
         return KeyCheck(KeyStatus.UNKNOWN)
 
     def add(self, name: str, key: HostKey, file: str) -> None:
-        """Append the key of a machine to `file`, unless another process just did.
-
-        Raise OSError if the file cannot be written; the key counts as known nevertheless.
-        """
+        """Append the key of a machine to `file`, unless another process just did; raise OSError."""
         with self._lock:
             entry = Entry(file, "", name, key)
             self._files[file] = (*self._entries_of_file(file), entry)
