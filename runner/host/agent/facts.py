@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Iterator
 
 from runner.core.codec import decode, encode
-from runner.core.model.facts import MANAGED_ENV, FactsRequest
+from runner.core.model.facts import FactsRequest
 from runner.core.protocol.frames import Frame
 from runner.core.protocol.paths import RunPaths
 from runner.host.agent.server import AgentContext, RequestHandler, clocks
@@ -49,7 +49,6 @@ class Handler(RequestHandler):
         is_stored = result.facts.has_release
         facts = replace(
             result.facts,
-            preset_env={k: result.environ[k] for k in MANAGED_ENV if k in result.environ},
             run_exists=os.path.isdir(folder.root),
             run_stopped=os.path.lexists(folder.stop_marker),
             has_release=is_stored and context.get_handler("manifest").pin(request.release),

@@ -23,7 +23,6 @@ from runner.host.process.job_queue import JobQueue
 
 if TYPE_CHECKING:
     from runner.host.facts.collect import FactsResult
-    from runner.host.process.bounded_child import BoundedChild
 
 MAX_UNSENT = 4 << 20
 """Bytes waiting for the controller beyond which no more output of a command is read."""
@@ -105,12 +104,12 @@ class RequestHandler:
     Such a method takes the request's frame; it may return steps of work, which become a job.
 
     Attributes:
-        children: Its children, by any key; they end with this agent.
+        children: Its bounded children or commands, by any key; they end with this agent.
     """
 
     def __init__(self, context: AgentContext) -> None:
         self.context = context
-        self.children: Dict[Any, BoundedChild] = {}
+        self.children: Dict[Any, Any] = {}
 
     @property
     def busy(self) -> bool:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Dict, Iterator, Mapping, Tuple
 
-from runner.core.model.facts import Facts, FactsRequest
+from runner.core.model.facts import MANAGED_ENV, Facts, FactsRequest
 from runner.host.facts import folders, ports, setup
 from runner.host.gpu import query
 from runner.host.process import procfs
@@ -59,6 +59,7 @@ def _collect(request: FactsRequest, children: Dict[str, BoundedChild]) -> FactsR
         facts = replace(facts, setup=setup_result, part_seconds={"setup": child.seconds})
         if setup_result.exit_code != 0:
             return FactsResult(facts, environ)
+    facts = replace(facts, preset_env={k: environ[k] for k in MANAGED_ENV if k in environ})
     children["folders"] = folders.start_survey(request, facts.home)
     fields: Dict[str, Any] = {}
     reserved = ports.NO_PORTS

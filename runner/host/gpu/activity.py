@@ -34,15 +34,14 @@ does not answer."""
 
 
 def start(visible: Optional[str]) -> Optional[bounded_child.BoundedChild]:
-    """Start sampling in a child; return None where there is no driver.
+    """Start sampling in a child; return None where there is nothing to sample.
 
     `visible` is the CUDA_VISIBLE_DEVICES of the ranks; other GPUs do not count.
     """
-    if not query.has_driver():
-        return None
-    words = visible.split(",") if visible is not None else None
-    indices = [int(word) for word in words if word.strip().isdigit()] if words else None
-    if visible == "" or (words and not indices):  # no GPU, or only names we cannot map
+    indices = None
+    if visible is not None:
+        indices = [int(word) for word in visible.split(",") if word.strip().isdigit()]
+    if not query.has_driver() or indices == []:  # no GPU, or only names we cannot map
         return None
     return bounded_child.BoundedChild(lambda: _take_samples(indices), TIMEOUT_S)
 

@@ -62,10 +62,9 @@ def gpu_health(library: nvml.Nvml, index: int, root: str = "/") -> Optional[GpuH
         kinds = (ctypes.c_uint(_UNCORRECTED), ctypes.c_uint(counter))
         return numbers("nvmlDeviceGetTotalEccErrors", *kinds, kind=ctypes.c_ulonglong)[0]
 
-    try:
+    bus = ""
+    with contextlib.suppress(nvml.NvmlError):
         bus = library.pci_address(device)
-    except nvml.NvmlError:
-        bus = ""
     (pages,) = numbers("nvmlDeviceGetRetiredPagesPendingStatus")
     _, _, rows, failed = numbers("nvmlDeviceGetRemappedRows", count=4)
     repairs = [number for number in (rows, pages) if number is not None]
@@ -98,11 +97,9 @@ def _count_mig_devices(
     count = 0
     for index in range(max_count):
         handle_args = (ctypes.c_uint(index), ctypes.byref(ctypes.c_void_p()))
-        try:
+        with contextlib.suppress(nvml.NvmlError):  # no device has this number
             library.query_ints("nvmlDeviceGetMigDeviceHandleByIndex", device, *handle_args, count=0)
             count += 1
-        except nvml.NvmlError:  # no device has this number
-            continue
     return count
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Dict, Optional
 
 from runner.core.codec import decode, encode
-from runner.core.model.facts import MANAGED_ENV, Facts, FactsRequest
+from runner.core.model.facts import Facts, FactsRequest
 from runner.core.model.order import Order
 from runner.core.protocol.paths import RunPaths
 from runner.host.facts import ports
@@ -88,9 +88,5 @@ def _report_facts(request: FactsRequest, environ: Dict[str, str], stop_marker: s
     local_request = replace(
         request, setup=(), reserve_port=False, reserve_hub_port=False, reserve_vote_port=False
     )
-    facts = replace(
-        collect(local_request).facts,
-        preset_env={name: environ[name] for name in MANAGED_ENV if name in environ},
-        run_stopped=os.path.lexists(stop_marker),
-    )
+    facts = replace(collect(local_request).facts, run_stopped=os.path.lexists(stop_marker))
     bounded_child.report_facts(facts=encode(facts))
