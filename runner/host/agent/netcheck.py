@@ -11,8 +11,7 @@ from runner.core.model.network_probe import HostProbe, NameLookups, ProbeResult,
 from runner.core.protocol.frames import Frame
 from runner.host.agent.server import AgentContext, RequestHandler
 from runner.host.netcheck import name_lookup
-from runner.host.netcheck.dialer import test_all
-from runner.host.netcheck.responder import serve
+from runner.host.netcheck.connections import serve, test_all
 from runner.host.process.bounded_child import BoundedChild, report_facts
 
 LISTEN_TIMEOUT_S = 60.0

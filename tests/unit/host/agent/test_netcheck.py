@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 import pytest
 
 from runner.core.model.network_probe import NameLookups, Outcome, ProbeResult, Target
-from runner.host.netcheck import dialer, name_lookup, responder
+from runner.host.netcheck import connections, name_lookup
 
 TOKEN = b"of this check"
 
@@ -18,7 +18,7 @@ TOKEN = b"of this check"
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """A greeter that is told to end notices at once."""
-    monkeypatch.setattr(responder, "POLL_S", 0.005)
+    monkeypatch.setattr(connections, "POLL_S", 0.005)
 
 
 def listener(address: str = "127.0.0.1") -> socket.socket:
@@ -49,7 +49,7 @@ def greeting(name: str, token: bytes = TOKEN) -> Iterator[Target]:
     """A node that listens as in a check."""
     at = listener()
     port = at.getsockname()[1]
-    answers = responder.EchoServer([at], name, token)
+    answers = connections.EchoServer([at], name, token)
     with serving(answers.poll_once):
         yield Target(name, "127.0.0.1", port)
     answers.close()
@@ -80,7 +80,7 @@ def stranger(words: bytes, *, leaves: bool = False) -> Iterator[Target]:
 def tried(*targets: Target) -> list[ProbeResult]:
     """How the tries of node a ended."""
     found: dict[int, ProbeResult] = {}
-    dialer.test_all("a", targets, TOKEN, found.__setitem__)
+    connections.test_all("a", targets, TOKEN, found.__setitem__)
     return [found[at] for at in sorted(found)]
 
 
@@ -99,7 +99,7 @@ def test_nodes_that_know_the_token_reach_each_other() -> None:
 
 def test_more_targets_than_connections_are_tried_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     """The next begins when one is done."""
-    monkeypatch.setattr(dialer, "MAX_CONCURRENT", 2)
+    monkeypatch.setattr(connections, "MAX_CONCURRENT", 2)
     with greeting("b") as target:
         assert [each.outcome for each in tried(*[target] * 7)] == [Outcome.REACHED] * 7
 
@@ -124,7 +124,7 @@ def test_another_program_is_a_stranger(words: bytes, *, leaves: bool) -> None:
 
 def test_a_program_that_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is waited for, but not for long."""
-    monkeypatch.setattr(dialer, "HANDSHAKE_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(connections, "HANDSHAKE_TIMEOUT_S", 0.1)
     with stranger(b"") as target:
         assert tried(target)[0].outcome is Outcome.NO_GREETING
 
@@ -139,7 +139,7 @@ def test_a_port_at_which_nobody_listens() -> None:
 
 def test_an_address_without_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     """A full queue of connections takes no other, and says nothing."""
-    monkeypatch.setattr(dialer, "CONNECT_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(connections, "CONNECT_TIMEOUT_S", 0.1)
     with socket.create_server(("127.0.0.1", 0), backlog=0) as at, ExitStack() as stack:
         for _ in range(3):
             waits = stack.enter_context(socket.socket())
@@ -151,7 +151,7 @@ def test_an_address_without_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_strangers_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who proves nothing does not stay, and keeps nobody else away."""
-    monkeypatch.setattr(responder, "AUTH_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(connections, "AUTH_TIMEOUT_S", 0.1)
     with greeting("b") as target:
         at = (target.address, target.port)
         with socket.create_connection(at) as silent, socket.create_connection(at) as rude:
