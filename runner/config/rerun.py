@@ -23,6 +23,7 @@ from runner.core.errors import ConfigError, Problem
 from runner.core.model.launch_request import RecordedCode
 from runner.core.model.release import CodeRef
 from runner.core.model.spec import Spec
+from runner.core.text import join_some
 
 KEY = "rerun"
 CONFIG_NAME = "_rerun_"
@@ -213,9 +214,7 @@ def _no_such_run(name: str, folder: Path, runs: Path) -> Problem:
         return Problem(KEY, f"there is no run {name}: none is on record in {runs}", ELSEWHERE_HINT)
     records.sort(key=lambda record: record.stat().st_mtime, reverse=True)
     run_names = [record.parent.name for record in records]
-    listed = ", ".join(run_names[:MAX_LISTED])
-    if len(run_names) > MAX_LISTED:
-        listed += f" and {len(run_names) - MAX_LISTED} older ones"
+    listed = join_some(run_names, MAX_LISTED, "older ones")
     message = f"there is no run {name} in {display_path(runs)}; there are {listed}"
     return Problem(KEY, message, suggest(name, run_names, f"{KEY}=") or ELSEWHERE_HINT)
 

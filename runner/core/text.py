@@ -18,9 +18,9 @@ def counted(number: int, noun: str, plural: str = "") -> str:
     return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
 
 
-def join_some(names: Sequence[str], limit: int = 8) -> str:
+def join_some(names: Sequence[str], limit: int = 8, others: str = "more") -> str:
     """Return the first of many names: "gpu1, gpu2 and 6 more"."""
-    more = f" and {len(names) - limit} more" if len(names) > limit else ""
+    more = f" and {len(names) - limit} {others}" if len(names) > limit else ""
     return ", ".join(names[:limit]) + more
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from runner.core.codec import encode
-from runner.core.model.order import Order
+from runner.core.model.plan import Order
 from runner.core.protocol.events import Ended, Event, RankStarted, parse
 from runner.core.protocol.paths import RunPaths
 from runner.host.process.kill import kill_until_gone
@@ -33,7 +33,7 @@ import json, os, socket, sys, time
 sys.path.insert(0, sys.argv[1])
 from runner.core.codec import decode
 from runner.core.protocol.paths import RunPaths
-from runner.core.model.order import Order
+from runner.core.model.plan import Order
 from runner.host.facts import ports
 from runner.host.storage import run_folder
 from runner.host.supervisor import guardian
@@ -78,7 +78,7 @@ import json, sys
 sys.path.insert(0, sys.argv[1])
 from runner.core.codec import decode
 from runner.core.protocol.paths import RunPaths
-from runner.core.model.order import Order
+from runner.core.model.plan import Order
 from runner.host.supervisor import recovery
 order = decode(Order, json.loads(sys.argv[3]))
 recovery.recover_orphaned(RunPaths(sys.argv[2], order.run_id, order.node), order)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from runner.core.model.order import Hub, Order
+from runner.core.model.plan import Hub, Order
 from runner.core.protocol.events import StopCause
 from runner.core.protocol.timing import HEARTBEAT_S
 from runner.host.peers import hub, member

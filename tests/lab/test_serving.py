@@ -10,7 +10,7 @@ import sys
 import time
 from pathlib import Path
 
-from runner.core.model.order import Sidecar
+from runner.core.model.plan import Sidecar
 from runner.core.protocol.events import Ended, ProgramStarted, Stopping
 from runner.core.protocol.states import State
 from tests.lab.lab import Lab

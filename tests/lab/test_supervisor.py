@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from runner.core.codec import encode
-from runner.core.model.order import Hub
+from runner.core.model.plan import Hub
 from runner.core.protocol.events import (
     Ended,
     ProgramExited,

@@ -10,7 +10,7 @@ from runner.control.code.source import ShippedTasks
 from runner.control.rpc.session import HostSession
 from runner.core.codec import encode
 from runner.core.model.facts import Facts
-from runner.core.model.order import Order
+from runner.core.model.plan import Order
 from runner.core.model.spec import Secret
 from runner.core.protocol.frames import Frame
 from runner.core.relaunch.handover import RelaunchContext

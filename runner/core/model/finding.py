@@ -11,10 +11,8 @@ from runner.core.errors import Problem
 class Level(enum.Enum):
     """How bad a finding is."""
 
-    ERROR = "error"
-    """A launch refuses, or would hang."""
-    WARNING = "warning"
-    """A launch may succeed."""
+    ERROR = "error"  # a launch refuses, or would hang
+    WARNING = "warning"  # a launch may succeed
     OK = "fine"
 
 

@@ -18,12 +18,9 @@ class Outcome(enum.Enum):
     NO_ROUTE = "no route"
     UNREACHABLE = "unreachable"
     RESET = "reset"
-    WRONG_PEER = "stranger"
-    """What answered does not have the token, or is another node."""
-    NO_GREETING = "mute"
-    """The connection was accepted, but nothing was sent."""
-    STALLED = "stalled"
-    """Small packets passed, large ones did not."""
+    WRONG_PEER = "stranger"  # what answered does not have the token, or is another node
+    NO_GREETING = "mute"  # the connection was accepted, but nothing was sent
+    STALLED = "stalled"  # small packets passed, large ones did not
     FAILED = "failed"
 
 

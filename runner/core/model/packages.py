@@ -10,12 +10,9 @@ from typing import Tuple
 class Certainty(enum.Enum):
     """The certainty that a run fails without a package."""
 
-    RUNTIME = "runtime"
-    """Declared as a run-time dependency of the project."""
-    LISTED = "listed"
-    """Listed with all others, including development tools."""
-    INDIRECT = "indirect"
-    """Resolved by a lock file: required by another package, perhaps only on other machines."""
+    RUNTIME = "runtime"  # declared as a run-time dependency of the project
+    LISTED = "listed"  # with all others, including development tools
+    INDIRECT = "indirect"  # by another package in a lock file, perhaps only on other machines
 
 
 @dataclass(frozen=True)

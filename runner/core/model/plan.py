@@ -1,11 +1,74 @@
-"""Plan: what each host does in an attempt, and the decisions behind that."""
+"""Plan: the orders of all hosts in an attempt, and the decisions behind them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Dict, Tuple
+from typing import Dict, Optional, Tuple
 
-from runner.core.model.order import Order
+
+@dataclass(frozen=True)
+class Hub:
+    """The hub of an attempt: supervisors connect to it, so that the failure of one ends all."""
+
+    node: str  # whose supervisor listens: the master
+    addr: str  # on the training network
+    port: int
+    member_count: int = 0  # the number of other nodes
+    lost_s: float = 15.0  # of silence, after which a node is declared lost
+    min_nodes: int = 0  # with which the attempt goes on; 0 for all of them
+    required: bool = True  # it cannot go on without `node`, which has the ranks' store
+    spares: Tuple[str, ...] = ()  # stand by: no member waits for them, and their loss ends nothing
+    required_members: Tuple[str, ...] = ()  # lost if they do not join, without a controller
+
+
+@dataclass(frozen=True)
+class Sidecar:
+    """A server that one node runs for the programs of all nodes of an attempt."""
+
+    name: str  # also the stem of its logs and the folder it runs in
+    node: str  # whose supervisor runs it
+    addr: str  # numeric, that it listens on
+    port: int
+    argv: Tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Order:
+    """A host's part of the plan, large on purpose: all that its supervisor is to know."""
+
+    run_id: str
+    node: str
+    attempt: int  # the run's n-th start, from 0
+    workdir: str  # of runs on this host, absolute
+    argv: Tuple[str, ...]  # the launcher process, ready for exec; () for a spare
+    env: Dict[str, str]  # overrides the host's own (after `setup`)
+    cwd: str  # created if it is in the run folder
+    ranks: Tuple[int, ...]  # global ones, by local rank; () if torch assigns them
+    shim: str  # the path of the rank shim; `argv` or `env` refer to it
+    shim_python: str  # runs the shim
+    rank_prefix: Tuple[str, ...] = ()  # the task's interpreter, which the shim starts
+    hidden_env: Tuple[str, ...] = ()  # names of `env` that ranks do not get
+    release: str = ""  # copied into the run's `work` first; "" for none
+    reserve_port: int = 0  # until the program listens on it; 0 for none
+    grace_s: float = 15.0  # between TERM and KILL
+    disconnect_s: float = 600.0  # without a controller, before the run is stopped; 0: never
+    hub: Optional[Hub] = None  # None if there is no other node
+    sidecar: Optional[Sidecar] = None  # has to listen before the program starts
+    stall_s: float = 0.0  # without progress on any rank, before a report; 0 for never
+    stop_on_stall: bool = False  # whether a stalled attempt is stopped
+    metrics: Tuple[str, ...] = ()  # files below `cwd` that grow; if there are any, only they count
+    stacks: bool = False  # whether ranks are prepared to dump their Python stacks
+    launcher: str = "torchrun"  # starts the ranks, forwards TERM; "" if `argv` is the one rank
+    nproc: int = 0  # ranks that it starts here
+    restarts_ranks: bool = False  # whether the program restarts failed ranks itself
+    rejoin_count: int = 0  # how often this node was lost in this attempt and rejoined it
+    relaunches_left: int = 0  # after this attempt
+    voter_count: int = 0  # supervisors that decide on a detached relaunch; 0 if they cannot
+
+    @property
+    def is_standby(self) -> bool:
+        """Whether it is that of a spare, which starts nothing."""
+        return not self.argv
 
 
 @dataclass(frozen=True)

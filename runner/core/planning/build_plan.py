@@ -8,8 +8,7 @@ from typing import Dict, Iterator, List, Mapping, Sequence, Tuple
 
 from runner.core.errors import NotReady, Problem
 from runner.core.model.facts import ASSUMED, Facts
-from runner.core.model.order import Order
-from runner.core.model.plan import NodePlan, Plan
+from runner.core.model.plan import NodePlan, Order, Plan
 from runner.core.model.release import CodeRef
 from runner.core.model.spec import Node, Spec
 from runner.core.planning import endpoints

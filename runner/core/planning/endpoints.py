@@ -20,7 +20,7 @@ from typing import Dict, Iterator, List, Mapping, Optional, Sequence, Tuple, Uni
 
 from runner.core.errors import NotReady, Problem
 from runner.core.model.facts import ASSUMED, SIDECAR_NAME, Endpoint, Facts, Interface
-from runner.core.model.order import Hub, Sidecar
+from runner.core.model.plan import Hub, Sidecar
 from runner.core.model.spec import Node, Spec
 from runner.core.text import bracket_ipv6
 

@@ -7,18 +7,18 @@ from dataclasses import dataclass, field
 from typing import Dict, Mapping, Sequence, Tuple
 
 from runner.core.model.facts import Facts
-from runner.core.model.order import Order
+from runner.core.model.plan import Order
 from runner.core.model.spec import Node, Spec, Task
 from runner.core.planning.rendezvous_flags import NodePosition, flags
 from runner.core.protocol.paths import RunPaths
 
 LOCAL_RANK_MACRO = "${local_rank}"
 
-LAUNCHER_MODULES = {"torchrun": "torch.distributed.run", "launch": "torch.distributed.launch"}
-"""The launcher's module, by `Task.entry`."""
-
-LAUNCHER_NAMES = {"torchrun": "torchrun", "launch": "torch.distributed.launch"}
-"""The launcher's name in messages, by `Task.entry`."""
+LAUNCHERS = {
+    "torchrun": ("torchrun", "torch.distributed.run"),
+    "launch": ("torch.distributed.launch", "torch.distributed.launch"),
+}
+"""The launcher's name in messages, and its module, by `Task.entry`."""
 
 INTERNAL_ENV = ("PYTHON_EXEC", "PET_LOG_DIR", "PET_SHUTDOWN_TIMEOUT")
 """Variables for torchrun that are hidden from ranks and left out of pasted commands."""
@@ -57,7 +57,8 @@ def launch_command(
         program = _plain_program(task, script)
         command, argv = (*prefix, *program), (run_paths.shim, *program)
         return LaunchCommand(command, argv, prefix, env=_rendezvous_env(spec, position))
-    launcher = (python, "-m", LAUNCHER_MODULES[task.entry], *flags(spec, position))
+    launcher_name, module = LAUNCHERS[task.entry]
+    launcher = (python, "-m", module, *flags(spec, position))
     timeout = spec.torchrun.shutdown_timeout or round(spec.grace_s) + TORCHRUN_EXTRA_GRACE_S
     internal_env = {
         "PET_LOG_DIR": posixpath.join(run_paths.attempt_folder(position.attempt), "torchrun"),
@@ -69,7 +70,7 @@ def launch_command(
         command=launcher + torchrun_program(task, script),
         argv=launcher + torchrun_program(task, script, run_paths.shim),
         rank_prefix=prefix,
-        launcher=LAUNCHER_NAMES[task.entry],
+        launcher=launcher_name,
         internal_env=internal_env,
     )
 

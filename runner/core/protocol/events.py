@@ -6,7 +6,7 @@ import enum
 import json
 import re
 from dataclasses import dataclass
-from typing import Any, Dict, Optional, Tuple, Type, Union, get_args
+from typing import Any, Dict, Optional, Tuple, Type
 
 from runner.core.codec import decode, encode
 from runner.core.protocol.states import State
@@ -17,16 +17,17 @@ EVENT_VERSION = 1
 class StopCause(enum.Enum):
     """The cause of a stop."""
 
-    USER = "user"
-    """A user asked for it."""
-    PEER = "peer"
-    """The run failed on another node."""
-    LOCAL = "local"
-    """This host stops by itself; the reason says why."""
+    USER = "user"  # a user asked for it
+    PEER = "peer"  # the run failed on another node
+    LOCAL = "local"  # this host stops by itself; the reason says why
+
+
+class EventBody:
+    """What happened; a subclass for each kind."""
 
 
 @dataclass(frozen=True)
-class ProgramStarted:
+class ProgramStarted(EventBody):
     """The supervisor started the launcher process (torchrun), if possible in its own `cgroup`."""
 
     pid: int
@@ -35,7 +36,7 @@ class ProgramStarted:
 
 
 @dataclass(frozen=True)
-class RankStarted:
+class RankStarted(EventBody):
     """A rank's program runs, for the `start`-th time on this node.
 
     The rest comes from torch: the number of ranks and of nodes (0 if unknown), where they meet.
@@ -50,7 +51,7 @@ class RankStarted:
 
 
 @dataclass(frozen=True)
-class RankExited:
+class RankExited(EventBody):
     """A rank ended: by `code`, or by `signal` (then code is None).
 
     Both are None if its shim was killed with it. `max_rss` is its peak memory in bytes,
@@ -74,7 +75,7 @@ class RankExited:
 
 
 @dataclass(frozen=True)
-class ProgramExited:
+class ProgramExited(EventBody):
     """The launcher process ended: by `code`, or by `signal`."""
 
     code: Optional[int] = None
@@ -83,7 +84,7 @@ class ProgramExited:
 
 
 @dataclass(frozen=True)
-class PortTaken:
+class PortTaken(EventBody):
     """Another process listens on the port that was reserved for the rendezvous."""
 
     port: int
@@ -91,7 +92,7 @@ class PortTaken:
 
 
 @dataclass(frozen=True)
-class Stopping:
+class Stopping(EventBody):
     """The supervisor began to end the processes of the run."""
 
     reason: str
@@ -99,7 +100,7 @@ class Stopping:
 
 
 @dataclass(frozen=True)
-class Ended:
+class Ended(EventBody):
     """The run ended on this host.
 
     `killed` processes had to be killed, `survivors` could not be; `verified` means that the search
@@ -114,19 +115,19 @@ class Ended:
 
 
 @dataclass(frozen=True)
-class HubJoined:
+class HubJoined(EventBody):
     """The supervisor joined the hub: from now on the failure of one ends all."""
 
 
 @dataclass(frozen=True)
-class HubUnreachable:
+class HubUnreachable(EventBody):
     """The supervisor cannot reach the hub, and keeps trying."""
 
     reason: str
 
 
 @dataclass(frozen=True)
-class PeerLost:
+class PeerLost(EventBody):
     """The node `peer` fell silent, or its connection to this node broke."""
 
     peer: str
@@ -134,7 +135,7 @@ class PeerLost:
 
 
 @dataclass(frozen=True)
-class PeerDeparted:
+class PeerDeparted(EventBody):
     """The node `peer` was lost or left; the run goes on with `nodes` others (0 if unknown)."""
 
     peer: str
@@ -143,12 +144,12 @@ class PeerDeparted:
 
 
 @dataclass(frozen=True)
-class Detached:
+class Detached(EventBody):
     """The run needs no controller from now on."""
 
 
 @dataclass(frozen=True)
-class Stalled:
+class Stalled(EventBody):
     """No rank has made progress for `seconds`.
 
     The log `stacks` has the stacks of this host's ranks in the dump made at `dump_time`, unless
@@ -162,12 +163,12 @@ class Stalled:
 
 
 @dataclass(frozen=True)
-class ProgressResumed:
+class ProgressResumed(EventBody):
     """A rank made progress again."""
 
 
 @dataclass(frozen=True)
-class StopRequested:
+class StopRequested(EventBody):
     """The controller asked every host to stop; `signal` is the user's, 0 after a failure."""
 
     reason: str
@@ -175,26 +176,26 @@ class StopRequested:
 
 
 @dataclass(frozen=True)
-class HostLost:
+class HostLost(EventBody):
     """The controller declared a host lost: it was silent, or could not be reached."""
 
     reason: str
 
 
 @dataclass(frozen=True)
-class EndUnverified:
+class EndUnverified(EventBody):
     """A host did not prove in time that nothing of the run is left there."""
 
     reason: str
 
 
 @dataclass(frozen=True)
-class RelaunchPending:
+class RelaunchPending(EventBody):
     """Nothing of the attempt is left here; the hosts decide on a relaunch."""
 
 
 @dataclass(frozen=True)
-class Relaunching:
+class Relaunching(EventBody):
     """The hosts relaunch the run: as the attempt `number`, on `nodes` in rank order."""
 
     number: int
@@ -203,37 +204,15 @@ class Relaunching:
 
 
 @dataclass(frozen=True)
-class NotRelaunched:
+class NotRelaunched(EventBody):
     """The hosts do not relaunch the run."""
 
     reason: str
 
 
-EventBody = Union[
-    ProgramStarted,
-    RankStarted,
-    RankExited,
-    ProgramExited,
-    PortTaken,
-    Stopping,
-    Ended,
-    HubJoined,
-    HubUnreachable,
-    PeerLost,
-    PeerDeparted,
-    Detached,
-    Stalled,
-    ProgressResumed,
-    StopRequested,
-    HostLost,
-    EndUnverified,
-    RelaunchPending,
-    Relaunching,
-    NotRelaunched,
-]
-
 EVENT_TYPES: Dict[str, Type[Any]] = {
-    re.sub(r"(?<=[a-z])(?=[A-Z])", "_", cls.__name__).lower(): cls for cls in get_args(EventBody)
+    re.sub(r"(?<=[a-z])(?=[A-Z])", "_", cls.__name__).lower(): cls
+    for cls in EventBody.__subclasses__()
 }
 """The class of every kind of event: `HubJoined` is the kind `hub_joined`."""
 

@@ -7,8 +7,7 @@ from typing import Collection, List, Mapping, Optional, Tuple
 
 from runner.core.errors import NotReady, Problem
 from runner.core.model.facts import Facts
-from runner.core.model.order import Hub, Order
-from runner.core.model.plan import Plan
+from runner.core.model.plan import Hub, Order, Plan
 from runner.core.model.run_info import PastAttempt
 from runner.core.model.spec import Node, Secret, Spec
 from runner.core.planning.build_plan import build_plan

@@ -10,7 +10,7 @@ import time
 from typing import Any, List, Optional
 
 from runner.core.codec import decode
-from runner.core.model.order import Order
+from runner.core.model.plan import Order
 from runner.core.protocol.events import StopCause
 from runner.core.protocol.frames import Frame
 from runner.core.protocol.paths import RunPaths

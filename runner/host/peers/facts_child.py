@@ -8,7 +8,7 @@ from typing import Dict, Optional
 
 from runner.core.codec import decode, encode
 from runner.core.model.facts import Facts, FactsRequest
-from runner.core.model.order import Order
+from runner.core.model.plan import Order
 from runner.core.protocol.paths import RunPaths
 from runner.host.facts import ports
 from runner.host.facts.collect import collect

@@ -13,7 +13,7 @@ import time
 from typing import Any, Callable, Dict, Mapping, NamedTuple, Optional, Set, Tuple
 
 from runner.core.codec import decode
-from runner.core.model.order import Order
+from runner.core.model.plan import Order
 from runner.core.outcome.known_failures import is_secondary_error
 from runner.core.outcome.tracebacks import final_exception, strip_rank_prefix
 from runner.core.protocol.events import RankExited, RankStarted

@@ -14,7 +14,7 @@ import os
 import time
 from typing import Dict, FrozenSet, Mapping, NamedTuple, Optional
 
-from runner.core.model.order import Order
+from runner.core.model.plan import Order
 from runner.core.outcome.stacks import STALL_REASON
 from runner.core.protocol.events import ProgressResumed, Stalled
 from runner.core.protocol.paths import STACKS_LOG, RunPaths

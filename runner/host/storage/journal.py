@@ -7,7 +7,7 @@ import os
 import time
 from typing import Any, Dict, List, Optional
 
-from runner.core.model.order import Order
+from runner.core.model.plan import Order
 from runner.core.protocol.events import (
     Ended,
     Event,

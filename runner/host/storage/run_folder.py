@@ -12,7 +12,7 @@ from typing import Any, Dict, List, Mapping, Optional, Set, Tuple
 
 from runner.core import shell
 from runner.core.codec import decode, encode
-from runner.core.model.order import Order
+from runner.core.model.plan import Order
 from runner.core.protocol.paths import FORMAT_VERSION, RunPaths
 from runner.core.protocol.states import State
 

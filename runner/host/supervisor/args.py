@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Dict, NamedTuple, Optional
 
-from runner.core.model.order import Order
+from runner.core.model.plan import Order
 from runner.core.protocol.paths import RunPaths
 from runner.host.facts import ports
 from runner.host.peers.election import ElectionContext

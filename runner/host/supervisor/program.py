@@ -9,7 +9,7 @@ import subprocess
 import time
 from typing import Callable, Dict, List, Optional, Sequence, Tuple
 
-from runner.core.model.order import Order
+from runner.core.model.plan import Order
 from runner.core.protocol.events import ProgramExited, ProgramStarted
 from runner.core.protocol.paths import PROGRAM_LOG, STREAMS, RunPaths
 from runner.core.text import describe_exit

@@ -10,7 +10,7 @@ import signal
 import time
 from typing import AbstractSet, Callable, Dict, List, Set, Tuple
 
-from runner.core.model.order import Order
+from runner.core.model.plan import Order
 from runner.core.protocol.events import Ended, ProgramStarted, RankExited, Stopping
 from runner.core.protocol.paths import RunPaths
 from runner.core.protocol.states import State

@@ -6,7 +6,7 @@ import signal
 import time
 from typing import Iterable, Optional, Sequence, Set
 
-from runner.core.model.order import Order
+from runner.core.model.plan import Order
 from runner.core.protocol.events import StopCause, Stopping
 from runner.core.protocol.states import STOP_TRANSITIONS, State, StopPhase
 from runner.host.process import procfs

@@ -25,8 +25,7 @@ from runner.core.model.facts import (
     Route,
     SetupResult,
 )
-from runner.core.model.order import Order
-from runner.core.model.plan import NodePlan, Plan
+from runner.core.model.plan import NodePlan, Order, Plan
 from runner.core.model.results import Failure, NodeResult, RankResult
 from runner.core.outcome.verdict import Verdict
 from runner.core.protocol.events import EVENT_TYPES, Ended, RankExited

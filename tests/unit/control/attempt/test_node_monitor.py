@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from runner.core.model.order import Hub
+from runner.core.model.plan import Hub
 from runner.core.protocol.events import (
     Ended,
     HostLost,

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from runner.core.model.order import Hub, Order, Sidecar
+from runner.core.model.plan import Hub, Order, Sidecar
 from runner.core.outcome.membership import (
     Membership,
     Memberships,

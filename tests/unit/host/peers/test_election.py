@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from runner.core.model.facts import Facts, FactsRequest
-from runner.core.model.order import Order
+from runner.core.model.plan import Order
 from runner.core.model.release import CodeRef
 from runner.core.model.spec import Relaunch
 from runner.core.protocol.events import StopCause

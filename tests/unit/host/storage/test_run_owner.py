@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from runner.core.codec import encode
-from runner.core.model.order import Order
+from runner.core.model.plan import Order
 from runner.core.protocol.events import Ended, ProgramStarted
 from runner.core.protocol.frames import Frame
 from runner.core.protocol.paths import RunPaths

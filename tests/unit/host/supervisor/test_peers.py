@@ -7,7 +7,7 @@ from typing import cast
 
 import pytest
 
-from runner.core.model.order import Hub, Order
+from runner.core.model.plan import Hub, Order
 from runner.core.protocol.events import Detached, EventBody
 from runner.host.storage.journal import EventLog
 from runner.host.supervisor.peers import ControllerLease, PeerGroup

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from runner.core.model.order import Order
+from runner.core.model.plan import Order
 from runner.core.protocol.events import StopCause, Stopping
 from runner.core.protocol.states import STOP_TRANSITIONS, State, StopPhase
 from runner.host.process import procfs
