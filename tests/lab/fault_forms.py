@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from tests.lab.causing import FaultSetup, MidRunFault, no_setup
 from tests.lab.launching import PLAIN_ENTRY, PROGRAMS, rank_overrides
 
+THREE = "cluster.only=[node1,node2,node3]"
 STOP_ON_STALL = ("watch.stall_s=2", "watch.action=stop")
 
 
 @dataclass(frozen=True)
 class Fault:
-    """One fault, on node3 of four unless it says otherwise.
+    """One fault, on node3 of three or four unless it says otherwise.
 
     Attributes:
         name: What happens, in words.
@@ -56,16 +57,15 @@ def rank_fault(
 ) -> Fault:
     """A fault of rank 2 while the others sleep; the supervisors start the ranks, without torch."""
     first = "first failure: rank 2 on node3"
-    three = ("cluster.only=[node1,node2,node3]", PLAIN_ENTRY)
-    words = (*program_args("faulty.py", "2", *args), *three)
+    words = (*program_args("faulty.py", "2", *args), THREE, PLAIN_ENTRY)
     return Fault(name, words, (first, *expected_output), cause=cause, all_only=all_only)
 
 
 def hang_fault(
     name: str, mode: str, expected_output: tuple[str, ...], *, all_only: bool = False
 ) -> Fault:
-    """A run that stands still because of rank 2."""
-    run_args = (*program_args("hanging.py", mode, "2"), *STOP_ON_STALL)
+    """A run that stands still because of rank 2; the supervisors start the ranks."""
+    run_args = (*program_args("hanging.py", mode, "2"), THREE, PLAIN_ENTRY, *STOP_ON_STALL)
     first = "first failure: no rank made progress for"
     return Fault(
         name,

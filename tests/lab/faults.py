@@ -36,6 +36,7 @@ from tests.lab.causing import (
     unplugged,
 )
 from tests.lab.fault_forms import (
+    THREE,
     Fault,
     check_fault,
     hang_fault,
@@ -43,6 +44,7 @@ from tests.lab.fault_forms import (
     rank_fault,
     refused_launch,
 )
+from tests.lab.launching import PLAIN_ENTRY
 
 SERVED_ETCD = ("rendezvous=etcd-v2", "rendezvous.serve=node3")
 
@@ -67,7 +69,7 @@ FAULTS = (
     rank_fault("a rank exits without a word", ("exit", "3"), ("exited with 3",), all_only=True),
     Fault(
         "a rank writes its end into torchrun's error file alone",
-        program_args("faulty.py", "2", "error_file"),
+        (*program_args("faulty.py", "2", "error_file"), THREE),
         ("first failure: rank 2 on node3", "exited with 1", "ValueError: told nobody but torchrun"),
     ),
     rank_fault(
@@ -91,7 +93,7 @@ FAULTS = (
     ),
     Fault(
         "a module is missing on one host",
-        program_args("faulty.py", "2", "module", "extra_ops"),
+        (*program_args("faulty.py", "2", "module", "extra_ops"), THREE, PLAIN_ENTRY),
         (
             "first failure: rank 2 on node3 exited with 1",
             "ModuleNotFoundError: No module named 'extra_ops'",
@@ -102,7 +104,7 @@ FAULTS = (
     ),
     Fault(
         "data are missing on one host",
-        program_args("faulty.py", "2", "data", f"{FAULT_DIR}/train.bin"),
+        (*program_args("faulty.py", "2", "data", f"{FAULT_DIR}/train.bin"), THREE, PLAIN_ENTRY),
         ("first failure: rank 2 on node3", f"there is no {FAULT_DIR}/train.bin on that host"),
         cause="file_missing",
         setup=on_other_hosts("touch train.bin"),
@@ -120,13 +122,13 @@ FAULTS = (
     hang_fault(
         "a rank hangs before it joins",
         "before",
-        ("ranks 0-1, 3 wait in init_process_group for rank 2 on node3, which is in load_batch",),
+        ("ranks 0-1 wait in init_process_group for rank 2 on node3, which is in load_batch",),
         all_only=True,
     ),
     hang_fault(
         "a rank never comes to a collective",
         "collective",
-        ("ranks 0-1, 3 wait in all_reduce for rank 2 on node3, which is in load_batch",),
+        ("ranks 0-1 wait in all_reduce for rank 2 on node3, which is in load_batch",),
     ),
     hang_fault(
         "a rank stops reading its data",
@@ -136,14 +138,14 @@ FAULTS = (
     ),
     Fault(
         "a rank returns while the others go on",
-        program_args("hanging.py", "leave", "2"),
+        (*program_args("hanging.py", "leave", "2"), THREE),
         ("rank 2 on node3 had exited with 0 before", "take part in every collective"),
         timeout_s=40.0,
         cause="peer_left",
     ),
     Fault(
         "a host loses its power",
-        (*program_args("faulty.py", "9", "none"), "lost_s=3"),
+        (*program_args("faulty.py", "9", "none"), THREE, PLAIN_ENTRY, "lost_s=3"),
         ("first failure: node3", "node3: could not verify that all processes ended"),
         code=4,
         timeout_s=30.0,
@@ -151,7 +153,7 @@ FAULTS = (
     ),
     Fault(
         "somebody kills torchrun",
-        program_args("faulty.py", "9", "none"),
+        (*program_args("faulty.py", "9", "none"), THREE),
         ("first failure: ", "node3", "SIGKILL"),
         during=kill_torchrun,
     ),

@@ -23,6 +23,9 @@ from tests.lab.waiting import TimedOut, wait_until
 ROOT = Path(__file__).parents[2]
 PROGRAMS = Path(__file__).parent / "programs"
 RANK_SCRIPT = str(PROGRAMS / "rank.py")
+TORCHLESS = str(PROGRAMS / "torchless")
+"""A folder for PYTHONPATH with a stand-in for torchrun, which costs no import of torch."""
+
 PLAIN_ENTRY = "task.entry=plain"
 VERBS = [
     *("attach", "check", "clean", "config", "deploy", "exec", "explain", "init"),

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.lab.lab import Lab, LabFactory
-from tests.lab.launching import ROOT
+from tests.lab.launching import ROOT, TORCHLESS
 
 pytestmark = [pytest.mark.documents("README.md")]
 
@@ -30,9 +30,9 @@ print("rank", os.environ["RANK"], "lr", parser.parse_args().lr)
 
 @pytest.fixture(scope="module")
 def gpus(lab_factory_for_session: LabFactory) -> Iterator[Lab]:
-    """Three hosts on which `python3` has torch, as the pages have it."""
+    """Three hosts on which `python3` has torch, as the pages have it; its agents are stand-ins."""
     path = f"{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin"
-    options = [f"SetEnv PATH={path}"]
+    options = [f"SetEnv PATH={path} PYTHONPATH={TORCHLESS}"]
     with lab_factory_for_session(names=["gpu1", "gpu2", "gpu3"], sshd_options=options) as lab:
         yield lab
 

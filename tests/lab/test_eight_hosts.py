@@ -30,10 +30,7 @@ def eight(lab_factory_for_session: LabFactory) -> Iterator[Lab]:
         pytest.param(
             program_args("hanging.py", "raise", "5"), id="in a collective", marks=pytest.mark.torch
         ),
-        pytest.param(
-            (*program_args("faulty.py", "5", "raise"), PLAIN_ENTRY),
-            id="asleep, and would never notice",
-        ),
+        pytest.param(program_args("faulty.py", "5", "raise"), id="asleep, and would never notice"),
     ],
 )
 def test_one_rank_raises_while_the_others_wait(
@@ -41,7 +38,7 @@ def test_one_rank_raises_while_the_others_wait(
 ) -> None:
     """Whether they wait for it or not."""
     eight.write_cluster(launcher.conf)
-    done = launcher(*words, seconds=120)
+    done = launcher(*words, PLAIN_ENTRY, seconds=120)
     assert done.code == 1, done
     said = last_lines(done.err)
     assert "first failure: rank 5 on node6 " in said, done  # torch may abort after its exception

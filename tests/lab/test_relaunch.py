@@ -155,7 +155,7 @@ def test_an_unplugged_host_is_replaced(
 def test_a_rank_that_fails_once(begin: Callable[..., Controller], steps: Path) -> None:
     """Without a spare, on the same nodes."""
     overrides = ("relaunch.max=1", "task.nodes=[node1,node2]")
-    done = begin(*overrides, when=("fail=1:7:3",), nodes=2, entry="torchrun").wait(60)
+    done = begin(*overrides, when=("fail=1:7:3",), nodes=2).wait(60)
     assert done.code == 0, done
     whole(steps, 2)
     assert nodes_of(steps, 1, 2) == ["node1", "node2"]
@@ -178,12 +178,12 @@ def test_an_etcd_that_the_run_serves_itself_begins_again(
 ) -> None:
     """Its node stays where any other would make room for a spare."""
     served = ("rendezvous=etcd-v2", "rendezvous.serve=node2")
-    done = begin(*served, when=("fail=1:7:3",), entry="torchrun").wait(90)
+    done = begin(*served, when=("fail=1:7:3",), nodes=2, entry="torchrun").wait(90)
     assert done.code == 0, done
-    whole(steps)
+    whole(steps, 2)
     (first,) = past(done)
     assert first["reason"] == "rank 1 on node2 exited with 3"
-    assert nodes_of(steps, 1) == ["node1", "node2", "node3"]
+    assert nodes_of(steps, 1, 2) == ["node1", "node2"]
 
 
 @pytest.mark.all

@@ -76,7 +76,8 @@ def test_the_hub_is_powered_off_and_the_run_goes_on_on_the_spare(
 ) -> None:
     """No controller is there: the second node leads, the spare takes part, and all is counted."""
     overrides = ("lost_s=4", f"rendezvous={rendezvous}")
-    run_id, said = detached(count=40, overrides=overrides, entry="torchrun", step_s="0.5/0.25")
+    entry = "torchrun" if rendezvous == "c10d" else "plain"
+    run_id, said = detached(count=40, overrides=overrides, entry=entry, step_s="0.5/0.25")
     assert "the hosts relaunch it (1 spare standing by)" in said, said
     wait_until(lambda: len(counted(steps, 2)) > 1, "the first steps", 30)
     lab["node1"].power_off()

@@ -20,8 +20,7 @@ pytestmark = [pytest.mark.documents("docs/rendezvous.md")]
 
 def combinations() -> Iterator[ParameterSet]:
     """Every way with every ending; `make test` takes each way to success, and the others once."""
-    others = {("static", "one rank fails"), ("c10d", "Ctrl-C"), ("etcd, served", "one rank fails")}
-    others |= {("static", "`stop` from elsewhere"), ("etcd-v2", "Ctrl-C")}
+    others = {("static", "one rank fails"), ("c10d", "Ctrl-C"), ("static", "`stop` from elsewhere")}
     for way, ending in product(RENDEZVOUS_CASES, ENDINGS):
         once = not ending.code or (way.name, ending.name) in others
         marks = [] if once else [pytest.mark.all]

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from tests.lab.lab import Lab
-from tests.lab.launching import Launcher, Result
+from tests.lab.launching import PLAIN_ENTRY, Launcher, Result
 from tests.lab.test_deploy import git, whole
 
 pytestmark = [pytest.mark.promise(10), pytest.mark.documents("docs/commands.md")]
@@ -44,7 +44,7 @@ def test_the_code_of_then_or_none(lab: Lab, project: Launcher) -> None:
     below.mkdir()
     user = project.in_folder(below)
     (below / "keep").touch()
-    words = ("task.script=../train.py", "task.args.lr=0.1", "task.env.RERUN=yes")
+    words = (PLAIN_ENTRY, "task.script=../train.py", "task.args.lr=0.1", "task.env.RERUN=yes")
     first = user(*ON, *words)
     assert (first.code, said(first)) == (0, {"old --lr 0.1"}), first
     release = planned(first)["release"]

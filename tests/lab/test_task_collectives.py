@@ -13,9 +13,9 @@ import pytest
 
 import runner
 from tests.lab.lab import Lab
-from tests.lab.launching import PROGRAMS, Launcher
+from tests.lab.launching import PLAIN_ENTRY, PROGRAMS, Launcher
 from tests.lab.test_launch import ONE_CORE
-from tests.lab.test_task_resnet18 import python
+from tests.lab.test_task_resnet18 import forked, python
 
 pytestmark = [pytest.mark.torch, pytest.mark.documents("docs/tasks.md")]
 
@@ -89,28 +89,26 @@ def test_alone() -> None:
     assert "world size 1, backend gloo, device cpu" in done.stdout.splitlines()
 
 
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (["--backend=nccl"], "nccl needs a GPU for local rank 0; this host shows 0"),
-        (["--max_bytes=1.5G"], "argument --max_bytes: '1.5G' is no size such as 4096, 64K or 1G"),
-        (["--max_bytes=1K"], "--min_bytes must not be above --max_bytes"),
-    ],
-)
-def test_bad_flags_are_one_line_and_exit_code_2(flags: list[str], message: str) -> None:
+def test_bad_flags_are_one_line_and_exit_code_2() -> None:
     """Any rank ends alone, before it waits for another."""
-    done = python(SCRIPT, *flags, RANK="1", WORLD_SIZE="2", LOCAL_RANK="0")
-
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith(f"collectives.py: error: {message}")
-    assert done.stderr.count("\n") == 1
+    cases = {
+        "--backend=nccl": "nccl needs a GPU for local rank 0; this host shows 0",
+        "--max_bytes=1.5G": "argument --max_bytes: '1.5G' is no size such as 4096, 64K or 1G",
+        "--max_bytes=1K": "--min_bytes must not be above --max_bytes",
+    }
+    ended = forked(SCRIPT, [([flag], 2) for flag in cases])
+    for (flag, message), (code, out, err) in zip(cases.items(), ended, strict=True):
+        assert (code, out) == (2, ""), flag
+        assert err.startswith(f"collectives.py: error: {message}"), flag
+        assert err.count("\n") == 1, flag
 
 
 def test_pairs_name_the_slow_host(lab: Lab, on_lab: Launcher) -> None:
     """Every link of one host is slow; the four hosts have no copy of our code."""
     lab["node3"].degrade_network(delay_ms=20)
     few = ("task.args.iters=3", "task.args.warmup=1", "task.args.pair_bytes=1M")
-    done = on_lab("cluster=lab", "task=collectives", "task.args.mode=pairs", *few, ONE_CORE)
+    plain = (PLAIN_ENTRY, ONE_CORE)
+    done = on_lab("cluster=lab", "task=collectives", "task.args.mode=pairs", *few, *plain)
 
     assert done.code == 0, done
     named = re.findall(r"(\w+) is slow: [\d.]+ of the others' median", done.log("node1", 0))

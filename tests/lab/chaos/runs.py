@@ -11,11 +11,10 @@ from typing import Any
 
 from runner.host.process.cgroup import Cgroup
 from tests.lab.lab import Host, Lab, LabError, Process
-from tests.lab.launching import PROGRAMS, Controller, Launcher
+from tests.lab.launching import PROGRAMS, TORCHLESS, Controller, Launcher
 from tests.lab.waiting import TimedOut, wait_until
 
 CHATTER_SCRIPT = str(PROGRAMS / "chatter.py")
-TORCHLESS = str(PROGRAMS / "torchless")
 LOST_S, DISCONNECT_S, GRACE_S = 3.0, 8.0, 0.5
 LIMITS = (
     f"lost_s={LOST_S}",
