@@ -44,7 +44,6 @@ RANK = int(os.environ.get("RANK", "0"))
 LOCAL_RANK = int(os.environ.get("LOCAL_RANK", "0"))
 WORLD_SIZE = int(os.environ.get("WORLD_SIZE", "1"))
 
-MODES = ("bandwidth", "pairs", "smoke")
 OPS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce")
 ELEMENT = 4  # bytes of a float32
 SMOKE_ELEMENTS = 1_009_000  # 4 MB
@@ -58,7 +57,12 @@ def parse_args() -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add("--mode", choices=(*MODES, "all"), default="all", help="what to do (all)")
+    add(
+        "--mode",
+        choices=("bandwidth", "pairs", "smoke", "all"),
+        default="all",
+        help="what to do (all)",
+    )
     add("--backend", help="gloo or nccl ($DIST_BACKEND, else nccl where there are GPUs)")
     add("--ops", nargs="+", choices=OPS, default=OPS, help="bandwidth: which operations (all)")
     add("--min_bytes", type=size, default="4K", help="bandwidth: smallest message (4K)")
@@ -100,19 +104,23 @@ def say(*lines: str) -> None:
         print(*lines, sep="\n", flush=True)
 
 
-def wait_for_all(device: torch.device) -> None:
-    """Wait for all ranks and for this rank's device."""
-    if device.type == "cuda":
-        dist.barrier(device_ids=[device.index])
-    else:
-        dist.barrier()
-    synchronize(device)
-
-
 def synchronize(device: torch.device) -> None:
     """Wait until the device has finished its queued work."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
+
+
+def wait_for_all(device: torch.device) -> None:
+    """Wait for all ranks and for this rank's device."""
+    dist.barrier(device_ids=[device.index] if device.type == "cuda" else None)
+    synchronize(device)
+
+
+def gather(mine: object) -> list[Any]:
+    """Return what each rank passes."""
+    found: list[Any] = [None] * WORLD_SIZE
+    dist.all_gather_object(found, mine)
+    return found
 
 
 # bandwidth
@@ -121,15 +129,15 @@ def synchronize(device: torch.device) -> None:
 def call_of(op: str, elements: int, device: torch.device) -> Callable[[], object]:
     """Return the operation on float32 buffers, the largest of which has `elements` elements."""
     # Newer torch warns of the older names.
-    gather = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
-    scatter = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
+    all_gather = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
+    reduce_scatter = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
     whole = torch.zeros(elements, device=device)
     part = torch.zeros(elements // WORLD_SIZE, device=device)
     other = torch.zeros_like(whole) if op == "all_to_all" else part
     return {
         "all_reduce": lambda: dist.all_reduce(whole),
-        "all_gather": lambda: gather(whole, part),
-        "reduce_scatter": lambda: scatter(part, whole),
+        "all_gather": lambda: all_gather(whole, part),
+        "reduce_scatter": lambda: reduce_scatter(part, whole),
         "all_to_all": lambda: dist.all_to_all_single(other, whole),
         "broadcast": lambda: dist.broadcast(whole, src=0),
         "reduce": lambda: dist.reduce(whole, dst=0),
@@ -192,11 +200,9 @@ def bandwidth(device: torch.device, args: argparse.Namespace) -> list[dict[str, 
 
 def find_nodes() -> list[dict[str, Any]]:
     """Return every node's name and its ranks, that of local rank 0 first, in torchrun's order."""
-    found: list[Any] = [None] * WORLD_SIZE
-    group = int(os.environ.get("GROUP_RANK", "0"))
-    dist.all_gather_object(found, (group, socket.gethostname(), LOCAL_RANK, RANK))
+    mine = (int(os.environ.get("GROUP_RANK", "0")), socket.gethostname(), LOCAL_RANK, RANK)
     ranks: dict[tuple[int, str], list[int]] = {}
-    for group, host, _, rank in sorted(found):
+    for group, host, _, rank in sorted(gather(mine)):
         ranks.setdefault((group, host), []).append(rank)
     hosts = [host for _, host in ranks]
     return [
@@ -256,8 +262,7 @@ def pairs(device: torch.device, args: argparse.Namespace) -> dict[str, Any]:
                 peer = other if leaders[one] == RANK else one
                 mine[peer] = measure_pair(device, leaders[peer], args)
         wait_for_all(device)
-    found: list[Any] = [None] * WORLD_SIZE
-    dist.all_gather_object(found, mine)
+    found = gather(mine)
     matrix = {
         what: [[found[a].get(b, {}).get(what, 0.0) for b in range(len(nodes))] for a in leaders]
         for what in ("bandwidth", "latency")
@@ -323,8 +328,7 @@ def smoke(device: torch.device, seconds: float) -> tuple[bool, dict[str, Any]]:
             if wrong == 1:
                 complain(steps, got[:-1], expected)
     taken = time.perf_counter() - began
-    found: list[Any] = [None] * WORLD_SIZE
-    dist.all_gather_object(found, (steps / taken, inside / steps, wrong))
+    found = gather((steps / taken, inside / steps, wrong))
     nodes = []
     for node in find_nodes():
         rates, calls, wrongs = zip(*(found[rank] for rank in node["ranks"]))
@@ -344,17 +348,15 @@ def smoke(device: torch.device, seconds: float) -> tuple[bool, dict[str, Any]]:
 
 def run(device: torch.device, args: argparse.Namespace) -> bool:
     """Run the modes of --mode and write their results; return whether no result was wrong."""
-    modes = MODES if args.mode == "all" else (args.mode,)
     results: dict[str, Any] = {"world_size": WORLD_SIZE, "backend": args.backend}
     results["torch"] = torch.__version__
     right = True
-    for mode in modes:
-        if mode == "bandwidth":
-            results[mode] = bandwidth(device, args)
-        elif mode == "pairs":
-            results[mode] = pairs(device, args)
-        else:
-            right, results[mode] = smoke(device, args.seconds)
+    if args.mode in ("bandwidth", "all"):
+        results["bandwidth"] = bandwidth(device, args)
+    if args.mode in ("pairs", "all"):
+        results["pairs"] = pairs(device, args)
+    if args.mode in ("smoke", "all"):
+        right, results["smoke"] = smoke(device, args.seconds)
     if args.json and RANK == 0:
         args.json.parent.mkdir(parents=True, exist_ok=True)
         args.json.write_text(json.dumps(results, indent=1) + "\n")

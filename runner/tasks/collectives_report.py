@@ -38,10 +38,9 @@ def show_size(count: int) -> str:
 
 def message_sizes(smallest: int, largest: int, factor: int) -> list[int]:
     """Return the sizes from the smallest on, each `factor` times the one before."""
-    sizes = []
-    while smallest <= largest:
-        sizes.append(smallest)
-        smallest *= factor
+    sizes = [smallest]
+    while sizes[-1] * factor <= largest:
+        sizes.append(sizes[-1] * factor)
     return sizes
 
 
@@ -75,20 +74,12 @@ def tournament(players: int) -> list[list[tuple[int, int]]]:
 
 @dataclass(frozen=True)
 class Share:
-    """A node's bandwidth with the others, as a share of the median among those others.
-
-    Attributes:
-        name: The node.
-        sends: What it sends at: the median over all receivers, in bytes per second.
-        receives: What it receives at.
-        sends_share: `sends` by the median of all links between other nodes; None if there is none.
-        receives_share: The same of `receives`.
-    """
+    """A node's bandwidth with the others, as a share of the median among those others."""
 
     name: str
-    sends: float
+    sends: float  # the median over all receivers, in bytes per second
     receives: float
-    sends_share: Optional[float]
+    sends_share: Optional[float]  # of the median of all links between other nodes, if any
     receives_share: Optional[float]
 
     def verdict(self) -> str:
@@ -105,12 +96,8 @@ class Share:
 def compare_nodes(names: Sequence[str], bandwidth: Sequence[Sequence[float]]) -> list[Share]:
     """Judge each node by its links against all links that do not touch it.
 
-    Medians keep a slow node from making its peers look slow. This takes three nodes, fewer than
-    half of them slow.
-
-    Args:
-        names: The nodes.
-        bandwidth: At [i][j] what i sends to j, in bytes per second; [i][i] is not looked at.
+    `bandwidth[i][j]` is what i sends to j, in bytes per second. Medians keep a slow node from
+    making its peers look slow. This takes three nodes, fewer than half of them slow.
     """
     everyone = range(len(names))
     shares = []
@@ -119,30 +106,19 @@ def compare_nodes(names: Sequence[str], bandwidth: Sequence[Sequence[float]]) ->
         sends = median([bandwidth[node][other] for other in others])
         receives = median([bandwidth[other][node] for other in others])
         rest = [bandwidth[a][b] for a in others for b in others if a != b]
-        usual = median(rest) if rest else None
-        shares.append(
-            Share(
-                name,
-                sends,
-                receives,
-                sends / usual if usual else None,
-                receives / usual if usual else None,
-            )
-        )
+        usual = median(rest) if rest else 0
+        parts = (sends / usual, receives / usual) if usual else (None, None)
+        shares.append(Share(name, sends, receives, *parts))
     return shares
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1) -> list[str]:
     """Align columns: the first `left` to the left, the others to the right."""
     lines = [header, *rows]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
-    return [
-        "  ".join(
-            cell.ljust(width) if column < left else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(line, widths))
-        ).rstrip()
-        for line in lines
-    ]
+    widths = [max(map(len, column)) for column in zip(*lines)]
+    pads = [str.ljust] * left + [str.rjust] * (len(widths) - left)
+    cells = ([pad(cell, width) for pad, cell, width in zip(pads, line, widths)] for line in lines)
+    return ["  ".join(line).rstrip() for line in cells]
 
 
 def pairs_tables(names: list[str], matrix: dict[str, list[list[float]]], message: str) -> list[str]:
@@ -160,13 +136,9 @@ def pairs_tables(names: list[str], matrix: dict[str, list[list[float]]], message
     shares = compare_nodes(names, matrix["bandwidth"])
     rows = []
     for share in shares:
-        row = [share.name]
-        for rate, part in (
-            (share.sends, share.sends_share),
-            (share.receives, share.receives_share),
-        ):
-            row += [f"{rate / 1e9:.3f}", show_part(part)]
-        rows.append(row)
+        sends, receives = f"{share.sends / 1e9:.3f}", f"{share.receives / 1e9:.3f}"
+        sends_part, receives_part = show_part(share.sends_share), show_part(share.receives_share)
+        rows.append((share.name, sends, sends_part, receives, receives_part))
     header = ("node, medians", "sends GB/s", "of others'", "receives GB/s", "of others'")
     lines += [*table(header, rows), ""]
     if shares[0].sends_share is None:
@@ -194,13 +166,8 @@ def square(names: list[str], values: list[list[float]], scale: float, digits: in
 
 def smoke_table(nodes: Sequence[dict[str, Any]]) -> list[str]:
     """Return a line per node. A node that is late to every step has the shortest all_reduce."""
-    rows = [
-        (
-            node["node"],
-            f"{node['steps_per_second']:.1f}",
-            f"{node['all_reduce'] * 1e3:.2f}",
-            str(node["wrong"]),
-        )
-        for node in nodes
-    ]
+    rows = []
+    for node in nodes:
+        rate, time = f"{node['steps_per_second']:.1f}", f"{node['all_reduce'] * 1e3:.2f}"
+        rows.append((node["node"], rate, time, str(node["wrong"])))
     return table(("node", "steps/s", "all_reduce ms", "wrong results"), rows)

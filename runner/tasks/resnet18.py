@@ -50,21 +50,16 @@ def parse_args() -> argparse.Namespace:
     )
     add = parser.add_argument
     add("--epochs", type=int, default=12, help="in all, also after --resume (12)")
-    add(
-        "--batch_size", type=int, default=64, help="images per step of all ranks, rounded down (64)"
-    )
+    batch = "images per step of all ranks, rounded down (64)"
+    add("--batch_size", type=int, default=64, help=batch)
     add("--lr", type=float, default=0.02, help="highest learning rate (0.02)")
     add("--seed", type=int, default=0, help="of weights, order and distortion (0)")
     add("--backend", help="gloo or nccl ($DIST_BACKEND, else nccl where there are GPUs)")
     add("--sync_bn", action="store_true", help="batch norm over all ranks (GPUs only)")
     add("--checkpoint", type=Path, metavar="PATH", help="rank 0 writes it after each epoch")
-    add(
-        "--resume",
-        type=Path,
-        metavar="PATH",
-        help="go on from there; only rank 0 reads it; where it is "
-        "that of --checkpoint, it need not be there yet",
-    )
+    resume = "go on from there; only rank 0 reads it; "
+    resume += "where it is that of --checkpoint, it need not be there yet"
+    add("--resume", type=Path, metavar="PATH", help=resume)
     add("--target_accuracy", type=float, default=0, help="exit 1 if below, in percent")
     args = parser.parse_args()
 

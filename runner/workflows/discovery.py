@@ -12,7 +12,7 @@ from typing import Any
 from runner.control.rpc.broadcast import Broadcast
 from runner.core.codec import decode
 from runner.core.errors import NotReady, Problem
-from runner.core.model.facts import Facts, FactsRequest
+from runner.core.model.facts import FactsRequest
 from runner.core.model.launch_request import LaunchRequest
 from runner.core.model.plan import Plan
 from runner.core.model.results import RemoteRun
@@ -42,17 +42,16 @@ class RunFinder:
         clock_offsets: The time on each host when it answered, to compare their clocks.
     """
 
-    def __init__(self, pool: HostPool, console: Console, *, gpus: bool = False) -> None:
-        self.pool, self.console = pool, console
+    def __init__(self, pool: HostPool, *, gpus: bool = False) -> None:
+        self.pool, self.console = pool, pool.console
         self.unreadable_runs: dict[str, int] = {}
         self.clock_offsets: dict[str, float] = {}
         spec = pool.spec
         self._nodes = {node.name: node for node in spec.nodes}
-        self._show_status: Callable[[str, str], None] = console.node_status
+        self._show_status: Callable[[str, str], None] = self.console.node_status
         self._request = lambda node: FactsRequest(
             node=node.name, workdir=spec.workdir, skip_launch_facts=True, gpus=gpus
         )
-        self.facts: dict[str, Facts]
         self.facts, self.unreachable = pool.collect_available_facts(self._request)
         if not self.facts:
             raise NotReady(list(self.unreachable.values()))
@@ -76,11 +75,11 @@ class RunFinder:
             runs.append(RemoteRun(latest, statuses))
         return sorted(runs, key=_launched_at)
 
-    def find(self, run_id: str, *, own_only: bool = True) -> RemoteRun:
+    def find(self, run_id: str) -> RemoteRun:
         """Return a run by its id, or the latest one for "" and "latest"; else raise NotReady."""
         run_name = "" if run_id == "latest" else run_id
         matches = self.runs(run_name)
-        if not run_name and own_only:
+        if not run_name:
             users = {facts.user for facts in self.facts.values()}
             matches = [run for run in matches if {s.owner for s in run.by_host.values()} & users]
         if matches:
@@ -116,10 +115,8 @@ class RunFinder:
 
     def retarget_to_run(self, plan: Plan) -> Spec:
         """Work with the nodes of a run from now on, with the limits it was started with."""
-        spec = self.pool.spec
-        known_nodes = self._nodes
-        order = plan.nodes[0].order
-        nodes = (known_nodes.get(each.node) or Node(each.node, each.host) for each in plan.nodes)
+        spec, order, known = self.pool.spec, plan.nodes[0].order, self._nodes
+        nodes = (known.get(each.node) or Node(each.node, each.host) for each in plan.nodes)
         run_spec = replace(
             spec,
             run_id=plan.run_id,
@@ -178,7 +175,7 @@ def open_run_finder(
         names = [node.name for node in composed.spec.nodes]
         console = open_console(composed.ui, composed.console_ranks, names)
     with open_host_pool(replace(composed.spec, run_id=verb), console) as pool:
-        yield RunFinder(pool, console, gpus=gpus)
+        yield RunFinder(pool, gpus=gpus)
 
 
 def _launched_at(run: RemoteRun) -> tuple[float, str]:
