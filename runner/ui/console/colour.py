@@ -45,22 +45,18 @@ class LineStyler:
         """Return text in a colour."""
         return b"\x1b[%sm%s\x1b[0m" % (code, text) if self.has_colour else text
 
-    def prefix(self, source: Source, *, is_error: bool, is_plain: bool = False) -> bytes:
-        """Return the prefix of a rank's lines; a plain one, without colour, is faster."""
+    def prefix(self, *sources: Source, is_error: bool, is_plain: bool = False) -> bytes:
+        """Return the prefix of lines that these ranks wrote; one without colour is faster."""
+        node, rank = sources[0]
+        text = b"[%s:%d]" % (node.encode(), rank)
         if is_plain:
-            return b"[%s:%d]%s " % (source.node.encode(), source.rank, b"!" if is_error else b"")
-        return self._prefix(b"[%s:%d]" % (source.node.encode(), source.rank), source.node, is_error)
-
-    def prefix_for_many(self, sources: Sequence[Source], *, is_error: bool) -> bytes:
-        """Return the prefix of a line that several ranks wrote."""
-        nodes = tuple(dict.fromkeys(source.node for source in sources))
-        names = fold_names(nodes)
-        suffix = f" {names}" if len(names) <= MAX_NAMES_WIDTH else ""
-        text = f"[{TIMES_SIGN}{len(sources)}{suffix}]".encode()
-        return self._prefix(text, nodes[0] if len(nodes) == 1 else "", is_error)
-
-    def _prefix(self, text: bytes, node: str, is_error: bool) -> bytes:
-        if node and self.has_colour:
+            return text + (b"! " if is_error else b" ")
+        nodes = {source.node for source in sources}
+        if len(sources) > 1:
+            names = fold_names(source.node for source in sources)
+            suffix = f" {names}" if len(names) <= MAX_NAMES_WIDTH else ""
+            text = f"[{TIMES_SIGN}{len(sources)}{suffix}]".encode()
+        if len(nodes) == 1 and self.has_colour:
             number = self._node_numbers.setdefault(node, len(self._node_numbers))
             text = self.sgr(self._palette[number % len(self._palette)], text)
         return text + (self.sgr(RED, b"!") if is_error else b"") + b" "
@@ -68,7 +64,8 @@ class LineStyler:
     def clean(self, lines: bytes) -> bytes:
         """Return lines without control sequences, except colours that end with their line."""
         if ESC in lines:
-            lines = ESCAPE_SEQUENCE.sub(_keep_colours if self.has_colour else b"", lines)
+            keep = self.has_colour
+            lines = ESCAPE_SEQUENCE.sub(lambda m: m[0] if keep and m[2] == b"m" else b"", lines)
         if any(control in lines for control in _CONTROL_CHARS):
             lines = lines.translate(None, CONTROL_BYTES)
         if ESC in lines:
@@ -78,18 +75,12 @@ class LineStyler:
 
     def style_report(self, text: str) -> str:
         """Return a report with its success or failure in colour."""
-        if not self.has_colour:
-            return text
-        return "\n".join([self._style_report_line(line) for line in text.split("\n")])
-
-    def _style_report_line(self, line: str) -> str:
-        verdict = re.match(r"run \S+ (succeeded|stopped|\w+) ", line)
-        if verdict:
-            code = {"succeeded": GREEN, "stopped": YELLOW}.get(verdict[1], RED)
-            return self.sgr(BOLD + b";" + code, line.encode()).decode()
-        if line.startswith("first failure: "):
-            return self.sgr(BOLD + b";" + RED, line.encode()).decode()
-        return line
+        lines = text.split("\n")
+        for number, line in enumerate(lines):
+            if verdict := re.match(r"run \S+ (\w+) |first failure: ", line):
+                code = {"succeeded": GREEN, "stopped": YELLOW}.get(verdict[1], RED)
+                lines[number] = self.sgr(BOLD + b";" + code, line.encode()).decode()
+        return "\n".join(lines)
 
 
 def strip_controls(line: bytes) -> str:
@@ -99,7 +90,3 @@ def strip_controls(line: bytes) -> str:
 
 
 _CONTROL_CHARS = tuple(bytes([each]) for each in CONTROL_BYTES)
-
-
-def _keep_colours(match: re.Match[bytes]) -> bytes:
-    return match[0] if match[2] == b"m" else b""

@@ -62,21 +62,16 @@ class LineDeduplicator:
     def add(self, source: Source, descriptor: int, lines: bytes, now: float) -> None:
         """Add lines that wait."""
         for line in lines.split(b"\n"):
-            self._add(source, descriptor, line, now)
-
-    def _add(self, source: Source, descriptor: int, line: bytes, now: float) -> None:
-        last_number = self._last_number.get(source, 0)
-        candidates = self._by_text.setdefault((descriptor, line), deque())
-        pending = next(
-            (candidate for candidate in candidates if candidate.number > last_number), None
-        )
-        if pending is None:
-            self._number += 1
-            pending = PendingLine(self._number, now, descriptor, line)
-            self._pending.append(pending)
-            candidates.append(pending)
-        pending.sources.append(source)
-        self._last_number[source] = pending.number
+            last_number = self._last_number.get(source, 0)
+            candidates = self._by_text.setdefault((descriptor, line), deque())
+            pending = next((each for each in candidates if each.number > last_number), None)
+            if pending is None:
+                self._number += 1
+                pending = PendingLine(self._number, now, descriptor, line)
+                self._pending.append(pending)
+                candidates.append(pending)
+            pending.sources.append(source)
+            self._last_number[source] = pending.number
 
     def pop_due(self, now: float) -> list[PendingLine]:
         """Remove and return the lines that have waited long enough."""

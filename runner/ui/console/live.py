@@ -10,16 +10,12 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 from runner.ui.console import plain
 from runner.ui.console.colour import LineStyler, strip_controls
 from runner.ui.console.dedup import LineDeduplicator, PendingLine, Source
 from runner.ui.console.plain import Console, Writer, encode_lines
-from runner.ui.console.status_area import StatusArea
-
-if TYPE_CHECKING:
-    from runner.ui.console.status_render import Row
+from runner.ui.console.status_area import Row, StatusArea
 
 WRITE_INTERVAL_S = 0.05
 REDRAW_INTERVAL_S = 0.125
@@ -58,13 +54,12 @@ class Screen:
         if not data and self._status_rows == self._drawn_rows and size == self._drawn_size:
             return b""
         self._drawn_size = size
-        frame = (
-            self._erase_sequence(size[0])
-            + data
-            + b"".join(row.text + b"\n" for row in self._status_rows)
-        )
+        # Erased row by row: tmux would keep a screen erased as a whole in its scrollback. A
+        # narrower terminal breaks some rows in two.
+        drawn = sum(max(1, -(-row.cells // size[0])) for row in self._drawn_rows)
+        erase = b"\r\x1b[K" + b"\x1b[A\x1b[2K" * drawn if drawn else b""
         self._drawn_rows = self._status_rows
-        return frame
+        return erase + data + b"".join(row.text + b"\n" for row in self._status_rows)
 
     def _render_area(self, columns: int, rows: int) -> list[Row]:
         if not _is_foreground(self._descriptor):
@@ -74,14 +69,6 @@ class Screen:
         except Exception:  # noqa: BLE001 (an error in the area must not lose a line)
             self._area.end()
             return []
-
-    def _erase_sequence(self, columns: int) -> bytes:
-        """Return the bytes that erase the area's rows; a narrower terminal breaks some in two.
-
-        Row by row: tmux would keep a screen erased as a whole in its scrollback.
-        """
-        rows = sum(max(1, -(-row.cells // columns)) for row in self._drawn_rows)
-        return b"\r\x1b[K" + b"\x1b[A\x1b[2K" * rows if rows else b""
 
 
 def _terminal_size(descriptor: int) -> tuple[int, int]:
@@ -150,10 +137,12 @@ class LiveConsole(Console):
         self._put_pending(self._deduplicator.pop_all())
 
     def _open_writers(self) -> dict[int, Writer]:
-        frame, on_suspended = self._screen.frame, self._screen.forget_drawn
-        screen = Writer(
-            plain.ERR, WRITE_INTERVAL_S, self._tick, self._on_reader_gone, frame, on_suspended
+        on_gone, frame, on_stop = (
+            self._on_reader_gone,
+            self._screen.frame,
+            self._screen.forget_drawn,
         )
+        screen = Writer(plain.ERR, WRITE_INTERVAL_S, self._tick, on_gone, frame, on_stop)
         return {plain.OUT: screen, plain.ERR: screen}
 
     def _tick(self) -> None:
@@ -179,9 +168,8 @@ class LiveConsole(Console):
             for descriptor, assembler in self._assemblers.items()
             for key, text in assembler.pending(now)
         }
-        self._area.progress_lines(
-            [(Source(node, rank), text) for (node, rank, _), text in self._progress.items()]
-        )
+        lines = self._progress.items()
+        self._area.progress_lines([(Source(node, rank), text) for (node, rank, _), text in lines])
 
     def _on_reader_gone(self, descriptor: int) -> None:
         """Do nothing: there is no other place for a message."""
@@ -201,10 +189,5 @@ class LiveConsole(Console):
 
     def _put_pending(self, pending: list[PendingLine]) -> None:
         for line in pending:
-            is_error = line.descriptor == plain.ERR
-            prefix = (
-                self._styler.prefix(line.sources[0], is_error=is_error)
-                if len(line.sources) == 1
-                else self._styler.prefix_for_many(line.sources, is_error=is_error)
-            )
+            prefix = self._styler.prefix(*line.sources, is_error=line.descriptor == plain.ERR)
             self._put_prefixed(prefix, plain.ERR, line.line)

@@ -1,25 +1,43 @@
 """The status area: phase, elapsed time, state of each node, and unfinished lines.
 
-Other threads set its content; the writer's thread renders it.
+Other threads set its content; the writer's thread renders it with Rich, which is imported for the
+first row.
 """
 
 from __future__ import annotations
 
+import io
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import Literal, NamedTuple
 
+from runner.core.text import counted
+from runner.ui.console.colour import TIMES_SIGN
 from runner.ui.console.dedup import Source
-
-if TYPE_CHECKING:
-    from runner.ui.console.status_render import Row
+from runner.ui.layout import fold_names
 
 SHOW_AFTER_S = 1.0
 """A run shorter than this needs no area."""
 
 SCREEN_SHARE = 3
 """The area takes at most one in this many rows of the terminal."""
+
+MAX_NAMES_CELLS = 24
+"""The width of nodes' names in a row of the area."""
+
+BAD_STATES = ("lost", "failed", "not reached", "unreachable", "refused")
+"""The prefixes of states to highlight."""
+
+Parts = list[tuple[str, str]]
+"""The pieces of a row, each with its style for Rich."""
+
+
+class Row(NamedTuple):
+    """A line of the area as it is written, and how many cells it takes."""
+
+    text: bytes
+    cells: int
 
 
 class StatusArea:
@@ -74,14 +92,96 @@ class StatusArea:
             for node, state in self._states.items():
                 if state:
                     groups.setdefault(state, []).append(node)
-        from runner.ui.console import status_render
-
-        states = [(nodes, state) for state, nodes in groups.items()]
-        texts = status_render.compose_rows(
-            phase, elapsed_s, states, progress, max(1, rows // SCREEN_SHARE)
-        )
-        return status_render.render_rows(texts, max(1, columns - 1), colour=self._colour)
+        states = [(fold_names(nodes), state) for state, nodes in groups.items()]
+        head = [(phase or "running", "bold"), (f"  {_format_elapsed(elapsed_s)}", "dim")]
+        height = max(1, rows // SCREEN_SHARE)
+        if len(states) == 1 or height == 1:  # a state of all nodes stands beside the phase
+            for names, state in states[:1]:
+                head.append((f"  {names}" if state == phase else f"  {names} {state}", ""))
+            states = []
+        room = height - 1  # of which unfinished lines get at least half
+        room = max(room - len({text for _, text in progress}), room - room // 2)
+        texts = [head, *_state_rows(states, room)]
+        texts += _progress_rows(progress, height - len(texts))
+        return _render_rows(texts, max(1, columns - 1), colour=self._colour)
 
 
 def _one_line(text: str) -> str:
     return "".join(char for char in " ".join(text.split()) if char.isprintable())
+
+
+def _state_rows(states: list[tuple[str, str]], room: int) -> list[Parts]:
+    from rich.text import Text
+
+    shown = states if len(states) <= room else states[: max(0, room - 1)]
+    names = [Text(names) for names, _ in shown]
+    width = min(max((each.cell_len for each in names), default=0), MAX_NAMES_CELLS)
+    for each in names:
+        each.truncate(width, overflow="ellipsis", pad=True)
+    rows = [
+        [(f"  {each.plain}  ", ""), (state, "red" if state.startswith(BAD_STATES) else "")]
+        for each, (_, state) in zip(names, shown, strict=True)
+    ]
+    if len(shown) < len(states) and room > 0:
+        rows.append([(f"  … and {counted(len(states) - len(shown), 'more state')}", "dim")])
+    return rows
+
+
+def _progress_rows(progress: list[tuple[Source, str]], room: int) -> list[Parts]:
+    """Return a row per rank; if these do not fit, per text, or else per node."""
+    if room <= 0 or not progress:
+        return []
+    groups = [([source], text) for source, text in progress]
+    if len(groups) > room:
+        groups = _group_lines(progress, by_text=True)
+    if len(groups) > room:
+        groups = _group_lines(progress, by_text=False)
+    shown = groups if len(groups) <= room else groups[: max(1, room - 1)]
+    labels = [_sources_label(sources) for sources, _ in shown]
+    width = max(map(len, labels))
+    pairs = zip(labels, shown, strict=True)
+    rows = [[(f"{label:{width}} ", "dim"), (text, "")] for label, (_, text) in pairs]
+    hidden_count = sum(len(sources) for sources, _ in groups[len(shown) :])
+    if hidden_count and len(rows) < room:
+        rows.append([(f"… and {counted(hidden_count, 'more rank')}", "dim")])
+    return rows
+
+
+def _group_lines(
+    progress: list[tuple[Source, str]], *, by_text: bool
+) -> list[tuple[list[Source], str]]:
+    """Group equal lines, or else those of a node, of which the first rank's is shown."""
+    groups: dict[str, tuple[list[Source], str]] = {}
+    for source, text in progress:
+        groups.setdefault(text if by_text else source.node, ([], text))[0].append(source)
+    return list(groups.values())
+
+
+def _sources_label(sources: list[Source]) -> str:
+    if len(sources) == 1:
+        return f"[{sources[0].node}:{sources[0].rank}]"
+    return f"[{TIMES_SIGN}{len(sources)} {fold_names(source.node for source in sources)}]"
+
+
+def _render_rows(rows: list[Parts], width: int, *, colour: bool) -> list[Row]:
+    from rich.console import Console
+    from rich.text import Text
+
+    system: Literal["standard"] | None = "standard" if colour else None
+    console = Console(file=io.StringIO(), width=width, force_terminal=colour, color_system=system)
+    rendered = []
+    for parts in rows:
+        text = Text.assemble(*parts)
+        text.truncate(width, overflow="ellipsis")
+        with console.capture() as capture:
+            console.print(text, end="", no_wrap=True, crop=True, highlight=False, soft_wrap=False)
+        rendered.append(Row(capture.get().encode(errors="replace"), text.cell_len))
+    return rendered
+
+
+def _format_elapsed(seconds: float) -> str:
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours} h {minutes:02} m"
+    return f"{minutes} m {rest:02} s" if minutes else f"{rest} s"

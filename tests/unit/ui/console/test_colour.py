@@ -45,7 +45,7 @@ def test_colour_is_the_nodes() -> None:
 )
 def test_prefix_of_many(ranks: tuple[int, ...], prefix: str) -> None:
     """How many, and where if that is short."""
-    assert GREY.prefix_for_many(sources(*ranks), is_error=False) == prefix.encode()
+    assert GREY.prefix(*sources(*ranks), is_error=False) == prefix.encode()
 
 
 @pytest.mark.parametrize(

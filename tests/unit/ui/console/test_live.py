@@ -15,11 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from runner.ui.console import line_buffer, live, plain, status_area, status_render
+from runner.ui.console import line_buffer, live, plain, status_area
 from runner.ui.console.live import LiveConsole, Screen
 from runner.ui.console.plain import Console, open_console
-from runner.ui.console.status_area import StatusArea
-from runner.ui.console.status_render import Row
+from runner.ui.console.status_area import Row, StatusArea
 from tests.lab.waiting import wait_until
 
 NODES = ["gpu1", "gpu2"]
@@ -91,7 +90,7 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[Terminal]:
     monkeypatch.setattr(plain, "OUT", made.other)
     monkeypatch.setattr(plain, "ERR", made.theirs)
     monkeypatch.setattr(status_area, "SHOW_AFTER_S", -1.0)
-    monkeypatch.setattr(status_render, "_format_elapsed", lambda _: "0 s")
+    monkeypatch.setattr(status_area, "_format_elapsed", lambda _: "0 s")
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.delenv("NO_COLOR", raising=False)
     yield made
