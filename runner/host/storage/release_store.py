@@ -137,37 +137,29 @@ def is_sealed(path: str, file: File) -> bool:
 def pin(workdir: str, name: str) -> Optional[int]:
     """Keep a release while the returned descriptor is open; None if there is none (any more)."""
     folder = release_folder(workdir, name)
-    try:
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    except OSError:
-        return None
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(descriptor)
-        return None
-    except OSError:  # a network disk may have no locks: then only runs on record protect it
-        pass
     with contextlib.suppress(OSError):
-        if os.path.samestat(os.fstat(descriptor), os.stat(folder)):
-            return descriptor
-    os.close(descriptor)  # it was removed in between
+        descriptor = lock_folder(folder, fcntl.LOCK_SH)
+        with contextlib.suppress(OSError):
+            if os.path.samestat(os.fstat(descriptor), os.stat(folder)):
+                return descriptor
+        os.close(descriptor)  # it was removed in between
     return None
 
 
-def lock_folder(path: str) -> Optional[int]:
-    """Lock a folder while the returned descriptor is open; None where the disk has no locks.
+def lock_folder(path: str, mode: int = fcntl.LOCK_EX) -> int:
+    """Lock a folder while the returned descriptor is open.
 
-    BlockingIOError is raised if another process has locked it.
+    BlockingIOError is raised if another process has locked it. A network disk may have no locks:
+    then only runs on record protect a release.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
+        fcntl.flock(descriptor, mode | fcntl.LOCK_NB)
+    except BlockingIOError:
         os.close(descriptor)
-        if isinstance(error, BlockingIOError):
-            raise
-        return None
+        raise
+    except OSError:
+        pass
     return descriptor
 
 
@@ -253,18 +245,14 @@ def move_away(parent: str, name: str) -> str:
     path = os.path.join(parent, name)
     suffix = f"{os.uname().nodename}.{os.getpid()}.old{STAGING_SUFFIX}"
     staging = os.path.join(parent, f".{name}.{suffix}")
-    try:
+    with contextlib.suppress(OSError):
         lock = lock_folder(path)
-    except OSError:
-        return ""
-    try:
-        os.rename(path, staging)
-    except OSError:
-        return ""
-    finally:
-        if lock is not None:
+        try:
+            os.rename(path, staging)
+        finally:
             os.close(lock)
-    return staging
+        return staging
+    return ""
 
 
 def _releases_in_use(workdir: str) -> Set[str]:
@@ -321,5 +309,4 @@ def remove_stale(parent: str) -> Steps:
         except OSError:
             continue
         yield from remove_tree(os.path.join(parent, name))
-        if lock is not None:
-            os.close(lock)
+        os.close(lock)
