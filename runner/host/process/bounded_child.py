@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import select
+import shutil
 import signal
 import stat
 import time
@@ -160,11 +161,7 @@ def report_facts(**facts: Any) -> None:
 
 def find_program(program: str, environ: Dict[str, str]) -> str:
     """Return the path of `program` on the PATH of `environ`, "" when it is not there."""
-    for folder in environ.get("PATH", os.defpath).split(os.pathsep):
-        path = os.path.join(folder, program)
-        if os.access(path, os.X_OK) and not os.path.isdir(path):
-            return path
-    return ""
+    return shutil.which(program, path=environ.get("PATH", os.defpath)) or ""
 
 
 def chdir_if_exists(folder: str) -> None:

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import time
 import traceback
-from typing import Any, Callable, Dict, List, NoReturn, Set, Tuple
+from typing import Any, Callable, Dict, List, NoReturn, Tuple
 
 from runner.core.protocol.timing import KILL_TIMEOUT_S
 from runner.host.process import procfs
@@ -114,7 +114,10 @@ def _supervise(
     report: Dict[str, Any] = {}
     try:
         os.setsid()
-        _close_inherited(set(pipes.values()))
+        null = os.open(os.devnull, os.O_RDWR)
+        procfs.close_fds_except({null, *pipes.values()})  # the agent's connection ends with it
+        for fd in (0, 1, 2):
+            os.dup2(null, fd)
         stop_signals: List[int] = []
         signal.signal(signal.SIGTERM, lambda *_: stop_signals.append(1))
         for signum in (signal.SIGINT, signal.SIGHUP):
@@ -169,11 +172,3 @@ def _run(
             code = command.returncode if ended else -signal.SIGKILL
             return {"code": code, "timed_out": timed_out and not ended}
         time.sleep(POLL_INTERVAL_S if command.returncode is None else 0.005)
-
-
-def _close_inherited(kept_fds: Set[int]) -> None:
-    """Keep no descriptor of the agent, so that its connection ends with it."""
-    null = os.open(os.devnull, os.O_RDWR)
-    procfs.close_fds_except(kept_fds | {null})
-    for fd in (0, 1, 2):
-        os.dup2(null, fd)

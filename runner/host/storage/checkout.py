@@ -52,18 +52,13 @@ def check_out(workdir: str, name: str, target: str) -> Steps:
 
 def copy_file(source: str, target: str, mode: int) -> Generator[int, None, None]:
     """Copy a file to a new path, as a clone where the file system can; yield bytes copied."""
-    from_fd = os.open(source, os.O_RDONLY)
-    try:
-        to_fd = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        try:
-            if not _reflink(from_fd, to_fd):
-                while count := os.sendfile(to_fd, from_fd, None, CHUNK):
-                    yield count
-            os.fchmod(to_fd, mode)
-        finally:
-            os.close(to_fd)
-    finally:
-        os.close(from_fd)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+    with open(source, "rb") as original, open(os.open(target, flags, 0o600), "wb") as copy:
+        from_fd, to_fd = original.fileno(), copy.fileno()
+        if not _reflink(from_fd, to_fd):
+            while count := os.sendfile(to_fd, from_fd, None, CHUNK):
+                yield count
+        os.fchmod(to_fd, mode)
 
 
 def _reflink(from_fd: int, to_fd: int) -> bool:
