@@ -13,7 +13,7 @@ from runner.core.codec import decode, encode
 from runner.core.model.facts import FactsRequest
 from runner.core.protocol.frames import Frame
 from runner.core.protocol.paths import RunPaths
-from runner.host.agent.server import AgentContext, RequestHandler, clocks
+from runner.host.agent.server import RequestHandler, clocks
 from runner.host.facts.collect import collect
 
 HANGUP_POLL_S = 0.25
@@ -22,9 +22,7 @@ HANGUP_POLL_S = 0.25
 class Handler(RequestHandler):
     """Reports the facts, and keeps them for the requests that follow."""
 
-    def __init__(self, context: AgentContext) -> None:
-        super().__init__(context)
-        self._preload_in = 0
+    _preload_in = 0  # turns
 
     def advance(self) -> None:
         """Load what a start needs while the controller waits for other hosts.

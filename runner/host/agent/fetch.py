@@ -32,18 +32,12 @@ from runner.host.agent.server import AgentContext, RequestHandler, error_text
 from runner.host.process.job_queue import Steps
 
 MAX_FILES = 200_000
-MAX_PATH_BYTES = 32 << 20
-"""The most bytes that all paths of one inventory may have."""
-
+MAX_PATH_BYTES = 32 << 20  # of all paths of one inventory
 FILES_PER_PAGE = 2000
 MAX_SKIPS_REPORTED = 20
-ENTRIES_PER_STEP = 512
-"""Entries of a folder per step."""
-
+ENTRIES_PER_STEP = 512  # of a folder
 COMPRESSION_SAMPLE = 16 << 10
-MAX_COMPRESSED_RATIO = 0.9
-"""A chunk is sent compressed if its beginning shrinks below this part of its size."""
-
+MAX_COMPRESSED_RATIO = 0.9  # a chunk is sent compressed if its beginning shrinks below this
 FOLDER_FLAGS = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 FILE_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 

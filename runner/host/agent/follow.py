@@ -16,7 +16,7 @@ from runner.core.protocol.frames import Frame
 from runner.core.protocol.paths import RunPaths
 from runner.core.protocol.timing import UNRESPONSIVE_S
 from runner.host.agent.log_reader import LogReader
-from runner.host.agent.server import AgentContext, RequestHandler
+from runner.host.agent.server import RequestHandler
 from runner.host.process import procfs
 from runner.host.storage import run_owner
 from runner.host.storage.journal import has_ended, is_relaunch_pending
@@ -24,19 +24,14 @@ from runner.host.storage.run_folder import read_order, reserve_attempt
 from runner.host.storage.run_owner import RunLock
 from runner.host.supervisor.recovery import recover_orphaned
 
-COMMAND_FIELDS = ("cause", "reason", "peer", "nodes")
-"""The fields that a command may have."""
-
-RECONNECT_S, RECONNECT_PENDING_S = 2.0, 0.2
-"""How often a connection to the supervisor is tried; with commands pending, more often."""
+COMMAND_FIELDS = ("cause", "reason", "peer", "nodes")  # the fields that a command may have
+RECONNECT_S, RECONNECT_PENDING_S = 2.0, 0.2  # between tries; with commands pending
 
 
 class Handler(RequestHandler):
     """The run that this agent's controller follows."""
 
-    def __init__(self, context: AgentContext) -> None:
-        super().__init__(context)
-        self._run: Optional[FollowedRun] = None
+    _run: Optional[FollowedRun] = None
 
     def on_follow(self, frame: Frame) -> None:
         """Follow a run that another agent started, or was to start."""

@@ -32,9 +32,7 @@ from runner.host.supervisor.args import SupervisorArgs
 from runner.host.supervisor.recovery import recover_unfinished
 
 STARTUP_TIMEOUT_S, STARTUP_POLL_S = 20.0, 0.02
-
-PREDECESSOR_TIMEOUT_S = 10.0
-"""How long the supervisor of an earlier attempt, a spare's perhaps, may take to end."""
+PREDECESSOR_TIMEOUT_S = 10.0  # for the supervisor of an earlier attempt, a spare's perhaps, to end
 
 
 class Handler(RequestHandler):

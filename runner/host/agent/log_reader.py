@@ -11,8 +11,7 @@ from typing import Any, Dict, Iterator, List, Tuple
 from runner.core.protocol.paths import RunPaths
 
 MAX_READ = 1 << 20
-IDLE_AFTER_S = 1.0
-"""After this long without new data, files are read less often."""
+IDLE_AFTER_S = 1.0  # without new data, files are read less often
 
 
 class LogReader:

@@ -9,24 +9,20 @@ from typing import Callable, Optional
 from runner.core.codec import decode, encode
 from runner.core.model.network_probe import HostProbe, NameLookups, ProbeResult, Target
 from runner.core.protocol.frames import Frame
-from runner.host.agent.server import AgentContext, RequestHandler
+from runner.host.agent.server import RequestHandler
 from runner.host.netcheck import name_lookup
 from runner.host.netcheck.connections import serve, test_all
 from runner.host.process.bounded_child import BoundedChild, report_facts
 
-LISTEN_TIMEOUT_S = 60.0
-"""After this long a listener ends by itself."""
-
+LISTEN_TIMEOUT_S = 60.0  # after which a listener ends by itself
 DIAL_TIMEOUT_S = 20.0
 
 
 class Handler(RequestHandler):
     """Network checks, which run in children."""
 
-    def __init__(self, context: AgentContext) -> None:
-        super().__init__(context)
-        self._listen_request: Optional[Frame] = None
-        self._probe_request: Optional[Frame] = None
+    _listen_request: Optional[Frame] = None
+    _probe_request: Optional[Frame] = None
 
     def on_listen(self, frame: Frame) -> None:
         """Listen for the other hosts until this agent ends; the answer is the port."""

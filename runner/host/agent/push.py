@@ -9,7 +9,7 @@ import zlib
 from typing import Iterator, Optional
 
 from runner.core.protocol.frames import Frame
-from runner.host.agent.server import AgentContext, RequestHandler
+from runner.host.agent.server import RequestHandler
 from runner.host.process.job_queue import Steps
 from runner.host.storage import release_store
 from runner.host.storage.release_writer import ReleaseWriter
@@ -18,10 +18,8 @@ from runner.host.storage.release_writer import ReleaseWriter
 class Handler(RequestHandler):
     """The releases that one controller pushes, and a pin on the one that a run is about to use."""
 
-    def __init__(self, context: AgentContext) -> None:
-        super().__init__(context)
-        self._writer: Optional[ReleaseWriter] = None
-        self._pin_fd: Optional[int] = None
+    _writer: Optional[ReleaseWriter] = None
+    _pin_fd: Optional[int] = None
 
     def on_manifest(self, frame: Frame) -> Steps:
         """Reply that the release is stored, or which files of the manifest are missing.

@@ -24,9 +24,7 @@ from runner.host.process.job_queue import JobQueue
 if TYPE_CHECKING:
     from runner.host.facts.collect import FactsResult
 
-MAX_UNSENT = 4 << 20
-"""Bytes waiting for the controller beyond which no more output of a command is read."""
-
+MAX_UNSENT = 4 << 20  # bytes for the controller beyond which no command's output is read
 REQUEST_MODULES = {
     "facts": "facts",
     **dict.fromkeys(("manifest", "chunk", "finish", "abort_push"), "push"),

@@ -15,9 +15,7 @@ from runner.host.process import bounded_child
 if TYPE_CHECKING:
     from http.client import HTTPConnection
 
-REQUEST_TIMEOUT_S = 5.0
-"""How long an endpoint may take for each of two small responses."""
-
+REQUEST_TIMEOUT_S = 5.0  # for each of an endpoint's two small responses
 _MAX_RESPONSE = 64 << 10
 _NOT_FOUND = 404
 

@@ -17,9 +17,7 @@ from runner.host.process import bounded_child
 from runner.host.process.bounded_child import BoundedChild
 
 MIN_VERSION = (3, 8)
-LOGIN_SHELL_TIMEOUT_S = 5.0
-"""How long the user's start-up files may take."""
-
+LOGIN_SHELL_TIMEOUT_S = 5.0  # for the user's start-up files
 _MARK = "\x02runner-python\x03"
 _LOGIN_MARK = "runner-login:"
 

@@ -11,12 +11,8 @@ from typing import Dict, FrozenSet, List, Optional, Set, Tuple
 from runner.core.model.hardware import System, TopProcess
 from runner.host.process import cgroup, procfs
 
-UNLIMITED = 1 << 60
-"""Cgroup version 1 writes a number of about 2**63 for no limit."""
-
-MIN_TOP_CORES = 0.5
-"""A process that used fewer cores over its life is not reported."""
-
+UNLIMITED = 1 << 60  # cgroup version 1 writes a number of about 2**63 for no limit
+MIN_TOP_CORES = 0.5  # a process that used fewer cores over its life is not reported
 LOGIND_ROOTS = ("etc", "run", "usr/local/lib", "usr/lib")
 """Where systemd looks; a file hides files of its name in later folders."""
 

@@ -19,8 +19,7 @@ _TCP_LISTEN, _TCP_ESTABLISHED = "0A", "01"
 _NO_SUCH_FAMILY = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL, errno.EPROTONOSUPPORT)
 _MAX_NAMED = 3
 
-CHECK_INTERVAL_S = 0.5
-"""How often to check for a listener: /proc/net/tcp takes milliseconds to read."""
+CHECK_INTERVAL_S = 0.5  # between checks for a listener: /proc/net/tcp takes milliseconds to read
 
 
 class ReservedPorts(NamedTuple):

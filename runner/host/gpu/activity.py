@@ -22,15 +22,12 @@ class GpuActivity(enum.Enum):
     """The activity of all GPUs of a host."""
 
     WORKING = "work"
-    WAITING = "wait"
-    """All are busy all the time, and none accesses its memory."""
-    IDLE_OR_UNKNOWN = "nothing"
-    """Some are idle, or the driver does not say."""
+    WAITING = "wait"  # all are busy all the time, and none accesses its memory
+    IDLE_OR_UNKNOWN = "nothing"  # some are idle, or the driver does not say
 
 
+# For each GPU that answers: percent of time with a kernel running, and with memory accessed.
 Sample = Sequence[Optional[Tuple[int, int]]]
-"""For each GPU: percent of time with a kernel running, and with memory accessed; None for one that
-does not answer."""
 
 
 def start(visible: Optional[str]) -> Optional[bounded_child.BoundedChild]:

@@ -20,14 +20,10 @@ XID_LINE = re.compile(
     r"NVRM: Xid \((?:PCI:)?(?P<bus>[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2})[^)]*\): "
     r"(?P<code>\d+)\b(?:, )?(?P<text>.*)"
 )
-MAX_XIDS = 50
-"""The most (GPU, number) pairs that are reported."""
-
+MAX_XIDS = 50  # the most (GPU, number) pairs that are reported
 _MAX_XID_TEXT = 200
 
-_UNCORRECTED, _VOLATILE, _AGGREGATE = 1, 0, 1
-"""nvmlMemoryErrorType_t and nvmlEccCounterType_t."""
-
+_UNCORRECTED, _VOLATILE, _AGGREGATE = 1, 0, 1  # nvmlMemoryErrorType_t and nvmlEccCounterType_t
 _PERSISTENCED_SOCKET = "run/nvidia-persistenced/socket"
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from typing import Any, Iterator, Sequence, Tuple
+from typing import Any, Iterator, Tuple
 
 from runner.core.model.facts import Gpu, GpuProcess
 from runner.core.model.hardware import Driver
@@ -19,8 +19,7 @@ _TEXT_BYTES = 96
 _SENTINEL = 0xAA
 _RECORD_SIZES = (16, 24, 32)
 _MAX_PROCESSES = 1024
-_BROKEN_CODES = (15, 16)
-"""NVML_ERROR_GPU_IS_LOST, NVML_ERROR_RESET_REQUIRED."""
+_BROKEN_CODES = (15, 16)  # NVML_ERROR_GPU_IS_LOST, NVML_ERROR_RESET_REQUIRED
 _NOT_AVAILABLE = (1 << 64) - 1
 
 
@@ -46,7 +45,7 @@ class Nvml:
     """An initialised NVML; every method raises NvmlError when the driver refuses."""
 
     def __init__(self) -> None:
-        self._library = _load(LIBRARIES)
+        self._library = _load()
         self._call("nvmlInit_v2")
 
     def driver(self) -> Driver:
@@ -54,9 +53,7 @@ class Nvml:
 
         That is the CUDA of libcuda, which may be a forward-compatible one on the library path.
         """
-        buffer = ctypes.create_string_buffer(_TEXT_BYTES)
-        self._call("nvmlSystemGetDriverVersion", buffer, ctypes.c_uint(_TEXT_BYTES))
-        version = buffer.value.decode(errors="replace")
+        version = self.query_text("nvmlSystemGetDriverVersion")
         try:
             (number,) = self.query_ints("nvmlSystemGetCudaDriverVersion_v2", kind=ctypes.c_int)
         except NvmlError:
@@ -81,10 +78,10 @@ class Nvml:
         self._call("nvmlDeviceGetHandleByIndex_v2", ctypes.c_uint(index), ctypes.byref(device))
         return device
 
-    def query_text(self, function: str, device: ctypes.c_void_p) -> str:
-        """Return the text of `nvmlDeviceGetName` or `nvmlDeviceGetUUID`."""
+    def query_text(self, function: str, *device: ctypes.c_void_p) -> str:
+        """Return the text that a function writes to its last arguments."""
         buffer = ctypes.create_string_buffer(_TEXT_BYTES)
-        self._call(function, device, buffer, ctypes.c_uint(_TEXT_BYTES))
+        self._call(function, *device, buffer, ctypes.c_uint(_TEXT_BYTES))
         return buffer.value.decode(errors="replace")
 
     def pci_address(self, device: ctypes.c_void_p) -> str:
@@ -154,9 +151,9 @@ def parse_processes(buffer: bytes, count: int, default_stride: int) -> Tuple[Gpu
     return tuple(processes)
 
 
-def _load(libraries: Sequence[str]) -> Any:
+def _load() -> Any:
     reason = ""
-    for name in libraries:
+    for name in LIBRARIES:
         try:
             return ctypes.CDLL(name)
         except OSError as error:

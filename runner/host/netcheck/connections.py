@@ -25,28 +25,14 @@ from runner.host.peers.dialler import Dialler
 from runner.host.process.event_loop import EventLoop
 
 SUBJECT = "check"
-
-MAX_CONCURRENT = 32
-"""Connections at a time: on a slow line more of them would make each other look stalled."""
-
-CONNECT_TIMEOUT_S = 3.5
-"""The kernel repeats a SYN after 1 and 3 s, and gives up on a silent neighbour after 3 s."""
-
+MAX_CONCURRENT = 32  # on a slow line more of them would make each other look stalled
+CONNECT_TIMEOUT_S = 3.5  # SYNs go out after 0, 1 and 3 s; the kernel waits 3 s for a neighbour
 HANDSHAKE_TIMEOUT_S = 2.5
-STALL_TIMEOUT_S = 2.5
-"""How long the large packets may make no progress."""
-
-PAD_BYTES, PAD_COUNT = 7 << 10, 4
-"""Together 28 KiB: enough for packets of full size, also with jumbo frames."""
-
-AUTH_TIMEOUT_S = 2.0
-"""How long a connection may take to authenticate."""
-
-MAX_UNAUTHENTICATED = 512
-"""Far more than hosts that connect at the same moment: a refusal would look like a fault."""
-
+STALL_TIMEOUT_S = 2.5  # for the large packets to make no progress
+PAD_BYTES, PAD_COUNT = 7 << 10, 4  # enough for packets of full size, also with jumbo frames
+AUTH_TIMEOUT_S = 2.0  # for a connection to authenticate
+MAX_UNAUTHENTICATED = 512  # far more than come at once: a refusal would look like a fault
 POLL_S = 0.1
-
 _POLL_MS = 50.0
 _OUTCOME_BY_ERRNO = {
     errno.ECONNREFUSED: Outcome.REFUSED,

@@ -10,9 +10,7 @@ from typing import Any, Callable, List, Tuple
 
 from runner.core.model.network_probe import NameLookups, NameResults
 
-THREAD_STACK_BYTES = 1 << 20
-"""Stack size of each thread: there may be hundreds, and a resolver needs little."""
-
+THREAD_STACK_BYTES = 1 << 20  # of each thread: there may be hundreds, and a resolver needs little
 Report = Callable[..., None]
 
 

@@ -21,8 +21,7 @@ import time
 from typing import Any, Collection, Dict, List, Mapping, NoReturn
 
 PR_SET_PDEATHSIG, PR_SET_PTRACER = 1, 0x59616D61
-MAX_TRACEBACK = 8 << 10
-"""Bytes of a traceback that are kept, from its end."""
+MAX_TRACEBACK = 8 << 10  # bytes of a traceback that are kept, from its end
 FORWARDED_SIGNALS = (
     *(signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT),
     *(signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM, signal.SIGXCPU),

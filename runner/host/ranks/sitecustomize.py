@@ -15,11 +15,8 @@ import sys
 # The public `signal` imports enum, which takes five times as long as this whole file.
 from _signal import SIG_DFL, getsignal  # type: ignore[import-not-found]
 
-DUMP_SIGNAL = 60
-"""SIGRTMAX-4: a real-time signal without a meaning to libc, Java, NCCL or CUDA."""
-
-MIN_FD = 700
-"""The lowest descriptor to use: programs that close descriptors begin with the low ones."""
+DUMP_SIGNAL = 60  # SIGRTMAX-4: without a meaning to libc, Java, NCCL or CUDA
+MIN_FD = 700  # the lowest to use: programs that close descriptors begin with the low ones
 
 
 def install_handler() -> None:

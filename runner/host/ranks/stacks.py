@@ -21,14 +21,10 @@ from runner.host.process import bounded_child, procfs
 from runner.host.ranks.sitecustomize import DUMP_SIGNAL
 from runner.host.storage.run_folder import append, read_rank_records
 
-DUMP_TIMEOUT_S = 10.0
-"""How long a dump may take; it runs in a child."""
-
+DUMP_TIMEOUT_S = 10.0  # for a dump, which runs in a child
 PY_SPY_TIMEOUT_S = 4.0
 REPLY_TIMEOUT_S, QUIET_PERIOD_S, POLL_INTERVAL_S = 2.0, 0.05, 0.01
-MAX_WORKERS = 8
-"""How many child processes of a rank are dumped (workers of data loaders)."""
-
+MAX_WORKERS = 8  # child processes of a rank that are dumped (workers of data loaders)
 MEMFD_PREFIX = "/memfd:runner-stacks"
 STATE_TEXTS = {
     "R": "it runs",

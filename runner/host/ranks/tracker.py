@@ -23,12 +23,8 @@ from runner.host.process import kernel_log, procfs
 from runner.host.storage.journal import EventLog
 from runner.host.storage.run_folder import BALLAST, read_rank_records
 
-TAIL_BYTES = 64 << 10
-"""Bytes at the end of a log in which the final exception is searched."""
-
-MAX_EXCEPTION_AGE_S = 60.0
-"""How old the end of a log may be to explain an exit."""
-
+TAIL_BYTES = 64 << 10  # at the end of a log, in which the final exception is searched
+MAX_EXCEPTION_AGE_S = 60.0  # of the end of a log that explains an exit
 KILL_TOLERANCE_S = 1.0
 """The most that a kill in the kernel's log may be apart from the recorded end: the pids there may
 be those of another namespace."""

@@ -23,9 +23,7 @@ from runner.host.process import bounded_child, procfs
 from runner.host.ranks import stacks
 from runner.host.storage.journal import EventLog
 
-MIN_CPU_SHARE = 0.05
-"""A process that uses less than this part of a core is only polling."""
-
+MIN_CPU_SHARE = 0.05  # a process that uses less than this part of a core is only polling
 IO_COUNTERS = ("rchar", "wchar")
 MIN_IO_BYTES = 1 << 20
 """Fewer bytes of I/O between two samples are not progress. Mapped files are read by page faults,
