@@ -49,32 +49,24 @@ class NodeAdmission:
     ) -> None:
         self.hooks, self.order_sender = hooks, order_sender
         self._connector, self._inbox, self._node_status = connector, inbox, node_status
-        self._backoffs: dict[str, Backoff] = {}
+        self.backoffs: dict[str, Backoff] = {}  # of the nodes that are tried repeatedly
         self._last_reasons: dict[str, str] = {}
 
     def schedule(self, names: Iterable[str], reason: str) -> None:
         """Try to admit these nodes from now on."""
         for name in names:
-            self._backoffs[name] = Backoff(reason, time.monotonic())
-
-    def is_scheduled(self, name: str) -> bool:
-        """Return whether that node is tried repeatedly."""
-        return name in self._backoffs
+            self.backoffs[name] = Backoff(reason, time.monotonic())
 
     def retry_due(self, now: float) -> None:
         """Start the next try of each node, if it is time."""
         for node in self.hooks.spec.nodes:
-            if backoff := self._backoffs.get(node.name):
+            if backoff := self.backoffs.get(node.name):
                 backoff.start_if_due(now, self._try_admit, node)
-
-    def on_admitted(self, name: str) -> None:
-        """Stop trying: the node gets its order."""
-        self._backoffs.pop(name, None)
 
     def on_failure(self, name: str, reason: str) -> str:
         """Try a node again later that cannot join; return a message, "" if nothing is new."""
-        if name in self._backoffs:
-            self._backoffs[name].on_failure(reason)
+        if name in self.backoffs:
+            self.backoffs[name].on_failure(reason)
         previous, self._last_reasons[name] = self._last_reasons.get(name), reason
         return "" if previous == reason else f"{name} cannot join: {reason}; trying again"
 

@@ -190,9 +190,8 @@ class AttemptMonitor:
         """Whether a taken port is all that kept this attempt from starting."""
         nodes = self._nodes.values()  # the facts of a host are not collected again when reopened
         is_clean = all(node.has_ended and not node.connection.was_reopened for node in nodes)
-        port_taken = any(
-            isinstance(timed.event.body, events.PortTaken) for timed in self.timed_events
-        )
+        bodies = (timed.event.body for timed in self.timed_events)
+        port_taken = any(isinstance(body, events.PortTaken) for body in bodies)
         return port_taken and is_clean and not self.order_refused and not self.interrupted
 
     def duration(self, began_at: float) -> float:

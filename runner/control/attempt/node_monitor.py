@@ -94,9 +94,8 @@ class NodeMonitor:
         """Carry out what the failure detector says about a node."""
         if reason := self.detector.silent_connection(node):
             self.on_disconnect(node, reason)
-        judgement = self.detector.judge(
-            node, now, self.stop.deadline, awaits_rejoin=self._awaits_rejoin(node)
-        )
+        awaits_rejoin = self._awaits_rejoin(node)
+        judgement = self.detector.judge(node, now, self.stop.deadline, awaits_rejoin=awaits_rejoin)
         if judgement is not None and not (node.has_ended and logs_paused):
             self._apply(node, judgement)
         if not node.is_finished and not self._awaits_rejoin(node):
@@ -113,7 +112,7 @@ class NodeMonitor:
         node.move_to(judgement.state)
 
     def _awaits_rejoin(self, node: AttemptNode) -> bool:
-        is_scheduled = self.admission is not None and self.admission.is_scheduled(node.name)
+        is_scheduled = self.admission is not None and node.name in self.admission.backoffs
         return is_scheduled and node.is_lost and self._may_admit
 
     @property
@@ -278,7 +277,7 @@ class NodeMonitor:
     def on_node_arrived(self, session: HostSession, facts: Facts) -> None:
         """Let a node join, unless the attempt is about to end."""
         name, admission = session.node.name, self.admission
-        if admission is None or not admission.is_scheduled(name) or not self._may_admit:
+        if admission is None or name not in admission.backoffs or not self._may_admit:
             session.close()
             return
         try:
@@ -287,7 +286,7 @@ class NodeMonitor:
             self.on_admission_failed(name, error.problems[0].message)
             session.close()
             return
-        admission.on_admitted(name)
+        del admission.backoffs[name]
         node = self.nodes.get(name)
         node_plan = self.elastic.start_late(name, rejoins=node is not None)
         if node is None:

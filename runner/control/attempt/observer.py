@@ -13,12 +13,9 @@ from runner.core.protocol.events import Event, EventBody, TimedEvent
 class Role(enum.Enum):
     """What a controller may do to the attempt that it monitors."""
 
-    LAUNCH = "launch"
-    """It started the attempt, declares nodes lost, and stops the attempt when one fails."""
-    ATTACH = "attach"
-    """It joined later: it may stop the attempt, and declares no node lost."""
-    READ_ONLY = "read only"
-    """It stops nothing, and renews no controller lease."""
+    LAUNCH = "launch"  # it started the attempt, declares nodes lost, and stops the others then
+    ATTACH = "attach"  # it joined later: it may stop the attempt, and declares no node lost
+    READ_ONLY = "read only"  # it stops nothing, and renews no controller lease
 
     @property
     def may_stop(self) -> bool:
@@ -54,8 +51,7 @@ class EventLog:
 
     def record_own(self, name: str, body: EventBody, at: float | None = None) -> None:
         """Record what the controller saw or did, about the node `name`, now or `at`."""
-        now = time.monotonic()
-        mono = now if at is None else at
-        wall = time.time() - (now - mono)
+        mono = time.monotonic() if at is None else at
+        wall = time.time() - (time.monotonic() - mono)
         self._seq += 1
         self.append(mono, Event(self._run_id, name, self._attempt, self._seq, wall, mono, body))

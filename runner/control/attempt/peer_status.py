@@ -17,7 +17,6 @@ STANDBY_REPLIES = ("following", "refused", "closed")
 class HubStatus(enum.Enum):
     """Whether a supervisor is in touch with the others through the hub."""
 
-    UNKNOWN = "unknown"
     UNREACHABLE = "unreachable"
     JOINED = "joined"
 
@@ -64,10 +63,8 @@ class PeerStatus:
         if not self.is_joined(name):
             self._hub_status[name] = HubStatus.UNREACHABLE
             hint = ": open that port between the nodes, or set cluster.master_port"
-        return (
-            f"{name} cannot reach {body.reason}; if {name} fails, only this process can stop the "
-            f"others{hint}"
-        )
+        consequence = f"if {name} fails, only this process can stop the others"
+        return f"{name} cannot reach {body.reason}; {consequence}{hint}"
 
     def _on_relaunch_decision(
         self, name: str, body: events.Relaunching | events.NotRelaunched

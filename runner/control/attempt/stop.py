@@ -68,10 +68,8 @@ class StopSequence:
         self.signal_count += 1
         if self.signal_count == 1:
             self.begin("interrupted", signum, StopCause.USER)
-            grace = f"{self._spec.grace_s:g} s"
-            self._observer.message(
-                f"stopping: the ranks have up to {grace} to end; Ctrl-C again kills them now"
-            )
+            grace = f"the ranks have up to {self._spec.grace_s:g} s to end"
+            self._observer.message(f"stopping: {grace}; Ctrl-C again kills them now")
             return False
         self.deadline = time.monotonic() + STOP_TIMEOUT_S
         self._send_to_all()

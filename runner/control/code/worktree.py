@@ -33,9 +33,8 @@ IGNORED_FOLDERS = (".git", ".hg", ".svn", "__pycache__", ".venv")
 GITLINK_MODE = "160000"
 """The mode of a submodule in git's index."""
 
-GIT_HOOK_VARIABLES = (
-    *("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX", "GIT_COMMON_DIR"),
-)
+GIT_VARIABLES = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX", "GIT_COMMON_DIR")
+"""What git sets for its hooks, which would lead other git commands astray."""
 
 
 @dataclass
@@ -178,7 +177,7 @@ def _run_git(
 ) -> str:
     """Return the output of a git command, as `os.fsdecode` returns it; raise ConfigError."""
     hint = "cluster.project=PATH runs code that is on the hosts already"
-    env = {name: value for name, value in os.environ.items() if name not in GIT_HOOK_VARIABLES}
+    env = {name: value for name, value in os.environ.items() if name not in GIT_VARIABLES}
     try:
         result = subprocess.run(  # noqa: S603
             ["git", "-C", str(folder), *args],

@@ -166,7 +166,7 @@ class FileDownload:
 
     def write(self, offset: int, data: bytes) -> None:
         """Write a chunk."""
-        raise NotImplementedError
+        self._folder.write(self.dest, offset, data)
 
     def finish(self) -> None:
         """Handle the end of the download."""
@@ -196,10 +196,6 @@ class AppendOnlyDownload(FileDownload):
         """Return whether it became shorter."""
         del mtime_ns
         return size < self.source.size
-
-    def write(self, offset: int, data: bytes) -> None:
-        """Append."""
-        self._folder.write(self.dest, offset, data)
 
 
 class AtomicDownload(FileDownload):

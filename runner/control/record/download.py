@@ -74,7 +74,7 @@ class PullLoop(WaitLoop):
         """Return the result of each node."""
         window = min(WINDOW, max(MIN_CHUNKS * CHUNK, ALL_WINDOWS // max(1, len(self.sessions))))
         self._downloads = {
-            name: _HostDownload(name, session, destination, self._show, window)
+            name: HostDownload(name, session, destination, self._show, window)
             for name, session in self.sessions.items()
         }
         for download in self._downloads.values():
@@ -93,7 +93,7 @@ class PullLoop(WaitLoop):
 
 
 @dataclass(frozen=True)
-class _Chunk:
+class Chunk:
     """One chunk that was requested."""
 
     download: FileDownload
@@ -101,7 +101,7 @@ class _Chunk:
     size: int
 
 
-class _HostDownload:
+class HostDownload:
     """The download from one host, from its inventory to its last file."""
 
     def __init__(
@@ -118,8 +118,8 @@ class _HostDownload:
         self._destination, self._show, self._window = destination, show, window
         self._remote_files: list[RemoteFile] = []
         self._downloads: deque[FileDownload] = deque()
-        self._chunks: Iterator[_Chunk] = iter(())
-        self._requests: dict[int, _Chunk] = {}
+        self._chunks: Iterator[Chunk] = iter(())
+        self._requests: dict[int, Chunk] = {}
         self._bytes_requested = self._bytes_total = self._bytes_done = 0
         self._next_report = 0.0
 
@@ -169,7 +169,7 @@ class _HostDownload:
         self._bytes_total = sum(download.total for download in self._downloads)
         self._request_more()
 
-    def _on_reply(self, chunk: _Chunk, frame: Frame) -> None:
+    def _on_reply(self, chunk: Chunk, frame: Frame) -> None:
         self._bytes_requested -= chunk.size
         if not chunk.download.abandoned:
             if frame.kind == "refused":
@@ -178,7 +178,7 @@ class _HostDownload:
                 self._guarded(chunk.download, lambda: self._store_chunk(chunk, frame))
         self._request_more()
 
-    def _store_chunk(self, chunk: _Chunk, frame: Frame) -> None:
+    def _store_chunk(self, chunk: Chunk, frame: Frame) -> None:
         """Write one chunk; raise ValueError if it is not what was requested, or OSError."""
         download, reply = chunk.download, frame.data
         size, mtime_ns = int(reply["size"]), int(reply["mtime_ns"])
@@ -238,7 +238,7 @@ class _HostDownload:
             self._next_report = now + REPORT_S
             self._show(self._name, f"{round(100 * self._bytes_done / (self._bytes_total or 1))} %")
 
-    def _start_download(self, download: FileDownload) -> Iterator[_Chunk]:
+    def _start_download(self, download: FileDownload) -> Iterator[Chunk]:
         """Begin a file; return the chunks to request."""
         download.tries += 1
 
@@ -277,12 +277,12 @@ class _HostDownload:
             self.result.problems.append(Problem(self._name, message, RETRY_HINT))
 
 
-def _chunks_of(download: FileDownload) -> Iterator[_Chunk]:
+def _chunks_of(download: FileDownload) -> Iterator[Chunk]:
     """Yield the chunks of a file, until it is given up."""
     for offset in range(download.position, download.total, CHUNK):
         if download.abandoned:
             return
-        yield _Chunk(download, offset, min(CHUNK, download.total - offset))
+        yield Chunk(download, offset, min(CHUNK, download.total - offset))
 
 
 def _display_path(download: FileDownload) -> str:

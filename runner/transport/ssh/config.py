@@ -258,8 +258,7 @@ def _run_query(argv: Sequence[str]) -> str:
 
 
 def _first_value(settings: Settings, keyword: str) -> str:
-    values = settings.get(keyword, ())
-    return values[0] if values else ""
+    return next(iter(settings.get(keyword, ())), "")
 
 
 def _existing_files(paths: Iterable[str]) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ import paramiko
 
 from runner.core import shell
 from runner.transport.ssh.config import Endpoint
-from runner.transport.ssh.deadline import ConnectionLost, LoginFailure
+from runner.transport.ssh.deadline import LoginFailure
 from runner.transport.ssh.keys import UnusableKey
 from runner.transport.ssh.known_hosts import Entry, HostKey
 
@@ -147,14 +147,6 @@ class FailureMessages:
         """The connection was lost."""
         cause = f" ({error})" if error is not None and str(error) else ""
         return self._failure(f"the connection to {self.place} was lost{cause}")
-
-    def stale_connection(self, error: BaseException) -> ConnectionLost:
-        """An existing connection turned out to be dead."""
-        return ConnectionLost(*self.connection_lost(error).args)
-
-    def session_timeout(self) -> ConnectionLost:
-        """Logged in, but no session was opened in time."""
-        return ConnectionLost(*self.timed_out(Timeout.SESSION).args)
 
     def proxy_failed(self, stderr: str) -> LoginFailure:
         """The ProxyCommand ended, or does not lead to an sshd."""

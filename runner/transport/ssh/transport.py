@@ -186,13 +186,14 @@ class SharedLogin:
         self, connection: SshConnection, command: str, task: DeadlineTask[SshChannel]
     ) -> SshChannel:
         transport, timeout, messages = connection.transport, self._context.timeout, self._messages
-        task.begin_step(timeout, messages.session_timeout(), connection.close)
+        too_late = ConnectionLost(*messages.timed_out(Timeout.SESSION).args)
+        task.begin_step(timeout, too_late, connection.close)
         try:
             channel = transport.open_session(timeout=timeout + SLACK_S)
         except paramiko.ChannelException as error:
             raise messages.failed(Failure.SESSION_REFUSED, error.text or error) from None
         except (paramiko.SSHException, EOFError, OSError) as error:
-            raise messages.stale_connection(error) from None
+            raise ConnectionLost(*messages.connection_lost(error).args) from None
         ssh_channel = SshChannel(channel, connection.close)
         channel.set_combine_stderr(True)
         task.begin_step(timeout, messages.timed_out(Timeout.COMMAND), ssh_channel.close)
