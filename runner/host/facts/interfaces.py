@@ -25,6 +25,7 @@ _HEADER = struct.Struct("=IHHII")
 _LINK = struct.Struct("=BxHiII")
 _ADDRESS = struct.Struct("=BBBBi")
 _ATTRIBUTE = struct.Struct("=HH")
+_UNKNOWN = ("", 0, 0)
 
 _TIMEOUT_S = 2.0
 
@@ -43,33 +44,31 @@ def parse_interfaces(links: bytes, addresses: bytes) -> Tuple[Interface, ...]:
     An address with a label of its own (`eth0:1`) makes an interface of that name, as it does in
     `getifaddrs`: this is the name by which gloo and NCCL look for it.
     """
-    flags: Dict[int, int] = {}
-    names: Dict[int, str] = {}
-    mtus: Dict[int, int] = {}
+    known: Dict[int, Tuple[str, int, int]] = {}
     by_interface: Dict[Tuple[int, str], List[str]] = {}
     for kind, body in _parts(links, _HEADER):
         if kind == _RTM_NEWLINK:
-            _, _, index, flags[index], _ = _LINK.unpack_from(body)
-            link_attributes = dict(_parts(body, _ATTRIBUTE, _LINK.size))
-            names[index] = link_attributes[_IFLA_IFNAME].rstrip(b"\0").decode(errors="replace")
-            mtus[index] = int.from_bytes(link_attributes.get(_IFLA_MTU, b""), sys.byteorder)
-            by_interface[index, names[index]] = []
+            _, _, index, flags, _ = _LINK.unpack_from(body)
+            found = dict(_parts(body, _ATTRIBUTE, _LINK.size))
+            name = found[_IFLA_IFNAME].rstrip(b"\0").decode(errors="replace")
+            mtu = int.from_bytes(found.get(_IFLA_MTU, b""), sys.byteorder)
+            known[index] = name, flags, mtu
+            by_interface[index, name] = []
     for kind, body in _parts(addresses, _HEADER):
         if kind == _RTM_NEWADDR:
             family, length, _, _, index = _ADDRESS.unpack_from(body)
             found = dict(_parts(body, _ATTRIBUTE, _ADDRESS.size))
             raw = found.get(_IFA_LOCAL) or found[_IFA_ADDRESS]  # the latter may be the peer's
             label = found.get(_IFA_LABEL, b"").rstrip(b"\0").decode(errors="replace")
-            name = label or names.get(index, "")
-            address = f"{socket.inet_ntop(family, raw)}/{length}"
-            by_interface.setdefault((index, name), []).append(address)
+            key = index, label or known.get(index, _UNKNOWN)[0]
+            by_interface.setdefault(key, []).append(f"{socket.inet_ntop(family, raw)}/{length}")
     interfaces = []
     for (index, name), listed in by_interface.items():
-        flag = flags.get(index, 0)
-        has_carrier = bool(flag & _IFF_UP and flag & _IFF_RUNNING)
-        is_loopback = bool(flag & _IFF_LOOPBACK)
-        mtu = mtus.get(index, 0)
-        interfaces.append(Interface(name, tuple(listed), has_carrier, is_loopback, mtu))
+        _, flags, mtu = known.get(index, _UNKNOWN)
+        has_carrier = bool(flags & _IFF_UP and flags & _IFF_RUNNING)
+        interfaces.append(
+            Interface(name, tuple(listed), has_carrier, bool(flags & _IFF_LOOPBACK), mtu)
+        )
     return tuple(interfaces)
 
 
