@@ -122,18 +122,12 @@ class Handler(RequestHandler):
 
 
 class Inventory:
-    """The files of one run on this host.
-
-    Attributes:
-        files: Those found and not sent yet.
-        omitted_count: The number of files beyond the limits of an inventory.
-        skipped: The first `MAX_SKIPS_REPORTED` of `skip_count` entries, as (path, reason).
-    """
+    """The files of one run on this host."""
 
     def __init__(self, folder: RunPaths, kinds: Collection[str]) -> None:
-        self.files: List[RemoteFile] = []
-        self.omitted_count = self.skip_count = 0
-        self.skipped: List[Tuple[str, str]] = []
+        self.files: List[RemoteFile] = []  # found and not sent yet
+        self.omitted_count = self.skip_count = 0  # files beyond the limits; entries left out
+        self.skipped: List[Tuple[str, str]] = []  # path and reason of the first of them
         self._folder, self._kinds = folder, kinds
         self._file_count = self._path_bytes = 0
 

@@ -99,14 +99,12 @@ class Handler(RequestHandler):
 class FollowedRun:
     """A run on this host and the connection to its supervisor.
 
-    Attributes:
-        ended: Whether supervisor and guardian are gone, or another attempt has taken over.
-        read_only: Whether it is only read: then a record without an end stays as it is.
+    It has `ended` when supervisor and guardian are gone, or another attempt has taken over.
     """
 
     def __init__(self, folder: RunPaths, order: Order, *, read_only: bool = False) -> None:
         self.log_reader = LogReader(folder)
-        self.read_only = read_only
+        self.read_only = read_only  # then a record without an end stays as it is
         self._folder = folder
         self._order = order
         self._run_lock = RunLock(folder)

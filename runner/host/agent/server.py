@@ -47,27 +47,17 @@ BUSY_POLL_S, IDLE_POLL_S = 0.02, 0.05
 
 @dataclass
 class AgentContext:
-    """One conversation with one controller, as the request handlers see it.
+    """One conversation with one controller, as the request handlers see it."""
 
-    Attributes:
-        reply: Queues an answer: its kind, its data, and perhaps raw bytes.
-        can_send: Whether the controller takes what is sent.
-        get_handler: Returns the handler of a kind of request, loading it if need be.
-        in_fd: The descriptor that the controller's requests come from.
-        programs: The texts of those of our files that become files on this host.
-        controller_timeout_s: Silence of the controller after which the agent exits.
-        followed_workdir: The workdir of the run that is followed; "" for none.
-    """
-
-    reply: Callable[..., None]
-    can_send: Callable[[], bool]
-    get_handler: Callable[[str], Any]
-    in_fd: int = -1
-    programs: Mapping[str, str] = field(default_factory=dict)
-    controller_timeout_s: float = CONTROLLER_TIMEOUT_S
+    reply: Callable[..., None]  # takes the kind of an answer, its data, and perhaps raw bytes
+    can_send: Callable[[], bool]  # whether the controller takes what is sent
+    get_handler: Callable[[str], Any]  # returns that of a kind of request, loading it if need be
+    in_fd: int = -1  # where the requests come from
+    programs: Mapping[str, str] = field(default_factory=dict)  # what become files on this host
+    controller_timeout_s: float = CONTROLLER_TIMEOUT_S  # after such silence the agent exits
     facts: Optional[FactsResult] = None
     facts_request: FactsRequest = field(default_factory=lambda: FactsRequest(""))
-    followed_workdir: str = ""
+    followed_workdir: str = ""  # of the run that is followed
 
     def __post_init__(self) -> None:
         self.jobs = JobQueue(self.reply, lambda frame, error: self.refuse(frame, error_text(error)))
@@ -100,14 +90,11 @@ class RequestHandler:
     """The requests that one module answers, each by its method `on_KIND`.
 
     Such a method takes the request's frame; it may return steps of work, which become a job.
-
-    Attributes:
-        children: Its bounded children or commands, by any key; they end with this agent.
     """
 
     def __init__(self, context: AgentContext) -> None:
         self.context = context
-        self.children: Dict[Any, Any] = {}
+        self.children: Dict[Any, Any] = {}  # bounded children or commands, which end with us
 
     @property
     def busy(self) -> bool:

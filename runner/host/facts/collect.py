@@ -17,16 +17,11 @@ from runner.host.process.bounded_child import BoundedChild, wait_all
 
 @dataclass
 class FactsResult:
-    """The facts, and what the agent keeps for a start.
-
-    Attributes:
-        environ: The environment to run the task in: ours, as the setup lines left it.
-        reserved: The bound sockets that reserve ports; the caller closes them.
-    """
+    """The facts, and what the agent keeps for a start."""
 
     facts: Facts
-    environ: Dict[str, str]
-    reserved: ports.ReservedPorts = ports.NO_PORTS
+    environ: Dict[str, str]  # to run the task in: ours, as the setup lines left it
+    reserved: ports.ReservedPorts = ports.NO_PORTS  # the caller closes them
 
 
 def collect(request: FactsRequest) -> FactsResult:

@@ -47,8 +47,7 @@ class Usage(NamedTuple):
 class Progress:
     """When a process of the run on this host last made progress, by monotonic time.
 
-    Attributes:
-        last_io: The time of the last progress other than CPU use.
+    `last_io` is the time of the last progress other than CPU use.
     """
 
     def __init__(self, interval_s: float) -> None:
