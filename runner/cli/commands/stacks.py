@@ -15,8 +15,7 @@ def stacks(selection: Selection, run: str = "", json_: bool = False) -> int:
     The ranks are not stopped. This is one sample, so take another before you draw conclusions. The
     hosts keep each sample in the run's log `stacks`.
     """
-    from runner.core.outcome.diagnosis import group_run_stacks
-    from runner.core.outcome.stacks import parse_dumps
+    from runner.core.outcome.stacks import group_run_stacks, parse_dumps
     from runner.ui.reports.stacks import as_data, render
     from runner.workflows.discovery import open_run_finder
     from runner.workflows.host_pool import user_at_host

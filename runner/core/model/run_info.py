@@ -40,9 +40,8 @@ class RunInfo:
     @property
     def past_nodes(self) -> Tuple[str, ...]:
         """All nodes of the attempts before it."""
-        return tuple(
-            dict.fromkeys(name for attempt in self.past_attempts for name in attempt.nodes)
-        )
+        names = (name for attempt in self.past_attempts for name in attempt.nodes)
+        return tuple(dict.fromkeys(names))
 
 
 @dataclass(frozen=True)
@@ -85,14 +84,8 @@ def current_hosts(statuses: Mapping[str, HostRunStatus]) -> Dict[str, HostRunSta
     Standby nodes count only if there is no other.
     """
     last_attempt = max((status.info.attempt for status in statuses.values()), default=0)
-    current = {
-        n: status
-        for n, status in statuses.items()
-        if status.alive or status.info.attempt == last_attempt
-    }
-    return {
-        n: status for n, status in current.items() if n not in status.info.standby_nodes
-    } or current
+    hosts = {n: s for n, s in statuses.items() if s.alive or s.info.attempt == last_attempt}
+    return {n: s for n, s in hosts.items() if n not in s.info.standby_nodes} or hosts
 
 
 def aggregate_state(statuses: Mapping[str, HostRunStatus]) -> str:

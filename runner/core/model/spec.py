@@ -225,17 +225,16 @@ class Spec:
         return (self.max_nodes or len(self.nodes)) == 1
 
     @property
+    def may_shrink(self) -> bool:
+        """Whether fewer nodes than take part would do."""
+        max_nodes = self.max_nodes or len(self.nodes)
+        return self.min_nodes is not None and self.min_nodes < max_nodes
+
+    @property
     def elastic(self) -> bool:
         """Whether nodes may come and go, or torchrun restarts ranks, during an attempt."""
-        may_shrink = self.min_nodes is not None and self.min_nodes < (
-            self.max_nodes or len(self.nodes)
-        )
-        standalone = self.rendezvous.backend == "standalone"
-        return (
-            self.rendezvous.torch_assigns_ranks
-            and not standalone
-            and (may_shrink or self.torchrun.max_restarts > 0)
-        )
+        may_change = self.may_shrink or self.torchrun.max_restarts > 0
+        return may_change and self.rendezvous.backend not in ("static", "standalone")
 
     @property
     def master(self) -> Node:

@@ -3,27 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Callable, List, Mapping, Optional, Sequence, Tuple
+from typing import Callable, List, Optional, Sequence, Tuple
 
 from runner.core.model.plan import Plan
 from runner.core.model.results import Failure
+from runner.core.outcome import stacks, tracebacks
 from runner.core.outcome.known_failures import explain
-from runner.core.outcome.stacks import (
-    STALL_REASON,
-    Stack,
-    StackReport,
-    group_by_stack,
-    parse_dumps,
-    summary,
-    with_nodes,
-)
-from runner.core.outcome.tracebacks import (
-    EXCERPT_LINES,
-    TRACEBACK,
-    last_traceback,
-    strip_rank_prefix,
-    traceback_starts,
-)
 from runner.core.outcome.verdict import LOST, Verdict
 from runner.core.protocol.paths import PROGRAM_LOG, STACKS_LOG, local_log_name, rank_source
 from runner.core.text import format_ranges
@@ -57,13 +42,13 @@ def diagnose(plan: Plan, verdict: Verdict, tail: Tail) -> Optional[Diagnosis]:
     failure = verdict.first_failure
     if failure is None or verdict.state == LOST:
         return None
-    if failure.reason.startswith(STALL_REASON):
+    if failure.reason.startswith(stacks.STALL_REASON):
         return _diagnose_stall(plan, tail)
     lines = _last_log_lines(plan, failure, tail)
     result = verdict.ranks[str(failure.rank)] if failure.rank is not None else None
-    if result and result.traceback and not traceback_starts(lines):
+    if result and result.traceback and not tracebacks.traceback_starts(lines):
         lines += result.traceback.splitlines()
-    context, excerpt = last_traceback(lines)
+    context, excerpt = tracebacks.last_traceback(lines)
     signum = result.signal if result and not result.exception else None  # else we sent it
     texts = (failure.reason, *context[-CONTEXT_LINES:], *excerpt)
     cause, meaning, remedy = explain(texts, signum) or ("", "", "")
@@ -73,7 +58,7 @@ def diagnose(plan: Plan, verdict: Verdict, tail: Tail) -> Optional[Diagnosis]:
         if cause in PEER_GONE_CAUSES and finished_ranks:
             meaning, remedy = _explain_early_exit(verdict, finished_ranks)
     return Diagnosis(
-        excerpt=truncate_middle(excerpt),
+        excerpt=tracebacks.truncate_middle(excerpt),
         context=tuple(context[-CONTEXT_LINES:]),
         cause=cause,
         meaning=meaning,
@@ -87,7 +72,7 @@ PEER_GONE_CAUSES = ("peer_left", "nccl_watchdog")
 
 def _explain_early_exit(verdict: Verdict, ranks: List[int]) -> Tuple[str, str]:
     """Return the meaning and remedy if some ranks had succeeded while others went on."""
-    who = with_nodes(sorted(ranks), {rank: verdict.ranks[str(rank)].node for rank in ranks})
+    who = stacks.with_nodes(sorted(ranks), {rank: verdict.ranks[str(rank)].node for rank in ranks})
     verb, whom = ("had", "it") if len(ranks) == 1 else ("had all", "them")
     remedy = (
         "every rank has to take part in every collective: give each the same number of batches, or "
@@ -99,34 +84,24 @@ def _explain_early_exit(verdict: Verdict, ranks: List[int]) -> Tuple[str, str]:
 def _diagnose_stall(plan: Plan, tail: Tail) -> Diagnosis:
     """Return the diagnosis of a stall, from the last stacks of every node."""
     name = local_log_name(plan.attempt, STACKS_LOG, "out")
-    dumps = {
-        node_plan.node: parse_dumps("\n".join(tail(node_plan.node, name, DUMP_LINES)) + "\n")
-        for node_plan in plan.nodes
-    }
-    stacks_by_node = {
-        node: node_dumps[-1].stacks
-        for node, node_dumps in dumps.items()
-        if node_dumps and node_dumps[-1].is_complete
-    }
-    report = group_run_stacks(plan, stacks_by_node)
-    rarest = report.groups[:1]
-    head = [f"{format_ranges(group.ranks)}, innermost call first:" for group in rarest]
-    calls = [f"  {frame}" for group in rarest for frame in group.stack.frames[:EXCERPT_LINES]]
+    stacks_by_node = {}
+    for node in (node_plan.node for node_plan in plan.nodes):
+        dumps = stacks.parse_dumps("\n".join(tail(node, name, DUMP_LINES)) + "\n")
+        if dumps and dumps[-1].is_complete:
+            stacks_by_node[node] = dumps[-1].stacks
+    report = stacks.group_run_stacks(plan, stacks_by_node)
+    excerpt = []
+    for group in report.groups[:1]:  # the rarest
+        frames = group.stack.frames[: tracebacks.EXCERPT_LINES]
+        excerpt = [f"{format_ranges(group.ranks)}, innermost call first:"]
+        excerpt += [f"  {frame}" for frame in frames]
     return Diagnosis(
-        excerpt=(*head, *calls),
+        excerpt=tuple(excerpt),
         cause="standstill",
-        meaning=summary(report),
+        meaning=stacks.summary(report),
         remedy="the stacks of all ranks are in logs/NODE/stacks.out; if they only needed more "
         "time, increase watch.stall_s",
     )
-
-
-def group_run_stacks(plan: Plan, stacks_by_node: Mapping[str, Sequence[Stack]]) -> StackReport:
-    """Return the stacks of a whole run as one report."""
-    node_of_rank = plan.node_of_rank or {
-        s.rank: name for name, node_stacks in stacks_by_node.items() for s in node_stacks
-    }
-    return group_by_stack(stacks_by_node, node_of_rank, [node_plan.cwd for node_plan in plan.nodes])
 
 
 def _last_log_lines(plan: Plan, failure: Failure, tail: Tail) -> List[str]:
@@ -134,17 +109,8 @@ def _last_log_lines(plan: Plan, failure: Failure, tail: Tail) -> List[str]:
     for stream in ("err", "out"):
         lines = tail(failure.node, local_log_name(plan.attempt, source, stream), LOG_LINES)
         if lines:
-            return strip_rank_prefix(lines)
+            return tracebacks.strip_rank_prefix(lines)
     return []
-
-
-def truncate_middle(lines: Sequence[str]) -> Tuple[str, ...]:
-    """Return the first and the last lines: those between are mostly torch's frames."""
-    if len(lines) <= EXCERPT_LINES:
-        return tuple(lines)
-    head = 3 if lines[0].strip() == TRACEBACK else 0
-    left_out = len(lines) - EXCERPT_LINES + 1
-    return (*lines[:head], f"  … {left_out} lines …", *lines[-(EXCERPT_LINES - head - 1) :])
 
 
 def _same_error_elsewhere(

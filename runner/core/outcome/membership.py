@@ -72,12 +72,9 @@ class Memberships:
         previous = max(earlier, key=lambda other: other.started_at, default=None)
         if previous is not None and previous.is_complete:
             membership.diff_known = True
-            membership.joined = tuple(
-                name for name in membership.nodes if name not in previous.nodes
-            )
-            membership.departed = tuple(
-                name for name in previous.nodes if name not in membership.nodes
-            )
+            before, now = previous.nodes, membership.nodes
+            membership.joined = tuple(name for name in now if name not in before)
+            membership.departed = tuple(name for name in before if name not in now)
         return membership
 
     def _find(self, body: RankStarted) -> Optional[Membership]:

@@ -10,6 +10,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple
 
+from runner.core.model.plan import Plan
 from runner.core.text import format_ranges
 
 STALL_REASON = "no rank made progress for"
@@ -167,6 +168,15 @@ class StackReport:
     node_of_rank: Mapping[int, str]
 
 
+def group_run_stacks(plan: Plan, stacks_by_node: Mapping[str, Sequence[Stack]]) -> StackReport:
+    """Return the stacks of a whole run as one report."""
+    node_of_rank = plan.node_of_rank or {
+        stack.rank: node for node, stacks in stacks_by_node.items() for stack in stacks
+    }
+    folders = [node_plan.cwd for node_plan in plan.nodes]
+    return group_by_stack(stacks_by_node, node_of_rank, folders)
+
+
 def group_by_stack(
     stacks_by_node: Mapping[str, Sequence[Stack]],
     node_of_rank: Mapping[int, str],
@@ -181,7 +191,8 @@ def group_by_stack(
     )
     grouped_ranks = {rank for group in groups for rank in group.ranks}
     unknown = tuple(rank for rank, node in node_of_rank.items() if node not in stacks_by_node)
-    ended = tuple(rank for rank in node_of_rank if rank not in {*grouped_ranks, *unknown})
+    known_ranks = {*grouped_ranks, *unknown}
+    ended = tuple(rank for rank in node_of_rank if rank not in known_ranks)
     return StackReport(tuple(groups), ended, unknown, node_of_rank)
 
 

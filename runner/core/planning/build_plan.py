@@ -231,14 +231,14 @@ def _notes(
     attempt: _AttemptPlan, facts: Mapping[str, Facts], without_cuda: Sequence[str]
 ) -> Iterator[str]:
     """Yield the decisions that the user should read."""
-    spec, code, restarts = attempt.spec, attempt.code, attempt.spec.torchrun.max_restarts
+    spec, code = attempt.spec, attempt.code
     cpu_nodes = [n.name for n in spec.nodes if not attempt.gpus[n.name] and n.nproc is None]
     if cpu_nodes:
         yield _cpu_note(spec, facts, cpu_nodes)
     if without_cuda:
         named = join_some(without_cuda, MAX_NAMED)
         yield f"GPUs, but a torch built without CUDA, on {named}: gloo is used"
-    if spec.min_nodes and spec.min_nodes < (spec.max_nodes or len(spec.nodes)) and not restarts:
+    if spec.may_shrink and not spec.torchrun.max_restarts:
         yield (
             "torchrun.max_restarts is 0: nodes may join, and one that leaves ends the run "
             "(each one that leaves takes a restart of every node's)"

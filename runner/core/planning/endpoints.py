@@ -6,16 +6,8 @@ is not loopback; else at the master's address on a subnet that all nodes share; 
 
 from __future__ import annotations
 
+import ipaddress
 from dataclasses import dataclass
-from ipaddress import (
-    IPv4Address,
-    IPv4Interface,
-    IPv6Address,
-    IPv6Interface,
-    ip_address,
-    ip_interface,
-    ip_network,
-)
 from typing import Dict, Iterator, List, Mapping, Optional, Sequence, Tuple, Union
 
 from runner.core.errors import NotReady, Problem
@@ -24,7 +16,8 @@ from runner.core.model.plan import Hub, Sidecar
 from runner.core.model.spec import Node, Spec
 from runner.core.text import bracket_ipv6
 
-Address = Union[IPv4Address, IPv6Address]
+Address = Union[ipaddress.IPv4Address, ipaddress.IPv6Address]
+OwnAddress = Union[ipaddress.IPv4Interface, ipaddress.IPv6Interface]
 
 LOOPBACK = "127.0.0.1"
 
@@ -164,7 +157,7 @@ def _derive_address(nodes: Sequence[Node], facts: Mapping[str, Facts]) -> Tuple[
     return "", ""
 
 
-def _shares_subnet(peer: Facts, mine: Union[IPv4Interface, IPv6Interface]) -> bool:
+def _shares_subnet(peer: Facts, mine: OwnAddress) -> bool:
     """Return whether the peer has an address of its own there; docker0's does not count."""
     return any(
         interface.up
@@ -281,7 +274,7 @@ def route_interface(facts: Facts, address: str) -> str:
         return owner
     best: Tuple[int, int, str] = (-1, 0, "")
     for route in facts.routes:
-        network = ip_network(route.dest, strict=False)
+        network = ipaddress.ip_network(route.dest, strict=False)
         if network.version == target.version and target in network:
             best = max(best, (network.prefixlen, -route.metric, route.interface))
     return best[2]
@@ -292,12 +285,10 @@ def interface_with(interfaces: Sequence[Interface], address: Address) -> str:
     return next((i.name for i, owned in _owned(interfaces) if owned.ip == address), "")
 
 
-def _owned(
-    interfaces: Sequence[Interface],
-) -> Iterator[Tuple[Interface, Union[IPv4Interface, IPv6Interface]]]:
+def _owned(interfaces: Sequence[Interface]) -> Iterator[Tuple[Interface, OwnAddress]]:
     for interface in interfaces:
         for text in interface.addresses:
-            yield interface, ip_interface(text)
+            yield interface, ipaddress.ip_interface(text)
 
 
 def _unusable(address: Address) -> bool:
@@ -311,6 +302,6 @@ def is_numeric(address: str) -> bool:
 
 def _parse(text: str) -> Optional[Address]:
     try:
-        return ip_address(text)
+        return ipaddress.ip_address(text)
     except ValueError:
         return None

@@ -8,8 +8,15 @@ from typing import Any
 
 from runner.core.errors import Problem
 from runner.core.model.plan import Plan
-from runner.core.outcome.diagnosis import group_run_stacks
-from runner.core.outcome.stacks import Frame, Stack, StackGroup, StackReport, parse_dumps, summary
+from runner.core.outcome.stacks import (
+    Frame,
+    Stack,
+    StackGroup,
+    StackReport,
+    group_run_stacks,
+    parse_dumps,
+    summary,
+)
 from runner.core.protocol.events import Ended, Event, ProgressResumed, Stalled
 from runner.core.protocol.paths import STACKS_LOG
 from runner.core.text import format_ranges, printable

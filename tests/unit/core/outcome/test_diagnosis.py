@@ -8,8 +8,8 @@ import pytest
 
 from runner.core.model.plan import Plan
 from runner.core.model.results import Failure, RankResult
-from runner.core.outcome.diagnosis import CONTEXT_LINES, Tail, diagnose, truncate_middle
-from runner.core.outcome.tracebacks import EXCERPT_LINES, TRACEBACK, last_traceback
+from runner.core.outcome.diagnosis import CONTEXT_LINES, Tail, diagnose
+from runner.core.outcome.tracebacks import EXCERPT_LINES, TRACEBACK, last_traceback, truncate_middle
 from runner.core.outcome.verdict import Verdict
 from tests.golden.builders import plan
 
