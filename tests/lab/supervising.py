@@ -39,7 +39,7 @@ from runner.host.storage import run_folder
 from runner.host.supervisor import guardian
 from runner.host.storage.run_owner import RunLock
 from runner.host.agent.follow import FollowedRun
-from runner.host.supervisor.args import SupervisorArgs
+from runner.host.supervisor.attempt import SupervisorArgs
 order = decode(Order, json.loads(sys.argv[3]))
 folder = RunPaths(sys.argv[2], order.run_id, order.node)
 try:

@@ -28,7 +28,7 @@ from runner.host.storage.checkout import check_out, store_tasks
 from runner.host.storage.run_folder import create_run_folder
 from runner.host.storage.run_owner import RunLock
 from runner.host.supervisor import guardian
-from runner.host.supervisor.args import SupervisorArgs
+from runner.host.supervisor.attempt import SupervisorArgs
 from runner.host.supervisor.recovery import recover_unfinished
 
 STARTUP_TIMEOUT_S, STARTUP_POLL_S = 20.0, 0.02

@@ -14,7 +14,7 @@ from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from runner.core.model.hardware import Driver, GpuHealth, Xid
 from runner.host.gpu import nvml
-from runner.host.process import kernel_log, procfs
+from runner.host.process import procfs
 
 XID_LINE = re.compile(
     r"NVRM: Xid \((?:PCI:)?(?P<bus>[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2})[^)]*\): "
@@ -117,11 +117,11 @@ def _to_bool(number: Optional[int]) -> Optional[bool]:
     return None if number is None else number != 0
 
 
-def read_xids(log: str = kernel_log.KMSG, now: Optional[float] = None) -> Tuple[Xid, ...]:
+def read_xids(log: str = procfs.KMSG, now: Optional[float] = None) -> Tuple[Xid, ...]:
     """Return the driver's errors since the boot, one entry per GPU and number, in order."""
     now = time.monotonic() if now is None else now
     xids: Dict[Tuple[str, int], Xid] = {}
-    for logged_at, line in kernel_log.read_lines(log):
+    for logged_at, line in procfs.read_kernel_log(log):
         match = XID_LINE.search(line)
         if match:
             key = bus, code = match["bus"].lower()[-10:], int(match["code"])

@@ -1,4 +1,4 @@
-"""Process table: processes as /proc shows them, their users and descendants; signals to them."""
+"""Processes as /proc shows them, their users, descendants and signals; and the kernel's log."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ _DEFAULT_SIGNALS = (
     *(signal.SIGALRM, signal.SIGCHLD, signal.SIGHUP),
     *(signal.SIGINT, signal.SIGPIPE, signal.SIGTERM),
 )
+KMSG = "/dev/kmsg"
+MAX_RECORD_BYTES, MAX_RECORDS = 8 << 10, 50_000  # of the kernel log
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 
@@ -193,6 +195,35 @@ def process_command(pid: int, root: str = "/") -> str:
         if not word.startswith("-"):
             break
     return " ".join(shown)[:_MAX_COMMAND]
+
+
+def read_kernel_log(log: str = KMSG) -> Iterator[Tuple[float, str]]:
+    """Yield the monotonic time and the text of each line, as far as the log may be read.
+
+    A record looks like `3,512,1239866964,-;Out of memory: Killed process 7 …`: level, number and
+    microseconds, a flag, and the text.
+    """
+    try:
+        descriptor = os.open(log, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return
+    try:
+        for _ in range(MAX_RECORDS):
+            try:
+                record = os.read(descriptor, MAX_RECORD_BYTES).decode(errors="replace")
+            except BrokenPipeError:  # the kernel overwrote the record
+                continue
+            except OSError:
+                break
+            if not record:
+                break
+            for line in record.splitlines():
+                head, _, text = line.partition(";")
+                fields = head.split(",")
+                if len(fields) > 2 and fields[2].isdigit():
+                    yield int(fields[2]) / 1e6, text
+    finally:
+        os.close(descriptor)
 
 
 def signal_all(pids: Iterable[int], signum: int) -> Set[int]:

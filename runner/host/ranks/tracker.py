@@ -19,7 +19,7 @@ from runner.core.outcome.tracebacks import final_exception, strip_rank_prefix
 from runner.core.protocol.events import RankExited, RankStarted
 from runner.core.protocol.paths import RunPaths, rank_source
 from runner.core.text import describe_exit
-from runner.host.process import kernel_log, procfs
+from runner.host.process import procfs
 from runner.host.storage.journal import EventLog
 from runner.host.storage.run_folder import BALLAST, read_rank_records
 
@@ -176,14 +176,14 @@ def missing_record_reason(root: str) -> str:
     return f"ended, and could not record how: No space left in {root}"
 
 
-def kernel_kill_reason(pid: int, exit_record: Mapping[str, Any], log: str = kernel_log.KMSG) -> str:
+def kernel_kill_reason(pid: int, exit_record: Mapping[str, Any], log: str = procfs.KMSG) -> str:
     """Return why the kernel killed a rank, by the exit record of its shim.
 
     "" for any end but SIGKILL, and where the kernel's log has no reason or may not be read.
     """
     message = ""
     if exit_record["signal"] == signal.SIGKILL:
-        for logged_at, text in kernel_log.read_lines(log):
+        for logged_at, text in procfs.read_kernel_log(log):
             match = OOM_KILL.search(text)
             apart_s = abs(logged_at - float(exit_record["mono"]))  # both times are monotonic
             if match and (int(match[2]) == pid or apart_s < KILL_TOLERANCE_S):

@@ -15,7 +15,7 @@ from runner.host.storage import run_owner
 from runner.host.storage.journal import has_ended
 from runner.host.storage.run_folder import read_order
 from runner.host.storage.run_owner import RunLock
-from runner.host.supervisor.args import SupervisorArgs
+from runner.host.supervisor.attempt import SupervisorArgs
 from runner.host.supervisor.recovery import finalise_record
 from runner.host.supervisor.supervisor import Supervisor
 

@@ -27,8 +27,7 @@ from runner.host.storage import run_owner
 from runner.host.storage.journal import EventLog
 from runner.host.storage.run_folder import LogSampler, remove_sidecar_data
 from runner.host.storage.run_owner import RunLock
-from runner.host.supervisor import relaunch
-from runner.host.supervisor.args import SupervisorArgs
+from runner.host.supervisor.attempt import SupervisorArgs, hold_election, hosts_decide, prepare_next
 from runner.host.supervisor.control_socket import ControlSocket
 from runner.host.supervisor.peers import PeerExchange
 from runner.host.supervisor.program import LauncherProcess, SidecarProcess, child_setup
@@ -86,7 +85,7 @@ class Supervisor:
         """Return what to do here next, if the hosts relaunch the run."""
         if self._election is None or self._loop.term_received:  # after the election
             return None
-        return relaunch.next_start(self._args, self._election)
+        return prepare_next(self._args, self._election)
 
     def stop(self, reason: str, cause: StopCause = StopCause.LOCAL) -> None:
         """Stop the attempt: TERM to the program, KILL after the grace."""
@@ -288,11 +287,11 @@ class Supervisor:
             joined_hub=peers.joined_hub,
             detach_agreed=peers.lease.detach_agreed,
         )
-        if not (self._must_end or election.is_decided) and relaunch.is_eligible(self._args, end):
+        if not (self._must_end or election.is_decided) and hosts_decide(self._args, end):
             ladder.move(StopPhase.ELECTING)
             peers.leave()
             self._port_reservation.release()
-            relaunch.hold_election(election, end, self._journal, self._wait_during_election)
+            hold_election(election, end, self._journal, self._wait_during_election)
 
     def _wait_for_hub(self, election: LeaderElection) -> None:
         """Wait for the hub's stop, by which every host knows the same about controllers."""

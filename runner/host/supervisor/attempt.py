@@ -1,22 +1,35 @@
-"""Relaunch by the hosts: the supervisor's part in whether another attempt follows a failed one.
+"""Attempt on a host: what its supervisor begins with, and its part in whether another one follows.
 
-While a controller is needed, the controller decides instead; never both do.
+The hosts decide about a relaunch where no controller is needed; else it does; never both do.
 """
 
 from __future__ import annotations
 
-from typing import Callable, Optional
+from typing import Callable, Dict, NamedTuple, Optional
 
 from runner.core.codec import encode
+from runner.core.model.plan import Order
 from runner.core.protocol.events import NotRelaunched, Relaunching, RelaunchPending, StopCause
+from runner.core.protocol.paths import RunPaths
 from runner.core.relaunch.handover import AttemptEnd
-from runner.host.peers.election import LeaderElection
+from runner.host.facts import ports
+from runner.host.peers.election import ElectionContext, LeaderElection
 from runner.host.storage.journal import EventLog
 from runner.host.storage.run_folder import create_run_folder
-from runner.host.supervisor.args import SupervisorArgs
 
 
-def is_eligible(args: SupervisorArgs, end: AttemptEnd) -> bool:
+class SupervisorArgs(NamedTuple):
+    """What a supervisor begins with."""
+
+    folder: RunPaths
+    order: Order
+    environ: Dict[str, str]  # that of the order is added to it
+    reserved_ports: ports.ReservedPorts
+    token: bytes  # the secret that the supervisors of the run share
+    election_context: Optional[ElectionContext] = None  # None: the hosts must not relaunch it
+
+
+def hosts_decide(args: SupervisorArgs, end: AttemptEnd) -> bool:
     """Return whether the hosts are to decide after an attempt that ended so."""
     context, hub = args.election_context, args.order.hub
     if context is None or not end.detach_agreed or end.cause is StopCause.USER or not end.reason:
@@ -48,7 +61,7 @@ def hold_election(
         journal.append(Relaunching(info.attempt, nodes, info.past_attempts[-1].reason))
 
 
-def next_start(args: SupervisorArgs, election: LeaderElection) -> Optional[SupervisorArgs]:
+def prepare_next(args: SupervisorArgs, election: LeaderElection) -> Optional[SupervisorArgs]:
     """Write down the next attempt here (or raise OSError); return what to start, if any follows."""
     context = args.election_context
     if election.next_attempt is None or context is None:
