@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from runner import __version__
-from runner.cli.command import Option, Verb, load_verb, print_error, verb_names
+from runner.cli.command import Verb, load_verb, print_error, verb_names
 from runner.config.validation import suggest
 from runner.core.errors import ConfigError, Interrupted, Problem, RunnerError
 
@@ -61,11 +61,7 @@ def entry() -> NoReturn:
 
 
 def for_each_run(argv: Sequence[str], job: Callable[[LaunchRequest], int]) -> int:
-    """Call `job` for every run of the command line, one after the other.
-
-    Returns:
-        The first exit code that is not 0, or the one that ended a sweep.
-    """
+    """Call `job` for every run; return the first code but 0, or the one that ended a sweep."""
     try:
         runs = _compose_runs(argv)
     except RunnerError as error:
@@ -75,20 +71,16 @@ def for_each_run(argv: Sequence[str], job: Callable[[LaunchRequest], int]) -> in
     codes: list[int] = []
     for number, run in enumerate(runs, start=1):
         if len(runs) > 1:
-            _print_stderr(f"run {number} of {len(runs)}: {' '.join(run.overrides)}")
+            print(f"run {number} of {len(runs)}: {' '.join(run.overrides)}", file=sys.stderr)
         codes.append(_run_job(run, job))
         if codes[-1] in SWEEP_STOPPING_CODES:
             break
     if len(runs) > 1:
         not_started = f", {len(runs) - len(codes)} not started" if len(codes) < len(runs) else ""
-        _print_stderr(f"{codes.count(0)} of {len(runs)} runs succeeded{not_started}")
+        print(f"{codes.count(0)} of {len(runs)} runs succeeded{not_started}", file=sys.stderr)
     if codes and codes[-1] in SWEEP_STOPPING_CODES:
         return codes[-1]
     return next(filter(None, codes), 0)
-
-
-def _print_stderr(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
 
 
 def _launch_run(composed: LaunchRequest) -> int:
@@ -135,9 +127,8 @@ def _show_info(composer: Composer, flags: argparse.Namespace) -> bool:
         how = (flags.cfg, flags.package, flags.resolve)
         composer.show(words, lambda hydra, name, args: hydra.show_cfg(name, args.overrides, *how))
     elif flags.info:
-        composer.show(
-            words, lambda hydra, name, args: hydra.show_info(flags.info, name, args.overrides)
-        )
+        topic = flags.info
+        composer.show(words, lambda hydra, name, args: hydra.show_info(topic, name, args.overrides))
     elif flags.shell_completion:
         composer.show(None, lambda hydra, name, _: hydra.shell_completion(name, words))
     else:
@@ -162,11 +153,7 @@ class Parser(argparse.ArgumentParser):
         raise ConfigError([Problem("command line", message, hint)])
 
     def parse(self, words: Sequence[str]) -> argparse.Namespace:
-        """Parse words in any order.
-
-        Raises:
-            ConfigError: A flag is unknown, or its value missing.
-        """
+        """Parse words in any order, or raise a ConfigError with our hints."""
         flags, unknown = self.parse_known_intermixed_args(list(words))
         if unknown:
             flag = unknown[0].partition("=")[0]
@@ -183,10 +170,8 @@ class Parser(argparse.ArgumentParser):
 class _LaunchParser(Parser):
     def unknown_flag_hint(self, flag: str) -> str:
         key = flag.lstrip("-").replace("-", "_")
-        return (
-            f"settings are written KEY=VALUE: {key}=..., or task.args.{key}=... for an argument of "
-            "the program"
-        )
+        argument = f"task.args.{key}=... for an argument of the program"
+        return f"settings are written KEY=VALUE: {key}=..., or {argument}"
 
 
 def _flags_parser() -> Parser:
@@ -211,11 +196,7 @@ def _flags_parser() -> Parser:
 
 
 def parse_verb(argv: Sequence[str]) -> int:
-    """Carry out the verb that the command line names; return the exit code.
-
-    Raises:
-        ConfigError: The words cannot be understood.
-    """
+    """Carry out the verb that the command line names; return the exit code."""
     name, *words = argv
     if name not in verb_names():
         raise ConfigError([_unknown_verb(name)])
@@ -243,12 +224,8 @@ class _VerbParser(Parser):
         super().__init__(f"python -m runner {verb.name}")
         self._verb = verb
         for option in verb.options:
-            kind: dict[str, Any] = {"action": "append", "default": []}
-            if option.default is False:
-                kind = {"action": "store_true"}
-            elif not isinstance(option.default, tuple):
-                kind = {"action": _StoreOnce}
-            self.add_argument(option.flag, dest=option.name, **kind)
+            action = "store_true" if option.default is False else "append"
+            self.add_argument(option.flag, dest=option.name, action=action, default=None)
         self.add_argument("words", nargs="*")
 
     def values(self, words: Sequence[str]) -> dict[str, Any]:
@@ -257,53 +234,44 @@ class _VerbParser(Parser):
         A word without a flag is an override, as in a launch, or else the verb's subject.
         """
         flags = vars(self.parse(words))
-        subject = self._verb.subject
-        for word in flags.pop("words"):
-            if "set_" in flags and is_override(word) and not self._is_shell_line(word):
-                flags["set_"] = [*flags["set_"], word]
-            elif subject is None:
-                self.error(f"{self._verb.name} takes no word {word!r}: it is not KEY=VALUE")
-            elif flags[subject.name] is not None:
-                given = f"{subject.flag} is {flags[subject.name]!r}"
-                message = f"{word!r} is one word too many: {given}"
-                if self._verb.takes_words:
-                    message += "; a command of several words comes after `--`"
-                self.error(message)
-            else:
-                flags[subject.name] = word
+        rest, values = flags.pop("words"), {}
         for option in self._verb.options:
-            if flags[option.name] is None:
-                flags[option.name] = self._default(option)
-        return flags
+            given = flags[option.name]
+            if isinstance(option.default, tuple):
+                given = given or []
+            elif isinstance(given, list):
+                if len(given) > 1:
+                    self.error(f"{option.flag} is given twice")
+                given = given[0]
+            values[option.name] = given
+        for word in rest:
+            self._place_word(word, values)
+        for option in self._verb.options:
+            if values[option.name] is None:
+                if option.default is None:
+                    example = f"{self.prog} cluster.python --cluster lab3"
+                    self.error(f"{self._verb.name} needs a {option.name}, such as: {example}")
+                values[option.name] = option.default
+        return values
 
-    def _default(self, option: Option) -> bool | str | tuple[str, ...]:
-        if option.default is None:
-            example = f"{self.prog} cluster.python --cluster lab3"
-            self.error(f"{self._verb.name} needs a {option.name}, such as: {example}")
-        return option.default
-
-    def _is_shell_line(self, word: str) -> bool:
-        """Return whether a word is a command that begins by setting a variable."""
-        return self._verb.takes_words and re.match(r"\w+=.*\s", word) is not None
+    def _place_word(self, word: str, values: dict[str, Any]) -> None:
+        subject, takes_words = self._verb.subject, self._verb.takes_words
+        # A command of the shell may begin by setting a variable.
+        is_shell_line = takes_words and re.match(r"\w+=.*\s", word) is not None
+        if "set_" in values and is_override(word) and not is_shell_line:
+            values["set_"] = [*values["set_"], word]
+        elif subject is None:
+            self.error(f"{self._verb.name} takes no word {word!r}: it is not KEY=VALUE")
+        elif values[subject.name] is not None:
+            given = f"{subject.flag} is {values[subject.name]!r}"
+            hint = "; a command of several words comes after `--`" if takes_words else ""
+            self.error(f"{word!r} is one word too many: {given}{hint}")
+        else:
+            values[subject.name] = word
 
     def unknown_flag_hint(self, flag: str) -> str:
         near = super().unknown_flag_hint(flag)
         return near or ("the command comes after `--`" if self._verb.takes_words else "")
-
-
-class _StoreOnce(argparse.Action):
-    """Stores a value, and refuses a second one."""
-
-    def __call__(
-        self,
-        parser: argparse.ArgumentParser,
-        namespace: argparse.Namespace,
-        values: Any,
-        option_string: str | None = None,
-    ) -> None:
-        if getattr(namespace, self.dest) is not None:
-            parser.error(f"{option_string} is given twice")
-        setattr(namespace, self.dest, values)
 
 
 def _unknown_verb(name: str) -> Problem:
@@ -316,10 +284,10 @@ def _unknown_verb(name: str) -> Problem:
 
 
 def _help(verb: Verb) -> str:
-    rows = []
+    texts = {}
     for option in verb.options:
         value = "" if option.default is False else f"={option.name.strip('_').upper()}"
-        rows.append((option.flag + value, option.help))
-    width = max(len(flag) for flag, _ in rows)
-    lines = [f"  {flag:{width}}  {text}" for flag, text in sorted(rows)]
+        texts[option.flag + value] = option.help
+    width = max(map(len, texts))
+    lines = [f"  {flag:{width}}  {text}" for flag, text in sorted(texts.items())]
     return "\n".join([verb.help, "", *lines])
