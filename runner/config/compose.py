@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hydra.core.config_store import ConfigStore
-from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
@@ -38,6 +37,7 @@ if TYPE_CHECKING:
     from hydra.conf import HydraConf
 
     from runner.core.model.results import Origin
+    from runner.core.model.spec import Spec
 
 PRIMARY = "runner"
 NODES_PREFIX = "cluster.nodes."
@@ -68,23 +68,17 @@ class _HydraInput:
 def open_composer(config_dirs: Sequence[str] = ()) -> Iterator[Composer]:
     """Open a composer that looks for YAML in these folders, the user's own and the shipped one."""
     folders = conf_folders(config_dirs)
-    with hydra_session(folders, PRIMARY):
-        yield Composer(ConfigFiles(folders))
+    with hydra_session(folders, PRIMARY) as hydra:
+        yield Composer(hydra, ConfigFiles(folders))
 
 
 class Composer:
     """Hydra with our search path and our error messages."""
 
-    def __init__(self, files: ConfigFiles) -> None:
+    def __init__(self, hydra: Hydra, files: ConfigFiles) -> None:
+        self._hydra = hydra
         self._files = files
         self._run_ids: set[str] = set()
-
-    @property
-    def _hydra(self) -> Hydra:
-        hydra = GlobalHydra.instance().hydra
-        if hydra is None:
-            raise RuntimeError("a Composer works inside `open_composer` only")
-        return hydra
 
     def compose(self, overrides: Sequence[str]) -> LaunchRequest:
         """Compose one run, or raise a ConfigError with every problem."""
@@ -163,13 +157,8 @@ class Composer:
             words = [str(override.input_line) for override in defaults.config_overrides]
             words = [as_typed.get(word, word) for word in words]
             settings = list(zip(words, defaults.config_overrides, strict=True))
-            record_layers = {}
-            if run := hydra_input.record:
-                content = run.content_without(hydra_input.keys)
-                record_layers[hydra_input.primary] = provenance.record_layer(
-                    run.config_file, content
-                )
-            sources = provenance.collect_layers(defaults.defaults, roots, settings, record_layers)
+            records = self._files.explicit_paths
+            sources = provenance.collect_layers(defaults.defaults, roots, settings, records)
             return provenance.ProvenanceTracer(_drop_hydra_section(config), sources).origins(key)
 
     def yaml(self, overrides: Sequence[str], key: str = "", *, resolve: bool = False) -> str:
@@ -262,20 +251,18 @@ class Composer:
             cluster = cluster if "cluster" in chosen else recorded_run.plan.cluster
             task = task if hydra_input.replaces_program else recorded_run.plan.task
         if not OmegaConf.is_interpolation(config, "run_id") and config.run_id is None:
-            config.run_id = self._unique_run_id(task)
-        with self._locate_problems(configs, overrides):
-            unresolved: list[Problem] = []
-            values: dict[str, Any] = resolve_to_plain(config, "", unresolved)
-            if unresolved:
-                raise ConfigError(unresolved)
-            all_overrides = [*hydra.overrides.hydra, *hydra.overrides.task]
-            node_paths, known_entries = self._node_overrides(all_overrides, hydra_input)
-            cwd = str(Path.cwd())
-            inputs = SpecInputs(values, cluster, task, cwd, os.environ, node_paths, known_entries)
-            problems = list(unknown_keys(values))
-            if recorded_run is None and values.get(rerun.KEY) is not None:
-                problems.append(rerun.rerun_not_on_command_line(values[rerun.KEY]))
-            spec, options = build_spec(inputs, problems)
+            while (run_id := new_run_id(task)) in self._run_ids:
+                pass  # every run of a sweep has its own
+            self._run_ids.add(run_id)
+            config.run_id = run_id
+        try:
+            spec, options = self._validate(config, (cluster, task), hydra, hydra_input)
+        except ConfigError as error:
+            located = []
+            for problem in error.problems:
+                place = self._files.locate_key(problem.subject, configs, overrides)
+                located.append(dataclasses.replace(problem, subject=place))
+            raise ConfigError(located) from error
         is_same_program = not hydra_input.replaces_program
         recorded_code, notes = (
             recorded_run.code_to_run(spec, overrides, is_same_program=is_same_program)
@@ -292,24 +279,25 @@ class Composer:
             **options,
         )
 
-    def _unique_run_id(self, name: str) -> str:
-        """Return a run id that no other run of this sweep has."""
-        while (run_id := new_run_id(name)) in self._run_ids:
-            pass
-        self._run_ids.add(run_id)
-        return run_id
-
-    @contextlib.contextmanager
-    def _locate_problems(self, configs: Sequence[str], overrides: Sequence[str]) -> Iterator[None]:
-        """Add the file and line that set the key to each problem."""
-        try:
-            yield
-        except ConfigError as error:
-            located = []
-            for problem in error.problems:
-                place = self._files.locate_key(problem.subject, configs, overrides)
-                located.append(dataclasses.replace(problem, subject=place))
-            raise ConfigError(located) from error
+    def _validate(
+        self,
+        config: DictConfig,
+        names: tuple[str, str],
+        hydra: HydraConf,
+        hydra_input: _HydraInput,
+    ) -> tuple[Spec, dict[str, Any]]:
+        """Return the `Spec` and the options of the run; `names` are those of cluster and task."""
+        unresolved: list[Problem] = []
+        values: dict[str, Any] = resolve_to_plain(config, "", unresolved)
+        if unresolved:
+            raise ConfigError(unresolved)
+        all_overrides = [*hydra.overrides.hydra, *hydra.overrides.task]
+        nodes = self._node_overrides(all_overrides, hydra_input)
+        inputs = SpecInputs(values, *names, str(Path.cwd()), os.environ, *nodes)
+        problems = list(unknown_keys(values))
+        if hydra_input.record is None and values.get(rerun.KEY) is not None:
+            problems.append(rerun.rerun_not_on_command_line(values[rerun.KEY]))
+        return build_spec(inputs, problems)
 
     def _node_overrides(
         self, overrides: Sequence[str], hydra_input: _HydraInput

@@ -6,10 +6,11 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import yaml
 from hydra.core.config_store import ConfigStore
+from hydra.core.default_element import ResultDefault
 from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -65,18 +66,11 @@ class Layer:
         return Setting(f"{self.name}:{line}" if line else self.name, key, _one_line_yaml(value))
 
 
-class DefaultsEntry(Protocol):
-    """An entry of Hydra's list of defaults, as far as we read it."""
-
-    config_path: str | None
-    package: str | None
-
-
 def collect_layers(
-    defaults: Sequence[DefaultsEntry],
+    defaults: Sequence[ResultDefault],
     roots: Sequence[Path],
     overrides: Sequence[tuple[str, Override]],
-    records: Mapping[str, Layer],
+    records: Mapping[str, Path],
 ) -> list[Layer]:
     """Return every source of values; the last one wins.
 
@@ -84,19 +78,15 @@ def collect_layers(
         defaults: The configs that were merged, in order.
         roots: The folders of YAML, the first that has a file wins.
         overrides: The overrides, each with the word as it was typed.
-        records: Layers for the records of runs, by config name.
+        records: The files of recorded configurations, by config name.
     """
-    configs = [entry for entry in defaults if entry.config_path]
-    layers = [records.get(str(e.config_path)) or _config_layer(e, roots) for e in configs]
+    layers = [_config_layer(entry, roots, records) for entry in defaults if entry.config_path]
     return [*filter(None, layers), *(_override_layer(*pair) for pair in overrides)]
 
 
-def record_layer(file: Path, content: Any) -> Layer:
-    """Return the layer of a recorded configuration, or of the part of it that counts."""
-    return Layer(display_path(file), _with_text_keys(content), key_lines(file))
-
-
-def _config_layer(default: DefaultsEntry, roots: Sequence[Path]) -> Layer | None:
+def _config_layer(
+    default: ResultDefault, roots: Sequence[Path], records: Mapping[str, Path]
+) -> Layer | None:
     path = str(default.config_path).removesuffix(".yaml")
     package = tuple(filter(None, (default.package or "").split(".")))
     if package[:1] == ("hydra",) or path.startswith("hydra/"):
@@ -107,10 +97,11 @@ def _config_layer(default: DefaultsEntry, roots: Sequence[Path]) -> Layer | None
     except OSError:  # `schema.register` put no such defaults into Hydra's store
         node = OmegaConf.create()
     content = _with_text_keys(OmegaConf.to_container(node, resolve=False))
-    if file is None:
-        return Layer("default", _nest(package, content))
     if isinstance(content, dict):
         content.pop("defaults", None)
+    file = file or records.get(path)
+    if file is None:
+        return Layer("default", _nest(package, content))
     lines = {(*package, *key_path): line for key_path, line in key_lines(file).items()}
     return Layer(display_path(file), _nest(package, content), lines)
 

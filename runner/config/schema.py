@@ -13,16 +13,8 @@ from typing import Any
 from hydra.core.config_store import ConfigStore
 from omegaconf import DictConfig, OmegaConf
 
-from runner.config.validation import (
-    Kind,
-    Validator,
-    int_or_auto,
-    join_or,
-    one_of,
-    or_null,
-    seconds_or,
-    whole,
-)
+from runner.config.validation import Kind, Validator, join_or, kind, or_null
+from runner.core.planning.rendezvous_flags import BACKENDS
 
 GROUPS = ("cluster", "task", "rendezvous")
 VARIABLE_NAMES = "list of names of variables"
@@ -37,6 +29,14 @@ NULLABLE_PORT = Kind("1 to 65535 or null", Validator.port)
 PORTS = Kind("port, range such as 29500-29600, or auto", Validator.ports)
 ENDPOINT = Kind("HOST:PORT, or null", Validator.endpoint)
 SECONDS = Kind("seconds, more than 0", Validator.seconds)
+SECONDS_OR_OFF = kind(f"{SECONDS.legal}, or off", Validator.seconds_or, word="off")
+SECONDS_OR_NEVER = kind(f"{SECONDS.legal}, or never", Validator.seconds_or, word="never")
+NULLABLE_SECONDS = or_null(SECONDS, f"{SECONDS.legal}, or null")
+COUNT = kind("whole number from 0", Validator.integer, minimum=0)
+POSITIVE = kind("whole number from 1", Validator.integer, minimum=1)
+NULLABLE_WHOLE_SECONDS = or_null(POSITIVE, "whole seconds from 1, or null")
+GPU_COUNT = kind("number from 0, or auto", Validator.int_or_auto, minimum=0)
+RANK_COUNT = kind("number from 1, or auto", Validator.int_or_auto, minimum=1)
 TEXTS = Kind("list of texts", Validator.text_list)
 JUMP = Kind("text, list of texts or null", Validator.text_list)
 ENV_MAPPING = Kind("mapping of names to texts, numbers or bools", Validator.env)
@@ -49,26 +49,27 @@ RDZV_CONF = Kind("mapping such as {join_timeout: 600}", Validator.rdzv_conf)
 SIGNALS = Kind("list such as [SIGTERM, SIGUSR1], or null", Validator.signals)
 
 
-def doc(help_text: str, kind: Kind | str, default: Any = None) -> Any:
+def doc(help_text: str, of: Kind | str, default: Any = None) -> Any:
     """Return a dataclass field; a class as the default is its factory.
 
     A value is read by its kind; one that is described in words alone stays as it is.
     """
-    kind = Kind(kind) if isinstance(kind, str) else kind
-    metadata = {"help": help_text, "legal": kind.legal, "read": kind.read}
+    of = Kind(of) if isinstance(of, str) else of
+    metadata = {"help": help_text, "legal": of.legal, "read": of.read}
     if isinstance(default, type):
         return dataclasses.field(default_factory=default, metadata=metadata)
     return dataclasses.field(default=default, metadata=metadata)
 
 
-def choice(help_text: str, *words: str) -> Any:
-    """Return the field of a key that takes one of a few words, by default the first."""
-    return doc(help_text, one_of(*words), words[0])
+def choice(help_text: str, *words: str, null: bool = False) -> Any:
+    """Return the field of a key that takes one of a few words, by default the first.
 
-
-def nullable_choice(help_text: str, *words: str) -> Any:
-    """Return the field of a key that takes null, which is read as "", or one of a few words."""
-    return doc(help_text, or_null(one_of(*words), join_or([*words, "null"]), ""))
+    With `null` the default is null, which is read as "".
+    """
+    one_of = kind(join_or(words), Validator.choice, legal=words)
+    if null:
+        return doc(help_text, or_null(one_of, join_or([*words, "null"]), ""))
+    return doc(help_text, one_of, words[0])
 
 
 def section(schema: type, help_text: str) -> Any:
@@ -106,11 +107,9 @@ class NodeConfig:
     gpus: Any = doc(
         "how many GPUs to use, or which; left out: as `cluster.gpus_per_node`", GPUS, ""
     )
-    nproc_per_node: Any = doc(
-        "ranks on it; left out: as `cluster.nproc_per_node`", int_or_auto(1), ""
-    )
+    nproc_per_node: Any = doc("ranks on it; left out: as `cluster.nproc_per_node`", RANK_COUNT, "")
     env: Any = doc("environment of its ranks, over the cluster's", ENV_MAPPING, dict)
-    transport: str | None = nullable_choice("null: as `cluster.transport`", "ssh", "local")
+    transport: str | None = choice("null: as `cluster.transport`", "ssh", "local", null=True)
     interface: str | None = doc(
         "the network interface for training traffic; null: detected", NULLABLE_TEXT
     )
@@ -129,9 +128,9 @@ class ClusterConfig:
         "nccl",
         "gloo",
     )
-    gpus_per_node: Any = doc("GPUs to use; auto: all of them", int_or_auto(0), "auto")
+    gpus_per_node: Any = doc("GPUs to use; auto: all of them", GPU_COUNT, "auto")
     nproc_per_node: Any = doc(
-        "ranks; auto: one per GPU, one where there is none", int_or_auto(1), "auto"
+        "ranks; auto: one per GPU, one where there is none", RANK_COUNT, "auto"
     )
     master: str | None = doc(
         "the node of rank 0; null: the first one used", "name of a node, or null"
@@ -211,11 +210,7 @@ class RendezvousConfig:
     backend: str = choice(
         "static: the plan assigns the ranks; otherwise torch does, again whenever a node joins or "
         "leaves",
-        "static",
-        "standalone",
-        "c10d",
-        "etcd",
-        "etcd-v2",
+        *BACKENDS,
     )
     endpoint: str | None = doc("where etcd listens; it has to speak its v2 API", ENDPOINT)
     serve: str | None = doc("the node that runs etcd for as long as the run", NODE_NAME)
@@ -228,24 +223,29 @@ class TorchrunConfig:
     max_restarts: int = doc(
         "how often torchrun restarts the ranks after a failure; with a static rendezvous: "
         "`relaunch.max`",
-        whole(0),
+        COUNT,
         0,
     )
     monitor_interval: float | None = doc(
-        "the interval at which it looks at its ranks", or_null(SECONDS)
+        "the interval at which it looks at its ranks", NULLABLE_SECONDS
     )
     rdzv_conf: Any = doc("more settings of the rendezvous", RDZV_CONF, dict)
     role: str | None = doc("a name for the ranks", TEXT)
-    start_method: str | None = nullable_choice(
-        "how it makes processes", "spawn", "fork", "forkserver"
+    start_method: str | None = choice(
+        "how it makes processes", "spawn", "fork", "forkserver", null=True
     )
     signals_to_handle: Any = doc("the signals that it forwards", SIGNALS)
-    numa_binding: str | None = nullable_choice(
-        "binds ranks to the cores near their GPU", "node", "socket", "exclusive", "core-complex"
+    numa_binding: str | None = choice(
+        "binds ranks to the cores near their GPU",
+        "node",
+        "socket",
+        "exclusive",
+        "core-complex",
+        null=True,
     )
     shutdown_timeout: int | None = doc(
         "the time it waits for its ranks to end; null: somewhat longer than `grace_s`",
-        or_null(whole(1, "whole seconds")),
+        NULLABLE_WHOLE_SECONDS,
     )
 
 
@@ -253,7 +253,7 @@ class TorchrunConfig:
 class RelaunchConfig:
     """Relaunch: a new attempt on all nodes after an attempt failed."""
 
-    max: int = doc("the largest number of relaunches", whole(0), 0)
+    max: int = doc("the largest number of relaunches", COUNT, 0)
     backoff_s: float = doc(
         "the pause before the first relaunch; each one after doubles it", SECONDS, 5.0
     )
@@ -263,15 +263,15 @@ class RelaunchConfig:
 class DeployConfig:
     """Limits of pushed code."""
 
-    max_mb: int = doc("the largest size of the code, in megabytes", whole(1), 200)
-    keep: int = doc("the number of old releases that stay on the hosts", whole(0), 3)
+    max_mb: int = doc("the largest size of the code, in megabytes", POSITIVE, 200)
+    keep: int = doc("the number of old releases that stay on the hosts", COUNT, 3)
 
 
 @dataclass
 class WatchConfig:
     """Hang watchdog: a run hangs when no rank prints, computes, or reads or writes files."""
 
-    stall_s: Any = doc("the run reports a hang after this time", seconds_or("off"), 300.0)
+    stall_s: Any = doc("the run reports a hang after this time", SECONDS_OR_OFF, 300.0)
     action: str = choice(
         "report shows where every rank is; stop also ends the run, restart relaunches it",
         "report",
@@ -329,7 +329,7 @@ class RunnerConfig:
     disconnect_s: Any = doc(
         "after this time without the launch or another agent connected, the hosts stop the run; "
         "never: it goes on",
-        seconds_or("never"),
+        SECONDS_OR_NEVER,
         600.0,
     )
     detach: bool = doc(

@@ -6,7 +6,7 @@ import contextlib
 import copy
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, cast
 
 from hydra import initialize_config_dir
 from hydra.core.config_store import ConfigStore
@@ -20,6 +20,7 @@ from runner.config.schema import GROUPS, register
 from runner.core.errors import ConfigError, Problem
 
 if TYPE_CHECKING:
+    from hydra._internal.hydra import Hydra
     from hydra.core.config_search_path import ConfigSearchPath
 
 
@@ -54,31 +55,26 @@ def shipped_folder() -> Path:
 
 
 @contextlib.contextmanager
-def hydra_session(folders: Sequence[Path], name: str) -> Iterator[None]:
+def hydra_session(folders: Sequence[Path], name: str) -> Iterator[Hydra]:
     """Initialise Hydra with a search path and our schema, and leave its global state as it was.
+
+    The program around us may run under `@hydra.main`.
 
     Args:
         folders: Where it looks for YAML; the first one that has a file wins.
         name: What Hydra calls the job.
     """
     Plugins.instance().register(_UserFolders)  # first: plugins fill Hydra's store as they load
-    with _own_state():
-        _UserFolders.folders = folders[:-1]
-        register()
-        with initialize_config_dir(str(folders[-1]), job_name=name, version_base="1.3"):
-            yield
-
-
-@contextlib.contextmanager
-def _own_state() -> Iterator[None]:
-    """Set Hydra's global state aside: the program around us may run under `@hydra.main`."""
     hydra, config, store = GlobalHydra.instance(), HydraConfig.instance(), ConfigStore.instance()
     base = VersionBase.instance()
     saved = hydra.hydra, config.cfg, store.repo, base.getbase(), _UserFolders.folders
     hydra.clear()
     store.repo = {name: copy.copy(node) for name, node in store.repo.items()}  # groups are dicts
     try:
-        yield
+        _UserFolders.folders = folders[:-1]
+        register()
+        with initialize_config_dir(str(folders[-1]), job_name=name, version_base="1.3"):
+            yield cast("Hydra", GlobalHydra.instance().hydra)
     finally:
         # `initialize_config_dir` leaves a copy of GlobalHydra in its place.
         GlobalHydra.set_instance(hydra)

@@ -119,15 +119,22 @@ class Validator:
         self.add(where, f"must be a number of seconds, or {word}, not {value!r}")
         return 0.0
 
+    def integer(self, where: str, value: object, minimum: int) -> int:
+        """Read a whole number."""
+        number = _parse_int(value)
+        if number is None or number < minimum:
+            self.add(where, f"must be a whole number from {minimum}, not {value!r}")
+        return number or minimum
+
     def int_or_auto(self, where: str, value: object, minimum: int) -> int | None:
         """Read a whole number; null and `auto` are None."""
         if value in (None, "auto"):
             return None
         number = _parse_int(value)
-        if number is None or number < minimum:
-            self.add(where, f"must be a whole number from {minimum}, or auto, not {value!r}")
-            return None
-        return number
+        if number is not None and number >= minimum:
+            return number
+        self.add(where, f"must be a whole number from {minimum}, or auto, not {value!r}")
+        return None
 
     def nnodes(self, where: str, value: object) -> tuple[int | None, int | None]:
         """Read how many nodes, or from how many to how many; the first is None for no range."""
@@ -139,14 +146,6 @@ class Validator:
             self.add(where, message, "the fewest come first, from 1")
             return None, None
         return lowest, highest
-
-    def integer(self, where: str, value: object, minimum: int) -> int:
-        """Read a whole number."""
-        number = _parse_int(value)
-        if number is None or number < minimum:
-            self.add(where, f"must be a whole number from {minimum}, not {value!r}")
-            return minimum
-        return number
 
     def port(self, where: str, value: object) -> int | None:
         """Read a TCP port, or null."""
@@ -231,19 +230,19 @@ class Validator:
         if "://" in text or not re.fullmatch(r"[^\s-]\S*", text):
             self.add(where, f"{text if '@' not in text else host!r} is no host name or address")
         elif user or port:
-            self._report_extra_parts(where, user, *(port.groups() if port else (host, "")))
+            parent, _, key = where.rpartition(".")
+            name, number = port.groups() if port else (host, "")
+            parts = {"user": user, "host": name, "port": number}
+            parts = {part: value for part, value in parts.items() if value}
+            message = f"must be an address alone, not {' and '.join(f'a {part}' for part in parts)}"
+            hint = ", ".join(f"{parent}.{part}: {value}" for part, value in parts.items())
+            if ":" in user:
+                message = (
+                    "a password has no place here; hosts are logged in to with a key or an agent"
+                )
+                hint = f"{key}: {name}, and cluster.ssh.key names the key"
+            self.add(where, message, hint if key == "host" or ":" in user else "")
         return host  # without a password, which no message may repeat
-
-    def _report_extra_parts(self, where: str, user: str, host: str, port: str) -> None:
-        parent, _, key = where.rpartition(".")
-        if ":" in user:
-            message = "a password has no place here; hosts are logged in to with a key or an agent"
-            self.add(where, message, f"{key}: {host}, and cluster.ssh.key names the key")
-            return
-        parts = {"user": user, "host": host, "port": port}
-        message = " and ".join(f"a {name}" for name, text in parts.items() if text)
-        hint = ", ".join(f"{parent}.{name}: {text}" for name, text in parts.items() if text)
-        self.add(where, f"must be an address alone, not {message}", hint if key == "host" else "")
 
     def text_list(self, where: str, value: object) -> tuple[str, ...]:
         """Read a list of texts; a text alone is a list of one."""
@@ -326,36 +325,18 @@ class Kind:
     read: Callable[[Validator, str, Any], Any] | None = None
 
 
-def one_of(*words: str) -> Kind:
-    """Return the kind of a few words."""
-    return Kind(join_or(words), functools.partial(Validator.choice, legal=words))
+def kind(legal: str, read: Callable[..., Any], /, **rule: object) -> Kind:
+    """Return a kind that is read by a rule."""
+    return Kind(legal, functools.partial(read, **rule))
 
 
-def or_null(kind: Kind, legal: str = "", null: object = None) -> Kind:
+def or_null(of: Kind, legal: str, null: object = None) -> Kind:
     """Return a kind that takes null as well."""
 
     def read(validator: Validator, where: str, value: object) -> Any:
-        return null if value is None or not kind.read else kind.read(validator, where, value)
+        return null if value is None or not of.read else of.read(validator, where, value)
 
-    return Kind(legal or f"{kind.legal}, or null", read)
-
-
-def whole(minimum: int, what: str = "whole number") -> Kind:
-    """Return the kind of a whole number."""
-    read = functools.partial(Validator.integer, minimum=minimum)
-    return Kind(f"{what} from {minimum}", read)
-
-
-def int_or_auto(minimum: int) -> Kind:
-    """Return the kind of a whole number, or auto, which is read as None."""
-    read = functools.partial(Validator.int_or_auto, minimum=minimum)
-    return Kind(f"number from {minimum}, or auto", read)
-
-
-def seconds_or(word: str) -> Kind:
-    """Return the kind of a time span, or a word for an unlimited one, which is read as 0."""
-    read = functools.partial(Validator.seconds_or, word=word)
-    return Kind(f"seconds, more than 0, or {word}", read)
+    return Kind(legal, read)
 
 
 def _parse_int(value: object) -> int | None:

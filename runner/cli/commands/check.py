@@ -52,12 +52,8 @@ def check(
         print(json.dumps(problems.findings_as_data(findings_by_check)))
     else:
         width, colour = layout.detect_screen()
-        spec = composed.spec
-        print(
-            problems.render_findings(
-                findings_by_check, spec.cluster, spec.task.name, width, colour=colour
-            )
-        )
+        names = composed.spec.cluster, composed.spec.task.name
+        print(problems.render_findings(findings_by_check, *names, width, colour=colour))
     code = NotReady.exit_code if problems.find_errors(findings_by_check) else 0
     for mode in modes:
         code = code or _run_collectives(mode, selection)

@@ -24,10 +24,8 @@ def clean(
     from runner.core.planning.readiness import workdir_problems
     from runner.ui.reports import tables
 
-    request = {
-        "older_than_s": parse_duration("--older-than", older_than, allow_bare=False),
-        "dry_run": dry_run,
-    }
+    older_than_s = parse_duration("--older-than", older_than, allow_bare=False)
+    request = {"older_than_s": older_than_s, "dry_run": dry_run}
     composed = selection.compose()
     spec = composed.spec
     with open_pool(composed) as pool:

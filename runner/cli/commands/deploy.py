@@ -37,16 +37,14 @@ def deploy(selection: Selection, json_: bool = False) -> int:
         started_at = time.monotonic()
         received = pool.push(snapshot, found.facts, verify=True)
         seconds = time.monotonic() - started_at
+    by_node = {node.name: received[node.name] for node in spec.nodes}
     deployed = tables.PushResult(
         release=snapshot.code.release,
         commit=snapshot.code.commit,
         files=len(snapshot.manifest.files),
         size=snapshot.manifest.size,
         seconds=round(seconds, 3),
-        sent={
-            node.name: received[node.name].sent if received[node.name].is_new else None
-            for node in spec.nodes
-        },
+        sent={name: each.sent if each.is_new else None for name, each in by_node.items()},
     )
     print(json.dumps(encode(deployed)) if json_ else tables.render_push(deployed))
     return 0

@@ -49,9 +49,8 @@ def exec_(
             lambda node: replace(workdir_request(spec, node), setup=spec.setup), setup_problems
         )
         pool.console.phase("running")
-        remote_command = RemoteCommand(
-            pool.sessions, pool.inbox, spec.lost_s, pool.console.node_status
-        )
+        show = pool.console.node_status
+        remote_command = RemoteCommand(pool.sessions, pool.inbox, spec.lost_s, show)
         remote_command.run(argv, timeout_s)
     answers = [remote_command.results[node.name] for node in spec.nodes]
     print(json.dumps(tables.answers_as_data(answers)) if json_ else tables.render_answers(answers))

@@ -92,50 +92,31 @@ def _compile_pattern(grep: str) -> re.Pattern[bytes]:
 
 def only_node(node: str, show: OutputSink) -> OutputSink:
     """Return a sink for the output of one node, or of all for "": a rank may move between nodes."""
-
-    def show_node(name: str, rank: int, stream: str, data: bytes) -> None:
-        if node in ("", name):
-            show(name, rank, stream, data)
-
-    return show_node
+    return lambda name, *output: show(name, *output) if node in ("", name) else None
 
 
 def select_ranks(plan: Plan, rank: str, node: str, *, later: bool = False) -> list[int]:
-    """Return the ranks that the flags select.
-
-    Args:
-        plan: The plan of the run.
-        rank: Ranks and ranges, or "" for all.
-        node: A node, or "" for all.
-        later: Whether to include ranks that may start later.
+    """Return the ranks that the flags select, with `later` those too that may yet start.
 
     Raises:
         ConfigError: The run does not have them.
     """
-    ranks_on_nodes = {(number, share.node) for share in plan.nodes for number in share.ranks}
+    run, ranks_by_node = f"run {plan.run_id}", {share.node: {*share.ranks} for share in plan.nodes}
     if later and plan.torch_assigns_ranks:
         max_ranks = max(plan.max_nodes, len(plan.nodes)) * max(share.nproc for share in plan.nodes)
-        ranks_on_nodes |= {
-            (number, share.node) for share in plan.nodes for number in range(max_ranks)
-        }
-    known_ranks = sorted({number for number, _ in ranks_on_nodes})
-    chosen = known_ranks
-    if node:
-        names = [share.node for share in plan.nodes]
-        if node not in names:
-            message = f"run {plan.run_id} has no node {node!r}; it has {', '.join(names[:20])}"
-            raise ConfigError([Problem("--node", message)])
-        chosen = [number for number in chosen if (number, node) in ranks_on_nodes]
+        ranks_by_node = {name: {*range(max_ranks)} for name in ranks_by_node}
+    known_ranks = set().union(*ranks_by_node.values())
+    if node and node not in ranks_by_node:
+        names = ", ".join([*ranks_by_node][:20])
+        raise ConfigError([Problem("--node", f"{run} has no node {node!r}; it has {names}")])
+    chosen = ranks_by_node[node] if node else known_ranks
     if rank:
         requested = _parse_ranks(rank)
-        missing = [number for number in requested if number not in known_ranks]
-        if missing:
-            message = (
-                f"run {plan.run_id} has ranks 0 to {len(known_ranks) - 1}, and no rank {missing[0]}"
-            )
+        if missing := [number for number in requested if number not in known_ranks]:
+            message = f"{run} has ranks 0 to {len(known_ranks) - 1}, and no rank {missing[0]}"
             raise ConfigError([Problem("--rank", message)])
-        chosen = [number for number in chosen if number in requested]
-    return chosen
+        chosen = chosen.intersection(requested)
+    return sorted(chosen)
 
 
 def _parse_ranks(text: str) -> list[int]:

@@ -23,9 +23,6 @@ def ps(selection: Selection, all_: bool = False, json_: bool = False) -> int:
         rows = run_table.rows(runs, all_=all_, clock_offsets=finder.clock_offsets)
         others = run_table.foreign_gpu_use(finder.facts, runs)
         table = run_table.Table(rows, others, finder.unreachable, finder.unreadable_runs)
-    print(
-        json.dumps(table.as_data())
-        if json_
-        else run_table.render(table, all_=all_, width=terminal_width())
-    )
+    text = run_table.render(table, all_=all_, width=terminal_width())
+    print(json.dumps(table.as_data()) if json_ else text)
     return 0

@@ -27,15 +27,13 @@ def pull(selection: Selection, run: str = "", json_: bool = False) -> int:
     with open_run_finder(composed, "pull") as finder:
         found = FoundRun(composed, finder, run)
         pulled = pull_run(found)
-    expected = {
-        *finder.unreachable,
-        *(share.node for share in found.plan.nodes),
-    }  # or may have some of it
+    # An unreachable host may have some of it.
+    expected = finder.unreachable.keys() | {share.node for share in found.plan.nodes}
     missing = [name for name in found.all_nodes if name in expected and name not in pulled]
     problems = tables.pull_problems(pulled)
-    problems += [
-        finder.unreachable.get(n) or Problem(n, "has no files of that run") for n in missing
-    ]
+    for name in missing:
+        problem = finder.unreachable.get(name)
+        problems.append(problem or Problem(name, "has no files of that run"))
     if json_:
         print(json.dumps(encode(pulled)))
     else:

@@ -33,12 +33,9 @@ def why(selection: Selection, run: str = "", json_: bool = False) -> int:
         print(json.dumps(json.loads((store.folder / "result.json").read_text(encoding="utf-8"))))
         return 0
     plan, verdict = store.read_result()
-    folder = store.folder.parent / plan.run_id
+    folder = Path(os.path.relpath(store.folder.parent / plan.run_id))
     report_text = report.final_report(
-        plan,
-        verdict,
-        Path(os.path.relpath(folder)),
-        diagnose(plan, verdict, store.tail),
+        *(plan, verdict, folder, diagnose(plan, verdict, store.tail)),
         disconnect_s=plan.nodes[0].order.disconnect_s,
         cluster_selector=composed.cluster_selector,
     )
@@ -47,11 +44,7 @@ def why(selection: Selection, run: str = "", json_: bool = False) -> int:
 
 
 def _download_record(composed: LaunchRequest, run: str) -> RunStore:
-    """Download the record of an ended run.
-
-    Raises:
-        NotReady: The run has not ended, or its hosts do not have the record.
-    """
+    """Download the record of an ended run, or raise NotReady."""
     from runner.workflows.discovery import open_run_finder
     from runner.workflows.found_run import FoundRun
     from runner.workflows.pull import pull_run
