@@ -32,10 +32,7 @@ def decode(cls: Type[T], data: Any) -> T:
     if not isinstance(data, dict):
         raise ValueError(f"{cls.__name__}: expected an object, got {type(data).__name__}")
     hints = _hints(cls)  # type: ignore[arg-type]  # mypy doubts that a class is hashable
-    values = {}
-    for name, hint in hints.items():
-        if name in data:
-            values[name] = _decode(hint, data[name])
+    values = {name: _decode(hint, data[name]) for name, hint in hints.items() if name in data}
     try:
         return cls(**values)
     except TypeError as error:

@@ -37,36 +37,28 @@ class ProgramStarted(EventBody):
 
 @dataclass(frozen=True)
 class RankStarted(EventBody):
-    """A rank's program runs, for the `start`-th time on this node.
-
-    The rest comes from torch: the number of ranks and of nodes (0 if unknown), where they meet.
-    """
+    """A rank's program runs, for the `start`-th time on this node; the rest comes from torch."""
 
     rank: int
     pid: int
     start: int = 1
-    world_size: int = 0
+    world_size: int = 0  # 0 if unknown, like `nodes`
     nodes: int = 0
-    master: str = ""
+    master: str = ""  # where the ranks meet
 
 
 @dataclass(frozen=True)
 class RankExited(EventBody):
-    """A rank ended: by `code`, or by `signal` (then code is None).
-
-    Both are None if its shim was killed with it. `max_rss` is its peak memory in bytes,
-    `traceback` what torch's `@record` wrote, `start` as in its `RankStarted`, `exception` the one
-    that its log ends with.
-    """
+    """A rank ended: by `code`, or by `signal`; both are None if its shim was killed with it."""
 
     rank: int
     code: Optional[int] = None
     signal: Optional[int] = None
-    max_rss: int = 0
+    max_rss: int = 0  # its peak memory in bytes
     error: str = ""
-    traceback: str = ""
-    start: int = 1
-    exception: str = ""
+    traceback: str = ""  # what torch's `@record` wrote
+    start: int = 1  # as in its `RankStarted`
+    exception: str = ""  # the one that its log ends with
 
     @property
     def succeeded(self) -> bool:
@@ -101,17 +93,13 @@ class Stopping(EventBody):
 
 @dataclass(frozen=True)
 class Ended(EventBody):
-    """The run ended on this host.
-
-    `killed` processes had to be killed, `survivors` could not be; `verified` means that the search
-    that found nothing else could see every process of the run.
-    """
+    """The run ended on this host."""
 
     state: State
     reason: str = ""
-    killed: int = 0
-    survivors: Tuple[int, ...] = ()
-    verified: bool = True
+    killed: int = 0  # how many processes had to be
+    survivors: Tuple[int, ...] = ()  # pids that could not be killed
+    verified: bool = True  # the search that found nothing else could see every process of the run
 
 
 @dataclass(frozen=True)
@@ -150,16 +138,12 @@ class Detached(EventBody):
 
 @dataclass(frozen=True)
 class Stalled(EventBody):
-    """No rank has made progress for `seconds`.
-
-    The log `stacks` has the stacks of this host's ranks in the dump made at `dump_time`, unless
-    there was a `problem`. `stops_run` is whether the run is stopped for it.
-    """
+    """No rank has made progress for `seconds`."""
 
     seconds: float
-    stops_run: bool = False
-    problem: str = ""
-    dump_time: str = ""
+    stops_run: bool = False  # whether the run is stopped for it
+    problem: str = ""  # why this host's ranks have no dump in its log `stacks`
+    dump_time: str = ""  # of that dump
 
 
 @dataclass(frozen=True)
@@ -221,17 +205,13 @@ _KINDS = {cls: name for name, cls in EVENT_TYPES.items()}
 
 @dataclass(frozen=True)
 class Event:
-    """One event: what happened, where and when.
-
-    `node` is "" for the controller itself. `wall` (seconds since 1970) and `mono` are the clocks
-    of the machine where it happened; `seq` counts the events of that machine.
-    """
+    """One event: what happened, where and when, by the clocks of that machine."""
 
     run_id: str
-    node: str
+    node: str  # "" for the controller itself
     attempt: int
-    seq: int
-    wall: float
+    seq: int  # counts the events of that machine
+    wall: float  # in seconds since 1970
     mono: float
     body: EventBody
 

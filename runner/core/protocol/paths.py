@@ -19,9 +19,7 @@ CODE_FOLDER = "code"
 
 STREAMS = ("out", "err")
 
-RUN_ID_PATTERN, NODE_PATTERN = (
-    re.compile(pattern) for pattern in (r"[a-z0-9][a-z0-9-]*", r"\w[\w.-]*")
-)
+RUN_ID_PATTERN, NODE_PATTERN = re.compile(r"[a-z0-9][a-z0-9-]*"), re.compile(r"\w[\w.-]*")
 
 
 def is_run_id(text: object) -> bool:

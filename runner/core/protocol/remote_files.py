@@ -56,19 +56,17 @@ class RemoteFile:
         """
         try:
             kind, path, size, mtime_ns, mode, link_target = row
-            remote_file = RemoteFile(
-                kind, path, int(size), int(mtime_ns), int(mode) & 0o777, link_target
-            )
+            file = RemoteFile(kind, path, int(size), int(mtime_ns), int(mode) & 0o777, link_target)
         except (TypeError, ValueError, OverflowError) as error:
             raise ValueError(f"no file in an inventory: {error}") from error
         validate(kind, path)
         if link_target is not None and (kind != OUTPUT or not isinstance(link_target, str)):
             raise ValueError(f"{path!r} is no link")
-        if not 0 <= remote_file.size < MAX_INT or not -MAX_INT < remote_file.mtime_ns < MAX_INT:
+        if not 0 <= file.size < MAX_INT or not -MAX_INT < file.mtime_ns < MAX_INT:
             raise ValueError(f"{path!r} has no such size or time")
         for text in (path, link_target or ""):
             text.encode("utf-8", "surrogateescape")
-        return remote_file
+        return file
 
 
 def validate(kind: Any, path: Any) -> None:

@@ -59,12 +59,8 @@ def plan_next_attempt(
 ) -> NextAttempt:
     """Plan, on a host, the next attempt of a run on the nodes that are left.
 
-    Args:
-        context: The attempt that failed.
-        past_attempt: How it ended.
-        relaunches_left: How many relaunches may follow the next attempt.
-        facts: The facts of every node that can take part.
-        suspected: Nodes on which the attempt failed: they take part only if there is no other.
+    `context` and `past_attempt` are those of the attempt that failed, `facts` those of every node
+    that can take part; `relaunches_left` and `suspected` are as in `assign_voters`, `next_spec`.
 
     Raises:
         NotReady: Too few nodes are left, or they are not ready.
