@@ -14,20 +14,10 @@ import zlib
 from collections import deque
 from typing import Any, Collection, Deque, Dict, List, Optional, Tuple
 
-from runner.core.protocol import globs
+from runner.core.protocol import globs, remote_files
 from runner.core.protocol.frames import Frame
 from runner.core.protocol.paths import RunPaths
-from runner.core.protocol.remote_files import (
-    FILE_KINDS,
-    LOG,
-    LOG_PATH,
-    MAX_CHUNK,
-    OUTPUT,
-    RECORD,
-    RECORD_FILES,
-    RemoteFile,
-    validate,
-)
+from runner.core.protocol.remote_files import RemoteFile
 from runner.host.agent.server import AgentContext, RequestHandler, error_text
 from runner.host.process.job_queue import Steps
 
@@ -55,7 +45,7 @@ class Handler(RequestHandler):
         folder = self.context.run_folder(frame)
         if not os.path.isdir(folder.root):
             raise ValueError(f"there is no run {frame.data['run_id']} ({folder.root})")
-        inventory = Inventory(folder, frame.data.get("kinds", FILE_KINDS))
+        inventory = Inventory(folder, frame.data.get("kinds", remote_files.FILE_KINDS))
         for _ in inventory.steps():
             if len(inventory.files) >= FILES_PER_PAGE:
                 self._send_page(frame, inventory)
@@ -90,17 +80,20 @@ class Handler(RequestHandler):
     def _send_chunk(self, frame: Frame) -> None:
         request, folder = frame.data, self.context.run_folder(frame)
         kind, path, offset = request["file_kind"], request["path"], int(request["offset"])
-        validate(kind, path)
-        base = self._output_folder(folder) if kind == OUTPUT else folder.root
+        remote_files.validate(kind, path)
+        base = self._output_folder(folder) if kind == remote_files.OUTPUT else folder.root
         descriptor = open_below(base, path)
         try:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
                 raise ValueError("it is no longer a file")
-            data = os.pread(descriptor, min(int(request["n"]), MAX_CHUNK), offset)
+            data = os.pread(descriptor, min(int(request["n"]), remote_files.MAX_CHUNK), offset)
             status = os.fstat(descriptor)
         finally:
             os.close(descriptor)
-        compressed = bool(request.get("compressed")) and _shrinks(data[:COMPRESSION_SAMPLE])
+        compressed = bool(request.get("compressed"))
+        if compressed:
+            sample = data[:COMPRESSION_SAMPLE]
+            compressed = len(zlib.compress(sample, 1)) < MAX_COMPRESSED_RATIO * len(sample)
         self.context.answer(
             frame,
             "fetched",
@@ -134,18 +127,18 @@ class Inventory:
     def steps(self) -> Steps:
         """Find the files, in steps."""
         root = self._folder.root
-        if RECORD in self._kinds:
-            for name in RECORD_FILES:
-                self._add_if_file(RECORD, root, name)
-        if LOG in self._kinds:
+        if remote_files.RECORD in self._kinds:
+            for name in remote_files.RECORD_FILES:
+                self._add_if_file(remote_files.RECORD, root, name)
+        if remote_files.LOG in self._kinds:
             for attempt in sorted(os.listdir(root)):
                 folder = os.path.join(root, attempt)
                 is_attempt = attempt.startswith("attempt_") and os.path.isdir(folder)
                 for name in sorted(os.listdir(folder)) if is_attempt else ():
-                    if LOG_PATH.fullmatch(f"{attempt}/{name}"):
-                        self._add_if_file(LOG, root, f"{attempt}/{name}")
+                    if remote_files.LOG_PATH.fullmatch(f"{attempt}/{name}"):
+                        self._add_if_file(remote_files.LOG, root, f"{attempt}/{name}")
                         yield
-        if OUTPUT in self._kinds:
+        if remote_files.OUTPUT in self._kinds:
             base, patterns = working_folder(self._folder)
             if base and patterns:
                 yield from self._walk(base, globs.compile_globs(patterns))
@@ -197,7 +190,7 @@ class Inventory:
             if is_link and globs.matches_below(matching):
                 self._skip(path, "is a symbolic link, which is not followed")
         elif is_link or stat.S_ISREG(status.st_mode):
-            self._add(OUTPUT, path, status, target)
+            self._add(remote_files.OUTPUT, path, status, target)
         else:
             self._skip(path, "is neither a file nor a link")
 
@@ -246,7 +239,3 @@ def open_below(base: str, path: str, flags: int = FILE_FLAGS) -> int:
         return os.open(name, flags, dir_fd=dir_fd)
     finally:
         os.close(dir_fd)
-
-
-def _shrinks(data: bytes) -> bool:
-    return len(zlib.compress(data, 1)) < MAX_COMPRESSED_RATIO * len(data)

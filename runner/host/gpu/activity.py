@@ -66,12 +66,5 @@ def _take_samples(indices: Optional[Sequence[int]]) -> None:
     for _ in range(SAMPLES):
         time.sleep(SAMPLE_INTERVAL_S)
         sampled = range(library.device_count()) if indices is None else indices
-        samples.append([_sample_gpu(library, index) for index in sampled])
+        samples.append([*map(library.utilization, sampled)])
     bounded_child.report_facts(samples=samples)
-
-
-def _sample_gpu(library: nvml.Nvml, index: int) -> Optional[Tuple[int, int]]:
-    try:
-        return library.utilization(index)
-    except nvml.NvmlError:  # it is lost, or the driver does not know
-        return None

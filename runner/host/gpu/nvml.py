@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from typing import Any, Iterator, Tuple
+from typing import Any, Iterator, Optional, Tuple
 
 from runner.core.model.facts import Gpu, GpuProcess
 from runner.core.model.hardware import Driver
@@ -42,7 +42,7 @@ class Pci(ctypes.Structure):
 
 
 class Nvml:
-    """An initialised NVML; every method raises NvmlError when the driver refuses."""
+    """An initialised NVML; methods raise NvmlError when the driver refuses."""
 
     def __init__(self) -> None:
         self._library = _load()
@@ -90,10 +90,16 @@ class Nvml:
         self._call("nvmlDeviceGetPciInfo_v3", device, ctypes.byref(pci))
         return f"{pci.domain:04x}:{pci.bus:02x}:{pci.device:02x}"
 
-    def utilization(self, index: int) -> Tuple[int, int]:
-        """Return the percent of time with a kernel running, and with memory being accessed."""
+    def utilization(self, index: int) -> Optional[Tuple[int, int]]:
+        """Return the percent of time with a kernel running, and with memory being accessed.
+
+        None for a GPU that is lost, or of which the driver does not know.
+        """
         rates = (ctypes.c_uint * 2)()
-        self._call("nvmlDeviceGetUtilizationRates", self.handle(index), rates)
+        try:
+            self._call("nvmlDeviceGetUtilizationRates", self.handle(index), rates)
+        except NvmlError:
+            return None
         return rates[0], rates[1]
 
     def processes(self, device: ctypes.c_void_p) -> Tuple[GpuProcess, ...]:
