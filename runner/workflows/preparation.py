@@ -1,8 +1,8 @@
-"""Preparation of an attempt: facts, checks and code of its nodes, and the plan made of them."""
+"""Preparation of an attempt: facts, checks and code of its nodes, and the plan; the preflight."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,8 +10,9 @@ from runner.checks.base import CheckContext, evaluate_checks
 from runner.control.attempt.admission import AdmissionHooks
 from runner.control.code.snapshot import Snapshot
 from runner.control.code.source import CodeOnHosts, CodeSource, RerunCode
-from runner.core.errors import NotReady, Problem
+from runner.core.errors import ConfigError, NotReady, Problem
 from runner.core.model.facts import Facts, FactsRequest
+from runner.core.model.finding import Finding
 from runner.core.model.launch_request import LaunchRequest
 from runner.core.model.packages import Requirements
 from runner.core.model.plan import Plan
@@ -164,3 +165,39 @@ class Preparation:
             snapshot_if_needed=self._source.snapshot_if_needed,
             admit=admit,
         )
+
+
+def run_preflight(
+    composed: LaunchRequest, pool: HostPool, skip: Collection[str]
+) -> dict[str, list[Finding]]:
+    """Return the findings of every check that is not skipped; nothing is started or changed."""
+    from runner.control.code.requirements import project_requirements
+    from runner.control.network_probe import NetworkProber
+
+    spec, skipped = pool.spec, {*composed.spec.skip_checks, *skip}
+    context = CheckContext(spec, {})
+    if "packages" not in skipped:
+        context = replace(context, requirements=project_requirements(spec, Path.cwd()))
+    if "code" not in skipped and spec.deploy.enabled:
+        try:
+            code = Snapshot.take(spec, Path.cwd(), composed.run_dir).code
+            context = replace(context, code=code)
+        except (ConfigError, NotReady) as error:
+            context = replace(context, push_problems=tuple(error.problems))
+    code, packages = context.code, context.requirements.names
+
+    def request(node: Node) -> FactsRequest:
+        asked = replace(facts_request(spec, node, code, packages), run_id="", thorough=True)
+        return replace(asked, project="", script="") if spec.pushes_code else asked
+
+    facts, unreachable = pool.collect_available_facts(request)
+    offsets = pool.clock_offsets
+    context = replace(context, facts=facts, unreachable=unreachable, clock_offsets=offsets)
+    if context.ready:
+        pool.console.phase("trying the network")
+        nodes = tuple(node for node, _ in context.ready)
+        pairs, names = "pairs" not in skipped, "names" not in skipped
+        prober = NetworkProber(spec, pool.broadcast)
+        probe = prober.run(nodes, facts, pairs=pairs, names=names)
+        context = replace(context, network_probe=probe)
+    return evaluate_checks(context, skipped)

@@ -34,7 +34,7 @@ def check(
     """
     from runner.checks.base import all_checks
     from runner.ui import layout, problems
-    from runner.workflows.preflight import run_preflight
+    from runner.workflows.preparation import run_preflight
 
     modes = [name for name, enabled in (("smoke", smoke), ("pairs", bandwidth)) if enabled]
     if modes and json_:

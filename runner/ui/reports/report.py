@@ -188,9 +188,11 @@ def final_report(
         if result.survivors
     ]
     lines += _past_attempts(verdict, disconnect_s, retry_command)
-    lines.append(
-        f"run {plan.run_id} {_state_text(verdict)} after {format_duration(verdict.seconds)}"
-    )
+    state = verdict.state
+    if state == STUCK and not any(result.survivors for result in verdict.nodes.values()):
+        # Stuck only because a host is unreachable: it may have ended.
+        state = f"not known to have ended on {fold_names(verdict.unverified)},"
+    lines.append(f"run {plan.run_id} {state} after {format_duration(verdict.seconds)}")
     lines.append(f"  logs: {folder}/logs")
     if plan.release:
         order = plan.nodes[0].order
@@ -213,7 +215,12 @@ def _past_attempts(verdict: Verdict, disconnect_s: float, retry_command: str) ->
 
 
 def _first_failure(verdict: Verdict, failure: Failure, diagnosis: Diagnosis | None) -> list[str]:
-    lines = [f"first failure: {_failed_rank(failure)}{failure.reason}"]
+    where = f"{failure.node}: "
+    if failure.rank is not None:
+        where = f"rank {failure.rank} on {failure.node} "
+    if failure.reason.startswith(STALL_REASON):  # the rank that reported it means nothing
+        where = ""
+    lines = [f"first failure: {where}{failure.reason}"]
     if diagnosis:
         quoted = (*diagnosis.context, *diagnosis.excerpt)
         lines += [f"  | {line}" for line in quoted if not CARET_LINE.fullmatch(line)]
@@ -222,13 +229,6 @@ def _first_failure(verdict: Verdict, failure: Failure, diagnosis: Diagnosis | No
     if verdict.consequences > 0:
         lines.append(f"  {counted(verdict.consequences, 'rank')} failed as a consequence")
     return lines
-
-
-def _failed_rank(failure: Failure) -> str:
-    if failure.reason.startswith(STALL_REASON):  # the rank that reported it means nothing
-        return ""
-    where = failure.node
-    return f"{where}: " if failure.rank is None else f"rank {failure.rank} on {where} "
 
 
 def _wrap(title: str, text: str) -> list[str]:
@@ -281,14 +281,6 @@ def _rank_outcome(verdict: Verdict, rank: int) -> str:
     if not end.started:
         return "outcome unknown" if end.node in verdict.unverified else "never started"
     return "succeeded" if end.code == 0 else describe_exit(end.code, end.signal)
-
-
-def _state_text(verdict: Verdict) -> str:
-    """Return the state; a run that is stuck only because a host is unreachable may have ended."""
-    survivors = any(result.survivors for result in verdict.nodes.values())
-    if verdict.state != STUCK or survivors:
-        return verdict.state
-    return f"not known to have ended on {fold_names(verdict.unverified)},"
 
 
 def _unverified_lines(names: Sequence[str], disconnect_s: float, retry_command: str) -> list[str]:

@@ -9,7 +9,6 @@ from typing import Any
 from runner.core.errors import Problem
 from runner.core.model.plan import Plan
 from runner.core.outcome.stacks import (
-    Frame,
     Stack,
     StackGroup,
     StackReport,
@@ -63,15 +62,13 @@ def _group_lines(report: StackReport, group: StackGroup) -> list[str]:
     frames = group.stack.frames
     if not frames:
         return [f"  {title}, {printable(group.stack.program)}: {printable(group.stack.method)}"]
-    rows = align([(printable(f.function), _location(f)) for f in frames], indent="    ")
+    locations = [f"{f.file}:{f.line}" if f.line else f.file for f in frames]
+    pairs = zip(frames, locations, strict=True)
+    rows = align([(printable(f.function), printable(at)) for f, at in pairs], indent="    ")
     if len(rows) > INNERMOST + OUTERMOST + 1:
         left_out = len(rows) - INNERMOST - OUTERMOST
         rows[INNERMOST:-OUTERMOST] = [f"    … {left_out} more …"]
     return [f"  {title}, innermost first:", *rows]
-
-
-def _location(frame: Frame) -> str:
-    return f"{printable(frame.file)}:{frame.line}" if frame.line else printable(frame.file)
 
 
 class StallReporter:
