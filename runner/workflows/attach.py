@@ -15,9 +15,9 @@ from runner.core.protocol.frames import Frame
 from runner.core.protocol.remote_files import LOG, OUTPUT
 from runner.ui.console.plain import Console
 from runner.ui.reports import report
-from runner.workflows.found_run import FoundRun
+from runner.workflows.discovery import FoundRun
 from runner.workflows.host_pool import enqueue_signal
-from runner.workflows.reporting import Ending, attempt_observer
+from runner.workflows.reporting import AttemptReporter, Ending
 
 DETACH_QUESTION = "Ctrl-C: detach, and the run goes on, or stop it? Type d or s, and Enter (d)"
 
@@ -40,19 +40,14 @@ def attach(run: FoundRun, tail: int | None) -> int:
         start_at = {}
         run.store.unlock()
     verdict = run.verdict(monitor)
-    kinds: tuple[str, ...] = ()
+    kinds: list[str] = []
     if owns_record and not monitor.interrupted:
-        outputs = (OUTPUT,) if run.plan.outputs and run.spec.pull_outputs else ()
-        kinds = (*([LOG] if tail is not None else []), *outputs)  # logs: what precedes the tail
+        kinds += [LOG] if tail is not None else []  # what precedes the tail
+        kinds += [OUTPUT] if run.plan.outputs and run.spec.pull_outputs else []
     has_result = run.already_ended and run.store.has_result
     writes_result = owns_record and not has_result and not run.outcome_unknown
-    ending.conclude(
-        run.plan,
-        verdict,
-        launched_at=run.record.info.launched_at if writes_result else None,
-        kinds=kinds,
-        disconnect_s=0 if monitor.peer_status.detached else run.spec.disconnect_s,
-    )
+    launched_at = run.record.info.launched_at if writes_result else None
+    ending.conclude(run.plan, verdict, monitor, launched_at=launched_at, kinds=kinds)
     return verdict.exit_code
 
 
@@ -62,14 +57,14 @@ def _follow_attempt(
     """Show one attempt to its end."""
     inbox = run.finder.pool.inbox
     run.console.message(report.launch_header(run.plan))
-    observer = attempt_observer(
+    reporter = AttemptReporter(
         run.plan,
         run.console,
         run.store if owns_record else None,
         report_stalls=not run.already_ended,
         on_reader_gone=lambda: enqueue_signal(inbox, signal.SIGPIPE),
     )
-    monitor = run.monitor(observer)
+    monitor = run.finder.pool.monitor(run.plan, reporter.record, reporter.log)
     run.show_participants()
     monitor.on_interrupt = DetachPrompt(monitor, inbox, run.console)
     age_s = max(0.0, time.time() - run.record.info.launched_at)

@@ -25,6 +25,7 @@ from runner.core.errors import Problem
 from runner.core.model.facts import Facts, FactsRequest
 from runner.core.model.plan import Plan
 from runner.core.model.spec import Node, Spec
+from runner.core.protocol.events import Event
 from runner.core.protocol.frames import Frame
 from runner.core.protocol.timing import PING_S
 from runner.ui.console.plain import Console
@@ -162,8 +163,26 @@ class HostPool:
         show = show or self.console.node_status
         return Broadcast(sessions, self.inbox, self.spec.lost_s, show)
 
-    def monitor(self, plan: Plan, observer: RunObserver) -> AttemptMonitor:
-        """Return a monitor of an attempt on these hosts."""
+    def monitor(
+        self,
+        plan: Plan,
+        record: Callable[[Event], None] = lambda _: None,
+        log: Callable[[str, str, str, int, bytes], None] = lambda *_: None,
+    ) -> AttemptMonitor:
+        """Return a monitor of an attempt on these hosts, which shows its state on the console.
+
+        `record` takes each event, `log` takes (node, source, stream, offset, bytes) of each log.
+        """
+        console = self.console
+        observer = RunObserver(
+            record=record,
+            log=log,
+            message=console.message,
+            phase=console.phase,
+            node_status=console.node_status,
+            console_full=lambda: console.is_full,
+            mute=console.mute,
+        )
         return AttemptMonitor(self.spec, plan, self.connector, self.sessions, self.inbox, observer)
 
     @property

@@ -44,7 +44,7 @@ from runner.workflows.host_pool import (
 )
 from runner.workflows.preparation import Preparation, open_code_source
 from runner.workflows.relaunch import Relauncher
-from runner.workflows.reporting import Ending, attempt_observer
+from runner.workflows.reporting import AttemptReporter, Ending
 
 
 def run(request: LaunchRequest) -> int:
@@ -160,13 +160,9 @@ class LaunchSession:
         verdict = replace(verdict, seconds=seconds, past_attempts=self._past_attempts)
         is_complete = not (monitor.interrupted or cut_short)
         pulls_outputs = is_complete and plan.outputs and self.spec.pull_outputs
-        self._ending.conclude(
-            plan,
-            verdict,
-            launched_at=self._launched_at,
-            kinds=(OUTPUT,) if pulls_outputs else (),
-            disconnect_s=0 if monitor.peer_status.detached else self.spec.disconnect_s,
-        )
+        kinds = (OUTPUT,) if pulls_outputs else ()
+        launched_at = self._launched_at
+        self._ending.conclude(plan, verdict, monitor, launched_at=launched_at, kinds=kinds)
         inbox, too_late = self._pool.inbox, deadline(FLUSH_TIMEOUT_S)
         self._console.close(too_late if verdict.exit_code else lambda: signal_pending(inbox))
         return verdict.exit_code
@@ -194,7 +190,8 @@ class LaunchSession:
         started_at = time.monotonic()
         header = report.attempt_header if plan.attempt else report.launch_header
         self._console.message(header(plan))
-        monitor = self._pool.monitor(plan, attempt_observer(plan, self._console, self._store))
+        reporter = AttemptReporter(plan, self._console, self._store)
+        monitor = self._pool.monitor(plan, reporter.record, reporter.log)
         monitor.start(
             facts,
             self._order_sender(plan, attempt),

@@ -12,9 +12,8 @@ from runner.core.errors import ConfigError, Interrupted, NotReady
 from runner.core.model.plan import Plan
 from runner.core.protocol.events import EndUnverified
 from runner.core.protocol.paths import source_rank
-from runner.workflows.found_run import FoundRun
+from runner.workflows.discovery import FoundRun
 from runner.workflows.host_pool import enqueue_signal, leave_on_signal
-from runner.workflows.reporting import console_observer
 
 OutputSink = Callable[[str, int, str, bytes], None]
 """Takes (node, rank, stream, bytes)."""
@@ -76,7 +75,7 @@ class RankLogs:
                 run.console.message(str(error))
                 return 0
             run.show_participants()
-            monitor = run.monitor(console_observer(run.console, log=self._show_log))
+            monitor = run.finder.pool.monitor(run.plan, log=self._show_log)
             signals = leave_on_signal(monitor)
             monitor.attach(start_at=start_at, ranks=ranks, read_only=True)
             monitor.run()
@@ -88,9 +87,8 @@ class RankLogs:
                 break
             start_at = {}
             run.console.message(f"attempt {run.plan.attempt + 1}")
-        unverified = (
-            s.event.node for s in monitor.timed_events if isinstance(s.event.body, EndUnverified)
-        )
+        events = (timed.event for timed in monitor.timed_events)
+        unverified = (event.node for event in events if isinstance(event.body, EndUnverified))
         missing = any(set(run.plan.node(node).ranks) & set(ranks) for node in unverified)
         return NotReady.exit_code if missing else 0
 

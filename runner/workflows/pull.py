@@ -7,9 +7,9 @@ from runner.core.model.results import PullResult
 from runner.core.outcome.diagnosis import diagnose
 from runner.core.outcome.verdict import Verdict
 from runner.core.protocol.remote_files import FILE_KINDS
-from runner.workflows.found_run import FoundRun
+from runner.workflows.discovery import FoundRun
 from runner.workflows.host_pool import leave_on_signal
-from runner.workflows.reporting import console_observer, download
+from runner.workflows.reporting import download
 
 
 def pull_run(run: FoundRun) -> dict[str, PullResult]:
@@ -38,7 +38,7 @@ def pull_run(run: FoundRun) -> dict[str, PullResult]:
 
 
 def _read_verdict(run: FoundRun) -> Verdict:
-    monitor = run.monitor(console_observer(run.console, record=run.store.append))
+    monitor = run.finder.pool.monitor(run.plan, record=run.store.append)
     signals = leave_on_signal(monitor)
     monitor.attach(logs=False, read_only=True)
     monitor.run()

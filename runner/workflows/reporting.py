@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from runner.control.attempt.monitor import AttemptMonitor
-from runner.control.attempt.observer import RunObserver
 from runner.control.record.download import pull
 from runner.control.record.run_store import RunStore
 from runner.core.errors import Interrupted, NotReady
@@ -27,61 +26,47 @@ from runner.ui.reports.stacks import StallReporter
 from runner.workflows.host_pool import FLUSH_TIMEOUT_S, HostPool
 
 
-def console_observer(
-    console: Console,
-    record: Callable[[Event], None] = lambda _: None,
-    log: Callable[[str, str, str, int, bytes], None] = lambda *_: None,
-) -> RunObserver:
-    """Return an observer that shows an attempt's state on the console.
+class AttemptReporter:
+    """Shows what the ranks of an attempt write, and records all of it.
 
-    `record` takes each event, `log` takes (node, source, stream, offset, bytes) of each log.
+    Without a `store`, another process writes the record; else the stacks of a run that makes no
+    progress are shown, too. `on_reader_gone` is called when the console's reader has closed it.
     """
-    return RunObserver(
-        record=record,
-        log=log,
-        message=console.message,
-        phase=console.phase,
-        node_status=console.node_status,
-        console_full=lambda: console.is_full,
-        mute=console.mute,
-    )
 
+    def __init__(
+        self,
+        plan: Plan,
+        console: Console,
+        store: RunStore | None,
+        *,
+        report_stalls: bool = True,
+        on_reader_gone: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._plan, self._console, self._store = plan, console, store
+        self._on_reader_gone = on_reader_gone
+        self._stalls: StallReporter | None = None
+        if store and report_stalls:
+            read_stacks = functools.partial(store.stacks, plan.attempt)
+            self._stalls = StallReporter(plan, console.message, read_stacks)
 
-def attempt_observer(
-    plan: Plan,
-    console: Console,
-    store: RunStore | None,
-    *,
-    report_stalls: bool = True,
-    on_reader_gone: Callable[[], None] = lambda: None,
-) -> RunObserver:
-    """Return an observer that also shows what the ranks write, and records all of it.
+    def record(self, event: Event) -> None:
+        """Take an event."""
+        if self._store:
+            self._store.append(event)
+        if self._stalls:
+            self._stalls.on_event(event)
 
-    Without a `store`, another process writes the record. `on_reader_gone` is called when the
-    console's reader has closed it.
-    """
-    stalls: StallReporter | None = None
-    if store and report_stalls:
-        read_stacks = functools.partial(store.stacks, plan.attempt)
-        stalls = StallReporter(plan, console.message, read_stacks)
-
-    def record(event: Event) -> None:
-        if store:
-            store.append(event)
-        if stalls:
-            stalls.on_event(event)
-
-    def log(node: str, source: str, stream: str, offset: int, data: bytes) -> None:
-        if store:
-            store.write_log(node, local_log_name(plan.attempt, source, stream), offset, data)
-        if stalls:
-            stalls.on_log(source)
+    def log(self, node: str, source: str, stream: str, offset: int, data: bytes) -> None:
+        """Take a piece of a log."""
+        if self._store:
+            name = local_log_name(self._plan.attempt, source, stream)
+            self._store.write_log(node, name, offset, data)
+        if self._stalls:
+            self._stalls.on_log(source)
         if is_rank_source(source):
-            console.rank_output(node, source_rank(source), stream, data)
-        if console.reader_gone:
-            on_reader_gone()
-
-    return console_observer(console, record, log)
+            self._console.rank_output(node, source_rank(source), stream, data)
+        if self._console.reader_gone:
+            self._on_reader_gone()
 
 
 @dataclass(frozen=True)
@@ -97,15 +82,14 @@ class Ending:
         self,
         plan: Plan,
         verdict: Verdict,
+        monitor: AttemptMonitor,
         *,
         launched_at: float | None,
         kinds: Collection[str],
-        disconnect_s: float,
     ) -> None:
         """Record the result, download files of these kinds, and show the final report.
 
-        No result is recorded without `launched_at`, in seconds since 1970. Supervisors that were
-        not reached wait `disconnect_s` for a controller.
+        No result is recorded without `launched_at`, in seconds since 1970.
         """
         self.console.flush_ranks(FLUSH_TIMEOUT_S)
         diagnosis = diagnose(plan, verdict, self.store.tail)
@@ -119,6 +103,8 @@ class Ending:
             diagnosis = diagnose(plan, verdict, self.store.tail)
         if failure := self.store.write_error:
             self.console.message(f"{failure}; the hosts have every log, in their workdir")
+        # Supervisors that were not reached wait that long for a controller.
+        disconnect_s = 0 if monitor.peer_status.detached else self.pool.spec.disconnect_s
         text = report.final_report(
             plan,
             verdict,

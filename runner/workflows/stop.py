@@ -6,7 +6,7 @@ import signal
 
 from runner.core.errors import Interrupted
 from runner.core.outcome.verdict import Verdict
-from runner.workflows.found_run import FoundRun
+from runner.workflows.discovery import FoundRun
 from runner.workflows.host_pool import user_at_host
 
 
@@ -16,7 +16,7 @@ def stop(run: FoundRun) -> tuple[Verdict, dict[str, int | str]]:
     Return the verdict, and for each node how many processes are left, or why that is unknown.
     """
     run_id = run.plan.run_id
-    monitor = run.monitor()
+    monitor = run.finder.pool.monitor(run.plan)
     monitor.attach(logs=False, read_only=run.already_ended)
     if run.already_ended:
         state = "is between two attempts" if run.relaunch_pending else "had ended"

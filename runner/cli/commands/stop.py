@@ -20,8 +20,7 @@ def stop(selection: Selection, run: str = "", json_: bool = False) -> int:
     """
     from runner.ui.reports import run_table
     from runner.workflows import stop as workflow
-    from runner.workflows.discovery import open_run_finder
-    from runner.workflows.found_run import FoundRun
+    from runner.workflows.discovery import FoundRun, open_run_finder
 
     if not run:
         hint = "python -m runner ps lists the runs; --run latest is the latest one"

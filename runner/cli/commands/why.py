@@ -45,8 +45,7 @@ def why(selection: Selection, run: str = "", json_: bool = False) -> int:
 
 def _download_record(composed: LaunchRequest, run: str) -> RunStore:
     """Download the record of an ended run, or raise NotReady."""
-    from runner.workflows.discovery import open_run_finder
-    from runner.workflows.found_run import FoundRun
+    from runner.workflows.discovery import FoundRun, open_run_finder
     from runner.workflows.pull import pull_run
 
     with open_run_finder(composed, "why") as finder:
