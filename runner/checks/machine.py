@@ -23,13 +23,9 @@ MIN_LOCKED_BYTES = 1 << 30
 
 LIMITED_SHARE = 0.75
 """A cgroup that allows less of the machine's memory than this is worth a warning."""
-LOW_MEMORY_SHARE = 0.1
-"""Share of the machine's memory: with less left, it swaps or kills."""
-HIGH_LOAD_SHARE = 0.5
-"""Share of the machine's cores, averaged over a minute."""
-
-MAX_OFFSET_S = 2.0
-"""The offset of a clock that a launch and a log line may take."""
+LOW_MEMORY_SHARE = 0.1  # share of the machine's memory: with less left, it swaps or kills
+HIGH_LOAD_SHARE = 0.5  # share of the machine's cores, averaged over a minute
+MAX_OFFSET_S = 2.0  # the offset of a clock that a launch and a log line may take
 
 
 @check(140)

@@ -17,8 +17,7 @@ from runner.core.planning.readiness import problems_of
 
 SLOW_LOOKUP_S = 1.0
 CHECK_AGAIN = "run python -m runner check again"
-MAX_HOSTS_LINES = 4
-"""The number of lines for /etc/hosts to show."""
+MAX_HOSTS_LINES = 4  # the number of lines for /etc/hosts to show
 
 
 @check(100)

@@ -13,9 +13,7 @@ from runner.core.model.finding import Finding, Level
 from runner.core.model.packages import Certainty, PackageRequirement
 from runner.core.planning.readiness import NCCL_PACKAGES, needs_python, without_torch
 
-MAX_INLINE = 6
-"""With more packages than this, a command reads them from the file."""
-
+MAX_INLINE = 6  # with more packages than this, a command reads them from the file
 IMPLEMENTATIONS = {"cpython": "CPython", "pypy": "PyPy"}
 
 

@@ -13,12 +13,8 @@ from runner.core.model.network_probe import NetworkProbe, Outcome, ProbeResult
 SLOW_FACTOR, SLOW_RTT_S = 10, 0.002
 """A round trip is slow beyond this multiple of the usual one, and beyond these seconds."""
 
-ONE_PAIR = 2
-"""The number of nodes of which a pair is the whole cluster."""
-
-MAX_LISTED_PAIRS = 8
-"""The number of pairs to name one by one."""
-
+ONE_PAIR = 2  # the number of nodes of which a pair is the whole cluster
+MAX_LISTED_PAIRS = 8  # the number of pairs to name one by one
 CHECK_AGAIN = "run python -m runner check again; if nothing changes, log in there"
 
 OUTCOME_TEXT = {

@@ -7,12 +7,8 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any, Optional, Sequence
 
-SLOW_BELOW = 0.6
-"""Share of the others' median bandwidth; equal links differ by less in practice."""
-
-LARGEST_MATRIX = 16
-"""In nodes; a larger matrix fits no screen."""
-
+SLOW_BELOW = 0.6  # share of the others' median bandwidth; equal links differ by less in practice
+LARGEST_MATRIX = 16  # nodes; a larger matrix fits no screen
 UNITS = ("", "K", "M", "G", "T")
 
 

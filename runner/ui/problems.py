@@ -14,9 +14,7 @@ from runner.core.text import counted, printable
 from runner.ui.console.colour import BOLD, DIM, GREEN, RED, YELLOW, LineStyler
 from runner.ui.layout import COLUMN_GAP, PIPE_WIDTH, fold_names
 
-BY_HAND_PREFIX = "try by hand: "
-"""The prefix of a hint's line that holds an example for one host."""
-
+BY_HAND_PREFIX = "try by hand: "  # the prefix of a hint's line that holds an example for one host
 _UNKNOWN_KEY = re.compile(r"the host key of (?P<place>.+) is not known: (?P<key>.+)")
 _SCAN_HINT = re.compile(
     r"^if they are equal: ssh-keyscan (?P<how>.* )(?P<host>\S+) >> (?P<file>.+)\n?", re.MULTILINE
@@ -32,8 +30,7 @@ MAX_NAMES_WIDTH, MIN_TEXT_WIDTH = 20, 40
 COMMAND_HINT = re.compile(r"((?:[^:/]+: )?)((?:sudo|ssh\S*|python|[~/]\S*[^\s:]) \S.*)")
 """A line of a hint that is a command, perhaps after some words and a colon."""
 
-QUOTE_PREFIX = "| "
-"""The prefix of a hint's line that quotes a program on the host."""
+QUOTE_PREFIX = "| "  # the prefix of a hint's line that quotes a program on the host
 
 FindingsByCheck = Mapping[str, Sequence[Finding]]
 

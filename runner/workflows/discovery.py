@@ -25,15 +25,10 @@ from runner.core.protocol.paths import is_run_id
 from runner.ui.console.plain import Console, open_console
 from runner.workflows.host_pool import HostPool, open_host_pool
 
-ANNOUNCE_TIMEOUT_S = 15.0
-"""How long a launch may take to announce another attempt."""
-
-START_TIMEOUT_S = 30.0
-"""How long that attempt may take to start, after the last announcement."""
-
+ANNOUNCE_TIMEOUT_S = 15.0  # how long a launch may take to announce another attempt
+START_TIMEOUT_S = 30.0  # how long that attempt may take to start, after the last announcement
 POLL_S = 0.5
-RECONNECT_S = 10.0
-"""How often to reconnect to hosts without a connection."""
+RECONNECT_S = 10.0  # how often to reconnect to hosts without a connection
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-SHOW_PARTIAL_AFTER_S = 1.0
-"""Time after which an unfinished line is shown."""
+SHOW_PARTIAL_AFTER_S = 1.0  # time after which an unfinished line is shown
 
 
 @dataclass

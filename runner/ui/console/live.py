@@ -19,14 +19,11 @@ from runner.ui.console.status_area import Row, StatusArea
 
 WRITE_INTERVAL_S = 0.05
 REDRAW_INTERVAL_S = 0.125
-PROGRESS_INTERVAL_S = 1.0
-"""The interval at which lines that redraw themselves are updated."""
-
+PROGRESS_INTERVAL_S = 1.0  # the interval at which lines that redraw themselves are updated
 MAX_COLOUR_BACKLOG = 1 << 20
 """With more bytes waiting, lines have no colours, which take a terminal twice as long."""
 
-DEFAULT_COLUMNS, DEFAULT_ROWS = 80, 24
-"""The size assumed for a terminal that reports none."""
+DEFAULT_COLUMNS, DEFAULT_ROWS = 80, 24  # the size assumed for a terminal that reports none
 
 
 class Screen:

@@ -18,20 +18,12 @@ from operator import itemgetter
 
 from runner.ui.console.line_buffer import LineAssembler
 
-MAX_WAITING_BYTES = 8 << 20
-"""The number of bytes that may wait to be written."""
-
-MAX_LINE_BYTES = 1 << 20
-"""The size of the pieces in which an endless line is written."""
-
+MAX_WAITING_BYTES = 8 << 20  # the number of bytes that may wait to be written
+MAX_LINE_BYTES = 1 << 20  # the size of the pieces in which an endless line is written
 TICK_S = 0.25
 
-BATCH_BYTES = 1 << 18
-"""The number of bytes up to which small pieces are written together."""
-
-SUSPENDED_S = 1.5
-"""A wait longer than planned by this means that the process was stopped (Ctrl-Z)."""
-
+BATCH_BYTES = 1 << 18  # the number of bytes up to which small pieces are written together
+SUSPENDED_S = 1.5  # a wait longer than planned by this means that the process was stopped (Ctrl-Z)
 OUT, ERR = 1, 2
 READER_GONE_NOTE = (
     b"note: the output is no longer read; the run continues, and its log files are complete\n"

@@ -17,15 +17,9 @@ from runner.ui.console.colour import TIMES_SIGN
 from runner.ui.console.dedup import Source
 from runner.ui.layout import fold_names
 
-SHOW_AFTER_S = 1.0
-"""A run shorter than this needs no area."""
-
-SCREEN_SHARE = 3
-"""The area takes at most one in this many rows of the terminal."""
-
-MAX_NAMES_CELLS = 24
-"""The width of nodes' names in a row of the area."""
-
+SHOW_AFTER_S = 1.0  # a run shorter than this needs no area
+SCREEN_SHARE = 3  # the area takes at most one in this many rows of the terminal
+MAX_NAMES_CELLS = 24  # the width of nodes' names in a row of the area
 BAD_STATES = ("lost", "failed", "not reached", "unreachable", "refused")
 """The prefixes of states to highlight."""
 

@@ -19,12 +19,8 @@ from runner.core.protocol.paths import RunPaths
 from runner.core.text import bracket_ipv6, counted, describe_exit, format_duration, format_ranges
 from runner.ui.layout import align, fold_names
 
-WIDTH = 79
-"""The width of sentences; tables and quotations may be wider."""
-
-MAX_LISTED_NODES = 8
-"""The number of nodes up to which each has a line of its own."""
-
+WIDTH = 79  # the width of sentences; tables and quotations may be wider
+MAX_LISTED_NODES = 8  # the number of nodes up to which each has a line of its own
 CARET_LINE = re.compile(r" *[~^]+")
 """A line of a traceback that only marks a part of the line above."""
 

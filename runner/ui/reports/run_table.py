@@ -110,8 +110,7 @@ def foreign_gpu_use(facts: Mapping[str, Facts], runs: Iterable[RemoteRun]) -> li
 
 
 HEADERS = ("RUN", "TASK", "BY", "STATE", "AGE", "NODES", "GPUS", "ATTEMPT")
-MIN_WIDTH = 80
-"""A narrower terminal breaks the lines itself."""
+MIN_WIDTH = 80  # a narrower terminal breaks the lines itself
 
 
 def render(table: Table, *, all_: bool, width: int = UNLIMITED_WIDTH) -> str:

@@ -21,8 +21,7 @@ from runner.core.protocol.paths import STACKS_LOG
 from runner.core.text import format_ranges, printable
 from runner.ui.layout import align, fold_names
 
-INNERMOST, OUTERMOST = 8, 3
-"""The number of frames shown at either end of a stack."""
+INNERMOST, OUTERMOST = 8, 3  # the number of frames shown at either end of a stack
 
 
 def render(report: StackReport, unreachable: Sequence[Problem] = ()) -> str:
