@@ -102,7 +102,7 @@ class Chunk:
 
 
 class HostDownload:
-    """The download from one host, from its inventory to its last file."""
+    """The download from one host; its state is large on purpose: requests, writes, progress."""
 
     def __init__(
         self,
