@@ -95,14 +95,15 @@ def test_a_powered_off_host_ends_all_without_a_controller(
 
 
 def test_a_host_that_stalls_for_a_while_is_not_lost(
-    lab: Lab, begin: Callable[..., Controller]
+    lab: Lab, plainly: Launcher, begin: Callable[..., Controller]
 ) -> None:
     """A supervisor that gets no CPU for less than `lost_s` ends nothing."""
-    controller = begin(overrides=("lost_s=12",))
+    plainly.shorten_timeouts()
+    controller = begin(overrides=("lost_s=6",))
     for node in ("node1", "node3"):
         supervisor = guardian_and_supervisor(lab, node)[1]
         lab[node].kill(supervisor.pid, signal.SIGSTOP)
-        time.sleep(4)
+        time.sleep(2.5)
         lab[node].kill(supervisor.pid, signal.SIGCONT)
     time.sleep(1)
     assert "stopping" not in controller.err
@@ -112,14 +113,15 @@ def test_a_host_that_stalls_for_a_while_is_not_lost(
 
 @pytest.mark.parametrize("node", HUB_OR_MEMBER)
 def test_a_cable_that_is_out_for_less_than_lost_s_costs_nothing(
-    lab: Lab, begin: Callable[..., Controller], node: str
+    lab: Lab, plainly: Launcher, begin: Callable[..., Controller], node: str
 ) -> None:
     """TCP doubles its pauses after each lost packet; the hosts are in touch again before."""
-    controller = begin(overrides=("lost_s=12", "cluster.ssh.connect_timeout=2"))
+    plainly.shorten_timeouts()
+    controller = begin(overrides=("lost_s=7", "cluster.ssh.connect_timeout=2"))
     lab[node].unplug()
-    time.sleep(7)
+    time.sleep(4)
     lab[node].plug()
-    time.sleep(8)
+    time.sleep(4)
     assert "stopping" not in controller.err, controller.err
     controller.send()
     done = controller.wait(30)
