@@ -233,7 +233,11 @@ SAID = {
 @pytest.mark.torch
 @pytest.mark.timeout(200)
 @pytest.mark.parametrize(
-    "name", ["toy_ddp", "print_env", pytest.param("resnet_ddp", marks=pytest.mark.all)]
+    "name",
+    [
+        "toy_ddp",
+        *(pytest.param(name, marks=pytest.mark.all) for name in ("print_env", "resnet_ddp")),
+    ],
 )
 def test_a_tutorial_runs_as_it_is_printed(name: str, on_lab: Launcher) -> None:
     """Scripts that want their local rank on the command line get it, on every node."""
