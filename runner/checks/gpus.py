@@ -29,8 +29,7 @@ SLOWDOWNS = {
 """Bits of nvml.h's nvmlClocksEventReason; idle, chosen clocks and the power cap are normal.
 The last is set along with the first two, and alone by older drivers."""
 
-FindingText = tuple[Level, str, str]
-"""The level, the message about a GPU, and the hint."""
+FindingText = tuple[Level, str, str]  # the level, the message about a GPU, and the hint
 
 
 @check(70, at_launch=True)

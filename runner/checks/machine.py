@@ -11,18 +11,11 @@ from runner.core.model.spec import Node
 from runner.core.planning.readiness import free_space_hint
 from runner.core.text import counted, format_ranges
 
-LOW_DISK_BYTES, LOW_SHM_BYTES = 2 << 30, 1 << 30
-"""Limits in bytes below which a run of some hours, or data loaders, may fail."""
-
-FREE_STEPS_GIB = (2, 10, 100, 1000)
-"""Free space is reported as more than one of these, so that similar hosts group together."""
-
+LOW_DISK_BYTES, LOW_SHM_BYTES = 2 << 30, 1 << 30  # a run of some hours, or data loaders, may fail
+FREE_STEPS_GIB = (2, 10, 100, 1000)  # free space as reported, so that similar hosts group together
 MIN_OPEN_FILES, MIN_PROCESSES = 4096, 4096
-MIN_LOCKED_BYTES = 1 << 30
-"""Bytes; NCCL registers its buffers with an InfiniBand device, and what is registered is locked."""
-
-LIMITED_SHARE = 0.75
-"""A cgroup that allows less of the machine's memory than this is worth a warning."""
+MIN_LOCKED_BYTES = 1 << 30  # NCCL registers, and so locks, its buffers with an InfiniBand device
+LIMITED_SHARE = 0.75  # a cgroup that allows less of the machine's memory is worth a warning
 LOW_MEMORY_SHARE = 0.1  # share of the machine's memory: with less left, it swaps or kills
 HIGH_LOAD_SHARE = 0.5  # share of the machine's cores, averaged over a minute
 MAX_OFFSET_S = 2.0  # the offset of a clock that a launch and a log line may take

@@ -29,8 +29,7 @@ OUTCOME_TEXT = {
     Outcome.FAILED: "failed",
 }
 
-WRONG_LISTENER = {Outcome.WRONG_PEER, Outcome.REFUSED}
-"""Outcomes where another machine or program has the address."""
+WRONG_LISTENER = {Outcome.WRONG_PEER, Outcome.REFUSED}  # another machine has the address
 
 Pair = tuple[str, str]
 K = TypeVar("K")

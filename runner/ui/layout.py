@@ -9,9 +9,7 @@ import re
 import sys
 from collections.abc import Collection, Iterable, Sequence
 
-PIPE_WIDTH, UNLIMITED_WIDTH = 100, 10_000
-"""The width of prose, and of a table with one line per row, where there is no terminal."""
-
+PIPE_WIDTH, UNLIMITED_WIDTH = 100, 10_000  # of prose, and of tables, where there is no terminal
 COLUMN_GAP = 2
 
 

@@ -24,9 +24,7 @@ _SCAN_HINT = re.compile(
 LEVEL_COLOURS = {Level.OK: GREEN, Level.WARNING: YELLOW, Level.ERROR: BOLD + b";" + RED}
 """In the order of the rows: the worst last, just above the prompt."""
 
-MAX_NAMES_WIDTH, MIN_TEXT_WIDTH = 20, 40
-"""The column of nodes has this width at most, the text this one at least."""
-
+MAX_NAMES_WIDTH, MIN_TEXT_WIDTH = 20, 40  # of the columns of nodes and of text
 COMMAND_HINT = re.compile(r"((?:[^:/]+: )?)((?:sudo|ssh\S*|python|[~/]\S*[^\s:]) \S.*)")
 """A line of a hint that is a command, perhaps after some words and a colon."""
 

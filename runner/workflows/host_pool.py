@@ -30,15 +30,9 @@ from runner.core.protocol.frames import Frame
 from runner.core.protocol.timing import PING_S
 from runner.ui.console.plain import Console
 
-FLUSH_TIMEOUT_S = 2.0
-"""How long the last messages wait for a console that is busy with output of the ranks."""
-
-RELAUNCH_NOTICE_S = 10.0
-"""How long hosts expect a relaunch after each announcement during the pause before it."""
-
-RELAUNCH_PREPARE_S = 120.0
-"""How long they expect it while the next attempt is prepared: facts, setups, code."""
-
+FLUSH_TIMEOUT_S = 2.0  # the last messages wait so long for a console busy with output of the ranks
+RELAUNCH_NOTICE_S = 10.0  # hosts expect a relaunch so long after each announcement in the pause
+RELAUNCH_PREPARE_S = 120.0  # and so long while the next attempt is prepared: facts, setups, code
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -184,11 +178,6 @@ class HostPool:
             mute=console.mute,
         )
         return AttemptMonitor(self.spec, plan, self.connector, self.sessions, self.inbox, observer)
-
-    @property
-    def clock_offsets(self) -> dict[str, float]:
-        """How far each host's clock is ahead of ours, in seconds."""
-        return {name: session.clock_offset for name, session in self.sessions.items()}
 
     def close(self) -> None:
         """End every connection."""

@@ -15,11 +15,8 @@ from runner.core.protocol.paths import source_rank
 from runner.workflows.discovery import FoundRun
 from runner.workflows.host_pool import enqueue_signal, leave_on_signal
 
-OutputSink = Callable[[str, int, str, bytes], None]
-"""Takes (node, rank, stream, bytes)."""
-
-RankSelector = Callable[[Plan], Sequence[int]]
-"""Returns the wanted ranks of a plan."""
+OutputSink = Callable[[str, int, str, bytes], None]  # takes (node, rank, stream, bytes)
+RankSelector = Callable[[Plan], Sequence[int]]  # returns the wanted ranks of a plan
 
 
 class RankLogs:

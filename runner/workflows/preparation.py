@@ -191,7 +191,7 @@ def run_preflight(
         return replace(asked, project="", script="") if spec.pushes_code else asked
 
     facts, unreachable = pool.collect_available_facts(request)
-    offsets = pool.clock_offsets
+    offsets = {name: session.clock_offset for name, session in pool.sessions.items()}
     context = replace(context, facts=facts, unreachable=unreachable, clock_offsets=offsets)
     if context.ready:
         pool.console.phase("trying the network")

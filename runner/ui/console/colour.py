@@ -22,8 +22,7 @@ PALETTE_256 = (b"38;5;37", b"38;5;133", b"38;5;71", b"38;5;136", b"38;5;104", b"
 PALETTE_16 = (b"36", b"35", b"32")
 RED, GREEN, YELLOW, DIM, BOLD = b"31", b"32", b"33", b"2", b"1"
 
-CONTROL_BYTES = b"\x05\x07\x08\x0b\x0c\x0e\x0f\x7f"
-"""Bells, answerbacks, character sets, and cursor movements."""
+CONTROL_BYTES = b"\x05\x07\x08\x0b\x0c\x0e\x0f\x7f"  # bells, character sets, cursor movements
 
 ESCAPE_SEQUENCE = re.compile(
     rb"\x1b(?:\[([0-?]*)[ -/]*([@-~]?)|[]PX^_][^\x07\x1b\n]*(?:\x07|\x1b\\)?|[ -/]*[0-Z\\^-~]?)"

@@ -11,9 +11,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 HOLD_S = 0.15  # time that a line waits; a fifth of a second with the writer's interval
-FLOOD_LINES, FLOOD_BYTES = 2000, 1 << 18
-"""More than this in that time is a flood, which is shown unchanged."""
-
+FLOOD_LINES, FLOOD_BYTES = 2000, 1 << 18  # more in that time is a flood, which is shown unchanged
 FLOOD_CHUNK_LINES = 64  # a piece of more lines than this is a flood as well
 
 

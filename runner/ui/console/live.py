@@ -20,9 +20,7 @@ from runner.ui.console.status_area import Row, StatusArea
 WRITE_INTERVAL_S = 0.05
 REDRAW_INTERVAL_S = 0.125
 PROGRESS_INTERVAL_S = 1.0  # the interval at which lines that redraw themselves are updated
-MAX_COLOUR_BACKLOG = 1 << 20
-"""With more bytes waiting, lines have no colours, which take a terminal twice as long."""
-
+MAX_COLOUR_BACKLOG = 1 << 20  # with more bytes waiting, no colours: they cost a terminal double
 DEFAULT_COLUMNS, DEFAULT_ROWS = 80, 24  # the size assumed for a terminal that reports none
 
 

@@ -36,12 +36,6 @@ class Writer(threading.Thread):
     It calls `tick` at every interval, but not while a write blocks, and passes data through
     `frame`. When the reader is gone it calls `on_reader_gone` once, and writes no more. After a
     wait much longer than planned it calls `on_suspended`.
-
-    Attributes:
-        waiting_bytes: The number of bytes not written yet.
-        waiting_pieces: The number of pieces not written yet.
-        idle_since: The time when everything was last written.
-        is_broken: Whether the reader is gone.
     """
 
     def __init__(
@@ -55,8 +49,8 @@ class Writer(threading.Thread):
     ) -> None:
         super().__init__(daemon=True, name=f"fd {descriptor}")
         self.waiting_bytes = self.waiting_pieces = 0
-        self.idle_since = 0.0
-        self.is_broken = False
+        self.idle_since = 0.0  # when everything was last written
+        self.is_broken = False  # the reader is gone
         self._interval_s, self._tick, self._on_reader_gone = interval_s, tick, on_reader_gone
         self._frame, self._on_suspended = frame, on_suspended
         self._queue: queue.SimpleQueue[tuple[int, bytes] | None] = queue.SimpleQueue()

@@ -20,11 +20,9 @@ from runner.ui.layout import fold_names
 SHOW_AFTER_S = 1.0  # a run shorter than this needs no area
 SCREEN_SHARE = 3  # the area takes at most one in this many rows of the terminal
 MAX_NAMES_CELLS = 24  # the width of nodes' names in a row of the area
-BAD_STATES = ("lost", "failed", "not reached", "unreachable", "refused")
-"""The prefixes of states to highlight."""
+BAD_STATES = ("lost", "failed", "not reached", "unreachable", "refused")  # prefixes, highlighted
 
-Parts = list[tuple[str, str]]
-"""The pieces of a row, each with its style for Rich."""
+Parts = list[tuple[str, str]]  # the pieces of a row, each with its style for Rich
 
 
 class Row(NamedTuple):

@@ -21,8 +21,7 @@ from runner.ui.layout import align, fold_names
 
 WIDTH = 79  # the width of sentences; tables and quotations may be wider
 MAX_LISTED_NODES = 8  # the number of nodes up to which each has a line of its own
-CARET_LINE = re.compile(r" *[~^]+")
-"""A line of a traceback that only marks a part of the line above."""
+CARET_LINE = re.compile(r" *[~^]+")  # of a traceback; it only marks a part of the line above
 
 
 def launch_header(plan: Plan) -> str:
