@@ -63,13 +63,10 @@ _registered: list[tuple[int, bool, Check]] = []
 
 
 def check(order: int, *, at_launch: bool = False) -> Callable[[Check], Check]:
-    """Register a function as the check of its name.
+    """Register a function as the check of its name; findings appear by `order`.
 
-    Args:
-        order: The place of its findings among those of the other checks.
-        at_launch: Whether every launch evaluates it, for its warnings: `readiness` has all
-            refusals of a launch, which does not ask for the health of GPUs, only whether each
-            answers (`FactsRequest.thorough`).
+    With `at_launch`, every launch evaluates it, for its warnings: `readiness` has all refusals of a
+    launch, which asks not for the health of GPUs, only whether they answer (`facts_request`).
     """
 
     def register(function: Check) -> Check:

@@ -9,7 +9,6 @@ from runner.checks.base import CheckContext, check, error, most_common, ok, used
 from runner.core.model.facts import Facts, Gpu, GpuProcess
 from runner.core.model.finding import Finding, Level
 from runner.core.model.hardware import GpuHealth, Xid
-from runner.core.model.spec import Node, Spec
 from runner.core.outcome.known_failures import XID_CATALOGUE, XIDS
 from runner.core.text import counted, format_age, format_ranges
 
@@ -41,12 +40,10 @@ def gpus(context: CheckContext) -> Iterator[Finding]:
             yield from errors
             continue
         used = used_gpus(node, facts)
-        if used:
-            names = sorted({gpu.name or "?" for gpu in used})
-            yield ok(node.name, f"{len(used)} {', '.join(names)}")
-        else:
-            is_usual = facts.gpu_source in ("none", "nvml", "")
-            yield ok(node.name, "none" if is_usual else f"none: {facts.gpu_source}")
+        names = ", ".join(sorted({gpu.name or "?" for gpu in used}))
+        no_reason = facts.gpu_source in ("none", "nvml", "")
+        none_text = "none" if no_reason else f"none: {facts.gpu_source}"
+        yield ok(node.name, f"{len(used)} {names}" if used else none_text)
         for gpu in used:
             if gpu.processes:
                 users = ", ".join(map(_process_text, gpu.processes))
@@ -76,7 +73,10 @@ def driver(context: CheckContext) -> Iterator[Finding]:
         if not version:
             continue
         if used_gpus(node, facts) and (finding := _too_old_finding(name, facts)):
-            is_doubtful = context.spec.backend == "gloo" or _sets_library_path(context.spec, node)
+            spec = context.spec
+            settings = (*spec.env_of(node), *spec.setup)
+            is_doubtful = spec.backend == "gloo" or any("LD_LIBRARY_PATH" in s for s in settings)
+            # NVIDIA's cuda-compat may be on that path.
             yield replace(finding, level=Level.WARNING) if is_doubtful else finding
         elif version != common:
             choice = f"driver {version}, most have {common}: NCCL may choose other transports there"
@@ -84,12 +84,6 @@ def driver(context: CheckContext) -> Iterator[Finding]:
         else:
             cuda = f", CUDA {facts.driver.cuda}" if facts.driver.cuda else ""
             yield ok(name, f"{version}{cuda}")
-
-
-def _sets_library_path(spec: Spec, node: Node) -> bool:
-    """Return whether LD_LIBRARY_PATH is set: NVIDIA's cuda-compat may be on it."""
-    name = "LD_LIBRARY_PATH"
-    return name in spec.env_of(node) or any(name in line for line in spec.setup)
 
 
 def _too_old_finding(name: str, facts: Facts) -> Finding | None:

@@ -245,19 +245,17 @@ def _host_findings(context: CheckContext, host: _HostPackages, count: int) -> It
         pinned = {each.name: common for each, common in host.not_as_most}
         hint = _pip_install(host, [f"{name}=={version}" for name, version in pinned.items()])
         yield warning(name, message, hint)
-    if count and not (
-        host.missing or host.wrong_version or host.maybe_wrong_version or host.maybe_missing
-    ):
+    absent = host.missing or host.maybe_missing
+    if count and not (absent or host.wrong_version or host.maybe_wrong_version):
         yield ok(name, f"all {count} packages named in {source}")
 
 
 def _install_hint(host: _HostPackages, affected: Sequence[PackageRequirement], source: str) -> str:
     if len(affected) > MAX_INLINE and source.endswith(".txt"):
         return _pip_install(host, ["-r", source])
-    specs = {
-        each.name: f"=={each.locked[0]}" if len(each.locked) == 1 else each.specifier
-        for each in affected
-    }
+    specs: dict[str, str] = {}
+    for each in affected:
+        specs[each.name] = f"=={each.locked[0]}" if len(each.locked) == 1 else each.specifier
     return _pip_install(host, [name + spec for name, spec in specs.items()])
 
 

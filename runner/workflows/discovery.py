@@ -41,19 +41,12 @@ class RunRecord:
 
 
 class RunFinder:
-    """The hosts of a cluster that answer.
-
-    Attributes:
-        facts: The facts of these hosts.
-        unreachable: Why each of the others cannot be asked.
-        unreadable_runs: How many runs of other users each host has that this user cannot read.
-        clock_offsets: The time on each host when it answered, to compare their clocks.
-    """
+    """The hosts of a cluster that answer."""
 
     def __init__(self, pool: HostPool, *, gpus: bool = False) -> None:
         self.pool, self.console = pool, pool.console
-        self.unreadable_runs: dict[str, int] = {}
-        self.clock_offsets: dict[str, float] = {}
+        self.unreadable_runs: dict[str, int] = {}  # how many runs of other users, by node
+        self.clock_offsets: dict[str, float] = {}  # the time on each host when it answered
         spec = pool.spec
         self._nodes = {node.name: node for node in spec.nodes}
         self._show_status: Callable[[str, str], None] = self.console.node_status
@@ -202,16 +195,8 @@ def _parse_record(reply: Mapping[str, Any], run_id: str) -> RunRecord:
 class FoundRun:
     """One run on the hosts of a cluster, with its record on this machine.
 
-    The record is written only if no other process does, and only what it lacks.
-
-    Attributes:
-        cluster_selector: The words by which a verb finds the hosts again.
-        reported: The run as its hosts reported it when it, or its next attempt, was found.
-        record: What a host has on record of it.
-        plan: Its last attempt.
-        spec: The nodes of that attempt, with the run's limits.
-        store: The record on this machine.
-        outcome_unknown: Whether another attempt was announced and could not be found.
+    `plan` is its last attempt, `spec` has the nodes of that and the limits of the run. The record
+    on this machine is written only if no other process does, and only what it lacks.
     """
 
     def __init__(self, request: LaunchRequest, finder: RunFinder, run_id: str) -> None:
@@ -219,10 +204,10 @@ class FoundRun:
 
         self.finder, self.console = finder, finder.console
         self.cluster_selector = request.cluster_selector
-        self.reported = finder.find(run_id)
+        self.reported = finder.find(run_id)  # as its hosts reported it when it was found
         self.record: RunRecord = finder.load_record(self.reported)
         self.store = RunStore(request.run_dir.parent / self.record.plan.run_id)
-        self.outcome_unknown = False
+        self.outcome_unknown = False  # another attempt was announced and could not be found
         self._load_attempt()
 
     def _load_attempt(self) -> None:

@@ -20,16 +20,12 @@ RankSelector = Callable[[Plan], Sequence[int]]  # returns the wanted ranks of a 
 
 
 class RankLogs:
-    """The logs of some ranks of a run; each begins at `start_at`, as for `LogTailer`.
-
-    Attributes:
-        has_output: Whether any of these ranks had written anything.
-    """
+    """The logs of some ranks of a run; each begins at `start_at`, as for `LogTailer`."""
 
     def __init__(
         self, run: FoundRun, show: OutputSink, select: RankSelector, start_at: Mapping[str, float]
     ) -> None:
-        self.has_output = False
+        self.has_output = False  # any of these ranks had written something
         self._run, self._sink, self._select, self._start_at = run, show, select, start_at
 
     def dump(self) -> int:
@@ -110,11 +106,7 @@ class RankLogs:
 
 
 class GrepFilter:
-    """Passes on the whole lines of each rank that match a pattern.
-
-    Attributes:
-        has_match: Whether any line matched.
-    """
+    """Passes on the whole lines of each rank that match a pattern."""
 
     def __init__(self, pattern: re.Pattern[bytes], sink: OutputSink) -> None:
         self.has_match = False

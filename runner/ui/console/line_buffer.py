@@ -17,8 +17,7 @@ class _PartialLine:
     text: bytes
     since: float
     is_redrawn: bool = False
-    is_continuation: bool = False
-    """Its beginning was already returned as a line."""
+    is_continuation: bool = False  # its beginning was already returned as a line
 
     @property
     def latest(self) -> bytes:
