@@ -249,9 +249,8 @@ def _shorten_path(frame: Frame, folders: Sequence[str]) -> Frame:
 
 def _user_call(group: StackGroup) -> Optional[Frame]:
     """Return the user's call of the collective."""
-    return next(
-        (f for f in group.stack.frames if not _is_in(f, "torch/") and not _is_stdlib(f)), None
-    )
+    frames = group.stack.frames
+    return next((f for f in frames if not _is_in(f, "torch/") and not _is_stdlib(f)), None)
 
 
 def _is_in(frame: Frame, path: str) -> bool:

@@ -39,17 +39,15 @@ def classify_losses(plan: Plan, timed_events: Iterable[TimedEvent]) -> Losses:
     excluded: Dict[str, str] = {}
     departed: Dict[str, str] = {}  # the run continued without them
     verified = set()
-    started = {
-        timed.event.node for timed in history if isinstance(timed.event.body, ProgramStarted)
-    }
-    for timed in history:
-        name, body = timed.event.node, timed.event.body
+    events = [timed.event for timed in history]
+    started = {event.node for event in events if isinstance(event.body, ProgramStarted)}
+    for name, body in ((event.node, event.body) for event in events):
         if isinstance(body, PeerDeparted):
             departed[body.peer] = body.reason
             verified.discard(body.peer)
         elif isinstance(body, ProgramStarted):  # perhaps again
-            for reasons in (excluded, departed):
-                reasons.pop(name, None)
+            excluded.pop(name, None)
+            departed.pop(name, None)
         elif isinstance(body, EndUnverified):
             excluded[name] = body.reason
         elif isinstance(body, Ended) and body.state is State.FAILED and name not in started:
@@ -59,11 +57,8 @@ def classify_losses(plan: Plan, timed_events: Iterable[TimedEvent]) -> Losses:
         elif isinstance(body, Ended):
             verified.add(name)
             departed.pop(name, None)
-    excluded = {
-        **departed,
-        **excluded,
-        **{name: reason for name, reason in lost.items() if name not in verified},
-    }
+    unverified = {name: reason for name, reason in lost.items() if name not in verified}
+    excluded = {**departed, **excluded, **unverified}
     suspected = {*lost, *_first_to_fail(plan, history)} - excluded.keys()
     return Losses(excluded, frozenset(suspected))
 
@@ -93,24 +88,18 @@ def may_relaunch(spec: Spec, verdict: Verdict) -> bool:
 
 def failure_reason(verdict: Verdict) -> str:
     """Return why an attempt ended, in a few words."""
-    first_failure = verdict.first_failure
-    if first_failure is None:
+    first = verdict.first_failure
+    if first is None:
         return verdict.state
-    if first_failure.reason.startswith(STALL_REASON):
-        return first_failure.reason
+    if first.reason.startswith(STALL_REASON):
+        return first.reason
     if verdict.state == LOST:
-        return f"lost {first_failure.node} ({first_failure.reason})"
-    who = (
-        f"{first_failure.node}:"
-        if first_failure.rank is None
-        else f"rank {first_failure.rank} on {first_failure.node}"
-    )
-    return f"{who} {first_failure.reason}"
+        return f"lost {first.node} ({first.reason})"
+    who = f"{first.node}:" if first.rank is None else f"rank {first.rank} on {first.node}"
+    return f"{who} {first.reason}"
 
 
 def past_attempt(plan: Plan, verdict: Verdict) -> PastAttempt:
     """Return the record of an attempt that another one follows."""
-    nodes = tuple(node_plan.node for node_plan in plan.nodes)
-    return PastAttempt(
-        plan.attempt, nodes, failure_reason(verdict), verdict.seconds, verdict.unverified
-    )
+    nodes, reason = tuple(node_plan.node for node_plan in plan.nodes), failure_reason(verdict)
+    return PastAttempt(plan.attempt, nodes, reason, verdict.seconds, verdict.unverified)
