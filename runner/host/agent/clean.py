@@ -19,11 +19,9 @@ class Handler(RequestHandler):
 
     def on_clean(self, frame: Frame) -> Steps:
         """Remove ended runs and unused releases."""
-        request = frame.data
-        older_than_s, dry_run = float(request["older_than_s"]), bool(request["dry_run"])
-        removed = yield from collect_garbage(
-            self.context.workdir, request["node"], older_than_s, dry_run=dry_run
-        )
+        workdir, node = self.context.workdir, frame.data["node"]
+        older_than_s, dry_run = float(frame.data["older_than_s"]), bool(frame.data["dry_run"])
+        removed = yield from collect_garbage(workdir, node, older_than_s, dry_run=dry_run)
         self.context.answer(frame, "cleaned", **removed)
 
     def on_kill_leftovers(self, frame: Frame) -> None:

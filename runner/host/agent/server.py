@@ -146,10 +146,7 @@ class AgentServer:
         self._unsent += MAGIC
         self._reply("hello", {"protocol": PROTOCOL, "pid": os.getpid(), **clocks()})
         try:
-            while (
-                time.monotonic() - self._last_received < self._context.controller_timeout_s
-                and self._poll_once()
-            ):
+            while self._poll_once():
                 self._context.jobs.advance()
                 for handler in [*self._loaded.values()]:  # it may have others loaded
                     handler.advance()
@@ -160,6 +157,8 @@ class AgentServer:
 
     def _poll_once(self) -> bool:
         """Sleep until there is something to do; return False when the controller has left."""
+        if time.monotonic() - self._last_received >= self._context.controller_timeout_s:
+            return False
         jobs = self._context.jobs
         is_busy = any(handler.busy for handler in self._loaded.values())
         timeout_s = 0.0 if jobs else BUSY_POLL_S if is_busy else IDLE_POLL_S

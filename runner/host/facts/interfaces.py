@@ -65,10 +65,8 @@ def parse_interfaces(links: bytes, addresses: bytes) -> Tuple[Interface, ...]:
     interfaces = []
     for (index, name), listed in by_interface.items():
         _, flags, mtu = known.get(index, _UNKNOWN)
-        has_carrier = bool(flags & _IFF_UP and flags & _IFF_RUNNING)
-        interfaces.append(
-            Interface(name, tuple(listed), has_carrier, bool(flags & _IFF_LOOPBACK), mtu)
-        )
+        up, loopback = flags & _IFF_UP and flags & _IFF_RUNNING, flags & _IFF_LOOPBACK
+        interfaces.append(Interface(name, tuple(listed), bool(up), bool(loopback), mtu))
     return tuple(interfaces)
 
 

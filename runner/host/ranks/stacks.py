@@ -77,16 +77,14 @@ def _find_targets(folder: RunPaths, order: Order) -> List[StackTarget]:
     processes = procfs.table()
     targets: List[StackTarget] = []
     for kind, rank, data in read_rank_records(folder.attempt_folder(order.attempt), set()):
-        if kind != "start" or processes.get(data["pid"], _NO_PROCESS).ppid != data["shim"]:
+        program = processes.get(data["pid"])
+        if kind != "start" or program is None or program.ppid != data["shim"]:
             continue
         pids = (data["pid"], *procfs.descendants(data["pid"], processes))
         alive = [pid for pid in pids if processes[pid].alive]
         found = [StackTarget(rank, pid, _find_memory_file(pid)) for pid in alive]
         targets += [each for each in found if each.memory_file][: 1 + MAX_WORKERS] or found[:1]
     return targets
-
-
-_NO_PROCESS = procfs.Process(0, "X", 0, 0, 0)
 
 
 def _find_memory_file(pid: int) -> str:

@@ -81,9 +81,8 @@ class RankTracker:
 
     def scan_records(self, *, stopping: bool) -> None:
         """Record new starts and exits; when `stopping`, exits are not classified as failures."""
-        for kind, rank, data in read_rank_records(
-            self._folder.attempt_folder(self._order.attempt), self._seen_records
-        ):
+        attempt_folder = self._folder.attempt_folder(self._order.attempt)
+        for kind, rank, data in read_rank_records(attempt_folder, self._seen_records):
             key = (rank, int(data["start"]))
             if kind == "start":
                 event = decode(RankStarted, {**data, "rank": rank})

@@ -75,16 +75,14 @@ class Progress:
         }
         usage_pairs = [(usage[pid], self._usage.get(pid, Usage())) for pid in pids]
         since_s = now - self._last_sample
+        min_ticks = MIN_CPU_SHARE * since_s * _TICKS_PER_S
         if (
             since_s > 2 * self._interval_s + 1
             or sizes != self._sizes
             or any(a.io_bytes - b.io_bytes >= MIN_IO_BYTES for a, b in usage_pairs)
         ):
             self.mark_progress()
-        elif any(
-            a.cpu_ticks - b.cpu_ticks >= MIN_CPU_SHARE * since_s * _TICKS_PER_S
-            for a, b in usage_pairs
-        ):
+        elif any(a.cpu_ticks - b.cpu_ticks >= min_ticks for a, b in usage_pairs):
             self.last_activity = now
         self._last_sample, self._sizes, self._usage = now, dict(sizes), usage
 
@@ -148,9 +146,8 @@ class Watchdog:
         alone stops no run.
         """
         gpus_only_wait = self._gpus_waiting and not self._order.stop_on_stall
-        return time.monotonic() - (
-            self._progress.last_io if gpus_only_wait else self._progress.last_activity
-        )
+        progress = self._progress
+        return time.monotonic() - (progress.last_io if gpus_only_wait else progress.last_activity)
 
     @property
     def reason(self) -> str:
