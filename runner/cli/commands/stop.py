@@ -36,6 +36,9 @@ def stop(selection: Selection, run: str = "", json_: bool = False) -> int:
         if opened_finder is None or opened_finder.unreachable:  # it may go on there
             raise StopUnverified(error.problems) from error
         raise
-    result = run_table.StopResult(found.plan.run_id, composed.cluster_selector, verdict, leftovers)
-    print(json.dumps(result.as_data()) if json_ else run_table.render_stop(result))
-    return result.exit_code
+    run_id, selector = found.plan.run_id, composed.cluster_selector
+    if json_:
+        print(json.dumps({"run_id": run_id, "state": verdict.state, "left": leftovers}))
+    else:
+        print(run_table.render_stop(run_id, selector, verdict, leftovers))
+    return StopUnverified.exit_code if any(leftovers.values()) else 0

@@ -41,9 +41,11 @@ class LineAssembler:
         lines, newline, rest = data.rpartition(b"\n")
         complete: bytes | None = None
         if newline:
-            complete = _latest_forms(lines) if b"\r" in lines else lines
-            if partial and partial.is_continuation:
-                complete = _drop_empty_first(complete)
+            complete = lines
+            if b"\r" in lines:
+                complete = b"\n".join([_latest_form(line) for line in lines.split(b"\n")])
+            if partial and partial.is_continuation and complete[:1] in (b"", b"\n"):
+                complete = complete[1:] if complete else None  # the end of a line returned before
             partial = None
         if rest:
             piece = self._store_partial(key, rest, partial or _PartialLine(b"", now), now)
@@ -102,16 +104,3 @@ class LineAssembler:
 
 def _latest_form(line: bytes) -> bytes:
     return line.rstrip(b"\r").rpartition(b"\r")[2]
-
-
-def _latest_forms(lines: bytes) -> bytes:
-    split_lines = lines.split(b"\n")
-    return b"\n".join([_latest_form(line) if b"\r" in line else line for line in split_lines])
-
-
-def _drop_empty_first(lines: bytes) -> bytes | None:
-    """Drop the first line if it is the empty end of one returned before."""
-    first, newline, others = lines.partition(b"\n")
-    if first:
-        return lines
-    return others if newline else None

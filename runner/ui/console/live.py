@@ -7,6 +7,7 @@ terminal is in order whenever the process dies, stops or hands it over.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -57,8 +58,9 @@ class Screen:
         return erase + data + b"".join(row.text + b"\n" for row in self._status_rows)
 
     def _render_area(self, columns: int, rows: int) -> list[Row]:
-        if not _is_foreground(self._descriptor):
-            return []
+        with contextlib.suppress(OSError):
+            if os.tcgetpgrp(self._descriptor) != os.getpgrp():  # in the background of a shell
+                return []
         try:
             return self._area.render(columns, rows)
         except Exception:  # noqa: BLE001 (an error in the area must not lose a line)
@@ -72,14 +74,6 @@ def _terminal_size(descriptor: int) -> tuple[int, int]:
     except OSError:
         columns = rows = 0
     return columns or DEFAULT_COLUMNS, rows or DEFAULT_ROWS
-
-
-def _is_foreground(descriptor: int) -> bool:
-    """Return whether this process is in the terminal's foreground, and so may draw."""
-    try:
-        return os.tcgetpgrp(descriptor) == os.getpgrp()
-    except OSError:
-        return True
 
 
 class LiveConsole(Console):

@@ -129,7 +129,12 @@ def _progress_rows(progress: list[tuple[Source, str]], room: int) -> list[Parts]
     if len(groups) > room:
         groups = _group_lines(progress, by_text=False)
     shown = groups if len(groups) <= room else groups[: max(1, room - 1)]
-    labels = [_sources_label(sources) for sources, _ in shown]
+    labels = [
+        f"[{TIMES_SIGN}{len(sources)} {fold_names(source.node for source in sources)}]"
+        if len(sources) > 1
+        else f"[{sources[0].node}:{sources[0].rank}]"
+        for sources, _ in shown
+    ]
     width = max(map(len, labels))
     pairs = zip(labels, shown, strict=True)
     rows = [[(f"{label:{width}} ", "dim"), (text, "")] for label, (_, text) in pairs]
@@ -147,12 +152,6 @@ def _group_lines(
     for source, text in progress:
         groups.setdefault(text if by_text else source.node, ([], text))[0].append(source)
     return list(groups.values())
-
-
-def _sources_label(sources: list[Source]) -> str:
-    if len(sources) == 1:
-        return f"[{sources[0].node}:{sources[0].rank}]"
-    return f"[{TIMES_SIGN}{len(sources)} {fold_names(source.node for source in sources)}]"
 
 
 def _render_rows(rows: list[Parts], width: int, *, colour: bool) -> list[Row]:

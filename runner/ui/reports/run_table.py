@@ -142,41 +142,21 @@ def _cells(row: Row) -> tuple[str, ...]:
     return tuple(map(printable, cells))
 
 
-@dataclass(frozen=True)
-class StopResult:
-    """The result of a stop; `leftovers` are processes left by node, or why that is unknown."""
-
-    run_id: str
-    cluster_selector: str
-    verdict: Verdict
-    leftovers: Mapping[str, int | str]
-
-    @property
-    def exit_code(self) -> int:
-        """0 if no process is left anywhere, else 5."""
-        return 5 if any(self.leftovers.values()) else 0
-
-    def as_data(self) -> dict[str, Any]:
-        """Return the result as data for a program."""
-        return {"run_id": self.run_id, "state": self.verdict.state, "left": dict(self.leftovers)}
-
-
-def render_stop(stop: StopResult) -> str:
-    """Return what is left on each node, and the next step."""
+def render_stop(
+    run_id: str, cluster_selector: str, verdict: Verdict, leftovers: Mapping[str, int | str]
+) -> str:
+    """Return the processes left on each node, or why that is unknown, and the next step."""
     rows = []
-    for name, remaining in stop.leftovers.items():
-        result = stop.verdict.nodes.get(name, NodeResult())
+    for name, remaining in leftovers.items():
+        result = verdict.nodes.get(name, NodeResult())
         killed = f", {result.killed} killed" if result.killed else ""
         # Supervisor and guardian died, and there was no cgroup: a process that cleared its
         # environment is not found.
         found_by = "" if result.end_verified or remaining else ", found by their environment"
         count = counted(remaining, "process", "processes") if isinstance(remaining, int) else ""
         rows.append((name, f"{count}{killed}{found_by}" if count else str(remaining)))
-    lines = align(rows)
-    if stop.exit_code:
-        names = fold_names(name for name, remaining in stop.leftovers.items() if remaining)
-        again = f"python -m runner stop --run {stop.run_id} {stop.cluster_selector}"
-        lines.append(f"run {stop.run_id} may still run on {names}; when reachable again: {again}")
-    else:
-        lines.append(f"run {stop.run_id}: no process is left")
-    return "\n".join(lines)
+    end = f"run {run_id}: no process is left"
+    if names := fold_names(name for name, remaining in leftovers.items() if remaining):
+        again = f"python -m runner stop --run {run_id} {cluster_selector}"
+        end = f"run {run_id} may still run on {names}; when reachable again: {again}"
+    return "\n".join([*align(rows), end])
