@@ -101,14 +101,10 @@ def _slow_lookups(name: str, result: NameResults, probe: NetworkProbe) -> Iterat
     else:
         return
     message += ": torch's store stalls a launch by as much for each node"
-    yield warning(name, message, _hosts_file_hint(probe))
-
-
-def _hosts_file_hint(probe: NetworkProbe) -> str:
     lines = [f"{address} {node}" for node, address in probe.lookups.addresses.items()]
     if len(lines) > MAX_HOSTS_LINES:
         lines[MAX_HOSTS_LINES:] = [f"and so on, a line for each of the {len(lines)} nodes"]
-    return "\n".join(["lines for /etc/hosts, on every node:", *lines])
+    yield warning(name, message, "\n".join(["lines for /etc/hosts, on every node:", *lines]))
 
 
 def _own_name_finding(name: str, result: NameResults, probe: NetworkProbe, facts: Facts) -> Finding:

@@ -247,11 +247,7 @@ class FoundRun:
         return fold_events(self.plan, monitor.timed_events, seconds, info.past_attempts)
 
     def switch_to_next_attempt(self, monitor: AttemptMonitor) -> bool:
-        """Turn to the attempt that follows; return False if there is none, or it is not found.
-
-        Raises:
-            Interrupted: A signal came after another attempt was announced.
-        """
+        """Turn to the attempt that follows; return False if there is none, or it is not found."""
         as_found = self.reported
         record = self._find_next_attempt(monitor)
         if record is None:

@@ -40,7 +40,8 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 class HostPool:
     """The hosts of one spec, with a session to each that could be reached.
 
-    Whatever waits for them raises `Interrupted` when a signal comes to this process.
+    In a later attempt `spec` perhaps has other nodes. Whatever waits for hosts raises `Interrupted`
+    when a signal comes to this process.
     """
 
     def __init__(self, spec: Spec, console: Console, inbox: Inbox) -> None:
@@ -59,10 +60,8 @@ class HostPool:
     ) -> CollectedFacts:
         """Connect to every host; return the facts if `minimum` of them, or all, can take part.
 
-        Spares are asked too, and disconnected again unless `keep_spares`.
-
-        Raises:
-            NotReady: Fewer can, or the master cannot.
+        If fewer can, or the master cannot, that is `NotReady`. Spares are asked too, and
+        disconnected again unless `keep_spares`.
         """
         full_spec = replace(self.spec, nodes=(*self.spec.nodes, *spares))
         collector = self._collector(full_spec, request)

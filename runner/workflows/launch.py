@@ -25,14 +25,12 @@ from runner.core.model.facts import Facts
 from runner.core.model.launch_request import DryRun, LaunchRequest
 from runner.core.model.plan import Plan
 from runner.core.model.run_info import PastAttempt, RunInfo
-from runner.core.model.spec import Spec
 from runner.core.outcome.verdict import STOPPED, Verdict, fold_events
 from runner.core.planning.build_plan import build_plan
 from runner.core.protocol.remote_files import OUTPUT
 from runner.core.relaunch.handover import AttemptOrders, relaunch_context, run_info
 from runner.core.relaunch.next_attempt import assign_voters
 from runner.ui.console.plain import open_console
-from runner.ui.reports import dry_run as dry_run_report
 from runner.ui.reports import report
 from runner.workflows.host_pool import (
     FLUSH_TIMEOUT_S,
@@ -85,7 +83,7 @@ def dry_run(request: LaunchRequest) -> None:
     if request.plan_as_json:
         print(json.dumps(encode(plan)))
     else:
-        print(dry_run_report.render_dry_run(plan, assumptions))
+        print(report.render_dry_run(plan, assumptions))
 
 
 class LaunchSession:
@@ -106,11 +104,6 @@ class LaunchSession:
         self._pool = HostPool(spec, self._console, inbox)
         self._preparation = Preparation(request, source, self._pool)
         self._ending = Ending(self._console, self._pool, store, request.cluster_selector)
-
-    @property
-    def spec(self) -> Spec:
-        """What the run is asked to be: in a later attempt, perhaps on other nodes."""
-        return self._pool.spec
 
     def run(self) -> int:
         """Return the exit code; a `RunnerError` means that nothing was started."""
@@ -159,7 +152,7 @@ class LaunchSession:
         seconds = time.monotonic() - started_at
         verdict = replace(verdict, seconds=seconds, past_attempts=self._past_attempts)
         is_complete = not (monitor.interrupted or cut_short)
-        pulls_outputs = is_complete and plan.outputs and self.spec.pull_outputs
+        pulls_outputs = is_complete and plan.outputs and self._pool.spec.pull_outputs
         kinds = (OUTPUT,) if pulls_outputs else ()
         launched_at = self._launched_at
         self._ending.conclude(plan, verdict, monitor, launched_at=launched_at, kinds=kinds)
@@ -179,11 +172,11 @@ class LaunchSession:
 
     def _run_attempt(self, plan: Plan, facts: dict[str, Facts]) -> tuple[AttemptMonitor, Verdict]:
         """Carry out a plan to its end."""
-        relaunches_left = self.spec.relaunch.max - len(self._past_attempts)
+        relaunches_left = self._pool.spec.relaunch.max - len(self._past_attempts)
         attempt = AttemptOrders(plan)
         # While a controller is needed, only the controller relaunches.
-        if relaunches_left and (self.spec.detach or self.spec.disconnect_s):
-            attempt = assign_voters(self.spec, plan, facts, relaunches_left)
+        if relaunches_left and (self._pool.spec.detach or self._pool.spec.disconnect_s):
+            attempt = assign_voters(self._pool.spec, plan, facts, relaunches_left)
         plan = attempt.plan
         with self._writing_record():
             self._store.write_plan(plan)
@@ -199,20 +192,22 @@ class LaunchSession:
             self._preparation.admission_hooks(facts, plan.attempt, self._on_admitted),
             relaunch_follows=relaunches_left > 0,
         )
-        monitor.run(detach=self.spec.detach)
+        monitor.run(detach=self._pool.spec.detach)
         verdict = fold_events(monitor.plan, monitor.timed_events, time.monotonic() - started_at)
         if monitor.order_refused and verdict.exit_code < NotReady.exit_code:
             verdict = replace(verdict, exit_code=NotReady.exit_code)
         return monitor, verdict
 
     def _order_sender(self, plan: Plan, attempt: AttemptOrders) -> OrderSender:
-        tasks = shipped_tasks() if self.spec.task.shipped_file else None
+        tasks = shipped_tasks() if self._pool.spec.task.shipped_file else None
         token = secrets.token_hex(16)
         if not attempt.voters:
-            return OrderSender(self.spec.secrets, token, tasks)
+            return OrderSender(self._pool.spec.secrets, token, tasks)
         info, config_yaml = self._run_info(plan), self._request.config_yaml
-        context = relaunch_context(self.spec, self._source.code, info, config_yaml, attempt.voters)
-        return OrderSender(self.spec.secrets, token, tasks, context, attempt.standby)
+        context = relaunch_context(
+            self._pool.spec, self._source.code, info, config_yaml, attempt.voters
+        )
+        return OrderSender(self._pool.spec.secrets, token, tasks, context, attempt.standby)
 
     def _on_admitted(self, plan: Plan) -> bytes:
         with contextlib.suppress(OSError):  # the plan on record stays
@@ -220,7 +215,7 @@ class LaunchSession:
         return self._packed_record(plan)
 
     def _run_info(self, plan: Plan) -> RunInfo:
-        past, left = self._past_attempts, self.spec.relaunch.max - len(self._past_attempts)
+        past, left = self._past_attempts, self._pool.spec.relaunch.max - len(self._past_attempts)
         return run_info(plan, user_at_host(), self._launched_at, past, left)
 
     def _packed_record(self, plan: Plan) -> bytes:

@@ -16,7 +16,7 @@ from runner.core.model.finding import Finding
 from runner.core.model.launch_request import LaunchRequest
 from runner.core.model.packages import Requirements
 from runner.core.model.plan import Plan
-from runner.core.model.spec import Node, Spec
+from runner.core.model.spec import Node
 from runner.core.planning.build_plan import build_plan
 from runner.core.planning.readiness import facts_request, problems_of
 from runner.ui.problems import find_errors, warning_lines
@@ -55,11 +55,6 @@ class Preparation:
         self._requirements = required_packages(request)
         self._candidates = pool.spec
 
-    @property
-    def spec(self) -> Spec:
-        """What the run is asked to be: in a later attempt, perhaps on other nodes."""
-        return self._pool.spec
-
     def collect_facts(self) -> dict[str, Facts]:
         """Ask every host, show what the user should know, and run the checks of a launch."""
         say = self._pool.console.message
@@ -67,10 +62,10 @@ class Preparation:
             say(f"note: {note}")
         facts, missing, standby, spare_problems = self._pool.collect_facts(
             self.facts_request,
-            lambda node, node_facts: problems_of(self.spec, node, node_facts),
-            self.spec.min_nodes or 0,
+            lambda node, node_facts: problems_of(self._pool.spec, node, node_facts),
+            self._pool.spec.min_nodes or 0,
             self._spares,
-            keep_spares=self.spec.detach,
+            keep_spares=self._pool.spec.detach,
         )
         for name, problem in missing.items():
             say(f"{name} is left out for now, and tried again: {problem.message}")
@@ -79,15 +74,15 @@ class Preparation:
         self._select_nodes(facts)
         for warning in self._run_checks(facts):
             say(f"note: {warning}")
-        return {**facts, **standby} if self.spec.detach else facts
+        return {**facts, **standby} if self._pool.spec.detach else facts
 
     def facts_request(self, node: Node) -> FactsRequest:
         """Return what to ask a node."""
-        return facts_request(self.spec, node, self._source.code, self._requirements.names)
+        return facts_request(self._pool.spec, node, self._source.code, self._requirements.names)
 
     def plan(self, facts: dict[str, Facts], attempt: int = 0) -> Plan:
         """Return the plan, as the hosts are now."""
-        return build_plan(self.spec, facts, code=self._source.code, attempt=attempt)
+        return build_plan(self._pool.spec, facts, code=self._source.code, attempt=attempt)
 
     def push_and_plan(self, facts: dict[str, Facts], attempt: int = 0) -> Plan:
         """Return the plan, once every host has the code."""
@@ -104,7 +99,7 @@ class Preparation:
 
     def problems(self, facts: dict[str, Facts]) -> list[Problem]:
         """Return what keeps nodes from a later attempt, by the rules of a launch."""
-        spec = self.spec
+        spec = self._pool.spec
         answering = [node for node in spec.nodes if node.name in facts]
         problems = [p for node in answering for p in problems_of(spec, node, facts[node.name])]
         try:
@@ -115,8 +110,8 @@ class Preparation:
 
     def _run_checks(self, facts: dict[str, Facts]) -> list[str]:
         """Return the warnings of the checks of a launch; raise their errors."""
-        context = CheckContext(self.spec, facts, requirements=self._requirements)
-        findings = evaluate_checks(context, self.spec.skip_checks, at_launch=True)
+        context = CheckContext(self._pool.spec, facts, requirements=self._requirements)
+        findings = evaluate_checks(context, self._pool.spec.skip_checks, at_launch=True)
         if problems := [finding.as_problem for finding in find_errors(findings)]:
             raise NotReady(problems)
         return warning_lines(findings)
@@ -124,7 +119,7 @@ class Preparation:
     def _select_nodes(self, facts: dict[str, Facts]) -> None:
         """Have the run use those of the candidates that have facts."""
         nodes = tuple(node for node in self._candidates.nodes if node.name in facts)
-        self._pool.retarget(replace(self.spec, nodes=nodes))
+        self._pool.retarget(replace(self._pool.spec, nodes=nodes))
 
     def admission_hooks(
         self, facts: dict[str, Facts], attempt: int, on_admitted: Callable[[Plan], bytes]
@@ -134,16 +129,16 @@ class Preparation:
         The facts of a node that joins are added to `facts`. `on_admitted` takes the plan with a new
         node, and returns the record for that node, packed.
         """
-        if not self.spec.min_nodes:
+        if not self._pool.spec.min_nodes:
             return None
-        assigned = {node.name for node in (*self.spec.nodes, *self.spec.spares)}
+        assigned = {node.name for node in (*self._pool.spec.nodes, *self._pool.spec.spares)}
         others = [node for node in self._candidates.nodes if node.name not in assigned]
-        vacancies = (self.spec.max_nodes or 0) - len(self.spec.nodes)
-        nodes = (*self.spec.nodes, *others[:vacancies])  # its master first
-        self._candidates = replace(self.spec, nodes=nodes)
+        vacancies = (self._pool.spec.max_nodes or 0) - len(self._pool.spec.nodes)
+        nodes = (*self._pool.spec.nodes, *others[:vacancies])  # its master first
+        self._candidates = replace(self._pool.spec, nodes=nodes)
 
         def admit(node_facts: Facts) -> tuple[Plan, bytes]:
-            spec = self.spec
+            spec = self._pool.spec
             node_facts = replace(node_facts, run_exists=False)
             all_facts = {**facts, node_facts.node: node_facts}
             try:

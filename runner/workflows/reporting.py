@@ -87,10 +87,7 @@ class Ending:
         launched_at: float | None,
         kinds: Collection[str],
     ) -> None:
-        """Record the result, download files of these kinds, and show the final report.
-
-        No result is recorded without `launched_at`, in seconds since 1970.
-        """
+        """Record the result if `launched_at` is given, download, and show the final report."""
         self.console.flush_ranks(FLUSH_TIMEOUT_S)
         diagnosis = diagnose(plan, verdict, self.store.tail)
         if launched_at is not None:
@@ -157,11 +154,7 @@ def download(
     kinds: Collection[str],
     nodes: Container[str] | None = None,
 ) -> dict[str, PullResult]:
-    """Download from the nodes that are connected, or those of `nodes` among them.
-
-    Raises:
-        NotReady: The folder cannot be written to, or another process does so.
-    """
+    """Download from the nodes that are connected, or those of `nodes` among them."""
     pool.console.phase("fetching")
     sessions = {
         name: session

@@ -18,7 +18,7 @@ from runner.core.model.plan import Plan
 from runner.core.model.release import CodeRef
 from runner.core.model.spec import Node, Secret, Spec, Task
 from runner.core.planning.build_plan import build_plan
-from runner.ui.reports.dry_run import render_dry_run
+from runner.ui.reports.report import render_dry_run
 from tests.golden.builders import SHIPPED, TASKS_HASH, TORCH, facts, spec
 
 TELL = """\

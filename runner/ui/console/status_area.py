@@ -43,7 +43,7 @@ class StatusArea:
         self._states = dict.fromkeys(nodes, "")
         self._phase, self._phase_began = "", clock()
         self._progress: list[tuple[Source, str]] = []
-        self._is_shown = self._has_ended = False
+        self._is_shown = self.has_ended = False
 
     def phase(self, text: str, elapsed_s: float = 0.0) -> None:
         """Set the phase, and the seconds for which it has lasted."""
@@ -65,19 +65,14 @@ class StatusArea:
     def end(self) -> None:
         """Hide the area from now on."""
         with self._lock:
-            self._has_ended = True
-
-    @property
-    def has_ended(self) -> bool:
-        """Whether the area was ended."""
-        return self._has_ended
+            self.has_ended = True
 
     def render(self, columns: int, rows: int) -> list[Row]:
         """Return the area's rows for a terminal of that size."""
         with self._lock:
             elapsed_s = self._clock() - self._phase_began
             self._is_shown = self._is_shown or bool(self._progress) or elapsed_s > SHOW_AFTER_S
-            if self._has_ended or not self._is_shown or not (self._phase or self._progress):
+            if self.has_ended or not self._is_shown or not (self._phase or self._progress):
                 return []
             phase, progress = self._phase, list(self._progress)
             groups: dict[str, list[str]] = {}
