@@ -296,7 +296,8 @@ class Composer:
         inputs = SpecInputs(values, *names, str(Path.cwd()), os.environ, *nodes)
         problems = list(unknown_keys(values))
         if hydra_input.record is None and values.get(rerun.KEY) is not None:
-            problems.append(rerun.rerun_not_on_command_line(values[rerun.KEY]))
+            example = f"such as python -m runner {rerun.KEY}={values[rerun.KEY]}"
+            problems.append(Problem(rerun.KEY, "is for the command line only", example))
         return build_spec(inputs, problems)
 
     def _node_overrides(

@@ -152,15 +152,11 @@ def select_nodes(
     The master is the first, then the order of the YAML holds. The fewest is None for all of them.
     """
     cluster, task = inputs.values["cluster"], inputs.values["task"]
-    filters = {
-        "cluster.only": cluster["only"],
-        "cluster.exclude": cluster["exclude"],
-        "task.nodes": task["nodes"],
-    }
+    filters = {"cluster.only": cluster["only"], "cluster.exclude": cluster["exclude"]}
+    filters["task.nodes"] = task["nodes"]
     names = list(nodes)
     for key, value in filters.items():
-        listed = _expand_names(validator, key, value, nodes)
-        if listed:
+        if listed := _expand_names(validator, key, value, nodes):
             names = [name for name in names if (name in listed) != (key == "cluster.exclude")]
     if nodes and not names:
         validator.add("cluster.nodes", f"no node is left after {join_or(list(filters))}")
@@ -170,9 +166,8 @@ def select_nodes(
         validator.add("cluster.master", message, suggest(str(master), nodes))
     elif master is not None and names and master not in names:
         message = f"{master} is not among the nodes to use: {_fold_names(names)}"
-        validator.add(
-            "cluster.master", message, f"set cluster.master={names[0]}, or null for the first"
-        )
+        hint = f"set cluster.master={names[0]}, or null for the first"
+        validator.add("cluster.master", message, hint)
     elif master is not None:
         names.sort(key=lambda name: name != master)
     min_nodes, count = validator.nnodes("task.nnodes", task["nnodes"])
@@ -210,6 +205,5 @@ def _check_distinct(validator: Validator, nodes: Iterable[Node], ssh: Mapping[st
         login = (node.host, node.user or ssh["user"], node.port or ssh["port"])
         if node.transport == "ssh" and node_of_login.setdefault(login, node.name) != node.name:
             message = f"{node.name} and {node_of_login[login]} are the same machine, {node.host}"
-            validator.add(
-                f"cluster.nodes.{node.name}", message, "one node takes nproc_per_node ranks"
-            )
+            hint = "one node takes nproc_per_node ranks"
+            validator.add(f"cluster.nodes.{node.name}", message, hint)

@@ -64,21 +64,19 @@ class RecordedRun:
     config_file: Path
     date: str = ""  # of its launch, if that is on record
 
-    def content_without(self, replaced_groups: Collection[str]) -> dict[Any, Any]:
-        """Return the configuration without the groups for which another file is chosen."""
-        replaced = {*replaced_groups} & {*GROUPS}
-        content = _as_dict(self.config).items()
-        return {key: value for key, value in content if key not in replaced}
-
     def primary_config(self, replaced_groups: Collection[str], shipped_file: Path) -> DictConfig:
-        """Return the configuration as a primary config, with the shipped settings of Hydra."""
+        """Return the configuration as a primary config, with the shipped settings of Hydra.
+
+        It lacks the groups for which another file is chosen.
+        """
         shipped: Any = OmegaConf.to_container(OmegaConf.load(shipped_file), resolve=False)
         mappings = [entry for entry in shipped["defaults"] if isinstance(entry, dict)]
         hydra_entries = [m for m in mappings if any(key.startswith("override ") for key in m)]
         # After `_self_`: a file that is chosen now wins over the record.
         groups: list[Any] = [{group: None} for group in GROUPS]
         defaults = ["runner_base", "_self_", *groups, *hydra_entries]
-        content = self.content_without(replaced_groups)
+        replaced = {*replaced_groups} & {*GROUPS}
+        content = {k: v for k, v in _as_dict(self.config).items() if k not in replaced}
         return OmegaConf.create({"defaults": defaults, "hydra": shipped["hydra"], **content})
 
     def code_to_run(
@@ -187,11 +185,6 @@ def recorded_run(
     time = datetime.fromtimestamp(launch_time).astimezone() if launch_time else None
     date = f"{time:%Y-%m-%d %H:%M}" if time else ""
     return RecordedRun(recorded_plan, config, where, date)
-
-
-def rerun_not_on_command_line(value: object) -> Problem:
-    """Return the problem of a YAML file that sets `rerun`."""
-    return Problem(KEY, "is for the command line only", f"such as python -m runner {KEY}={value}")
 
 
 def _as_dict(config: DictConfig) -> dict[Any, Any]:

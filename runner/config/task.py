@@ -182,9 +182,8 @@ def _local_rank_words(validator: Validator, flag: str, entry: str) -> list[str]:
         validator.add(where, message, "choose task.entry=torchrun, or leave it out")
     if entry == "launch":
         message = "torch.distributed.launch passes --local-rank by itself"
-        validator.add(
-            where, message, f"choose task.entry=torchrun, which passes {flag}, or leave it out"
-        )
+        hint = f"choose task.entry=torchrun, which passes {flag}, or leave it out"
+        validator.add(where, message, hint)
     return [f"{flag}={LOCAL_RANK_MACRO}"]
 
 
@@ -192,29 +191,18 @@ def check_plain(
     validator: Validator, values: Mapping[str, Any], nodes: Sequence[Node], rendezvous: Rendezvous
 ) -> None:
     """Report the settings that a task without torchrun cannot have."""
-    for name in _multi_rank_nodes(values, nodes):
-        message = "entry plain starts one process per node, which may start its own workers"
-        hint = "set it to 1 or auto, or task.entry=torchrun"
-        validator.add(f"cluster.nodes.{name}.nproc_per_node", message, hint)
+    # A number of ranks above 1 counts where a node has it of its own.
+    harmless = {"None", "1", str(values["cluster"]["nproc_per_node"])}
+    for node in nodes:
+        if str(node.nproc) not in harmless:
+            message = "entry plain starts one process per node, which may start its own workers"
+            hint = "set it to 1 or auto, or task.entry=torchrun"
+            validator.add(f"cluster.nodes.{node.name}.nproc_per_node", message, hint)
     if rendezvous.backend != "static":
         message = f"{rendezvous.backend} is torchrun's, and entry plain starts none"
-        validator.add(
-            "rendezvous.backend", message, "choose rendezvous=static, or task.entry=torchrun"
-        )
-    for option in dataclasses.fields(TorchrunConfig):
-        default = getattr(TorchrunConfig(), option.name)
-        if option.name != REFUSED_ELSEWHERE and values["torchrun"][option.name] not in (
-            default,
-            None,
-        ):
-            message = "entry plain starts no torchrun"
-            validator.add(
-                f"torchrun.{option.name}", message, "leave it out, or set task.entry=torchrun"
-            )
-
-
-def _multi_rank_nodes(values: Mapping[str, Any], nodes: Sequence[Node]) -> list[str]:
-    """Return the nodes that have a number of ranks above 1 of their own."""
-    cluster_default = str(values["cluster"]["nproc_per_node"])
-    multi_rank = [node for node in nodes if node.nproc not in (None, 1)]
-    return [node.name for node in multi_rank if str(node.nproc) != cluster_default]
+        hint = "choose rendezvous=static, or task.entry=torchrun"
+        validator.add("rendezvous.backend", message, hint)
+    for name, default in dataclasses.asdict(TorchrunConfig()).items():
+        if name != REFUSED_ELSEWHERE and values["torchrun"][name] not in (default, None):
+            hint = "leave it out, or set task.entry=torchrun"
+            validator.add(f"torchrun.{name}", "entry plain starts no torchrun", hint)
