@@ -11,7 +11,7 @@ import pkgutil
 import re
 import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -192,15 +192,13 @@ class Selection:
         return composed
 
 
-@contextlib.contextmanager
-def open_pool(composed: LaunchRequest) -> Iterator[HostPool]:
+def open_pool(composed: LaunchRequest) -> AbstractContextManager[HostPool]:
     """Open the host pool of a verb, with a console."""
     from runner.ui.console.plain import open_console
     from runner.workflows.host_pool import open_host_pool
 
     names = [node.name for node in composed.spec.nodes]
-    with open_host_pool(composed.spec, open_console(composed.ui, None, names)) as pool:
-        yield pool
+    return open_host_pool(composed.spec, open_console(composed.ui, None, names))
 
 
 def parse_duration(flag: str, text: str, *, allow_bare: bool = True) -> float:

@@ -198,8 +198,11 @@ def _flags_parser() -> Parser:
 def parse_verb(argv: Sequence[str]) -> int:
     """Carry out the verb that the command line names; return the exit code."""
     name, *words = argv
-    if name not in verb_names():
-        raise ConfigError([_unknown_verb(name)])
+    if name not in (names := verb_names()):
+        message = f"{name!r} is neither KEY=VALUE nor a verb; the verbs are {', '.join(names)}"
+        hint = suggest(name, names) or "python -m runner --help explains them"
+        program = f"a program to run is task.script={name}" if Path(name).is_file() else ""
+        raise ConfigError([Problem("command line", message, program or hint)])
     verb = load_verb(name)
     words, passed_on = split_words(words)
     parser = _VerbParser(verb)
@@ -272,15 +275,6 @@ class _VerbParser(Parser):
     def unknown_flag_hint(self, flag: str) -> str:
         near = super().unknown_flag_hint(flag)
         return near or ("the command comes after `--`" if self._verb.takes_words else "")
-
-
-def _unknown_verb(name: str) -> Problem:
-    names = verb_names()
-    message = f"{name!r} is neither KEY=VALUE nor a verb; the verbs are {', '.join(names)}"
-    hint = suggest(name, names) or "python -m runner --help explains them"
-    if Path(name).is_file():
-        hint = f"a program to run is task.script={name}"
-    return Problem("command line", message, hint)
 
 
 def _help(verb: Verb) -> str:

@@ -288,11 +288,8 @@ class ProvenanceTracer:
         return body if isinstance(body, Mapping) else {}
 
     def _env_names(self, entries: Sequence[KeyPath]) -> list[str]:
-        env_names: dict[str, None] = {}
-        for entry_path in entries:
-            env = self._entry_body(entry_path).get("env")
-            env_names |= dict.fromkeys(env if isinstance(env, Mapping) else ())
-        return list(env_names)
+        envs = [self._entry_body((*entry, "env")) for entry in entries]
+        return list(dict.fromkeys(name for env in envs for name in env))
 
     def _node_key_origin(self, name: str, entries: Sequence[KeyPath], tail: KeyPath) -> Origin:
         key_paths = [(*entry, *tail) for entry in entries if self._is_set((*entry, *tail))]
@@ -330,26 +327,16 @@ def _resolve(config: DictConfig, key_path: KeyPath) -> tuple[Any, list[Problem]]
     problems: list[Problem] = []
     node: Any = config
     try:
-        for part in key_path:
-            node = node[_native_key(node, part)]
+        for part in key_path:  # it is text; keys may be numbers, and indices are
+            keys = node if isinstance(node, DictConfig) else range(len(node))
+            node = node[next(key for key in keys if str(key) == part)]
     except OmegaConfBaseException as error:
         return None, [unresolved_problem(".".join(key_path), error)]
     return resolve_to_plain(node, ".".join(key_path), problems), problems
 
 
-def _native_key(node: Any, part: str) -> Any:
-    """Return a part of a path as the key it stands for: keys may be numbers, indices are."""
-    if isinstance(node, DictConfig):
-        return next(key for key in node if str(key) == part)
-    return int(part)
-
-
 def as_yaml(config: DictConfig, key: str, *, resolve: bool) -> str:
-    """Return a configuration without Hydra's section, or the part below a key, as YAML.
-
-    Raises:
-        ConfigError: There is no such key, or something cannot be resolved.
-    """
+    """Return a configuration without Hydra's section, or the part below a key, as YAML."""
     tree = _with_text_keys(OmegaConf.to_container(config, resolve=False))
     key_path = _locate(tree, key)
     if resolve:
@@ -362,8 +349,7 @@ def as_yaml(config: DictConfig, key: str, *, resolve: bool) -> str:
         value = _value_at(tree, key_path)
     if not isinstance(value, (dict, list)):
         return _one_line_yaml(value) + "\n"
+    if resolve:
+        return str(yaml.safe_dump(value, sort_keys=False, allow_unicode=True))
     # OmegaConf's own, because it quotes what only OmegaConf takes for a number, such as 1e3.
-    if not resolve:
-        return OmegaConf.to_yaml(OmegaConf.create(value))
-    dumped: str = yaml.safe_dump(value, sort_keys=False, allow_unicode=True)
-    return dumped
+    return OmegaConf.to_yaml(OmegaConf.create(value))

@@ -155,13 +155,7 @@ def find_record(name: str, cwd: Path) -> RecordedRun:
 def recorded_run(
     config_yaml: str, plan: object, where: Path, launch_time: float | None = None
 ) -> RecordedRun:
-    """Return a run from its record, found here or on a host.
-
-    Args:
-        config_yaml: The composed configuration, its interpolations unresolved.
-        plan: The plan as plain data.
-        where: The place of the configuration, for messages.
-        launch_time: In seconds since 1970.
+    """Return a run from its record; `where` is the place of its configuration, for messages.
 
     Raises:
         ConfigError: The record is damaged.
@@ -183,8 +177,7 @@ def recorded_run(
         if key != "run_dir" or not is_per_run:
             config.pop(key, None)
     time = datetime.fromtimestamp(launch_time).astimezone() if launch_time else None
-    date = f"{time:%Y-%m-%d %H:%M}" if time else ""
-    return RecordedRun(recorded_plan, config, where, date)
+    return RecordedRun(recorded_plan, config, where, f"{time:%Y-%m-%d %H:%M}" if time else "")
 
 
 def _as_dict(config: DictConfig) -> dict[Any, Any]:

@@ -58,11 +58,7 @@ def shipped_folder() -> Path:
 def hydra_session(folders: Sequence[Path], name: str) -> Iterator[Hydra]:
     """Initialise Hydra with a search path and our schema, and leave its global state as it was.
 
-    The program around us may run under `@hydra.main`.
-
-    Args:
-        folders: Where it looks for YAML; the first one that has a file wins.
-        name: What Hydra calls the job.
+    The program around us may run under `@hydra.main`. `name` is what Hydra calls the job.
     """
     Plugins.instance().register(_UserFolders)  # first: plugins fill Hydra's store as they load
     hydra, config, store = GlobalHydra.instance(), HydraConfig.instance(), ConfigStore.instance()
@@ -83,10 +79,7 @@ def hydra_session(folders: Sequence[Path], name: str) -> Iterator[Hydra]:
 
 
 class _UserFolders(SearchPathPlugin):
-    """A search path with the user's folders before the shipped one.
-
-    Hydra's own `--config-dir` and `hydra.searchpath` come after it: they add, but never shadow.
-    """
+    """The user's folders before the shipped one; Hydra's own `--config-dir` never shadows them."""
 
     folders: ClassVar[Sequence[Path]] = ()
 
