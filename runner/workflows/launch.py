@@ -46,11 +46,7 @@ from runner.workflows.reporting import AttemptReporter, Ending
 
 
 def run(request: LaunchRequest) -> int:
-    """Launch a run, or show its plan; return the exit code.
-
-    Raises:
-        RunnerError: Nothing was started.
-    """
+    """Launch a run, or show its plan; return the exit code, or raise if nothing was started."""
     if request.dry_run is not DryRun.OFF:
         dry_run(request)
         return 0
