@@ -28,6 +28,12 @@ def no_setup(_lab: Lab, _user: Launcher) -> contextlib.AbstractContextManager[ob
     return contextlib.nullcontext()
 
 
+def short_timeouts(_lab: Lab, user: Launcher) -> contextlib.AbstractContextManager[object]:
+    """Internal times are shorter, such as that for the proof of an end."""
+    user.shorten_timeouts()
+    return contextlib.nullcontext()
+
+
 def on_hosts(command: str, undo_command: str, *nodes: str) -> FaultSetup:
     """A shell command on hosts, node3 unless others are named, and what undoes it."""
 

@@ -33,6 +33,7 @@ from tests.lab.causing import (
     port_taken,
     power_off,
     release_changed,
+    short_timeouts,
     unplugged,
 )
 from tests.lab.fault_forms import (
@@ -149,6 +150,7 @@ FAULTS = (
         ("first failure: node3", "node3: could not verify that all processes ended"),
         code=4,
         timeout_s=30.0,
+        setup=short_timeouts,
         during=power_off,
     ),
     Fault(

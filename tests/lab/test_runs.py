@@ -191,6 +191,7 @@ def test_stop_names_silent_hosts_and_finishes_later(
     lab: Lab, on_lab: Launcher, detached: Start
 ) -> None:
     """Exit 5 while one is unplugged; the same command finishes the work when it is back."""
+    on_lab.shorten_timeouts()
     run_id = detached("deaf", "sleep=600", overrides=("lost_s=60",))
     words = ("stop", "--run", run_id, "--cluster", "lab", "cluster.ssh.connect_timeout=2")
     lab["node2"].unplug()

@@ -166,9 +166,10 @@ def test_one_failing_rank_stops_everybody(lab: Lab, on_lab: Launcher) -> None:
 
 
 def test_an_unplugged_host_is_named_and_the_others_are_stopped(
-    lab: Lab, begin: Callable[..., Controller]
+    lab: Lab, plainly: Launcher, begin: Callable[..., Controller]
 ) -> None:
     """After `lost_s` of silence: exit 4, and what there is no proof is said."""
+    plainly.shorten_timeouts()
     controller = begin(
         "daemon", "deaf", overrides=("lost_s=3", "disconnect_s=3", "cluster.ssh.connect_timeout=2")
     )
