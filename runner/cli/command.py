@@ -80,10 +80,9 @@ class Verb:
         """Carry out the verb with the value of every option; print errors, return the exit code."""
         arguments = dict(values)
         if "set_" in arguments:
-            settings, folders = arguments.pop("set_") or (), arguments.pop("config_dir") or ()
-            arguments["selection"] = Selection(
-                arguments.pop("cluster"), tuple(settings), tuple(folders)
-            )
+            cluster, words_set = arguments.pop("cluster"), tuple(arguments.pop("set_") or ())
+            folders = tuple(arguments.pop("config_dir") or ())
+            arguments["selection"] = Selection(cluster, words_set, folders)
         if self.takes_words:
             arguments["words"] = words
         try:

@@ -102,8 +102,7 @@ def scaffold(
     Args:
         cluster: The name of the cluster's file.
         task: The name of the task's file.
-        hosts: Names, ranges, or user@address:port, with a name of your own as NAME=ADDRESS;
-            commas separate several in one word.
+        hosts: As `parse_hosts` takes them.
         interactive: Whether to ask for what is not given.
         others: The `user`, `key`, `python` and `script`.
 
@@ -140,9 +139,8 @@ def scaffold(
     for file in outcome.existing:
         print(f"kept   {file}, as it is")
     if nearest_conf not in (Path.cwd() / "conf", shipped_folder()):
-        print(
-            f"{nearest_conf} is not read from here any more: conf is nearer (--config-dir adds it)"
-        )
+        note = "is not read from here any more: conf is nearer (--config-dir adds it)"
+        print(f"{nearest_conf} {note}")
     run = f"python -m runner {' '.join(outcome.overrides)}"
     print("next:")
     print(f"  {run} dry_run=offline   # prints the plan, contacts no host")
@@ -204,10 +202,10 @@ def _ask(question: str, default: str, check: Callable[[str], object]) -> str:
 
 
 def parse_hosts(text: str) -> dict[str, dict[str, str | int]]:
-    """Return the entries of `cluster.nodes` for names, ranges and user@address:port.
+    """Return the entries of `cluster.nodes` for hosts, or raise ConfigError.
 
-    Raises:
-        ConfigError: One of them is none of these, or is there twice.
+    They are names, ranges, or user@address:port, with a name of your own as NAME=ADDRESS; commas
+    separate several in one word.
     """
     nodes: dict[str, dict[str, str | int]] = {}
     used_names: set[str] = set()
@@ -343,17 +341,12 @@ def _is_number(text: str) -> bool:
     return True
 
 
-def _flow_mapping(body: Mapping[str, str | int]) -> str:
-    pairs = (f"{key}: {yaml_scalar(value, in_flow=True)}" for key, value in body.items())
-    return f"{{{', '.join(pairs)}}}"
-
-
 def _cluster_yaml(cluster: str, task: str, answers: Mapping[str, str]) -> str:
     note = "" if answers["hosts"] else "  # an example: put your own machine here"
-    nodes = [
-        f"  {yaml_scalar(name)}: {_flow_mapping(body)}{note}"
-        for name, body in parse_hosts(answers["hosts"] or EXAMPLE_HOSTS).items()
-    ]
+    nodes = []
+    for name, body in parse_hosts(answers["hosts"] or EXAMPLE_HOSTS).items():
+        pairs = (f"{key}: {yaml_scalar(value, in_flow=True)}" for key, value in body.items())
+        nodes.append(f"  {yaml_scalar(name)}: {{{', '.join(pairs)}}}{note}")
     return CLUSTER.format(
         cluster=cluster,
         task=task,

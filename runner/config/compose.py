@@ -94,14 +94,12 @@ class Composer:
             hydra = config.hydra
             return self._build_request(_drop_hydra_section(config), hydra, overrides, hydra_input)
 
-    def _further_problems(
-        self, first_error: ConfigError, overrides: Sequence[str]
-    ) -> list[Problem]:
+    def _further_problems(self, first: ConfigError, overrides: Sequence[str]) -> list[Problem]:
         """Return the problems after the first: Hydra stops at the first value that it refuses.
 
         None are looked for where the cluster or the task is misspelt: most would be consequences.
         """
-        keys = {problem.subject for problem in first_error.problems}
+        keys = {problem.subject for problem in first.problems}
         if keys & {rerun.KEY} or any(suggest(key, GROUPS) for key in keys if "." not in key):
             return []
         named = tuple(f"{key}." for key in keys)
@@ -204,18 +202,17 @@ class Composer:
         A program without `task=` stands alone: nothing of the default task is kept.
         """
         hydra_overrides = [RANGE_OVERRIDE.sub(_quote_ranges, word) for word in overrides]
-        hydra_input = _HydraInput(
-            PRIMARY, hydra_overrides, OverridesParser.create().parse_overrides(hydra_overrides)
-        )
+        parsed = OverridesParser.create().parse_overrides(hydra_overrides)
+        hydra_input = _HydraInput(PRIMARY, hydra_overrides, parsed)
         is_rerun = rerun.KEY in hydra_input.keys
-        if is_rerun and (name := rerun.requested_run(hydra_input.parsed)) is not None:
+        if is_rerun and (name := rerun.requested_run(parsed)) is not None:
             run = rerun.find_record(name, Path.cwd())
             self._files.explicit_paths[rerun.CONFIG_NAME] = run.config_file
             shipped_file = self._files.shipped / f"{PRIMARY}.yaml"
             node = run.primary_config(hydra_input.keys, shipped_file)
             ConfigStore.instance().store(rerun.CONFIG_NAME, node)
             return dataclasses.replace(hydra_input, primary=rerun.CONFIG_NAME, record=run)
-        programs = [o for o in hydra_input.parsed if o.key_or_group in rerun.TASK_PROGRAM_KEYS]
+        programs = [o for o in parsed if o.key_or_group in rerun.TASK_PROGRAM_KEYS]
         if "task" not in hydra_input.keys and any(o.value() is not None for o in programs):
             return dataclasses.replace(hydra_input, overrides=["task=base", *hydra_overrides])
         return hydra_input
@@ -256,46 +253,41 @@ class Composer:
             self._run_ids.add(run_id)
             config.run_id = run_id
         try:
-            spec, options = self._validate(config, (cluster, task), hydra, hydra_input)
+            words = [*hydra.overrides.hydra, *hydra.overrides.task]
+            spec, options = self._validate(config, (cluster, task), words, hydra_input)
         except ConfigError as error:
             located = []
             for problem in error.problems:
                 place = self._files.locate_key(problem.subject, configs, overrides)
                 located.append(dataclasses.replace(problem, subject=place))
             raise ConfigError(located) from error
-        is_same_program = not hydra_input.replaces_program
-        recorded_code, notes = (
-            recorded_run.code_to_run(spec, overrides, is_same_program=is_same_program)
-            if recorded_run
-            else (None, ())
-        )
+        recorded_code, notes = None, tuple(self._files.shadows(configs))
+        if recorded_run:
+            is_same = not hydra_input.replaces_program
+            recorded_code, own = recorded_run.code_to_run(spec, overrides, is_same_program=is_same)
+            notes = (*own, *notes)
         return LaunchRequest(
             spec=spec,
             config_yaml=OmegaConf.to_yaml(config, resolve=False),
             sources=tuple(self._files.sources(configs)),
-            notes=(*notes, *self._files.shadows(configs)),
+            notes=notes,
             overrides=tuple(overrides),
             recorded_code=recorded_code,
             **options,
         )
 
     def _validate(
-        self,
-        config: DictConfig,
-        names: tuple[str, str],
-        hydra: HydraConf,
-        hydra_input: _HydraInput,
+        self, config: DictConfig, names: tuple[str, str], words: Sequence[str], given: _HydraInput
     ) -> tuple[Spec, dict[str, Any]]:
         """Return the `Spec` and the options of the run; `names` are those of cluster and task."""
         unresolved: list[Problem] = []
         values: dict[str, Any] = resolve_to_plain(config, "", unresolved)
         if unresolved:
             raise ConfigError(unresolved)
-        all_overrides = [*hydra.overrides.hydra, *hydra.overrides.task]
-        nodes = self._node_overrides(all_overrides, hydra_input)
+        nodes = self._node_overrides(words, given)
         inputs = SpecInputs(values, *names, str(Path.cwd()), os.environ, *nodes)
         problems = list(unknown_keys(values))
-        if hydra_input.record is None and values.get(rerun.KEY) is not None:
+        if given.record is None and values.get(rerun.KEY) is not None:
             example = f"such as python -m runner {rerun.KEY}={values[rerun.KEY]}"
             problems.append(Problem(rerun.KEY, "is for the command line only", example))
         return build_spec(inputs, problems)
@@ -309,16 +301,14 @@ class Composer:
         has `gpu[01-16]`. Hydra therefore takes misspelt names too, and nodes.py refuses them.
         """
         parsed = OverridesParser.create().parse_overrides(list(overrides))
-        node_overrides = [
-            o for o in parsed if o.key_or_group.startswith(NODES_PREFIX) and not o.is_delete()
-        ]
-        if not node_overrides:
+        below = [o for o in parsed if o.key_or_group.startswith(NODES_PREFIX) and not o.is_delete()]
+        if not below:
             return [], None
-        changes = {o.input_line for o in node_overrides if not o.is_add() and not o.is_force_add()}
+        changes = {o.input_line for o in below if not o.is_add() and not o.is_force_add()}
         remaining = [word for word in overrides if word not in changes]
         without_changes = dataclasses.replace(hydra_input, overrides=remaining)
         nodes = self._compose_config(without_changes).cluster.nodes
-        keys = [o.key_or_group.removeprefix(NODES_PREFIX) for o in node_overrides]
+        keys = [o.key_or_group.removeprefix(NODES_PREFIX) for o in below]
         known_entries = list(nodes) if isinstance(nodes, DictConfig) else []
         return [tuple(key.split(".")) for key in keys], known_entries
 

@@ -376,6 +376,5 @@ def _other_error(error: Exception, files: ConfigFiles, overrides: Sequence[str])
         subjects = [display_path(file) for file in files.find(file_match[1])]
     if first.startswith("Could not delete") and "cluster.nodes." in first:
         rest = f"leave a node out with cluster.exclude=[{subjects[0].rpartition('.')[2]}]"
-    return Problem(
-        next(iter(subjects), "configuration"), lower_first(first).rstrip("."), rest.strip()
-    )
+    subject = next(iter(subjects), "configuration")
+    return Problem(subject, lower_first(first).rstrip("."), rest.strip())

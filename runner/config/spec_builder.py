@@ -95,14 +95,12 @@ def _read_rendezvous(
     backend, endpoint, serve = rendezvous.backend, rendezvous.endpoint, rendezvous.serve
     if backend == "standalone" and len(nodes) > 1:
         message = f"standalone is for one node alone, and {len(nodes)} are to be used"
-        validator.add(
-            "rendezvous.backend", message, "choose rendezvous=static or c10d, or set task.nnodes=1"
-        )
+        hint = "choose rendezvous=static or c10d, or set task.nnodes=1"
+        validator.add("rendezvous.backend", message, hint)
     if min_nodes is not None and backend in ("static", "standalone"):
         message = f"with {backend} no node can join or leave, so a range of nodes makes no sense"
-        validator.add(
-            "task.nnodes", message, "choose rendezvous=c10d or etcd, or one number of nodes"
-        )
+        hint = "choose rendezvous=c10d or etcd, or one number of nodes"
+        validator.add("task.nnodes", message, hint)
     if rendezvous.uses_etcd and not endpoint and not serve:
         message = f"{backend} needs an etcd server"
         hint = "set rendezvous.endpoint=HOST:PORT, or rendezvous.serve to a node that is to run one"
@@ -178,11 +176,10 @@ def _read_project(validator: Validator, value: object, inputs: SpecInputs) -> st
     project = validator.optional_line("cluster.project", value)
     if project and project.startswith("~"):
         return project
-    shell_cwd = Path(inputs.environ.get("PWD", ""))
-    is_same_folder = (
-        shell_cwd.is_absolute() and shell_cwd.exists() and shell_cwd.samefile(inputs.cwd)
-    )
-    return str((shell_cwd if is_same_folder else Path(inputs.cwd)) / (project or ""))
+    cwd, shell_cwd = Path(inputs.cwd), Path(inputs.environ.get("PWD", ""))
+    if shell_cwd.is_absolute() and shell_cwd.exists() and shell_cwd.samefile(cwd):
+        cwd = shell_cwd
+    return str(cwd / (project or ""))
 
 
 def _read_environment(

@@ -50,10 +50,8 @@ def read_task(validator: Validator, inputs: SpecInputs) -> Task:
 def _read_program(validator: Validator, kind: str, value: object) -> list[str]:
     where = f"task.{kind}"
     if kind == "command":
-        words = validator.text_list(
-            where, value if isinstance(value, list) else _split_words(validator, where, value)
-        )
-        return list(words) or [""]
+        words = value if isinstance(value, list) else _split_words(validator, where, value)
+        return list(validator.text_list(where, words)) or [""]
     text = validator.optional_line(where, value) or ""
     is_module_name = re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)*", text) and not text.endswith(".py")
     if kind == "module" and not is_module_name:
@@ -82,18 +80,15 @@ def render_arguments(validator: Validator, args: object, style: str) -> list[str
     if args in (None, "", [], {}):
         return []
     if (style == "raw") == isinstance(args, Mapping):
-        validator.add(
-            "task.args", f"is {args!r}", "raw takes a list of words, the others a mapping"
-        )
+        hint = "raw takes a list of words, the others a mapping"
+        validator.add("task.args", f"is {args!r}", hint)
         return []
     if isinstance(args, Mapping):
         render = _render_overrides if style == "hydra" else _render_flag
         words = [word for key, value in args.items() for word in render(validator, key, value)]
     else:
         items = args if isinstance(args, list) else _split_words(validator, "task.args", args)
-        words = [
-            _scalar_word(validator, f"task.args.{index}", word) for index, word in enumerate(items)
-        ]
+        words = [_scalar_word(validator, f"task.args.{n}", item) for n, item in enumerate(items)]
     if any("\0" in word for word in words):
         validator.add("task.args", "no command line can hold a NUL character")
     return words

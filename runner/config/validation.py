@@ -16,6 +16,7 @@ from runner.core.errors import Problem
 from runner.core.model.spec import PortRange
 from runner.core.protocol import globs
 
+LOGIN_RULE = "hosts are logged in to with a key or an agent"
 RANK_VARIABLES = (
     *("RANK", "LOCAL_RANK", "NODE_RANK", "GROUP_RANK"),
     *("ROLE_RANK", "ROLE_WORLD_SIZE", "GROUP_WORLD_SIZE"),
@@ -61,7 +62,7 @@ def unknown_key(where: str, key: str, legal: Sequence[str]) -> Problem:
     full_key = f"{where}.{key}" if where else key
     hint = suggest(key, legal, f"{where}." if where else "")
     if "passw" in key and where.startswith("cluster"):
-        hint = "hosts are logged in to with a key or an agent, without passwords: cluster.ssh.key"
+        hint = f"{LOGIN_RULE}, without passwords: cluster.ssh.key"
     return Problem(full_key, f"there is no such key; legal here: {', '.join(legal)}", hint)
 
 
@@ -237,9 +238,7 @@ class Validator:
             message = f"must be an address alone, not {' and '.join(f'a {part}' for part in parts)}"
             hint = ", ".join(f"{parent}.{part}: {value}" for part, value in parts.items())
             if ":" in user:
-                message = (
-                    "a password has no place here; hosts are logged in to with a key or an agent"
-                )
+                message = f"a password has no place here; {LOGIN_RULE}"
                 hint = f"{key}: {name}, and cluster.ssh.key names the key"
             self.add(where, message, hint if key == "host" or ":" in user else "")
         return host  # without a password, which no message may repeat

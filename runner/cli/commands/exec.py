@@ -45,9 +45,8 @@ def exec_(
     composed = selection.compose()
     spec = composed.spec
     with open_pool(composed) as pool:
-        pool.collect_facts(
-            lambda node: replace(workdir_request(spec, node), setup=spec.setup), setup_problems
-        )
+        setup = spec.setup
+        pool.collect_facts(lambda n: replace(workdir_request(spec, n), setup=setup), setup_problems)
         pool.console.phase("running")
         show = pool.console.node_status
         remote_command = RemoteCommand(pool.sessions, pool.inbox, spec.lost_s, show)
