@@ -157,11 +157,7 @@ class Selection:
         return open_composer(self.config_dirs)
 
     def compose(self) -> LaunchRequest:
-        """Compose the configuration, and print its notes.
-
-        Raises:
-            ConfigError: With every problem.
-        """
+        """Compose the configuration, and print its notes; raise ConfigError with every problem."""
         with self.composer() as composer:
             composed = composer.compose(self.overrides)
         for note in composed.notes:
@@ -171,10 +167,7 @@ class Selection:
     def compose_for_run(self, run: str) -> LaunchRequest:
         """Compose the configuration for a run: on the cluster named, or else on the run's own.
 
-        The run's own cluster is on record in ./runs, for the run named or for the latest one.
-
-        Raises:
-            ConfigError: With every problem, also where `run` cannot be a run id.
+        That is on record in ./runs, for the run named or for the latest one.
         """
         if run and not is_run_id(run):
             hint = "python -m runner ps --all lists the runs; or give latest"

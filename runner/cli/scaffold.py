@@ -107,8 +107,8 @@ def scaffold(
         others: The `user`, `key`, `python` and `script`.
 
     Raises:
-        ConfigError: A value is illegal, or a file cannot be written; nothing is written.
-        Interrupted: The user interrupted it; nothing is written.
+        ConfigError: A value is illegal, or a file cannot be written; as after Interrupted, nothing
+            is written.
     """
     _check_name("--cluster", cluster)
     _check_name("--task", task)

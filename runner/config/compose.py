@@ -253,8 +253,7 @@ class Composer:
             self._run_ids.add(run_id)
             config.run_id = run_id
         try:
-            words = [*hydra.overrides.hydra, *hydra.overrides.task]
-            spec, options = self._validate(config, (cluster, task), words, hydra_input)
+            spec, options = self._validate(config, (cluster, task), hydra, hydra_input)
         except ConfigError as error:
             located = []
             for problem in error.problems:
@@ -277,13 +276,15 @@ class Composer:
         )
 
     def _validate(
-        self, config: DictConfig, names: tuple[str, str], words: Sequence[str], given: _HydraInput
+        self, config: DictConfig, names: tuple[str, str], hydra: HydraConf, given: _HydraInput
     ) -> tuple[Spec, dict[str, Any]]:
         """Return the `Spec` and the options of the run; `names` are those of cluster and task."""
         unresolved: list[Problem] = []
         values: dict[str, Any] = resolve_to_plain(config, "", unresolved)
         if unresolved:
             raise ConfigError(unresolved)
+        # Only now: reading the overrides resolves what may be interpolated.
+        words = [*hydra.overrides.hydra, *hydra.overrides.task]
         nodes = self._node_overrides(words, given)
         inputs = SpecInputs(values, *names, str(Path.cwd()), os.environ, *nodes)
         problems = list(unknown_keys(values))

@@ -57,11 +57,9 @@ class ConfigFiles:
         files = (folder / f"{config}.yaml" for folder in self.folders)
         return [file for file in files if file.is_file()]
 
-    def sources(self, configs: Sequence[str]) -> Iterator[str]:
-        """Yield the file of each config."""
-        for config in configs:
-            file = next(iter(self.find(config)), "built in")
-            yield f"{config}: {file}"
+    def sources(self, configs: Sequence[str]) -> list[str]:
+        """Return the file of each config."""
+        return [f"{config}: {next(iter(self.find(config)), 'built in')}" for config in configs]
 
     def shadows(self, configs: Sequence[str]) -> Iterator[str]:
         """Yield a note for each config whose file shadows another."""
@@ -304,10 +302,7 @@ OMEGACONF_MESSAGES = {
 
 
 def _mismatched_key(config: str, files: ConfigFiles) -> str:
-    """Return the key for which a config has a list, and what it builds on a mapping; or "".
-
-    Also the other way round. OmegaConf does not say which key it is.
-    """
+    """Return the key that is a list here and a mapping below, or the reverse, or ""."""
     group = config.rpartition("/")[0]
     schema = OmegaConf.to_container(OmegaConf.structured(SECTIONS.get(group, RunnerConfig)))
     content, pending = _read_mapping(files, config), [config]

@@ -16,11 +16,7 @@ SEXAGESIMAL_BASE = 60
 
 
 def expand_range(entry: str) -> list[str]:
-    """Return the names that `gpu[01-16]` stands for.
-
-    Raises:
-        ValueError: It is no range.
-    """
+    """Return the names that `gpu[01-16]` stands for, or raise ValueError."""
     if not set(entry) & set("[],"):
         return [entry]
     # Here, because most clusters have no range and all would pay for the import.

@@ -74,11 +74,7 @@ def collect_layers(
 ) -> list[Layer]:
     """Return every source of values; the last one wins.
 
-    Args:
-        defaults: The configs that were merged, in order.
-        roots: The folders of YAML, the first that has a file wins.
-        overrides: The overrides, each with the word as it was typed.
-        records: The files of recorded configurations, by config name.
+    An override comes with the word as it was typed, a record's file by the name of its config.
     """
     layers = [_config_layer(entry, roots, records) for entry in defaults if entry.config_path]
     return [*filter(None, layers), *(_override_layer(*pair) for pair in overrides)]

@@ -104,11 +104,7 @@ class RecordedRun:
 
 
 def requested_run(overrides: Sequence[Override]) -> str | None:
-    """Return the run that `rerun` names, if it is set.
-
-    Raises:
-        ConfigError: It does not name one run.
-    """
+    """Return the run that `rerun` names, if it is set, or raise ConfigError."""
     settings = [o for o in overrides if o.key_or_group == KEY and not o.is_delete()]
     if not settings:
         return None
@@ -127,11 +123,7 @@ def requested_run(overrides: Sequence[Override]) -> str | None:
 
 
 def find_record(name: str, cwd: Path) -> RecordedRun:
-    """Return a run on record here: below `runs`, or at a path.
-
-    Raises:
-        ConfigError: There is no such run, or its record is damaged.
-    """
+    """Return a run on record here, below `runs` or at a path, or raise ConfigError."""
     folder = cwd / Path(name).expanduser() if "/" in name else cwd / RUNS_FOLDER / name
     if not folder.is_dir():
         raise ConfigError([_no_such_run(name, folder, cwd / RUNS_FOLDER)])
@@ -155,11 +147,7 @@ def find_record(name: str, cwd: Path) -> RecordedRun:
 def recorded_run(
     config_yaml: str, plan: object, where: Path, launch_time: float | None = None
 ) -> RecordedRun:
-    """Return a run from its record; `where` is the place of its configuration, for messages.
-
-    Raises:
-        ConfigError: The record is damaged.
-    """
+    """Return a run from its record; `where` is the place of its configuration, for messages."""
     try:
         recorded_plan = decode(RecordedPlan, plan)
         config = OmegaConf.create(config_yaml)

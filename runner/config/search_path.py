@@ -25,11 +25,7 @@ if TYPE_CHECKING:
 
 
 def conf_folders(extra: Sequence[str]) -> list[Path]:
-    """Return the folders of YAML in order: `extra`, the user's own, the shipped one.
-
-    Raises:
-        ConfigError: One of `extra` is no folder, or there is no working directory.
-    """
+    """Return the folders of YAML in order: `extra`, the user's own, the shipped one."""
     try:
         cwd = Path.cwd()
     except OSError as error:

@@ -29,8 +29,7 @@ from runner.core.model.spec import (
 def build_spec(inputs: SpecInputs, problems: list[Problem]) -> tuple[Spec, dict[str, Any]]:
     """Return the `Spec`, and the fields of `LaunchRequest` that are options of the run.
 
-    Raises:
-        ConfigError: With every problem, also with those found before.
+    Raises a ConfigError with every problem, those found before included.
     """
     validator, values = Validator(problems), inputs.values
     cluster = validator.section("cluster", values["cluster"], schema.ClusterConfig)
@@ -43,6 +42,7 @@ def build_spec(inputs: SpecInputs, problems: list[Problem]) -> tuple[Spec, dict[
         check_plain(validator, values, (*nodes, *spares), rendezvous)
     env, secrets = _read_environment(validator, inputs, cluster["env"], nodes, task)
     top = validator.section("", values, schema.RunnerConfig)
+    skipped, checks = validator.text_list("skip_checks", top["skip_checks"]), tuple(all_checks())
     deploy = validator.section("deploy", values["deploy"], schema.DeployConfig)
     watch = validator.section("watch", values["watch"], schema.WatchConfig)
     spec = Spec(
@@ -67,7 +67,7 @@ def build_spec(inputs: SpecInputs, problems: list[Problem]) -> tuple[Spec, dict[
         workdir=cluster["workdir"],
         deploy=Deploy(enabled=cluster["project"] is None, **deploy),
         pull_outputs=top["pull_outputs"] == "auto",
-        skip_checks=_read_skip_checks(validator, values),
+        skip_checks=tuple(validator.choice("skip_checks", name, checks) for name in skipped),
         env=env,
         secrets=secrets,
         grace_s=top["grace_s"],
@@ -129,11 +129,6 @@ def _check_relaunch(validator: Validator, spec: Spec) -> None:
     if spec.relaunch_on_stall and not spec.relaunch.max:
         message, hint = "restart needs a number of relaunches", "set relaunch.max to 1 or more"
         validator.add("watch.action", message, f"{hint}, or watch.action=stop")
-
-
-def _read_skip_checks(validator: Validator, values: Mapping[str, Any]) -> tuple[str, ...]:
-    names = validator.text_list("skip_checks", values["skip_checks"])
-    return tuple(validator.choice("skip_checks", name, tuple(all_checks())) for name in names)
 
 
 def _read_options(

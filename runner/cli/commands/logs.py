@@ -95,11 +95,7 @@ def only_node(node: str, show: OutputSink) -> OutputSink:
 
 
 def select_ranks(plan: Plan, rank: str, node: str, *, later: bool = False) -> list[int]:
-    """Return the ranks that the flags select, with `later` those too that may yet start.
-
-    Raises:
-        ConfigError: The run does not have them.
-    """
+    """Return the ranks that the flags select, with `later` those too that may yet start."""
     run, ranks_by_node = f"run {plan.run_id}", {share.node: {*share.ranks} for share in plan.nodes}
     if later and plan.torch_assigns_ranks:
         max_ranks = max(plan.max_nodes, len(plan.nodes)) * max(share.nproc for share in plan.nodes)
