@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import inspect
 import json
@@ -86,11 +87,7 @@ class Verb:
         if self.takes_words:
             arguments["words"] = words
         try:
-            return self.body(**arguments)
-        except RunnerError as error:
-            return print_error(error)
-        except KeyboardInterrupt:
-            return 130
+            return exit_code(functools.partial(self.body, **arguments))
         except BrokenPipeError:  # such as `| head`
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
             return 128 + signal.SIGPIPE
@@ -123,6 +120,16 @@ def load_verb(name: str) -> Verb:
     """Import one verb."""
     module = importlib.import_module(f"{commands.__name__}.{name}")
     return next(each for each in vars(module).values() if isinstance(each, Verb))
+
+
+def exit_code(job: Callable[[], int]) -> int:
+    """Call a job; print its error, and return the exit code."""
+    try:
+        return job()
+    except RunnerError as error:
+        return print_error(error)
+    except KeyboardInterrupt:
+        return 130
 
 
 def print_error(error: RunnerError) -> int:

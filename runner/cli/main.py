@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import os
 import re
 import signal
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from runner import __version__
-from runner.cli.command import Verb, load_verb, print_error, verb_names
+from runner.cli.command import Verb, exit_code, load_verb, print_error, verb_names
 from runner.config.validation import suggest
 from runner.core.errors import ConfigError, Interrupted, Problem, RunnerError
 
@@ -34,10 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         words[0] = "--help"
     if not words or words[0].startswith("-") or is_override(words[0]):
         return for_each_run(words, _launch_run)
-    try:
-        return parse_verb(words)
-    except RunnerError as error:
-        return print_error(error)
+    return exit_code(lambda: parse_verb(words))
 
 
 def entry() -> NoReturn:
@@ -72,7 +70,7 @@ def for_each_run(argv: Sequence[str], job: Callable[[LaunchRequest], int]) -> in
     for number, run in enumerate(runs, start=1):
         if len(runs) > 1:
             print(f"run {number} of {len(runs)}: {' '.join(run.overrides)}", file=sys.stderr)
-        codes.append(_run_job(run, job))
+        codes.append(exit_code(functools.partial(job, run)))
         if codes[-1] in SWEEP_STOPPING_CODES:
             break
     if len(runs) > 1:
@@ -88,15 +86,6 @@ def _launch_run(composed: LaunchRequest) -> int:
     from runner.workflows.launch import run  # noqa: PLC0415
 
     return run(composed)
-
-
-def _run_job(run: LaunchRequest, job: Callable[[LaunchRequest], int]) -> int:
-    try:
-        return job(run)
-    except RunnerError as error:
-        return print_error(error)
-    except KeyboardInterrupt:
-        return 130
 
 
 def _compose_runs(argv: Sequence[str]) -> list[LaunchRequest]:

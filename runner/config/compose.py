@@ -126,9 +126,8 @@ class Composer:
             hydra_input = self._prepare(overrides)
             # Hydra's sweepers write there; each of our runs has its own record.
             hydra_overrides = [*hydra_input.overrides, f"hydra.sweep.dir={hydra_value(folder)}"]
-            batches = self._hydra.multirun(
-                hydra_input.primary, compose, hydra_overrides, with_log_configuration=False
-            )
+            args = (hydra_input.primary, compose, hydra_overrides)
+            batches = self._hydra.multirun(*args, with_log_configuration=False)
             results = [job.return_value for batch in batches for job in batch]
         errors = [result for result in results if isinstance(result, ConfigError)]
         if errors:

@@ -17,7 +17,6 @@ from runner.core.model.spec import Node, Rendezvous, Task
 from runner.core.planning.launch_command import LOCAL_RANK_MACRO
 
 PROGRAM_KEYS = ("module", "script", "command")
-NESTED_HINT = "task.args_style=hydra takes nested values"
 HYDRA_LITERALS = ("true", "false", "null", "nan", "inf")
 REFUSED_ELSEWHERE = "max_restarts"
 """The option of torchrun that any static rendezvous refuses."""
@@ -106,7 +105,8 @@ def _split_words(validator: Validator, where: str, value: object) -> list[str]:
 def _scalar_word(validator: Validator, where: str, value: object) -> str:
     text = scalar_text(value)
     if text is None:
-        validator.add(where, f"{value!r} has no form as one word", NESTED_HINT)
+        hint = "task.args_style=hydra takes nested values"
+        validator.add(where, f"{value!r} has no form as one word", hint)
     return text or ""
 
 
