@@ -20,6 +20,7 @@ from runner.core.model.plan import Order
 from runner.core.protocol.events import Ended, Event, RankStarted, parse
 from runner.core.protocol.paths import RunPaths
 from runner.host.process.kill import kill_until_gone
+from runner.host.storage.run_owner import RunLock
 from runner.host.supervisor.recovery import RunProcesses
 from tests.lab.waiting import wait_until
 
@@ -84,15 +85,6 @@ order = decode(Order, json.loads(sys.argv[3]))
 recovery.recover_orphaned(RunPaths(sys.argv[2], order.run_id, order.node), order)
 """
 
-SEND_CODE = """
-import sys
-sys.path.insert(0, sys.argv[1])
-from runner.core.protocol.paths import RunPaths
-from runner.host.storage.run_owner import RunLock
-door = RunLock(RunPaths("/", sys.argv[2], sys.argv[3])).connect()
-door.send(sys.argv[4].encode())
-"""
-
 
 class SupervisedRun:
     """One supervised run on this machine."""
@@ -142,8 +134,10 @@ class SupervisedRun:
     def send_command(self, command: str) -> None:
         """Speak to the supervisor as a link does."""
         line = json.dumps({"command": command, "cause": "user", "reason": "told to stop"}) + "\n"
-        argv = [HOST_PYTHON, "-c", SEND_CODE, str(ROOT), self.order.run_id, self.order.node, line]
-        subprocess.run(argv, check=True, timeout=20)
+        connection = RunLock(self.folder).connect()  # at once: some runs end soon by themselves
+        assert connection is not None
+        with connection:
+            connection.send(line.encode())
 
     def state(self) -> dict[str, Any]:
         """The state file."""
