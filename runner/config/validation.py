@@ -125,7 +125,8 @@ class Validator:
         number = _parse_int(value)
         if number is None or number < minimum:
             self.add(where, f"must be a whole number from {minimum}, not {value!r}")
-        return number or minimum
+            return minimum
+        return number
 
     def int_or_auto(self, where: str, value: object, minimum: int) -> int | None:
         """Read a whole number; null and `auto` are None."""

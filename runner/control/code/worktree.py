@@ -296,12 +296,13 @@ def _walk(
     for entry in entries:
         path = f"{folder}/{entry.name}" if folder else entry.name
         is_folder = entry.is_dir(follow_symlinks=False)
+        if _is_ignored(f"{path}/" if is_folder else path, specs):
+            continue
         if is_folder and (entry.name in IGNORED_FOLDERS or _ignores_itself(tree.root / path)):
             continue
-        if not _is_ignored(f"{path}/" if is_folder else path, specs):
-            yield path
-            if is_folder:
-                yield from _walk(tree, path, specs)
+        yield path
+        if is_folder:
+            yield from _walk(tree, path, specs)
 
 
 def _is_ignored(path: str, specs: tuple[tuple[str, GitIgnoreSpec], ...]) -> bool:
@@ -315,9 +316,9 @@ def _is_ignored(path: str, specs: tuple[tuple[str, GitIgnoreSpec], ...]) -> bool
 
 def _ignores_itself(folder: Path) -> bool:
     """Return whether a folder is an environment, or ignores all of it as caches and records do."""
-    if (folder / "pyvenv.cfg").is_file():
-        return True
     try:
+        if (folder / "pyvenv.cfg").is_file():
+            return True
         lines = (folder / ".gitignore").read_text(encoding="utf-8", errors="replace").split("\n")
     except OSError:
         return False

@@ -138,9 +138,11 @@ class RunStore:
 
         The plan of an earlier attempt N is kept as `plan.N.json`.
         """
-        number, previous = self._recorded_plan()
-        if 0 <= number < plan.attempt:
-            self._write(f"plan.{number}.json", previous)
+        with contextlib.suppress(FileNotFoundError, ValueError):
+            previous = (self.folder / "plan.json").read_text(encoding="utf-8")
+            number = int(json.loads(previous)["attempt"])
+            if number < plan.attempt:
+                self._write(f"plan.{number}.json", previous)
         self._write("plan.json", json.dumps(encode(plan), indent=1) + "\n")
 
     @property

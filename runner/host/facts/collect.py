@@ -141,10 +141,11 @@ def _kernel_facts(
         reserved, fields["port_error"] = ports.reserve_ports(
             first, last, store=request.reserve_port, hub=request.reserve_hub_port
         )
-        if request.reserve_vote_port:
+        fields["reserved_port"], fields["hub_port"], _ = reserved.numbers
+    if request.reserve_vote_port:
+        with _timed("voter", seconds):
             reserved = reserved._replace(voter=ports.reserve_extra(first, last))
-        port, hub_port, vote_port = reserved.numbers
-        fields.update(reserved_port=port, hub_port=hub_port, vote_port=vote_port)
+            fields["vote_port"] = reserved.numbers[-1]
     return fields, reserved
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -176,3 +179,21 @@ def test_where_steps_are_written_down_only_they_count(noted: Noted, tmp_path: Pa
     (tmp_path / "metrics.jsonl").write_text("1\n2\n")
     watching.sample({"rank_0.out": 2}, 1)
     assert watching.stalled_s == 0
+
+
+def test_ranks_that_ended_have_no_stack_and_hide_none(tmp_path: Path) -> None:
+    """The record of an end names no process: the stacks of the ranks that go on are wanted."""
+    order = plan(2).nodes[0].order
+    folder = Path(RunPaths(str(tmp_path), order.run_id, order.node).attempt_folder(order.attempt))
+    folder.mkdir(parents=True)
+    (folder / "rank_1.exit").write_text(json.dumps({"code": 0, "signal": None, "mono": 2.0}))
+    rank_0 = subprocess.Popen(["sleep", "60"])
+    try:
+        start = {"pid": rank_0.pid, "shim": os.getpid(), "mono": 1.0}
+        (folder / "rank_0.start").write_text(json.dumps(start))
+        targets = stacks._find_targets(RunPaths(str(tmp_path), order.run_id, order.node), order)
+    finally:
+        rank_0.kill()
+        rank_0.wait()
+
+    assert [(target.rank, target.pid) for target in targets] == [(0, rank_0.pid)]
