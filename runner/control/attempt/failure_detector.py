@@ -1,4 +1,4 @@
-"""Failure detector of the controller: ping every node, judge silent ones, give up on lost ones.
+"""Failure detector of the controller: judge silent nodes, and give up on lost ones.
 
 A broken connection changes nothing for the ranks: it is opened again. The supervisors detect each
 other's failures through the hub; the controller declares a node lost only where they cannot.
@@ -16,7 +16,7 @@ from runner.control.rpc.facts import BOOT_TIMEOUT_S
 from runner.core.failure_detector import FailureDetector, Liveness
 from runner.core.model.spec import Spec
 from runner.core.protocol.states import NodeState
-from runner.core.protocol.timing import PING_S, STOP_TIMEOUT_S
+from runner.core.protocol.timing import STOP_TIMEOUT_S
 
 START_TIMEOUT_S = 30.0
 """How long a host may take from its order to a running supervisor."""
@@ -52,17 +52,9 @@ class NodeFailureDetector:
         self.relaunch_follows = False  # then the end of a lost node is not awaited
         self._spec, self._nodes, self._peer_status = spec, nodes, peer_status
         self._detector = FailureDetector(spec.lost_s)
-        self._next_ping = 0.0
 
-    def check(self, now: float) -> bool:
-        """Ping every node if it is time; return whether nodes may be judged."""
-        if now >= self._next_ping:
-            limits = (self._spec.lost_s, self._spec.disconnect_s or PING_S * 5)
-            self._next_ping = now + min(PING_S, *(limit / 5 for limit in limits))
-            for node in self._nodes.values():
-                session = node.connection.session
-                if session is not None and not session.closed:
-                    session.request("ping")
+    def may_judge(self, now: float) -> bool:
+        """Return whether nodes may be judged now: not just after this machine was asleep."""
         return self._detector.check(now)
 
     def silent_connection(self, node: AttemptNode) -> str:

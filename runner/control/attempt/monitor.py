@@ -1,14 +1,12 @@
 """Monitor of one attempt: start or follow it, watch its nodes, and stop it when one of them fails.
 
-One thread reads one inbox. Other modules decide (failure detector, elastic membership, peer status,
-stop and detach sequence); this module changes the state of the attempt, and `node_monitor` those of
-its nodes.
+It is a wait loop over the controller's inbox. Other modules decide (failure detector, elastic
+membership, peer status, stop and detach sequence); this module changes the state of the attempt,
+and `node_monitor` those of its nodes.
 """
 
 from __future__ import annotations
 
-import contextlib
-import queue
 import signal
 import time
 from collections.abc import Callable, Mapping
@@ -21,6 +19,7 @@ from runner.control.attempt.observer import EventLog, Role, RunObserver
 from runner.control.attempt.start import OrderSender
 from runner.control.attempt.stop import DetachSequence
 from runner.control.rpc.session import Connector, HostSession, Inbox
+from runner.control.rpc.wait import WaitLoop
 from runner.core.model.facts import Facts
 from runner.core.model.plan import Plan
 from runner.core.model.spec import Spec
@@ -28,12 +27,13 @@ from runner.core.protocol import events
 from runner.core.protocol.events import Event, StopCause, TimedEvent
 from runner.core.protocol.frames import Frame
 from runner.core.protocol.states import ATTEMPT_TRANSITIONS, AttemptState
+from runner.core.protocol.timing import PING_S
 from runner.core.text import describe_exit
 
 TICK_S = 0.05
 
 
-class AttemptMonitor:
+class AttemptMonitor(WaitLoop):
     """One attempt of a run, from its orders to its end."""
 
     def __init__(
@@ -45,19 +45,23 @@ class AttemptMonitor:
         inbox: Inbox,
         observer: RunObserver,
     ) -> None:
+        super().__init__(sessions, inbox)
+        limits = (spec.lost_s, spec.disconnect_s or PING_S * 5)
+        self.ping_interval_s = min(PING_S, *(limit / 5 for limit in limits))
         self.state = AttemptState.STARTING
         self.on_interrupt: Callable[[int], bool] | None = None  # whether a signal stops the run
-        self._connector, self._inbox, self._sessions = connector, inbox, sessions
-        self._observer = observer
+        self._connector, self._observer = connector, observer
         self._event_log = EventLog(spec.run_id, plan.attempt, observer.record)
         self._node_monitor = NodeMonitor(
             spec, plan, sessions, Reconnector(connector, inbox), observer, self._event_log
         )
         self._nodes, self._stop = self._node_monitor.nodes, self._node_monitor.stop
-        self._elastic, self.peer_status = self._node_monitor.elastic, self._node_monitor.peer_status
+        self.peer_status = self._node_monitor.peer_status
         self._detach = DetachSequence(self._nodes, sessions, self.peer_status)
         self._began_at = time.monotonic()
         self._all_started_at: float | None = None
+        self._next_tick = 0.0
+        self._detaches = False  # once the attempt runs
 
     def start(
         self,
@@ -79,13 +83,13 @@ class AttemptMonitor:
         if admission_hooks is not None:
             show = self._observer.node_status
             self._node_monitor.admission = NodeAdmission(
-                admission_hooks, order_sender, self._connector, self._inbox, show
+                admission_hooks, order_sender, self._connector, self.inbox, show
             )
             missing = [n.name for n in admission_hooks.spec.nodes if n.name not in self._nodes]
             self._node_monitor.admission.schedule(missing, "it was left out at the start")
         orders = {name: node.node_plan.order for name, node in self._nodes.items()}
         for name, order in {**orders, **order_sender.standby_orders}.items():
-            order_sender.send(order, self._sessions[name], facts[name], record)
+            order_sender.send(order, self.sessions[name], facts[name], record)
         self._observer.phase("starting")
         for name in self._nodes:
             self._observer.node_status(name, "starting")
@@ -104,20 +108,32 @@ class AttemptMonitor:
 
     def run(self, *, detach: bool = False) -> None:
         """Return when all nodes are finished or the user left; with `detach`, once they run."""
-        next_tick = 0.0
-        while not self.detached and not all(node.is_finished for node in self._nodes.values()):
-            with contextlib.suppress(queue.Empty):
-                self._dispatch(*self._inbox.get(timeout=TICK_S))
-            if time.monotonic() >= next_tick:
-                next_tick = time.monotonic() + TICK_S
-                self._node_monitor.tick(time.monotonic())
-            self._advance(detach=detach)
+        self._detaches = detach
+        self.wait()
         self._move_to(AttemptState.ENDED)
         status = self.peer_status
         if not (self.detached or status.hosts_decide or status.next_attempt_number):
             self._detach.stop_standbys()
 
-    def _advance(self, *, detach: bool) -> None:
+    def _pending(self) -> list[str]:
+        if self.detached:
+            return []
+        return [name for name, node in self._nodes.items() if not node.is_finished]
+
+    def _pinged(self) -> list[HostSession]:
+        sessions = (node.connection.session for node in self._nodes.values())
+        return [session for session in sessions if session is not None]
+
+    def _tick(self) -> float:
+        now = time.monotonic()
+        if now >= self._next_tick:
+            self._next_tick = now + TICK_S
+            self._node_monitor.tick(now)
+        self._advance()
+        return TICK_S
+
+    def _advance(self) -> None:
+        detach = self._detaches
         if self.is_stopping and (detach or self.state is not AttemptState.DETACHING):
             self._move_to(AttemptState.STOPPING)  # a launch stays to see the end
         if self.state is AttemptState.DETACHING:
@@ -133,7 +149,9 @@ class AttemptMonitor:
     def detach(self) -> None:
         """Leave once the hosts know that the attempt goes on without a controller."""
         self._move_to(AttemptState.DETACHING)
-        joined_late = {n for n in self._nodes if self._elastic.participation(n).joined_late}
+        joined_late = {
+            n for n in self._nodes if self._node_monitor.elastic.participation(n).joined_late
+        }
         self._detach.begin({n for n in joined_late if not self._nodes[n].supervisor_started})
 
     def stop_by_user(self, reason: str) -> None:
@@ -153,7 +171,7 @@ class AttemptMonitor:
     @property
     def plan(self) -> Plan:
         """The plan, with the nodes that joined."""
-        return self._elastic.plan
+        return self._node_monitor.elastic.plan
 
     @property
     def detached(self) -> bool:
@@ -282,7 +300,9 @@ class AttemptMonitor:
             self._node_monitor.show(self.peer_status.on_event(name, body))
 
     def _check_all_started(self) -> None:
-        present = (node for node in self._nodes.values() if not self._elastic.is_absent(node))
+        present = (
+            node for node in self._nodes.values() if not self._node_monitor.elastic.is_absent(node)
+        )
         is_complete = all(len(node.started_ranks) == node.node_plan.nproc for node in present)
         if is_complete and self._all_started_at is None:
             self._all_started_at = time.monotonic()

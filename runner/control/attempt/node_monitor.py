@@ -80,7 +80,7 @@ class NodeMonitor:
 
     def tick(self, now: float) -> None:
         """Check every node, reopen broken connections, and let missing nodes join."""
-        may_judge = self.detector.check(now)
+        may_judge = self.detector.may_judge(now)
         is_full = self._observer.console_full()
         for node in self.nodes.values():
             if node.live_session and not is_full:

@@ -25,6 +25,7 @@ class WaitLoop:
     """
 
     interrupted_message = "interrupted"
+    ping_interval_s = PING_S
     _deadline = math.inf
 
     def __init__(
@@ -43,6 +44,10 @@ class WaitLoop:
     def _is_finished(self) -> bool:
         """Return whether the wait is over."""
         return not self._pending()
+
+    def _pinged(self) -> list[HostSession]:
+        """Return the sessions to keep alive, in a list: threads may add some meanwhile."""
+        return list(self.sessions.values())
 
     def _tick(self) -> float:
         """Do what is due; return how many seconds to wait for the next frame."""
@@ -86,9 +91,9 @@ class WaitLoop:
                 for name in [name for name in self._pending() if now >= self._deadline_of(name)]:
                     self._on_late(name)
             if now >= next_ping:  # however busy the inbox is
-                next_ping = now + PING_S
+                next_ping = now + self.ping_interval_s
                 self._check_silence()
-                for session in list(self.sessions.values()):  # threads may add some
+                for session in self._pinged():
                     if not session.closed:
                         session.request("ping")
 
