@@ -42,7 +42,8 @@ def build_spec(inputs: SpecInputs, problems: list[Problem]) -> tuple[Spec, dict[
         check_plain(validator, values, (*nodes, *spares), rendezvous)
     env, secrets = _read_environment(validator, inputs, cluster["env"], nodes, task)
     top = validator.section("", values, schema.RunnerConfig)
-    skipped, checks = validator.text_list("skip_checks", top["skip_checks"]), tuple(all_checks())
+    skipped = validator.text_list("skip_checks", top["skip_checks"])
+    checks = tuple(all_checks()) if skipped else ()
     deploy = validator.section("deploy", values["deploy"], schema.DeployConfig)
     watch = validator.section("watch", values["watch"], schema.WatchConfig)
     spec = Spec(

@@ -114,7 +114,7 @@ def _exec_rank(program: List[str], base: str, mask: Collection[int], *, traced: 
         os.dup2(os.open(f"{base}.err", flags, 0o600), 2)
         os.execvp(program[0], program)
     except OSError as error:
-        os.write(2, f"{program[0]}: {error.strerror}\n".encode())
+        os.write(2, f"{program[0]}: {error.strerror}\n".encode(errors="backslashreplace"))
         os._exit(127 if isinstance(error, FileNotFoundError) else 126)
 
 

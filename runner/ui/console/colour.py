@@ -78,7 +78,9 @@ class LineStyler:
         for number, line in enumerate(lines):
             if verdict := re.match(r"run \S+ (\w+) |first failure: ", line):
                 code = {"succeeded": GREEN, "stopped": YELLOW}.get(verdict[1], RED)
-                lines[number] = self.sgr(BOLD + b";" + code, line.encode()).decode()
+                lines[number] = self.sgr(
+                    BOLD + b";" + code, line.encode(errors="backslashreplace")
+                ).decode()
         return "\n".join(lines)
 
 
