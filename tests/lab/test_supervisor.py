@@ -106,11 +106,11 @@ def test_stop_is_polite_first(start: RunStarter) -> None:
     assert run.processes() == []
 
 
-def test_deaf_ranks_and_their_daemons_end_with_the_grace(start: RunStarter) -> None:
+def test_deaf_ranks_and_their_daemons_end_with_the_grace(start: RunStarter, tmp_path: Path) -> None:
     """Ranks that ignore TERM, and a deaf child in a session of its own, are gone after it."""
-    run = start("daemon", "deaf", "sleep=600", grace_s=1)
+    run = start("daemon", "deaf", f"touch={tmp_path}/RANK.deaf", "sleep=600", grace_s=1)
     run.wait_started()
-    run.until(lambda: len(run.processes()) >= 7)
+    run.until(lambda: len(list(tmp_path.glob("*.deaf"))) == len(run.order.ranks))
     began = time.monotonic()
     run.send_command("stop")
     ended = run.wait_ended(10)
