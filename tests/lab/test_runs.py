@@ -49,6 +49,11 @@ def detached(on_lab: Launcher) -> Start:
     return start
 
 
+def has_session(lab: Lab) -> bool:
+    """Whether a controller's connection, and with it an agent, is still there."""
+    return any("@notty" in str(host.processes()) for host in lab.hosts.values())
+
+
 def test_a_detached_run_outlives_everything(lab: Lab, on_lab: Launcher) -> None:
     """Its launch returns at once with what to do next; with no session left, it ends well."""
     done = on_lab(
@@ -58,8 +63,7 @@ def test_a_detached_run_outlives_everything(lab: Lab, on_lab: Launcher) -> None:
     run_id = done.folder.name
     assert f"run {run_id} goes on without this terminal" in done.err
     assert f"python -m runner attach --run {run_id} --cluster lab" in done.err
-    for host in lab.hosts.values():
-        wait_until(lambda host=host: "@notty" not in str(host.processes()), "no session")  # type: ignore[misc]
+    wait_until(lambda: not has_session(lab), "the end of its sessions")
     listed = on_lab("ps", "--cluster", "lab")
     assert re.search(rf"^{run_id} +rank ", listed.out, re.MULTILINE), listed
     assert "running" in listed.out
@@ -163,8 +167,16 @@ def test_somebody_who_reads_keeps_no_run_alive(lab: Lab, on_lab: Launcher) -> No
 )
 def test_stop_works_whoever_is_dead(lab: Lab, on_lab: Launcher, detached: Start, dead: str) -> None:
     """Deaf ranks with deaf daemons: 0 processes on every node, by a look from outside as well."""
-    run_id = detached("daemon", "deaf", "sleep=600")
+    run_id = detached("daemon", "deaf", "print=deaf", "sleep=600")
     guardian, supervisor = guardian_and_supervisor(lab, "node2")
+    # The agent of the launch would end the run of a dead supervisor, as one of `stop` has to.
+    wait_until(lambda: not has_session(lab), "the end of the launch's sessions")
+    homes = [host.home for host in lab.hosts.values()]
+    pattern = f".runner/runs/{run_id}/*/attempt_0/rank_*.out"
+    wait_until(
+        lambda: sum("deaf" in log.read_text() for home in homes for log in home.glob(pattern)) == 2,
+        "deaf ranks",
+    )
     chosen = {"supervisor": [supervisor], "guardian": [guardian], "both": [guardian, supervisor]}
     if dead == "both":  # at once, or the one ends the run when it sees the other die
         lab["node2"].sh(f"kill -STOP {supervisor.pid} {guardian.pid}")
