@@ -10,8 +10,9 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from io import TextIOWrapper
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from runner import __version__
 from runner.cli.command import Verb, exit_code, load_verb, print_error, verb_names
@@ -47,6 +48,8 @@ def entry() -> NoReturn:
             os.open(os.devnull, os.O_RDWR)
     sys.stdout = sys.stdout or open(1, "w", closefd=False)  # noqa: SIM115
     sys.stderr = sys.stderr or open(2, "w", closefd=False)  # noqa: SIM115
+    for stream in (sys.stdout, sys.stderr):  # terminals and pipes may not take Unicode
+        cast(TextIOWrapper, stream).reconfigure(errors="backslashreplace")
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     try:

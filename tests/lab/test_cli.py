@@ -114,3 +114,12 @@ def test_a_mistake_leaves_nothing_behind(folder: Path) -> None:
     assert done.stderr.startswith("error: cluster.backnd: there is no such key; legal here: ")
     assert done.stderr.endswith("\n    did you mean cluster.backend?\n")
     assert set(folder.rglob("*")) == before
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_a_terminal_without_unicode_gets_escapes(folder: Path, encoding: str) -> None:
+    """The command is carried out, and what it prints is shown as far as that terminal can."""
+    words = ("-m", "runner", "exec", "--cluster", "local", "--", "echo", "→")
+    done = python(folder, *words, PYTHONIOENCODING=encoding)
+
+    assert (done.returncode, "\\u2192" in done.stdout) == (0, True), done

@@ -36,14 +36,17 @@ def list_runs(workdir: str, node: str, run_id: str = "") -> Generator[None, None
 
 
 def read_run(folder: RunPaths) -> Optional[HostRunStatus]:
-    """Return the state of one run, None where it has no folder for this node.
+    """Return the state of one run, None where it has no record for this node.
 
+    A folder without a format holds none: the commands of a dry run, pasted there, make one.
     PermissionError: it is another user's, and may not be read.
     """
     try:
         owner_uid = os.stat(folder.root).st_uid
-        os.listdir(folder.root)
+        names = os.listdir(folder.root)
     except (FileNotFoundError, NotADirectoryError):
+        return None
+    if os.path.basename(folder.format) not in names:
         return None
     run_id, _ = folder.root.split("/")[-2:]
     info = replace(_read_run_info(folder) or RunInfo(run_id), run_id=run_id)  # it may be a copy
