@@ -13,7 +13,6 @@ import paramiko
 from runner.core import shell
 from runner.transport.ssh.config import Endpoint
 from runner.transport.ssh.deadline import LoginFailure
-from runner.transport.ssh.keys import UnusableKey
 from runner.transport.ssh.known_hosts import Entry, HostKey
 
 _PROHIBITED = 1
@@ -82,6 +81,16 @@ class Failure(Enum):
         "{place} accepted the login but refused to start the command\n"
         "the shell or the limits of user {user} there may forbid it"
     )
+
+
+@dataclass(frozen=True)
+class UnusableKey:
+    """A private key file that cannot be offered, the reason, and the remedy."""
+
+    path: str
+    reason: str
+    remedy: str = ""
+    encrypted: bool = False
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,7 @@ from runner.transport.ssh import stream
 from runner.transport.ssh.auth import HostKeyPolicy, PublicKeyAuth, SshContext
 from runner.transport.ssh.config import Endpoint, Resolver
 from runner.transport.ssh.deadline import SLACK_S, ConnectionLost, DeadlineTask, LoginFailure
-from runner.transport.ssh.errors import Failure, FailureMessages, Timeout
-from runner.transport.ssh.keys import UnusableKey
+from runner.transport.ssh.errors import Failure, FailureMessages, Timeout, UnusableKey
 from runner.transport.ssh.protocol import SshChannel
 
 CLOSE_TIMEOUT_S = 2.0
