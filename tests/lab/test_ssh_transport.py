@@ -28,7 +28,7 @@ from runner.core.errors import NotReady, Problem
 from runner.core.model.spec import Node, Ssh
 from runner.transport.base import Channel, Transport
 from runner.transport.local import LocalTransport
-from runner.transport.ssh import stream
+from runner.transport.ssh import protocol as ssh_protocol
 from runner.transport.ssh.transport import SshTransport
 from tests.lab.waiting import wait_until
 
@@ -879,12 +879,12 @@ def test_refused_port_is_told(place: Place) -> None:
 def test_every_address_of_a_host_is_tried() -> None:
     """A name with an address that refuses, as ::1 often does, is reached by the next one."""
     with socket.create_server(("127.0.0.1", 0)) as server:
-        good = stream.resolve(*server.getsockname())
-        bad = stream.resolve("127.0.0.1", free_port("127.0.0.1"))
-        with stream.connect(bad + good, timeout=1) as link:
+        good = ssh_protocol.resolve(*server.getsockname())
+        bad = ssh_protocol.resolve("127.0.0.1", free_port("127.0.0.1"))
+        with ssh_protocol.connect(bad + good, timeout=1) as link:
             assert link.getpeername() == server.getsockname()
     with pytest.raises(ConnectionRefusedError):
-        stream.connect(bad + good, timeout=1)
+        ssh_protocol.connect(bad + good, timeout=1)
 
 
 def test_host_that_does_not_answer_is_given_up(place: Place) -> None:
@@ -953,7 +953,7 @@ def test_unknown_name_is_told(place: Place) -> None:
 
 def test_name_server_that_hangs_is_given_up(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """A look-up cannot be interrupted, so it is left behind."""
-    monkeypatch.setattr(stream, "resolve", lambda *_: time.sleep(3))
+    monkeypatch.setattr(ssh_protocol, "resolve", lambda *_: time.sleep(3))
     start = time.monotonic()
     problem = place.problem(Node("gpu1", "gpu1"), connect_timeout=0.5)
     assert time.monotonic() - start < 1.5

@@ -16,7 +16,6 @@ from runner.core.errors import NotReady, Problem
 from runner.core.model.spec import Node, Ssh
 from runner.transport.base import Channel
 from runner.transport.ssh import protocol as ssh_protocol
-from runner.transport.ssh import stream
 from runner.transport.ssh.auth import HostKeyPolicy, PublicKeyAuth, SshContext
 from runner.transport.ssh.config import Endpoint, Resolver
 from runner.transport.ssh.deadline import SLACK_S, ConnectionLost, DeadlineTask, LoginFailure
@@ -83,7 +82,7 @@ class SshTransport:
 class SshConnection:
     """The open parts of one login, from the bottom up."""
 
-    proxy: stream.ProxyCommand | None = None
+    proxy: ssh_protocol.ProxyCommand | None = None
     sock: Any = None
     transport: Any = None
     fabric_connection: Any = None
@@ -225,14 +224,14 @@ class SharedLogin:
     def _open_socket(self, connection: SshConnection, task: DeadlineTask[SshConnection]) -> None:
         timeout, messages = self._context.timeout, self._messages
         if self.endpoint.proxy_command:
-            connection.proxy = stream.ProxyCommand(self.endpoint.proxy_command)
+            connection.proxy = ssh_protocol.ProxyCommand(self.endpoint.proxy_command)
             connection.sock = connection.proxy.socket
             return
         try:
             task.begin_step(timeout, messages.timed_out(Timeout.LOOKUP))
-            addresses = stream.resolve(self.endpoint.host, self.endpoint.port)
+            addresses = ssh_protocol.resolve(self.endpoint.host, self.endpoint.port)
             task.begin_step(timeout + SLACK_S, messages.timed_out(Timeout.CONNECT))
-            connection.sock = stream.connect(addresses, timeout)
+            connection.sock = ssh_protocol.connect(addresses, timeout)
         except OSError as error:
             raise messages.from_connect_error(error) from None
 
