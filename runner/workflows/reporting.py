@@ -22,7 +22,6 @@ from runner.core.protocol.remote_files import LOG
 from runner.ui.console.plain import Console
 from runner.ui.problems import render_problems
 from runner.ui.reports import report, tables
-from runner.ui.reports.stacks import StallReporter
 from runner.workflows.host_pool import FLUSH_TIMEOUT_S, HostPool
 
 
@@ -44,10 +43,10 @@ class AttemptReporter:
     ) -> None:
         self._plan, self._console, self._store = plan, console, store
         self._on_reader_gone = on_reader_gone
-        self._stalls: StallReporter | None = None
+        self._stalls: tables.StallReporter | None = None
         if store and report_stalls:
             read_stacks = functools.partial(store.stacks, plan.attempt)
-            self._stalls = StallReporter(plan, console.message, read_stacks)
+            self._stalls = tables.StallReporter(plan, console.message, read_stacks)
 
     def record(self, event: Event) -> None:
         """Take an event."""

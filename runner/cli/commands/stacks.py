@@ -16,7 +16,7 @@ def stacks(selection: Selection, run: str = "", json_: bool = False) -> int:
     hosts keep each sample in the run's log `stacks`.
     """
     from runner.core.outcome.stacks import group_run_stacks, parse_dumps
-    from runner.ui.reports.stacks import as_data, render
+    from runner.ui.reports import tables
     from runner.workflows.discovery import open_run_finder
     from runner.workflows.host_pool import user_at_host
 
@@ -34,7 +34,7 @@ def stacks(selection: Selection, run: str = "", json_: bool = False) -> int:
     node_problems = [problems.get(s.node) or finder.unreachable.get(s.node) for s in plan.nodes]
     unreachable = [problem for problem in node_problems if problem]
     if json_:
-        print(json.dumps(as_data(plan.run_id, groups, unreachable)))
+        print(json.dumps(tables.stacks_as_data(plan.run_id, groups, unreachable)))
     else:
-        print(render(groups, unreachable))
+        print(tables.render_stacks(groups, unreachable))
     return NotReady.exit_code if unreachable else 0
