@@ -24,7 +24,7 @@ import pytest
 from runner.core.codec import decode, encode
 from runner.core.model.facts import Facts, FactsRequest, Gpu, GpuProcess
 from runner.core.model.hardware import Driver, GpuHealth
-from runner.host.facts import folders, interpreter, machine, ports, setup
+from runner.host.facts import interpreter, machine, ports, setup
 from runner.host.facts.collect import FactsResult, collect
 from runner.host.gpu import activity, nvml, query
 from runner.host.gpu.activity import GpuActivity
@@ -750,7 +750,7 @@ def test_a_machine_without_a_driver_is_asked_nothing(monkeypatch: pytest.MonkeyP
 @pytest.mark.promise(11, 13)
 def test_a_dead_disk_costs_its_deadline_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     """A look at a folder may never return; the rest of the facts does not wait for it."""
-    monkeypatch.setattr(folders, "unwritable_reason", lambda _: time.sleep(60))
+    monkeypatch.setattr("runner.host.facts.collect.unwritable_reason", lambda _: time.sleep(60))
 
     facts = collect(request(workdir="/nfs/x", tool_timeout_s=0.5)).facts
 

@@ -1,4 +1,7 @@
-"""Facts collection: everything the plan depends on about this host, within a bounded time."""
+"""Facts collection: everything the plan depends on about this host, within a bounded time.
+
+The survey of the run's folders (workdir, project, script and release) is made in a child.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +9,16 @@ import os
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, Dict, Iterator, Mapping, Tuple
+from typing import Any, Dict, Iterator, Mapping, Optional, Tuple
 
+from runner.core.codec import decode, encode
 from runner.core.model.facts import MANAGED_ENV, Facts, FactsRequest
-from runner.host.facts import folders, ports, setup
+from runner.core.model.hardware import TopProcess
+from runner.core.protocol.paths import tasks_folder
+from runner.host.facts import ports, setup
 from runner.host.gpu import query
 from runner.host.process import procfs
-from runner.host.process.bounded_child import BoundedChild, wait_all
+from runner.host.process.bounded_child import BoundedChild, report_facts, wait_all
 
 
 @dataclass
@@ -55,13 +61,13 @@ def _collect(request: FactsRequest, children: Dict[str, BoundedChild]) -> FactsR
         if setup_result.exit_code != 0:
             return FactsResult(facts, environ)
     facts = replace(facts, preset_env={k: environ[k] for k in MANAGED_ENV if k in environ})
-    children["folders"] = folders.start_survey(request, facts.home)
+    children["folders"] = _start_survey(request, facts.home)
     fields: Dict[str, Any] = {}
     reserved = ports.NO_PORTS
     if for_launch:
         fields, reserved = _launch_facts(request, facts, environ, children, seconds)
     wait_all([*children.values()])
-    fields.update(folders.survey_result(children["folders"], request))
+    fields.update(_survey_result(children["folders"], request))
     fields.update(query.result(children.get("gpus")))
     seconds.update((name, child.seconds) for name, child in children.items())
     seconds["total"] = round(time.monotonic() - began, 4)
@@ -78,8 +84,8 @@ def _static_facts(request: FactsRequest) -> Facts:
         user=procfs.login_name(),
         home=home,
         ssh_address=ssh_server_address(os.environ),
-        workdir=folders.absolute(request.workdir, home),
-        project=folders.absolute(request.project, home) if request.project else "",
+        workdir=absolute(request.workdir, home),
+        project=absolute(request.project, home) if request.project else "",
         machine=os.uname().machine,
     )
 
@@ -101,7 +107,7 @@ def _launch_facts(
     from runner.host.facts import etcd, interpreter  # noqa: PLC0415 (verbs do without)
 
     python = request.python  # a bare name is looked up on the PATH
-    python = folders.absolute(python, facts.home) if python.startswith("~/") else python
+    python = absolute(python, facts.home) if python.startswith("~/") else python
     path_env = {"PYTHONPATH": request.python_path} if request.python_path else {}
     children["python"] = interpreter.start(
         *(python, {**environ, **path_env}, facts.project, request.tool_timeout_s, request.packages)
@@ -159,3 +165,85 @@ def _timed(name: str, seconds: Dict[str, float]) -> Iterator[None]:
         pass
     finally:
         seconds[name] = round(time.monotonic() - began, 4)
+
+
+def absolute(path: str, home: str) -> str:
+    """Return `path` from the root; a leading `~/` is `home`."""
+    if path == "~" or path.startswith("~/"):
+        return os.path.normpath(os.path.join(home, path[2:]))
+    try:
+        return os.path.abspath(path)
+    except OSError:  # our working directory was deleted
+        return os.path.normpath(os.path.join(home, path))
+
+
+def _start_survey(request: FactsRequest, home: str) -> BoundedChild:
+    """Look at the folders of a run in a child: any of them may be on a dead network disk."""
+    return BoundedChild(lambda: _survey(request, home), request.tool_timeout_s)
+
+
+def _survey_result(child: BoundedChild, request: FactsRequest) -> Dict[str, Any]:
+    """Return the fields of Facts that `_start_survey` could fill."""
+    report = child.report()
+    if report.get("top_process"):
+        report["top_process"] = decode(TopProcess, report["top_process"])
+    if "workdir_error" not in report:
+        reason = f"no answer within {child.limit_s:g} s" if child.timed_out else child.text
+        report["workdir_error"] = f"looking at {request.workdir}: {reason}"
+    return report
+
+
+def unwritable_reason(path: str) -> str:
+    """Return why no file can be written below `path`, "" if it can; nothing is tried out."""
+    parent = _nearest_existing(path)
+    if not os.path.exists(parent):
+        return f"{parent} is a link to nothing"
+    if not os.path.isdir(parent):
+        return f"{parent} is a file, not a folder"
+    if os.statvfs(parent).f_flag & os.ST_RDONLY:
+        return f"{parent} is on a read-only file system"
+    if not os.access(parent, os.W_OK | os.X_OK):
+        return f"no permission to write in {parent}"
+    return ""
+
+
+def _survey(request: FactsRequest, home: str) -> None:
+    report_facts(shm_free=_free_bytes("/dev/shm"))
+    workdir = absolute(request.workdir, home)
+    report_facts(
+        workdir_error=unwritable_reason(workdir),
+        disk_free=_free_bytes(_nearest_existing(workdir)),
+        has_tasks=bool(request.tasks_hash)
+        and os.path.isdir(tasks_folder(workdir, request.tasks_hash)),
+    )
+    project = absolute(request.project, home)
+    if request.project:
+        report_facts(project_exists=os.path.isdir(project))
+    if request.script:
+        script = absolute(os.path.join(project, request.script), home)
+        report_facts(script_exists=os.path.isfile(script))
+    if request.release:
+        from runner.host.storage import release_store  # noqa: PLC0415 (verbs do without)
+
+        report_facts(has_release=release_store.is_intact(workdir, request.release))
+        if request.thorough:  # reads the whole release, so it comes last
+            report_facts(release_state=release_store.check_intact(workdir, request.release))
+    if request.thorough:
+        from runner.host.facts import machine  # noqa: PLC0415
+
+        report_facts(top_process=encode(machine.top_process()))
+
+
+def _nearest_existing(path: str) -> str:
+    """Return the nearest parent of `path` that is there, even as a dangling link."""
+    while not os.path.lexists(path):
+        path = os.path.dirname(path)
+    return path
+
+
+def _free_bytes(path: str) -> Optional[int]:
+    try:
+        disk = os.statvfs(path)
+    except OSError:
+        return None
+    return disk.f_bavail * disk.f_frsize

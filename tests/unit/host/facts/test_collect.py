@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.host.facts import folders
+from runner.host.facts.collect import absolute, unwritable_reason
 
 
 @pytest.mark.parametrize(
@@ -20,12 +20,12 @@ from runner.host.facts import folders
 )
 def test_only_our_own_home_is_expanded(path: str, expected: str) -> None:
     """`~/` is our home; other people's homes would need a look-up that may hang."""
-    assert expected == folders.absolute(path, "/home/ann")
+    assert expected == absolute(path, "/home/ann")
 
 
 def test_a_folder_that_can_be_made_is_writable(tmp_path: Path) -> None:
     """The nearest folder that is there decides, and nothing is made."""
-    assert folders.unwritable_reason(str(tmp_path / "a" / "b")) == ""
+    assert unwritable_reason(str(tmp_path / "a" / "b")) == ""
     assert list(tmp_path.iterdir()) == []
 
 
@@ -33,7 +33,7 @@ def test_a_file_in_the_way_is_named(tmp_path: Path) -> None:
     """A file is no place for a run, nor is anything below it."""
     (tmp_path / "notes").write_text("")
 
-    assert f"{tmp_path}/notes is a file, not a folder" == folders.unwritable_reason(
+    assert f"{tmp_path}/notes is a file, not a folder" == unwritable_reason(
         f"{tmp_path}/notes/runs"
     )
 
@@ -42,6 +42,4 @@ def test_a_dangling_link_is_named(tmp_path: Path) -> None:
     """A link to a disk that is not mounted is told apart from a folder yet to be made."""
     (tmp_path / "scratch").symlink_to(tmp_path / "gone")
 
-    assert f"{tmp_path}/scratch is a link to nothing" == folders.unwritable_reason(
-        f"{tmp_path}/scratch/x"
-    )
+    assert f"{tmp_path}/scratch is a link to nothing" == unwritable_reason(f"{tmp_path}/scratch/x")
