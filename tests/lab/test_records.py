@@ -11,7 +11,7 @@ from runner.core.protocol.events import Ended
 from runner.core.protocol.paths import RunPaths
 from runner.core.protocol.states import State
 from runner.host.storage import run_owner
-from runner.host.storage.journal import EventLog, final_state, read_events
+from runner.host.storage.run_folder import EventLog, final_state, read_events
 from runner.host.storage.run_list import read_run
 from tests.lab.supervising import RunStarter
 

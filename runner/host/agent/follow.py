@@ -21,8 +21,12 @@ from runner.core.protocol.timing import UNRESPONSIVE_S
 from runner.host.agent.server import RequestHandler
 from runner.host.process import procfs
 from runner.host.storage import run_owner
-from runner.host.storage.journal import has_ended, is_relaunch_pending
-from runner.host.storage.run_folder import read_order, reserve_attempt
+from runner.host.storage.run_folder import (
+    has_ended,
+    is_relaunch_pending,
+    read_order,
+    reserve_attempt,
+)
 from runner.host.storage.run_owner import RunLock
 from runner.host.supervisor.recovery import recover_orphaned
 

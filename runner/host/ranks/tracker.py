@@ -20,8 +20,7 @@ from runner.core.protocol.events import RankExited, RankStarted
 from runner.core.protocol.paths import RunPaths, rank_source
 from runner.core.text import describe_exit
 from runner.host.process import procfs
-from runner.host.storage.journal import EventLog
-from runner.host.storage.run_folder import BALLAST, read_rank_records
+from runner.host.storage.run_folder import BALLAST, EventLog, read_rank_records
 
 TAIL_BYTES = 64 << 10  # at the end of a log, in which the final exception is searched
 MAX_EXCEPTION_AGE_S = 60.0  # of the end of a log that explains an exit

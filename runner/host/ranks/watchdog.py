@@ -21,7 +21,7 @@ from runner.core.protocol.paths import STACKS_LOG, RunPaths
 from runner.host.gpu import activity
 from runner.host.process import bounded_child, procfs
 from runner.host.ranks import stacks
-from runner.host.storage.journal import EventLog
+from runner.host.storage.run_folder import EventLog
 
 MIN_CPU_SHARE = 0.05  # a process that uses less than this part of a core is only polling
 IO_COUNTERS = ("rchar", "wchar")

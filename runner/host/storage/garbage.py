@@ -13,8 +13,7 @@ from runner.core.protocol.paths import RunPaths, is_run_id, release_folder, rele
 from runner.host.process import cgroup, procfs
 from runner.host.process.job_queue import Steps
 from runner.host.storage import release_store, run_owner
-from runner.host.storage.journal import read_events
-from runner.host.storage.run_folder import mtime, read_state
+from runner.host.storage.run_folder import mtime, read_events, read_state
 
 UNFINISHED_GRACE_S = 3600.0  # how long a run without an end on record may still be about to start
 

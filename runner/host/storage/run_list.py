@@ -14,8 +14,7 @@ from runner.core.protocol.paths import RunPaths, is_run_id, validated_paths
 from runner.core.protocol.states import State
 from runner.host.process import procfs
 from runner.host.storage import run_owner
-from runner.host.storage.journal import final_state
-from runner.host.storage.run_folder import mtime, read_state
+from runner.host.storage.run_folder import final_state, mtime, read_state
 
 
 def list_runs(workdir: str, node: str, run_id: str = "") -> Generator[None, None, Dict[str, Any]]:

@@ -24,8 +24,7 @@ from typing import Dict, List, Optional
 from runner.core.codec import decode, encode
 from runner.core.protocol.paths import RunPaths
 from runner.host.process import procfs
-from runner.host.storage.journal import has_ended
-from runner.host.storage.run_folder import mtime, read_order, write_atomic
+from runner.host.storage.run_folder import has_ended, mtime, read_order, write_atomic
 
 BASE_DIR = "/tmp"
 FOLDER_NAMES = ("runner-{}", "runner-{}-a", "runner-{}-b", "runner-{}-c")

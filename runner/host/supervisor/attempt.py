@@ -14,8 +14,7 @@ from runner.core.protocol.paths import RunPaths
 from runner.core.relaunch.handover import AttemptEnd
 from runner.host.facts import ports
 from runner.host.peers.election import ElectionContext, LeaderElection
-from runner.host.storage.journal import EventLog
-from runner.host.storage.run_folder import create_run_folder
+from runner.host.storage.run_folder import EventLog, create_run_folder
 
 
 class SupervisorArgs(NamedTuple):

@@ -12,8 +12,7 @@ from typing import NoReturn, Optional, Set
 
 from runner.host.process import procfs
 from runner.host.storage import run_owner
-from runner.host.storage.journal import has_ended
-from runner.host.storage.run_folder import read_order
+from runner.host.storage.run_folder import has_ended, read_order
 from runner.host.storage.run_owner import RunLock
 from runner.host.supervisor.attempt import SupervisorArgs
 from runner.host.supervisor.recovery import finalise_record

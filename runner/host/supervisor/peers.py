@@ -19,7 +19,7 @@ from runner.core.protocol.events import StopCause
 from runner.host.peers.hub import HubServer, PeerObserver
 from runner.host.peers.member import HubClient
 from runner.host.process.event_loop import EventLoop
-from runner.host.storage.journal import EventLog
+from runner.host.storage.run_folder import EventLog
 from runner.host.supervisor.stop_ladder import StopLadder
 
 PeerGroup = Union[HubServer, HubClient]

@@ -16,7 +16,7 @@ from runner.core.text import describe_exit
 from runner.host.facts import ports
 from runner.host.peers.dialler import RetryingDialler
 from runner.host.process import cgroup, procfs
-from runner.host.storage.journal import EventLog
+from runner.host.storage.run_folder import EventLog
 
 ExitStatus = Tuple[Optional[int], Optional[int]]  # code or signal; neither if it never started
 READY_TIMEOUT_S = 60.0  # for the sidecar to listen: its host may start much later than others

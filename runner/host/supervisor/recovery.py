@@ -17,7 +17,7 @@ from runner.core.protocol.states import State
 from runner.host.process import cgroup, procfs
 from runner.host.process.kill import cgroup_empty, kill_until_gone, reap_all
 from runner.host.storage import run_folder, run_owner
-from runner.host.storage.journal import EventLog, has_ended, read_events
+from runner.host.storage.run_folder import EventLog, has_ended, read_events
 
 RECENT_PIDS = 8  # read again between two full scans, for processes that fork faster than those
 FREEZE_TIMEOUT_S = 2.0  # how long to try to stop (SIGSTOP) all of them before they are killed

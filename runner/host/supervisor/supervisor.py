@@ -24,8 +24,7 @@ from runner.host.process.kill import cgroup_empty, kill_until_gone, reap_all
 from runner.host.ranks.tracker import RankTracker
 from runner.host.ranks.watchdog import Watchdog
 from runner.host.storage import run_owner
-from runner.host.storage.journal import EventLog
-from runner.host.storage.run_folder import LogSampler, remove_sidecar_data
+from runner.host.storage.run_folder import EventLog, LogSampler, remove_sidecar_data
 from runner.host.storage.run_owner import RunLock
 from runner.host.supervisor.attempt import SupervisorArgs, hold_election, hosts_decide, prepare_next
 from runner.host.supervisor.control_socket import ControlSocket

@@ -23,7 +23,7 @@ from runner.host.ranks.watchdog import Watchdog
 from tests.golden.builders import plan
 
 if TYPE_CHECKING:
-    from runner.host.storage.journal import EventLog
+    from runner.host.storage.run_folder import EventLog
 
 
 def test_what_py_spy_tells_reads_the_same() -> None:

@@ -19,7 +19,7 @@ from runner.core.protocol.states import State
 from runner.host.agent.clean import Handler
 from runner.host.agent.server import AgentContext
 from runner.host.storage import run_folder, run_owner
-from runner.host.storage.journal import EventLog
+from runner.host.storage.run_folder import EventLog
 from runner.host.storage.run_list import read_run
 from runner.host.storage.run_owner import RunLock, RunOwner
 

@@ -11,7 +11,7 @@ from runner.core.model.plan import Order
 from runner.core.protocol.events import StopCause, Stopping
 from runner.core.protocol.states import STOP_TRANSITIONS, State, StopPhase
 from runner.host.process import procfs
-from runner.host.storage.journal import EventLog
+from runner.host.storage.run_folder import EventLog
 from runner.host.supervisor.program import LauncherProcess
 from runner.host.supervisor.stop_ladder import StopLadder
 
