@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from runner.checks.base import CheckContext, check, error, most_common, ok, used_gpus, warning
 from runner.core.model.facts import Facts, Gpu, GpuProcess
-from runner.core.model.finding import Finding, Level
 from runner.core.model.hardware import GpuHealth, Xid
+from runner.core.model.results import Finding, Level
 from runner.core.outcome.known_failures import XID_CATALOGUE, XIDS
 from runner.core.text import counted, format_age, format_ranges
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from runner.checks.base import CheckContext, check, error, ok, warning
-from runner.core.model.finding import Finding
+from runner.core.model.results import Finding
 
 
 @check(10)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from runner.checks.base import CheckContext, check, ok, used_gpus, warning
 from runner.core.model.facts import Facts
-from runner.core.model.finding import Finding, Level
+from runner.core.model.results import Finding, Level
 from runner.core.model.spec import Node
 from runner.core.planning.readiness import free_space_hint
 from runner.core.text import counted, format_ranges

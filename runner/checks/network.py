@@ -9,8 +9,8 @@ from ipaddress import ip_address, ip_interface
 from runner.checks.base import CheckContext, check, error, most_common, ok, warning
 from runner.core.errors import NotReady
 from runner.core.model.facts import Endpoint, Facts
-from runner.core.model.finding import Finding, Level
 from runner.core.model.network_probe import NameResults, NetworkProbe
+from runner.core.model.results import Finding, Level
 from runner.core.planning.build_plan import build_plan
 from runner.core.planning.endpoints import peer_endpoints
 from runner.core.planning.readiness import problems_of

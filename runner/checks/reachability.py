@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TypeVar
 
 from runner.checks.base import CheckContext, check, error, ok, warning
-from runner.core.model.finding import Finding
 from runner.core.model.network_probe import NetworkProbe, Outcome, ProbeResult
+from runner.core.model.results import Finding
 
 SLOW_FACTOR, SLOW_RTT_S = 10, 0.002
 """A round trip is slow beyond this multiple of the usual one, and beyond these seconds."""

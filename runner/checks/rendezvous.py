@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from runner.checks.base import CheckContext, check, error, ok
 from runner.core.model.facts import Facts
-from runner.core.model.finding import Finding
+from runner.core.model.results import Finding
 from runner.core.model.spec import Node
 from runner.core.planning.readiness import CLIENT_PACKAGE
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from runner.core.errors import Problem
-from runner.core.model.finding import Finding, Level
+from runner.core.model.results import Finding, Level
 from runner.core.text import counted, printable
 from runner.ui.console.colour import BOLD, DIM, GREEN, RED, YELLOW, LineStyler
 from runner.ui.layout import COLUMN_GAP, PIPE_WIDTH, fold_names

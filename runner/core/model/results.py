@@ -1,7 +1,8 @@
-"""Results: how ranks and nodes ended, and what a command, a download or a look at hosts gave."""
+"""Results: what checks found, how ranks ended, what a command, download or look at hosts gave."""
 
 from __future__ import annotations
 
+import enum
 from dataclasses import dataclass, field
 from typing import List, Mapping, Optional, Tuple
 
@@ -111,3 +112,31 @@ class Origin:
     written: str  # as written; "" where that is the same
     settings: Tuple[Setting, ...]  # the first one won
     problem: str = ""  # why it cannot be resolved
+
+
+class Level(enum.Enum):
+    """How bad a finding is."""
+
+    ERROR = "error"  # a launch refuses, or would hang
+    WARNING = "warning"  # a launch may succeed
+    OK = "fine"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One observation about a node, or about the whole cluster."""
+
+    level: Level
+    node: str  # "" for the whole cluster
+    message: str  # what was found and, if not obvious, why it matters
+    hint: str = ""  # the next command to type, or the key to set; "" for what is fine
+
+    @property
+    def as_problem(self) -> Problem:
+        """The finding as a problem that a launch reports."""
+        return Problem(self.node, self.message, self.hint)
+
+    @staticmethod
+    def from_problem(problem: Problem) -> Finding:
+        """Return the finding for a problem that makes a launch refuse."""
+        return Finding(Level.ERROR, problem.subject, problem.message, problem.hint)

@@ -9,8 +9,8 @@ import pytest
 
 from runner.checks.base import CheckContext, all_checks
 from runner.core.model.facts import Facts
-from runner.core.model.finding import Level
 from runner.core.model.hardware import Driver, GpuHealth, System, TopProcess, Xid
+from runner.core.model.results import Level
 from tests.golden.builders import TORCH, gpus
 from tests.unit.checks.test_checks import bad, case, host
 

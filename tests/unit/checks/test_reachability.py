@@ -10,7 +10,6 @@ from runner.checks.base import CheckContext
 from runner.checks.network import names, network
 from runner.checks.reachability import MAX_LISTED_PAIRS, OUTCOME_TEXT, pairs
 from runner.core.model.facts import Endpoint, Facts, Interface
-from runner.core.model.finding import Finding, Level
 from runner.core.model.network_probe import (
     HostProbe,
     NameLookups,
@@ -20,6 +19,7 @@ from runner.core.model.network_probe import (
     ProbeResult,
     Target,
 )
+from runner.core.model.results import Finding, Level
 from runner.core.model.spec import Node
 from tests.golden.builders import LO, facts, spec
 

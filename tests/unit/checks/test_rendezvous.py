@@ -9,7 +9,7 @@ import pytest
 
 from runner.checks.base import CheckContext, all_checks
 from runner.core.model.facts import EndpointReply, EtcdFacts, Facts
-from runner.core.model.finding import Finding, Level
+from runner.core.model.results import Finding, Level
 from runner.core.model.spec import Node, Rendezvous, Spec, Torchrun
 from tests.golden.builders import TORCH, facts, spec
 

@@ -10,7 +10,7 @@ import pytest
 from runner.checks.base import CheckContext, all_checks, evaluate_checks
 from runner.core.errors import NotReady
 from runner.core.model.facts import Interpreter, SetupResult
-from runner.core.model.finding import Level
+from runner.core.model.results import Level
 from runner.core.model.spec import Node
 from runner.core.planning.build_plan import build_plan
 from runner.core.planning.readiness import REQUIREMENTS
