@@ -14,7 +14,7 @@ from typing import Any
 
 from runner.core.errors import Problem
 from runner.core.model.spec import PortRange
-from runner.core.protocol import globs
+from runner.core.protocol.remote_files import glob_problem
 
 LOGIN_RULE = "hosts are logged in to with a key or an agent"
 RANK_VARIABLES = (
@@ -259,7 +259,7 @@ class Validator:
             return ()
         patterns = self.text_list(where, value)
         for pattern in patterns:
-            if problem := globs.glob_problem(pattern):
+            if problem := glob_problem(pattern):
                 hint = "it is relative to where the ranks run, such as results/*.pt"
                 self.add(where, f"{pattern!r} {problem}", hint)
         return patterns

@@ -14,7 +14,7 @@ import zlib
 from collections import deque
 from typing import Any, Collection, Deque, Dict, List, Optional, Tuple
 
-from runner.core.protocol import globs, remote_files
+from runner.core.protocol import remote_files
 from runner.core.protocol.frames import Frame
 from runner.core.protocol.paths import RunPaths
 from runner.core.protocol.remote_files import RemoteFile
@@ -141,7 +141,7 @@ class Inventory:
         if remote_files.OUTPUT in self._kinds:
             base, patterns = working_folder(self._folder)
             if base and patterns:
-                yield from self._walk(base, globs.compile_globs(patterns))
+                yield from self._walk(base, remote_files.compile_globs(patterns))
 
     def _add_if_file(self, kind: str, root: str, path: str) -> None:
         with contextlib.suppress(FileNotFoundError):
@@ -149,7 +149,7 @@ class Inventory:
             if stat.S_ISREG(status.st_mode):
                 self._add(kind, path, status, None)
 
-    def _walk(self, base: str, matching: globs.GlobState) -> Steps:
+    def _walk(self, base: str, matching: remote_files.GlobState) -> Steps:
         """Walk through a folder, as deep as the patterns lead."""
         pending = [("", matching)]
         while pending:
@@ -161,12 +161,15 @@ class Inventory:
                 if error.errno != errno.ENOENT:  # removed, or never made
                     self._skip(path or ".", error_text(error))
                 continue
-            subfolders: List[Tuple[str, globs.GlobState]] = []
+            subfolders: List[Tuple[str, remote_files.GlobState]] = []
             try:
                 with os.scandir(descriptor) as entries:
                     ordered = sorted(entries, key=lambda entry: entry.name)
                 for count, entry in enumerate(ordered):
-                    child, below = os.path.join(path, entry.name), globs.step(matching, entry.name)
+                    child, below = (
+                        os.path.join(path, entry.name),
+                        remote_files.step_globs(matching, entry.name),
+                    )
                     if below and entry.is_dir(follow_symlinks=False):
                         subfolders.append((child, below))
                     elif below:
@@ -179,7 +182,9 @@ class Inventory:
                 os.close(descriptor)
             pending += reversed(subfolders)
 
-    def _add_entry(self, dir_fd: int, path: str, entry: Any, matching: globs.GlobState) -> None:
+    def _add_entry(
+        self, dir_fd: int, path: str, entry: Any, matching: remote_files.GlobState
+    ) -> None:
         try:
             status = entry.stat(follow_symlinks=False)
             is_link = stat.S_ISLNK(status.st_mode)
@@ -187,7 +192,7 @@ class Inventory:
         except FileNotFoundError:  # removed in between
             return
         if () not in matching:
-            if is_link and globs.matches_below(matching):
+            if is_link and remote_files.matches_below(matching):
                 self._skip(path, "is a symbolic link, which is not followed")
         elif is_link or stat.S_ISREG(status.st_mode):
             self._add(remote_files.OUTPUT, path, status, target)
@@ -219,7 +224,9 @@ def working_folder(folder: RunPaths) -> Tuple[str, Tuple[str, ...]]:
             patterns = json.load(file).get("outputs", ())
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return "", ()
-    valid = (each for each in patterns if isinstance(each, str) and not globs.glob_problem(each))
+    valid = (
+        each for each in patterns if isinstance(each, str) and not remote_files.glob_problem(each)
+    )
     return str(cwd), tuple(valid)
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from runner.core.protocol import globs
+from runner.core.protocol import remote_files
 
 
 def matches(pattern: str, path: str) -> bool:
     """Whether a file at that path is one of the outputs."""
-    matching = globs.compile_globs([pattern])
+    matching = remote_files.compile_globs([pattern])
     for name in path.split("/"):
-        matching = globs.step(matching, name)
+        matching = remote_files.step_globs(matching, name)
     return () in matching
 
 
@@ -67,9 +67,9 @@ def test_matches_not(pattern: str, path: str) -> None:
 
 def test_where_nothing_is_asked_for_nobody_looks() -> None:
     """A folder no pattern leads into is not entered."""
-    matching = globs.compile_globs(["results/*.pt", "x/y"])
-    assert globs.step(matching, "data") == frozenset()
-    assert globs.matches_below(globs.step(matching, "results"))
+    matching = remote_files.compile_globs(["results/*.pt", "x/y"])
+    assert remote_files.step_globs(matching, "data") == frozenset()
+    assert remote_files.matches_below(remote_files.step_globs(matching, "results"))
 
 
 @pytest.mark.parametrize(
@@ -87,4 +87,4 @@ def test_where_nothing_is_asked_for_nobody_looks() -> None:
 )
 def test_what_is_wrong_with_a_pattern(pattern: str, problem: str) -> None:
     """It has to stay in the working folder."""
-    assert globs.glob_problem(pattern) == problem
+    assert remote_files.glob_problem(pattern) == problem
