@@ -16,8 +16,7 @@ from operator import itemgetter
 from runner.core.errors import Problem
 from runner.core.model.facts import Facts, Gpu
 from runner.core.model.network_probe import NetworkProbe
-from runner.core.model.packages import Requirements
-from runner.core.model.release import CodeRef
+from runner.core.model.release import CodeRef, Requirements
 from runner.core.model.results import Finding, Level
 from runner.core.model.spec import Node, Spec
 from runner.core.planning.build_plan import select_gpus

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from runner.checks.base import CheckContext, check, error, most_common, ok, warning
 from runner.core import shell
 from runner.core.model.facts import Facts, Interpreter
-from runner.core.model.packages import Certainty, PackageRequirement
+from runner.core.model.release import Certainty, PackageRequirement
 from runner.core.model.results import Finding, Level
 from runner.core.planning.readiness import NCCL_PACKAGES, needs_python, without_torch
 

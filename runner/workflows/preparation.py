@@ -13,8 +13,8 @@ from runner.control.code.source import CodeOnHosts, CodeSource, RerunCode
 from runner.core.errors import ConfigError, NotReady, Problem
 from runner.core.model.facts import Facts, FactsRequest
 from runner.core.model.launch_request import LaunchRequest
-from runner.core.model.packages import Requirements
 from runner.core.model.plan import Plan
+from runner.core.model.release import Requirements
 from runner.core.model.results import Finding
 from runner.core.model.spec import Node
 from runner.core.planning.build_plan import build_plan

@@ -20,7 +20,7 @@ from runner.core.model.network_probe import (
     ProbeResult,
     Target,
 )
-from runner.core.model.packages import Certainty, PackageRequirement, Requirements
+from runner.core.model.release import Certainty, PackageRequirement, Requirements
 from runner.core.model.spec import Node
 from runner.ui.problems import render_findings
 from tests.golden.builders import TORCH, facts, gpus, spec

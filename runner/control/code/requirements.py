@@ -15,7 +15,7 @@ from typing import Any
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
-from runner.core.model.packages import Certainty, PackageRequirement, Requirements
+from runner.core.model.release import Certainty, PackageRequirement, Requirements
 from runner.core.model.spec import Spec
 
 if sys.version_info >= (3, 11):

@@ -11,8 +11,7 @@ import pytest
 from runner.checks.base import CheckContext, all_checks, evaluate_checks
 from runner.core.errors import Problem
 from runner.core.model.facts import Facts, GpuProcess, Interpreter, SetupResult
-from runner.core.model.packages import Certainty, PackageRequirement, Requirements
-from runner.core.model.release import CodeRef
+from runner.core.model.release import Certainty, CodeRef, PackageRequirement, Requirements
 from runner.core.model.results import Finding, Level
 from runner.core.model.spec import Deploy, Node, Task
 from runner.ui.problems import (

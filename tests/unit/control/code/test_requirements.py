@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from runner.control.code.requirements import parse_requirement, read_requirements
-from runner.core.model.packages import Certainty, PackageRequirement, Requirements
+from runner.core.model.release import Certainty, PackageRequirement, Requirements
 
 LOCKS = Path(__file__).parents[3] / "fixtures" / "locks"
 
