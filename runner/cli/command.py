@@ -21,8 +21,7 @@ from typing import TYPE_CHECKING, Any
 from runner.cli import commands
 from runner.core.errors import ConfigError, Problem, RunnerError
 from runner.core.model.facts import FactsRequest
-from runner.core.model.launch_request import LaunchRequest
-from runner.core.model.spec import Node, Spec
+from runner.core.model.spec import LaunchRequest, Node, Spec
 from runner.core.protocol.paths import is_run_id
 from runner.ui.problems import render_problems
 

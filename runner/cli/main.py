@@ -21,7 +21,7 @@ from runner.core.errors import ConfigError, Interrupted, Problem, RunnerError
 
 if TYPE_CHECKING:
     from runner.config.compose import Composer
-    from runner.core.model.launch_request import LaunchRequest
+    from runner.core.model.spec import LaunchRequest
 
 INFO_TOPICS = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")
 SWEEP_STOPPING_CODES = (5, 129, 130, 143)

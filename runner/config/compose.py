@@ -30,7 +30,7 @@ from runner.config.spec_builder import build_spec
 from runner.config.task import hydra_value, program_name
 from runner.config.validation import SpecInputs, suggest
 from runner.core.errors import ConfigError, Problem
-from runner.core.model.launch_request import LaunchRequest
+from runner.core.model.spec import LaunchRequest
 
 if TYPE_CHECKING:
     from hydra._internal.hydra import Hydra

@@ -20,9 +20,8 @@ from runner.config.task import PROGRAM_KEYS
 from runner.config.validation import suggest
 from runner.core.codec import decode
 from runner.core.errors import ConfigError, Problem
-from runner.core.model.launch_request import RecordedCode
 from runner.core.model.release import CodeRef
-from runner.core.model.spec import Spec
+from runner.core.model.spec import RecordedCode, Spec
 from runner.core.text import join_some
 
 KEY = "rerun"

@@ -12,9 +12,9 @@ from runner.config.nodes import read_nodes, select_nodes
 from runner.config.task import check_plain, read_task
 from runner.config.validation import SpecInputs, Validator, scalar_text
 from runner.core.errors import ConfigError, Problem
-from runner.core.model.launch_request import DryRun
 from runner.core.model.spec import (
     Deploy,
+    DryRun,
     Node,
     Relaunch,
     Rendezvous,

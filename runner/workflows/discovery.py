@@ -15,11 +15,10 @@ from runner.control.rpc.broadcast import Broadcast
 from runner.core.codec import decode
 from runner.core.errors import SIGNAL_EXIT_BASE, Interrupted, NotReady, Problem
 from runner.core.model.facts import FactsRequest
-from runner.core.model.launch_request import LaunchRequest
 from runner.core.model.plan import Plan
 from runner.core.model.results import RemoteRun
 from runner.core.model.run_info import HostRunStatus, RunInfo, current_hosts
-from runner.core.model.spec import Node, Spec
+from runner.core.model.spec import LaunchRequest, Node, Spec
 from runner.core.outcome.verdict import Verdict, fold_events
 from runner.core.protocol.paths import is_run_id
 from runner.ui.console.plain import Console, open_console

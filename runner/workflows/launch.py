@@ -22,9 +22,9 @@ from runner.control.rpc.session import Inbox
 from runner.core.codec import encode
 from runner.core.errors import Interrupted, NotReady, Problem, RunnerError, StopUnverified
 from runner.core.model.facts import Facts
-from runner.core.model.launch_request import DryRun, LaunchRequest
 from runner.core.model.plan import Plan
 from runner.core.model.run_info import PastAttempt, RunInfo
+from runner.core.model.spec import DryRun, LaunchRequest
 from runner.core.outcome.verdict import STOPPED, Verdict, fold_events
 from runner.core.planning.build_plan import build_plan
 from runner.core.protocol.remote_files import OUTPUT

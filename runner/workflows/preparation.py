@@ -12,11 +12,10 @@ from runner.control.code.snapshot import Snapshot
 from runner.control.code.source import CodeOnHosts, CodeSource, RerunCode
 from runner.core.errors import ConfigError, NotReady, Problem
 from runner.core.model.facts import Facts, FactsRequest
-from runner.core.model.launch_request import LaunchRequest
 from runner.core.model.plan import Plan
 from runner.core.model.release import Requirements
 from runner.core.model.results import Finding
-from runner.core.model.spec import Node
+from runner.core.model.spec import LaunchRequest, Node
 from runner.core.planning.build_plan import build_plan
 from runner.core.planning.readiness import facts_request, problems_of
 from runner.ui.problems import find_errors, warning_lines

@@ -21,8 +21,7 @@ from runner.cli.main import for_each_run
 from runner.config.search_path import conf_folders, shipped_folder
 from runner.control.assumed_facts import assumed_facts
 from runner.core.errors import NotReady, Problem
-from runner.core.model.launch_request import DryRun, LaunchRequest
-from runner.core.model.spec import Task
+from runner.core.model.spec import DryRun, LaunchRequest, Task
 from runner.core.planning.build_plan import build_plan
 
 CONF = Path(__file__).parents[2] / "conf"

@@ -14,8 +14,7 @@ import yaml
 from runner.cli.scaffold import ScaffoldResult, parse_hosts, scaffold, yaml_scalar
 from runner.config.compose import open_composer
 from runner.core.errors import ConfigError, Interrupted
-from runner.core.model.launch_request import LaunchRequest
-from runner.core.model.spec import Node
+from runner.core.model.spec import LaunchRequest, Node
 
 CLUSTER, TASK = Path("conf/cluster/mine.yaml"), Path("conf/task/train.yaml")
 FILES = (CLUSTER, TASK, Path("fabfile.py"))

@@ -16,7 +16,7 @@ from docs import reference
 from runner.config.compose import Composer, open_composer
 from runner.config.schema import SECTIONS, ClusterConfig, NodeConfig, RunnerConfig, SshConfig
 from runner.config.validation import join_or
-from runner.core.model.launch_request import DryRun, LaunchRequest
+from runner.core.model.spec import DryRun, LaunchRequest
 
 pytestmark = [pytest.mark.documents("docs/configuration.md")]
 

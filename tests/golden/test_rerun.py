@@ -15,8 +15,8 @@ from runner.config.compose import Composer
 from runner.config.rerun import find_record, recorded_run
 from runner.core.codec import encode
 from runner.core.errors import ConfigError
-from runner.core.model.launch_request import DryRun, LaunchRequest, RecordedCode
 from runner.core.model.release import CodeRef
+from runner.core.model.spec import DryRun, LaunchRequest, RecordedCode
 from tests.golden.builders import plan
 
 RELEASE, COMMIT = "0123456789abcdef", "c" * 40

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from runner.cli.command import Selection, verb
-from runner.core.model.launch_request import DryRun
+from runner.core.model.spec import DryRun
 
 
 @verb(

@@ -12,7 +12,7 @@ from runner.core.errors import NotReady, Problem
 
 if TYPE_CHECKING:
     from runner.control.record.run_store import RunStore
-    from runner.core.model.launch_request import LaunchRequest
+    from runner.core.model.spec import LaunchRequest
 
 
 @verb("why")

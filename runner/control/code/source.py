@@ -13,9 +13,8 @@ import runner
 from runner.control.code.snapshot import Snapshot
 from runner.core.errors import ConfigError, NotReady, Problem
 from runner.core.model.facts import Facts
-from runner.core.model.launch_request import RecordedCode
 from runner.core.model.release import CodeRef
-from runner.core.model.spec import Spec
+from runner.core.model.spec import RecordedCode, Spec
 from runner.core.text import join_some
 
 _PACKAGE = Path(runner.__file__).parent

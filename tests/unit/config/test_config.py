@@ -16,8 +16,7 @@ from runner.config.spec_builder import build_spec
 from runner.config.task import program_name
 from runner.config.validation import SpecInputs
 from runner.core.errors import ConfigError
-from runner.core.model.launch_request import DryRun
-from runner.core.model.spec import Deploy, Node, PortRange, Secret, Spec, Ssh, Task
+from runner.core.model.spec import Deploy, DryRun, Node, PortRange, Secret, Spec, Ssh, Task
 
 DEFAULTS: dict[str, Any] = {
     "run_id": "run-1",

@@ -11,9 +11,8 @@ from runner.control.code.snapshot import Snapshot
 from runner.control.code.source import RerunCode, shipped_tasks
 from runner.core.errors import ConfigError, NotReady
 from runner.core.model.facts import Facts
-from runner.core.model.launch_request import RecordedCode
 from runner.core.model.release import CodeRef
-from runner.core.model.spec import Deploy, Spec
+from runner.core.model.spec import Deploy, RecordedCode, Spec
 from tests.golden.builders import SHIPPED, facts, spec
 
 HELD = {name: replace(facts(name), has_release=name != "gpu2") for name in ("gpu1", "gpu2")}
