@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from runner.control.assumed_facts import assumed_facts
+from runner.control.attempt.admission import OrderSender
 from runner.control.attempt.monitor import AttemptMonitor
-from runner.control.attempt.start import OrderSender
 from runner.control.code.source import CodeSource, shipped_tasks
 from runner.control.record.run_store import RunStore
 from runner.control.rpc.session import Inbox

@@ -1,7 +1,8 @@
-"""Admission of nodes to a running attempt: connect, check and push code, as at a launch.
+"""Admission to an attempt: the order that starts a node, and the tries of nodes that come later.
 
-Each try runs in a thread with its own inbox, so that it may wait for its host. When the node is
-ready, its session moves to the inbox of the attempt, which receives an "admitted" frame.
+Those are connected, checked and sent code as at a launch. Each try runs in a thread with its own
+inbox, so that it may wait for its host. When the node is ready, its session moves to the inbox of
+the attempt, which receives an "admitted" frame.
 """
 
 from __future__ import annotations
@@ -9,20 +10,51 @@ from __future__ import annotations
 import contextlib
 import queue
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Any
 
 from runner.control.attempt.node import Backoff, connection_problem
-from runner.control.attempt.start import OrderSender
 from runner.control.code.push import CodePush
 from runner.control.code.snapshot import Snapshot
+from runner.control.code.source import ShippedTasks
 from runner.control.rpc.facts import FactsCollector
-from runner.control.rpc.session import Connector, Inbox
+from runner.control.rpc.session import Connector, HostSession, Inbox
+from runner.core.codec import encode
 from runner.core.errors import Problem
 from runner.core.model.facts import Facts, FactsRequest
-from runner.core.model.plan import Plan
-from runner.core.model.spec import Node, Spec
+from runner.core.model.plan import Order, Plan
+from runner.core.model.spec import Node, Secret, Spec
 from runner.core.protocol.frames import Frame
+from runner.core.relaunch.handover import RelaunchContext
+
+
+class OrderSender:
+    """Sends orders, with what every host of the attempt gets besides."""
+
+    def __init__(
+        self,
+        secrets: Mapping[str, Secret],
+        token: str,
+        tasks: ShippedTasks | None = None,
+        relaunch_context: RelaunchContext | None = None,
+        standby_orders: Mapping[str, Order] = MappingProxyType({}),
+    ) -> None:
+        self.standby_orders = standby_orders
+        self._tasks = tasks
+        revealed = {name: secret.reveal() for name, secret in secrets.items()}
+        self._data: dict[str, Any] = {"secrets": revealed, "token": token}
+        if relaunch_context is not None:
+            self._data["handover"] = encode(relaunch_context)
+
+    def send(self, order: Order, session: HostSession, facts: Facts, record: bytes) -> None:
+        """Start an order on a host; `record` is the packed record of the whole run."""
+        session.send(Frame("record", {}, record).header_bytes(), record)
+        data, payload = {"order": encode(order), **self._data}, b""
+        if self._tasks and not facts.has_tasks:
+            data["tasks"], payload = self._tasks.header(), self._tasks.payload
+        session.request("start", data, payload)
 
 
 @dataclass(frozen=True)

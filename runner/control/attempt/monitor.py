@@ -12,11 +12,10 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from runner.control.attempt.admission import AdmissionHooks, NodeAdmission
+from runner.control.attempt.admission import AdmissionHooks, NodeAdmission, OrderSender
 from runner.control.attempt.node import AttemptNode, Reconnector
 from runner.control.attempt.node_monitor import NodeMonitor
 from runner.control.attempt.observer import EventLog, Role, RunObserver
-from runner.control.attempt.start import OrderSender
 from runner.control.attempt.stop import DetachSequence
 from runner.control.rpc.session import Connector, HostSession, Inbox
 from runner.control.rpc.wait import WaitLoop
