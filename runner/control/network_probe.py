@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
-from runner.control.rpc.broadcast import Broadcast
+from runner.control.rpc.wait import Broadcast
 from runner.core.codec import decode, encode
 from runner.core.model.facts import Facts
 from runner.core.model.network_probe import HostProbe, NameLookups, NetworkProbe, Target

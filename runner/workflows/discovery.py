@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from runner.control.attempt.monitor import AttemptMonitor
-from runner.control.rpc.broadcast import Broadcast
+from runner.control.rpc.wait import Broadcast
 from runner.core.codec import decode
 from runner.core.errors import SIGNAL_EXIT_BASE, Interrupted, NotReady, Problem
 from runner.core.model.facts import FactsRequest

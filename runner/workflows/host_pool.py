@@ -17,10 +17,9 @@ from runner.control.attempt.monitor import AttemptMonitor
 from runner.control.attempt.observer import RunObserver
 from runner.control.code.push import CodePush, PushTarget
 from runner.control.code.snapshot import Snapshot
-from runner.control.rpc.broadcast import Broadcast
 from runner.control.rpc.facts import CollectedFacts, FactsCollector
 from runner.control.rpc.session import Connector, HostSession, Inbox
-from runner.control.rpc.wait import TICK_S, WaitLoop
+from runner.control.rpc.wait import TICK_S, Broadcast, WaitLoop
 from runner.core.errors import Problem
 from runner.core.model.facts import Facts, FactsRequest
 from runner.core.model.plan import Plan
