@@ -7,7 +7,7 @@ import os
 
 from runner.core.protocol.frames import Frame
 from runner.host.agent.server import RequestHandler
-from runner.host.process.job_queue import Steps
+from runner.host.process.event_loop import Steps
 from runner.host.process.kill import kill_until_gone, reap_all
 from runner.host.storage import run_owner
 from runner.host.storage.garbage import collect_garbage

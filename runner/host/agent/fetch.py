@@ -19,7 +19,7 @@ from runner.core.protocol.frames import Frame
 from runner.core.protocol.paths import RunPaths
 from runner.core.protocol.remote_files import RemoteFile
 from runner.host.agent.server import AgentContext, RequestHandler, error_text
-from runner.host.process.job_queue import Steps
+from runner.host.process.event_loop import Steps
 
 MAX_FILES = 200_000
 MAX_PATH_BYTES = 32 << 20  # of all paths of one inventory

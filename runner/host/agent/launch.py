@@ -23,7 +23,7 @@ from runner.host.agent import follow
 from runner.host.agent.server import AgentContext, RequestHandler
 from runner.host.facts import ports
 from runner.host.peers.election import ElectionContext
-from runner.host.process.job_queue import Steps
+from runner.host.process.event_loop import Steps
 from runner.host.storage.checkout import check_out, store_tasks
 from runner.host.storage.run_folder import create_run_folder
 from runner.host.storage.run_owner import RunLock

@@ -10,7 +10,7 @@ from typing import Iterator, Optional
 
 from runner.core.protocol.frames import Frame
 from runner.host.agent.server import RequestHandler
-from runner.host.process.job_queue import Steps
+from runner.host.process.event_loop import Steps
 from runner.host.storage import release_store
 from runner.host.storage.release_writer import ReleaseWriter
 

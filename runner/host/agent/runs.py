@@ -10,7 +10,7 @@ import zlib
 
 from runner.core.protocol.frames import Frame
 from runner.host.agent.server import RequestHandler
-from runner.host.process.job_queue import Steps
+from runner.host.process.event_loop import Steps
 from runner.host.storage.run_list import list_runs
 
 

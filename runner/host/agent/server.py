@@ -19,7 +19,7 @@ from runner.core.model.facts import FactsRequest
 from runner.core.protocol.frames import MAGIC, PROTOCOL, Frame, FrameDecoder
 from runner.core.protocol.paths import RunPaths, validated_paths
 from runner.core.protocol.timing import CONTROLLER_TIMEOUT_S
-from runner.host.process.job_queue import JobQueue
+from runner.host.process.event_loop import JobQueue
 
 if TYPE_CHECKING:
     from runner.host.facts.collect import FactsResult

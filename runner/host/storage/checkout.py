@@ -8,7 +8,7 @@ import shutil
 from typing import Any, Dict, Generator, Tuple
 
 from runner.core.protocol.paths import CODE_FOLDER, release_folder, tasks_folder
-from runner.host.process.job_queue import Steps
+from runner.host.process.event_loop import Steps
 from runner.host.storage.release_store import BYTES_PER_STEP, MANIFEST, is_sealed, load_manifest
 
 CHUNK = 4 << 20

@@ -11,7 +11,7 @@ from typing import Any, Dict, Generator, Iterator, Tuple
 from runner.core.protocol.events import ProgramStarted
 from runner.core.protocol.paths import RunPaths, is_run_id, release_folder, releases_folder
 from runner.host.process import cgroup, procfs
-from runner.host.process.job_queue import Steps
+from runner.host.process.event_loop import Steps
 from runner.host.storage import release_store, run_owner
 from runner.host.storage.run_folder import mtime, read_events, read_state
 

@@ -19,7 +19,7 @@ from typing import Dict, Generator, List, Optional, Set, Tuple, TypeVar
 
 from runner.core.model.release import File, Manifest, release_hash
 from runner.core.protocol.paths import CODE_FOLDER, RunPaths, release_folder, releases_folder
-from runner.host.process.job_queue import Steps
+from runner.host.process.event_loop import Steps
 from runner.host.process.procfs import list_names
 from runner.host.storage.run_folder import mtime, read_state
 

@@ -11,7 +11,7 @@ from typing import Dict, Generator, List, Optional
 
 from runner.core.model.release import File, Manifest, release_hash, unique_contents
 from runner.core.protocol.paths import CODE_FOLDER, release_folder, releases_folder
-from runner.host.process.job_queue import Steps
+from runner.host.process.event_loop import Steps
 from runner.host.storage import release_store
 from runner.host.storage.checkout import copy_file
 from runner.host.storage.release_store import STAGING_SUFFIX, digest_of
