@@ -37,7 +37,7 @@ def list_runs(workdir: str, node: str, run_id: str = "") -> Generator[None, None
 def read_run(folder: RunPaths) -> Optional[HostRunStatus]:
     """Return the state of one run, None where it has no record for this node.
 
-    A folder without a format holds none: the commands of a dry run, pasted there, make one.
+    The commands of a dry run, pasted there, make a folder with nothing but `work`.
     PermissionError: it is another user's, and may not be read.
     """
     try:
@@ -45,7 +45,7 @@ def read_run(folder: RunPaths) -> Optional[HostRunStatus]:
         names = os.listdir(folder.root)
     except (FileNotFoundError, NotADirectoryError):
         return None
-    if os.path.basename(folder.format) not in names:
+    if names == ["work"]:
         return None
     run_id, _ = folder.root.split("/")[-2:]
     info = replace(_read_run_info(folder) or RunInfo(run_id), run_id=run_id)  # it may be a copy
