@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from runner.control.attempt.admission import AdmissionHooks, NodeAdmission, OrderSender
@@ -114,10 +114,11 @@ class AttemptMonitor(WaitLoop):
         if not (self.detached or status.hosts_decide or status.next_attempt_number):
             self._detach.stop_standbys()
 
-    def _pending(self) -> list[str]:
-        if self.detached:
-            return []
-        return [name for name, node in self._nodes.items() if not node.is_finished]
+    def _pending(self) -> Collection[str]:
+        return ()  # the node monitor judges silent nodes
+
+    def _is_finished(self) -> bool:
+        return self.detached or all(node.is_finished for node in self._nodes.values())
 
     def _pinged(self) -> list[HostSession]:
         sessions = (node.connection.session for node in self._nodes.values())
