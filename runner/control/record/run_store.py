@@ -106,7 +106,7 @@ class RunStore:
             self.logs.mkdir(mode=0o700, exist_ok=True)
             if not (self.folder / "config.yaml").exists():
                 self._write("config.yaml", config_yaml)
-            if plan.attempt > self._recorded_plan()[0]:
+            if plan.attempt > self._last_planned_attempt():
                 self.write_plan(plan)
         except (OSError, ConfigError) as error:
             reason = error.strerror if isinstance(error, OSError) else error
@@ -119,13 +119,12 @@ class RunStore:
                     self._known_events.add(_event_key(parse(line)))
         return True
 
-    def _recorded_plan(self) -> tuple[int, str]:
-        """Return the number and the plan of the last recorded attempt; -1 for none."""
+    def _last_planned_attempt(self) -> int:
+        """Return the number of the last attempt whose plan is on record; -1 for none."""
         try:
-            text = (self.folder / "plan.json").read_text(encoding="utf-8")
-            return int(json.loads(text)["attempt"]), text
+            return int(json.loads((self.folder / "plan.json").read_bytes())["attempt"])
         except (OSError, ValueError, KeyError, TypeError):
-            return -1, ""
+            return -1
 
     def unlock(self) -> None:
         """Let other processes write here."""
