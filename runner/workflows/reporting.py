@@ -88,16 +88,15 @@ class Ending:
     ) -> None:
         """Record the result if `launched_at` is given, download, and show the final report."""
         self.console.flush_ranks(FLUSH_TIMEOUT_S)
-        has_failed, tail = verdict.first_failure is not None, self.store.tail
-        diagnosis = diagnose(plan, verdict, tail) if has_failed else None
+        diagnosis = diagnose(plan, verdict, self.store.tail)
         if launched_at is not None:
             self.store.write_result(plan, verdict, launched_at, diagnosis)
         downloaded = ""
         if kinds:
             self.store.unlock()
             downloaded = self._download(plan.run_id, kinds)
-        if has_failed and LOG in kinds:  # there is more to diagnose by
-            diagnosis = diagnose(plan, verdict, tail)
+        if LOG in kinds:  # there is more to diagnose by
+            diagnosis = diagnose(plan, verdict, self.store.tail)
         if failure := self.store.write_error:
             self.console.message(f"{failure}; the hosts have every log, in their workdir")
         # Supervisors that were not reached wait that long for a controller.
