@@ -42,7 +42,7 @@ def diagnose(plan: Plan, verdict: Verdict, tail: Tail) -> Optional[Diagnosis]:
     failure = verdict.first_failure
     if failure is None or verdict.state == LOST:
         return None
-    if failure.reason.startswith(stacks.STALL_REASON):
+    if stacks.is_stall(failure.reason):
         return _diagnose_stall(plan, tail)
     lines = _last_log_lines(plan, failure, tail)
     result = verdict.ranks[str(failure.rank)] if failure.rank is not None else None

@@ -38,6 +38,15 @@ INTERMEDIATE_FILES = ("torch/distributed/c10d_logger.py", "torch/_ops.py")
 WRAPPER_FUNCTIONS = frozenset(("wrapper", "<module>", "__call__"))
 """Functions of those files that are no collective."""
 
+
+def is_stall(reason: str) -> bool:
+    """Return whether an attempt ended because no rank made progress.
+
+    Every node shows a standstill: which host or rank noticed it says nothing.
+    """
+    return reason.startswith(STALL_REASON)
+
+
 BACKWARD_FUNCTION = "_engine_run_backward"
 """The function of autograd in which DDP reduces gradients."""
 

@@ -9,7 +9,7 @@ from runner.core.model.plan import Order, Plan
 from runner.core.model.release import CodeRef
 from runner.core.model.run_info import PastAttempt, RunInfo
 from runner.core.model.spec import Spec
-from runner.core.outcome.stacks import STALL_REASON
+from runner.core.outcome.stacks import is_stall
 from runner.core.protocol.events import StopCause
 
 
@@ -66,8 +66,8 @@ class AttemptEnd(NamedTuple):
 
     @property
     def is_stall(self) -> bool:
-        """Whether it ended because no rank made progress: which host noticed that says nothing."""
-        return self.reason.startswith(STALL_REASON)
+        """Whether it ended because no rank made progress."""
+        return is_stall(self.reason)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from runner.core.model.plan import Plan
 from runner.core.model.run_info import PastAttempt
 from runner.core.model.spec import Spec
 from runner.core.outcome.first_failure import lost_nodes
-from runner.core.outcome.stacks import STALL_REASON
+from runner.core.outcome.stacks import is_stall
 from runner.core.outcome.verdict import LOST, Verdict, fold_events
 from runner.core.protocol.events import (
     Ended,
@@ -69,8 +69,7 @@ def _first_to_fail(plan: Plan, history: List[TimedEvent]) -> Tuple[str, ...]:
     port_taken = any(isinstance(timed.event.body, PortTaken) for timed in history)
     if first_failure is None or port_taken:
         return ()
-    is_stall = first_failure.reason.startswith(STALL_REASON)  # it shows on every node
-    return () if is_stall else (first_failure.node,)
+    return () if is_stall(first_failure.reason) else (first_failure.node,)
 
 
 def may_relaunch(spec: Spec, verdict: Verdict) -> bool:
@@ -83,7 +82,7 @@ def may_relaunch(spec: Spec, verdict: Verdict) -> bool:
         return False
     if any(result.survivors for result in verdict.nodes.values()):
         return False
-    return spec.relaunch_on_stall or not first_failure.reason.startswith(STALL_REASON)
+    return spec.relaunch_on_stall or not is_stall(first_failure.reason)
 
 
 def failure_reason(verdict: Verdict) -> str:
@@ -91,7 +90,7 @@ def failure_reason(verdict: Verdict) -> str:
     first = verdict.first_failure
     if first is None:
         return verdict.state
-    if first.reason.startswith(STALL_REASON):
+    if is_stall(first.reason):
         return first.reason
     if verdict.state == LOST:
         return f"lost {first.node} ({first.reason})"

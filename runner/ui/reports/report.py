@@ -15,7 +15,7 @@ from runner.core.model.plan import NodePlan, Plan
 from runner.core.model.results import Failure, NodeResult
 from runner.core.model.spec import Spec
 from runner.core.outcome.diagnosis import Diagnosis
-from runner.core.outcome.stacks import STALL_REASON
+from runner.core.outcome.stacks import is_stall
 from runner.core.outcome.verdict import STUCK, Verdict
 from runner.core.planning.launch_command import user_args_index
 from runner.core.protocol.paths import CODE_FOLDER, RunPaths, release_folder
@@ -216,7 +216,7 @@ def _first_failure(verdict: Verdict, failure: Failure, diagnosis: Diagnosis | No
     where = f"{failure.node}: "
     if failure.rank is not None:
         where = f"rank {failure.rank} on {failure.node} "
-    if failure.reason.startswith(STALL_REASON):  # the rank that reported it means nothing
+    if is_stall(failure.reason):  # the rank that reported it means nothing
         where = ""
     lines = [f"first failure: {where}{failure.reason}"]
     if diagnosis:
